@@ -1,0 +1,87 @@
+"""The problems of a recipe, by number: generated ones, or a file's, filtered and shuffled by seed.
+
+Problem `i` can be made without the ones before it, which is what lets a build take up at any shard. A file is
+read and checked as a whole before anything is written; its memory is that of the file, not of what is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Literal
+
+from data_builders.derive import task_from
+from data_builders.starter import starter_problem
+from data_builders.tasks import Task
+from probe.errors import RecipeError
+from probe.files import sha256_file
+from probe.recipe import section
+from probe.sets import Problem, locate, read_problems
+
+Kind = Literal["starter", "gsm8k", "math", "jsonl"]
+# The hub's names for the training split; a builder never takes a test split by itself.
+_TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
+
+
+@section
+class Source:
+    """Where problems come from. Without `path`, gsm8k and math are fetched from the hub (train split)."""
+
+    kind: Kind
+    path: str | None = None
+    n: int | None = None  # how many problems; more than a file holds takes it again with other wording
+    levels: list[int] | None = None
+    subjects: list[str] | None = None
+
+
+class Problems:
+    """`len(problems)` tasks; `problems[i]` is a function of source, seed and `i`.
+
+    Raises:
+        DataError: a file is missing, has a broken line or a problem without an answer (file:line).
+        RecipeError: settings that do not fit the source, or filters that leave nothing.
+    """
+
+    def __init__(self, source: Source, seed: int, where: str = "source") -> None:
+        self.seed = seed
+        self.path: Path | None = None
+        self._problems: list[Problem] = []
+        if source.n is not None and source.n < 1:
+            raise RecipeError(f"{where}.n: given {source.n}, wanted 1 or more")
+        if source.kind == "starter":
+            if source.path or source.levels or source.subjects or source.n is None:
+                raise RecipeError(f"{where}: the starter source is generated: it wants `n` and no path, levels or subjects")
+            self._n = source.n
+            return
+        if source.kind == "jsonl" and source.path is None:
+            raise RecipeError(f"{where}.path: missing, wanted a JSONL file with question and answer")
+        self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), Path(source.path) if source.path else None)
+        name = source.kind if source.kind != "jsonl" else None
+        self._problems = [problem for problem in read_problems(self.path, name) if _wanted(problem, source)]
+        if not self._problems:
+            raise RecipeError(f"{where}: no problem of {self.path} is left after levels and subjects")
+        random.Random(f"order:{seed}").shuffle(self._problems)
+        self._n = source.n or len(self._problems)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, index: int) -> Task:
+        """The task with this number; past the end of a file it is the same problem under another id."""
+        if not self._problems:
+            return starter_problem(index, self.seed, "train")
+        again, place = divmod(index, len(self._problems))
+        task = task_from(self._problems[place])
+        return dataclasses.replace(task, id=f"{task.id}~{again}") if again else task
+
+    def inputs(self) -> dict[str, str]:
+        """The files read, with their sha256, so that a changed file counts as a changed setting."""
+        return {str(self.path): sha256_file(self.path)} if self.path else {}
+
+
+def _wanted(problem: Problem, source: Source) -> bool:
+    subjects = {subject.lower() for subject in source.subjects or ()}
+    return (not source.levels or problem.level in source.levels) and (
+        not subjects or (problem.subject or "").lower() in subjects
+    )

@@ -1,0 +1,65 @@
+"""python -m probe run | compare | agreement: measures models, compares runs, checks a judge."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from probe import compare
+from probe.errors import BadInput, run_command
+from probe.judges import agreement
+
+DESCRIPTION = "Measures what a chat model solves and whether it knows what a person would say next."
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m probe", description=DESCRIPTION)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="measure one model or checkpoint",
+        description="Measures one model. Options in the recipe's own words override it: --probe.seed 1",
+    )
+    run.add_argument("model", help="hub id, local folder, checkpoint, LoRA folder, or smollm2-135m")
+    run.add_argument("recipe", type=Path, help="a recipe with a `probe:` section, such as recipes/probe.yaml")
+    run.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")
+    run.add_argument("--label", help="how tables call this model (default: the last part of its name)")
+    run.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
+    run.add_argument("--dry-run", action="store_true", help="show what would be measured, and change nothing")
+    compare.add_arguments(commands.add_parser("compare", help="compare runs: base, SFT, RL"))
+    agreement.add_arguments(commands.add_parser("agreement", help="check a judge against human labels"))
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.command == "run":
+        _run(arguments, rest)
+        return
+    if rest:
+        raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")
+    (compare if arguments.command == "compare" else agreement).run(arguments)
+
+
+def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
+    from probe.recipe import load_recipe
+    from probe.run import load_sets
+    from probe.settings import ProbeRecipe
+
+    if arguments.out is None and not arguments.dry_run:
+        raise BadInput("--out DIR is missing: the folder that this run is written to")
+    probe = load_recipe(ProbeRecipe, arguments.recipe, overrides).probe
+    sets = load_sets(probe)
+
+    from probe.local import describe, measure_folder
+    from probe.models import resolve
+
+    folder = resolve(arguments.model)
+    if arguments.dry_run:
+        print(describe(folder, probe, sets))
+        return
+    results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)
+    print(compare.format_table([results]))
+    print(f"{arguments.out / 'results.json'}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

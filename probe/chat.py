@@ -1,0 +1,158 @@
+"""The one place that renders a conversation; data, training and probe all use it.
+
+A chat template says how a conversation looks, but not where a *user* turn opens, which tokens end a turn, or
+which tokens a model is to learn. All of that is read off the template itself, by rendering a conversation with
+a marker as the user's text and cutting there, so that any template works (arXiv 2604.02315 appends a bare user
+header; `add_generation_prompt` can only open an assistant turn).
+
+Two prefixes open a user turn, and some templates make them differ (Qwen3.5 drops the think block from turns
+that are history):
+- history: what the model would see in a real second turn. The default.
+- generation: what it saw while answering, followed by the end of its turn and the user header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from probe.errors import TemplateError
+from probe.files import sha256_text
+
+Message = dict[str, str]
+PrefixForm = Literal["history", "generation"]
+
+_MARK = "NEXTTURNMARK"
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """Token ids of one training text and, for each, whether it carries loss. Both of one length."""
+
+    input_ids: list[int]
+    loss_mask: list[int]
+
+
+class Chat:
+    """Renders conversations with a tokenizer's chat template.
+
+    Args:
+        tokenizer: a transformers tokenizer with a chat template.
+        enable_thinking: handed to the template where set; None leaves the template's own default.
+
+    Raises:
+        TemplateError: the template is missing, or cannot render a plain two-turn conversation.
+    """
+
+    def __init__(self, tokenizer: Any, enable_thinking: bool | None = None) -> None:
+        if not tokenizer.chat_template:
+            raise TemplateError("the tokenizer has no chat template; nextturn needs a chat model, not a base model")
+        self.tokenizer = tokenizer
+        self._options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        self.template_sha256 = sha256_text(tokenizer.chat_template)
+        between = self._between([{"role": "user", "content": "Hi."}])
+        self._special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+        self.turn_end_ids, header_ids = self._split_turn_end(between)
+        self.turn_end = tokenizer.decode(list(self.turn_end_ids))
+        self.stop_ids = self._stop_ids(header_ids)
+
+    def prompt_text(self, messages: Sequence[Message]) -> str:
+        """The text that inference shows the model before an assistant turn."""
+        return self._render(messages, add_generation_prompt=True)
+
+    def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._ids(self.prompt_text(messages))
+
+    def user_prefix_text(self, messages: Sequence[Message], form: PrefixForm = "history") -> str:
+        """The text that opens a user turn after `messages`, which end with the assistant."""
+        if not messages or messages[-1]["role"] != "assistant":
+            raise TemplateError("a user turn can only be opened after an assistant message")
+        if form == "generation":
+            return self.prompt_text(messages[:-1]) + messages[-1]["content"] + self._between(messages[:-1])
+        mark = _unused(messages)
+        rendered = self._render([*messages, {"role": "user", "content": mark}])
+        return rendered[: rendered.rindex(mark)]
+
+    def user_prefix_ids(self, messages: Sequence[Message], form: PrefixForm = "history") -> tuple[int, ...]:
+        return self._ids(self.user_prefix_text(messages, form))
+
+    def training_rows(self, messages: Sequence[Message], loss_on: Literal["assistant", "all"] = "assistant") -> list[TrainingRow]:
+        """Token ids and loss mask of every assistant turn: its content and its end, nothing else.
+
+        Each turn follows exactly the ids that inference would show. Where every prompt continues the row so
+        far (a prefix-preserving template), the conversation is one row; where one does not, each assistant
+        turn is a row of its own. `loss_on="all"` puts loss on every token of the last row, an ablation.
+        """
+        turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
+        rows: list[TrainingRow] = []
+        for position in turns:
+            prompt = list(self.prompt_ids(messages[:position]))
+            target = self._target_ids(messages[position]["content"])
+            row = TrainingRow(prompt + target, [0] * len(prompt) + [1] * len(target))
+            previous = rows[-1] if rows else None
+            if previous and prompt[: len(previous.input_ids)] == previous.input_ids:
+                row.loss_mask[: len(previous.loss_mask)] = previous.loss_mask
+                rows[-1] = row
+            else:
+                rows.append(row)
+        if loss_on == "all":
+            return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
+        return rows
+
+    def _target_ids(self, content: str) -> list[int]:
+        # The template trims what it renders; what is learned must be what is rendered as history later.
+        return list(self._ids(content.strip())) + list(self.turn_end_ids)
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt, **self._options
+            )
+        except Exception as error:  # jinja and the template itself raise what they like; all of it becomes one line
+            raise TemplateError(f"the chat template cannot render this conversation: {error}") from error
+
+    def _between(self, before: Sequence[Message]) -> str:
+        """The text between an assistant's content and the user's content that follows it."""
+        answer, question = _unused(before, "A"), _unused(before, "U")
+        text = self._render(
+            [*before, {"role": "assistant", "content": answer}, {"role": "user", "content": question}]
+        )
+        if text.count(answer) != 1 or text.count(question) != 1:
+            raise TemplateError("the chat template does not show each message once, so no user turn can be opened")
+        return text[text.index(answer) + len(answer) : text.index(question)]
+
+    def _split_turn_end(self, between: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Splits the text between two turns into the end of the first and the header of the second."""
+        ids = self._ids(between)
+        for position, token in enumerate(ids):
+            if token in self._special:
+                return ids[: position + 1], ids[position + 1 :]
+        raise TemplateError("the chat template ends an assistant turn with no special token, so nothing stops a turn")
+
+    def _stop_ids(self, header_ids: Sequence[int]) -> tuple[int, ...]:
+        """What ends a turn: its end token, the tokenizer's end of text, and any special token of a role header."""
+        stop = {self.turn_end_ids[-1], self.tokenizer.eos_token_id, *(set(header_ids) & self._special)}
+        return tuple(sorted(token for token in stop if token is not None))
+
+
+def _unused(messages: Sequence[Message], letter: str = "") -> str:
+    """A marker that stands in none of the messages; letters only, so that no template trims or escapes it."""
+    mark = _MARK + letter
+    while any(mark in message["content"] for message in messages):
+        mark += "X"
+    return mark
+
+
+def spans(loss_mask: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The runs of loss-carrying tokens as (start, end)."""
+    start = None
+    for position, value in enumerate([*loss_mask, 0]):
+        if value and start is None:
+            start = position
+        elif not value and start is not None:
+            yield start, position
+            start = None

@@ -1,0 +1,111 @@
+"""Model folders that are made once and kept: under a lock, in a folder beside, renamed when complete.
+
+A conversion takes seconds to minutes and several processes ask for it at the same moment (one per GPU), so
+the first converts and the others wait. A folder counts as complete when the manifest written last names the
+wanted source and every file still has its size; anything else is made again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from probe.errors import DataError, ModelError
+from probe.files import read_json, write_json
+
+MANIFEST = "nextturn_source.json"
+# Raised when a conversion changes what it writes, so that older folders are made again.
+FORMAT = 1
+
+
+def cache_root() -> Path:
+    """Where converted models are kept: $NEXTTURN_CACHE, else ~/.cache/nextturn."""
+    return Path(os.environ.get("NEXTTURN_CACHE") or "~/.cache/nextturn").expanduser().absolute()
+
+
+def made_once(name: str, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> Path:
+    """The cache folder `name`, made by `make(empty folder)` unless it is there, complete and from this source.
+
+    Raises:
+        ModelError: the cache cannot be written, or the disk has no room for `needed_bytes`.
+    """
+    folder = cache_root() / name
+    if is_complete(folder, source_sha256):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.parent / f".{folder.name}.lock"):
+            if not is_complete(folder, source_sha256):
+                _make(folder, source_sha256, needed_bytes, make)
+    except OSError as error:
+        hint = "set NEXTTURN_CACHE to a folder with room that can be written"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ModelError(f"{folder}: the disk is full while writing a converted model; {hint}") from None
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise ModelError(f"{folder}: the model cache cannot be written ({error.strerror}); {hint}") from None
+        raise
+    return folder
+
+
+def is_complete(folder: Path, source_sha256: str) -> bool:
+    """Whether `folder` was made from this source by this version of the conversion, with every file whole."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+    except (DataError, NotADirectoryError):
+        return False
+    wanted = _manifest_head(source_sha256)
+    if not isinstance(manifest, dict) or any(manifest.get(key) != value for key, value in wanted.items()):
+        return False
+    files = manifest.get("files")
+    return isinstance(files, dict) and bool(files) and files == _sizes(folder)
+
+
+def _manifest_head(source_sha256: str) -> dict[str, str | int]:
+    # Only the major version: folders written by one transformers 5.x are read by every other.
+    return {"source_sha256": source_sha256, "format": FORMAT, "transformers_major": version("transformers")[:1]}
+
+
+def _make(folder: Path, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> None:
+    prefix = f".{folder.name}.making-"
+    for left_by_a_kill in folder.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left_by_a_kill)
+    free = shutil.disk_usage(folder.parent).free
+    if free < needed_bytes:
+        raise ModelError(
+            f"{folder}: the converted model needs {needed_bytes / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB "
+            "free; set NEXTTURN_CACHE to a folder with room"
+        )
+    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
+    try:
+        making.chmod(0o755)
+        make(making)
+        for path in making.iterdir():
+            path.chmod(0o644)
+        head = _manifest_head(source_sha256)
+        write_json(making / MANIFEST, head | {"transformers": version("transformers"), "files": _sizes(making)})
+        if folder.exists():
+            shutil.rmtree(folder)
+        making.rename(folder)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = (path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
+    return {path.name: path.stat().st_size for path in sorted(files)}
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock that the system releases when this process ends, however it ends."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,51 @@
+"""The one interface of every engine: prompts as token ids in, completions out, seeded per request.
+
+Completions come as a stream, each with the index of its request, so that whoever asked can store each one at
+once and loses nothing to a kill; `collect` puts them in order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to make: prompt and stop tokens as ids, temperature (0 = greedy), a seed of its own."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    temperature: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came back: text and number of tokens without the stop token; "length" where the limit cut it."""
+
+    text: str
+    tokens: int
+    finish: Literal["stop", "length"]
+
+
+class Engine(Protocol):
+    name: str
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        """Yields (index of the request, completion) for every request once, in any order."""
+        ...
+
+
+def collect(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+    """One completion per request, in the order of the requests."""
+    done = dict(engine.stream(requests))
+    return [done[index] for index in range(len(requests))]
+
+
+def item_seed(seed: int, *parts: object) -> int:
+    """A 63-bit seed for one sample of one item, the same whatever else is in the batch."""
+    text = "\x1f".join(str(part) for part in (seed, *parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,170 @@
+"""Generation with transformers, in this process: on a loaded folder or on a live model during training.
+
+Written as an own decode loop because `generate` offers neither a seed and a temperature per row nor a shared
+prefill. Here requests with one prompt (a context at three temperatures, say) are prefilled once and share its
+cache; prompts are sorted by length and batched by tokens; finished rows leave the batch. A sampled token is
+the inverse of the cumulative distribution at a uniform number drawn from the request's own seed, so that the
+batch a request falls into does not change what it draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from probe.engines.base import Completion, Request
+
+if TYPE_CHECKING:
+    import torch
+
+# Rows leave the batch when this share of them is finished: copying the cache costs about one decode step.
+_COMPACT_SHARE = 0.2
+
+
+class HfEngine:
+    """Completions from a transformers causal language model.
+
+    Args:
+        model: in eval mode; on any device; its class must take `past_key_values`.
+        tokenizer: only its `decode` is used.
+        batch_tokens: the most tokens (rows x (prompt + completion)) that one batch may hold.
+    """
+
+    name = "hf"
+
+    def __init__(self, model: Any, tokenizer: Any, batch_tokens: int = 16384) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.batch_tokens = batch_tokens
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        for batch in _batches(requests, self.batch_tokens):
+            yield from self._run(requests, batch)
+
+    def _run(self, requests: Sequence[Request], batch: list[list[int]]) -> Iterator[tuple[int, Completion]]:
+        """One batch: `batch` holds one list of request indices per distinct prompt."""
+        import torch
+
+        device = self.model.device
+        prompts = [requests[indices[0]].prompt_ids for indices in batch]
+        logits, cache, mask = self._prefill(prompts)
+        rows = torch.tensor([row for row, indices in enumerate(batch) for _ in indices], device=device)
+        if len(rows) > len(prompts):
+            cache.reorder_cache(rows)
+            logits, mask = logits[rows], mask[rows]
+        active = [_Row(index, requests[index]) for indices in batch for index in indices]
+
+        while True:
+            tokens = _choose(logits, active)
+            for row, token in zip(active, tokens.tolist(), strict=True):
+                row.add(token)
+            finished = [row for row in active if row.finish is not None and not row.reported]
+            for row in finished:
+                row.reported = True
+                yield row.index, self._completion(row)
+            kept = [position for position, row in enumerate(active) if row.finish is None]
+            if not kept:
+                return
+            if len(active) - len(kept) >= _COMPACT_SHARE * len(active):
+                keep = torch.tensor(kept, device=device)
+                cache.reorder_cache(keep)
+                tokens, mask, active = tokens[keep], mask[keep], [active[position] for position in kept]
+            mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
+            with torch.no_grad():
+                output = self.model(
+                    input_ids=tokens[:, None],
+                    attention_mask=mask,
+                    position_ids=mask.sum(dim=1, keepdim=True) - 1,
+                    past_key_values=cache,
+                    use_cache=True,
+                )
+            logits, cache = output.logits[:, -1], output.past_key_values
+
+    def _completion(self, row: _Row) -> Completion:
+        return Completion(self.tokenizer.decode(row.tokens), len(row.tokens), row.finish or "stop")
+
+    def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """Left-pads and runs the prompts; gives logits [prompts, vocabulary], the cache and the mask."""
+        import torch
+
+        device = self.model.device
+        longest = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
+            mask[row, longest - len(prompt) :] = 1
+        with torch.no_grad():
+            output = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
+                use_cache=True,
+                logits_to_keep=1,
+            )
+        return output.logits[:, -1], output.past_key_values, mask
+
+
+class _Row:
+    """One completion on its way."""
+
+    def __init__(self, index: int, request: Request) -> None:
+        import torch
+
+        self.index = index
+        self.temperature = request.temperature
+        self.stop = frozenset(request.stop_ids)
+        self.limit = request.max_tokens
+        self.tokens: list[int] = []
+        self.finish: Any = None
+        self.reported = False
+        # Drawn on the CPU in one go, so that a request gets the same numbers on every device.
+        generator = torch.Generator().manual_seed(request.seed)
+        self.uniform = torch.rand(request.max_tokens, generator=generator, dtype=torch.float64).tolist()
+
+    def add(self, token: int) -> None:
+        if self.finish is not None:
+            return
+        if token in self.stop:
+            self.finish = "stop"
+            return
+        self.tokens.append(token)
+        if len(self.tokens) >= self.limit:
+            self.finish = "length"
+
+
+def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
+    """The next token of every row: argmax at temperature 0, else the inverse of the cumulative distribution."""
+    import torch
+
+    tokens = logits.argmax(dim=-1)
+    sampled = [position for position, row in enumerate(rows) if row.temperature > 0 and row.finish is None]
+    if sampled:
+        index = torch.tensor(sampled, device=logits.device)
+        chosen = [rows[position] for position in sampled]
+        temperature = logits.new_tensor([[row.temperature] for row in chosen], dtype=torch.float32)
+        cumulative = (logits[index].float() / temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+        uniform = cumulative.new_tensor([[row.uniform[len(row.tokens)]] for row in chosen])
+        drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+        tokens[index] = drawn[:, 0].clamp(max=logits.shape[-1] - 1)
+    return tokens
+
+
+def _batches(requests: Sequence[Request], batch_tokens: int) -> Iterator[list[list[int]]]:
+    """Lists of request indices by prompt, longest first, each batch within `batch_tokens` (or one prompt)."""
+    shared: dict[tuple[int, ...], list[int]] = {}
+    for index, request in enumerate(requests):
+        shared.setdefault(request.prompt_ids, []).append(index)
+    groups = sorted(shared.values(), key=lambda group: len(requests[group[0]].prompt_ids), reverse=True)
+    batch: list[list[int]] = []
+    rows = width = 0
+    for group in groups:
+        needed = len(requests[group[0]].prompt_ids) + max(requests[index].max_tokens for index in group)
+        width = max(width, needed)
+        if batch and (rows + len(group)) * width > batch_tokens:
+            yield batch
+            batch, rows, width = [], 0, needed
+        batch.append(group)
+        rows += len(group)
+    if batch:
+        yield batch

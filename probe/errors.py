@@ -1,0 +1,63 @@
+"""The exceptions of all three packages, and how a command ends on one.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. Bad input gets one line that says what was
+given, what was wanted and what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+
+class NextturnError(Exception):
+    """Base of everything raised on purpose; the message is written for the person at the terminal."""
+
+    exit_code = 1
+
+
+class BadInput(NextturnError, ValueError):
+    """Something the user gave cannot be used."""
+
+    exit_code = 2
+
+
+class RecipeError(BadInput):
+    """A recipe file or an override is wrong."""
+
+
+class DataError(BadInput):
+    """A data file is missing, broken, or holds something that is no problem or conversation."""
+
+
+class ModelError(BadInput):
+    """A model name or folder cannot be turned into a model."""
+
+
+class TemplateError(ModelError):
+    """A chat template cannot render what was asked of it."""
+
+
+class SettingsChanged(BadInput):
+    """A run folder was made with other settings than the ones given now."""
+
+
+class IncomparableRuns(BadInput):
+    """Probe results that were measured differently were given to be compared."""
+
+
+class TrainingStopped(NextturnError):
+    """Training stopped itself, for instance before a step with a non-finite loss."""
+
+
+def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
+    """Runs `main(argv)` and returns its exit code; our own errors become one line on stderr."""
+    try:
+        main(sys.argv[1:] if argv is None else argv)
+    except NextturnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: the same command takes up where this one stopped", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,100 @@
+"""Files that survive a crash: whole-file writes are atomic, JSONL rows are appended and flushed.
+
+A JSONL file that is being appended to may end in a torn line after SIGKILL: `open_append` cuts it off,
+so that the row is made again. A broken line anywhere else is an error that names file and line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from probe.errors import DataError
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Writes beside `path`, syncs, then renames: a reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def json_line(row: Any) -> str:
+    """One row as JSON on one line; the same row always gives the same bytes."""
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
+    write_atomic(path, "".join(json_line(row) for row in rows))
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number from 1, row). Raises DataError with file:line for a line that is no JSON object."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise DataError(f"{path}:{number}: not JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise DataError(f"{path}:{number}: {type(row).__name__}, wanted a JSON object")
+            yield number, row
+
+
+def open_append(path: Path) -> IO[str]:
+    """Opens a JSONL file for appending, after cutting off a last line that a kill left unfinished."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        with path.open("rb+") as file:
+            content = file.read()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                file.truncate(whole)
+    return path.open("a", encoding="utf-8")
+
+
+def append_rows(file: IO[str], rows: Iterable[Any]) -> None:
+    """Appends rows and hands them to the system, so that a kill of this process loses none of them."""
+    file.write("".join(json_line(row) for row in rows))
+    file.flush()
+
+
+def sha256_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,83 @@
+"""The closed set of labels for a user turn, and what a judge takes and gives.
+
+The labels are those of the user-turn probe (arXiv 2604.02315). A judge may also leave a turn unscored, with a
+reason: an unscored turn is left out of every rate and never counts as "not genuine".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from probe.judges.words import content_stems
+
+LABELS: tuple[str, ...] = (
+    "genuine_followup",
+    "user_restatement",
+    "assistant_restatement",
+    "role_drift",
+    "new_task",
+    "meta_planning",
+    "generic_filler",
+    "malformed",
+    "degenerate",
+)
+GENUINE = "genuine_followup"
+
+# Who speaks, not how well: a person can repeat a question, change the subject or merely say thanks. A turn that
+# solves or explains, says the answer over again, or is no language at all was not written from the user's side.
+# Planning is thought about the user, but from outside: it is not the user's voice either.
+ROLE_CONSISTENT: frozenset[str] = frozenset({"genuine_followup", "user_restatement", "new_task", "generic_filler"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One user turn to judge.
+
+    Attributes:
+        messages: the conversation before it, as {"role", "content"}, ending with an assistant message.
+        user_turn: the text to judge.
+        cut: generation stopped at the token limit, so a missing end says nothing.
+    """
+
+    messages: tuple[dict[str, str], ...]
+    user_turn: str
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge made of a case.
+
+    Attributes:
+        label: one of LABELS, or None when unscored.
+        unscored: the reason, when `label` is None.
+        raw: what the judge said; for rules, what decided.
+    """
+
+    label: str | None
+    unscored: str | None
+    raw: str
+
+
+class Judge(Protocol):
+    """Anything that labels user turns. `version` changes whenever a verdict could change."""
+
+    name: str
+    version: str
+
+    def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """One verdict per case, in order."""
+        ...
+
+
+def names_answer(case: Case) -> bool:
+    """Whether the turn names something (a content word or a number) that the last assistant message brought up.
+
+    What also stands in the user's own messages does not count: it could have been said without any answer.
+    """
+    answer = next((message["content"] for message in reversed(case.messages) if message["role"] == "assistant"), "")
+    asked = " ".join(message["content"] for message in case.messages if message["role"] == "user")
+    brought_up = set(content_stems(answer)) - set(content_stems(asked))
+    return not brought_up.isdisjoint(content_stems(case.user_turn))

@@ -1,0 +1,76 @@
+"""Loads weights and tokenizers through transformers and peft, strictly: what is missing is an error, not a warning.
+
+transformers fills missing weights with random numbers and peft leaves unmatched adapters at zero, both with no
+more than a warning; a probe of such a model would measure something that nobody trained.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from probe.errors import ModelError
+
+
+def load_causal_lm(folder: Path, dtype: Any = "auto") -> Any:
+    """A folder's causal language model, text class, on the CPU; safetensors only, no custom code.
+
+    Raises:
+        ModelError: transformers does not know its type, or weights are missing or have another shape.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with _explained(folder):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    model, found = loaded
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(
+            f"{folder}: {len(missing)} weights that its config.json asks for are missing, first {missing[0]}; "
+            "is the checkpoint whole, and the config its own?"
+        )
+    return model
+
+
+def merge_adapter(model: Any, adapter: Path) -> Any:
+    """The model with a LoRA adapter folded into its weights, in its own class again.
+
+    Raises:
+        ModelError: the adapter was made for another model.
+    """
+    from peft import PeftModel
+
+    with _explained(adapter), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="(?s).*missing adapter keys")
+        return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+
+
+def load_any_tokenizer(folder: Path) -> Any:
+    """A folder's tokenizer as it was saved."""
+    from transformers import AutoTokenizer
+
+    with _explained(folder):
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def one_line(error: BaseException) -> str:
+    """What a library's error says, on one line of at most 200 characters."""
+    text = " ".join(str(error.args[0] if error.args else error).split())
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turns what the libraries raise for a folder that they cannot load into one line."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, UserWarning) as error:
+        import transformers
+
+        raise ModelError(
+            f"{folder}: transformers {transformers.__version__} cannot load it: {one_line(error)}"
+        ) from error

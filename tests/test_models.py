@@ -1,0 +1,177 @@
+"""A name becomes a folder that loads; what is no model says so in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from model_parts import change_json, copy_of, logits, lora_on
+
+from probe.errors import ModelError, TemplateError
+from probe.models import ModelFolder, load_model, load_tokenizer, resolve
+
+
+def test_a_local_folder_resolves_to_itself_and_loads_as_the_text_class(tiny_model: Path) -> None:
+    folder = resolve(str(tiny_model))
+    assert folder == ModelFolder(str(tiny_model), tiny_model, None)
+    assert folder.tokenizer_path == tiny_model
+    model = load_model(folder, device="cpu")
+    assert type(model).__name__ == "Qwen3_5ForCausalLM"
+    assert not model.training
+
+
+def test_resolving_a_folder_imports_neither_torch_nor_transformers(tiny_model: Path) -> None:
+    code = "import sys; from probe.models import resolve; resolve(sys.argv[1]); print({'torch', 'transformers'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_model_loads_in_the_dtype_asked_for(tiny_chatml: Path, dtype: str) -> None:
+    assert str(load_model(resolve(str(tiny_chatml)), dtype, "cpu").dtype) == f"torch.{dtype}"
+
+
+def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
+    from probe.tiny import build_tiny_llama
+
+    folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
+    assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"
+    with pytest.raises(ModelError, match="wanted one of auto, float32"):
+        load_model(folder, "fp8")
+
+
+def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chatml: Path, tmp_path: Path) -> None:
+    padless = copy_of(tiny_chatml, tmp_path / "padless")
+    settings = json.loads((padless / "tokenizer_config.json").read_text())
+    settings.pop("pad_token")
+    (padless / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(resolve(str(padless)))
+    assert tokenizer.pad_token == "<|endoftext|>"
+    assert len(tokenizer) == len(load_tokenizer(resolve(str(tiny_chatml))))
+    rows = tokenizer(["one", "one two three"], padding=True)["attention_mask"]
+    assert rows[0][0] == 0 and rows[0][-1] == 1
+
+
+def test_a_tokenizer_without_chat_template_is_refused(tiny_chatml: Path, tmp_path: Path) -> None:
+    bare = copy_of(tiny_chatml, tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    with pytest.raises(TemplateError, match="no chat template"):
+        load_tokenizer(resolve(str(bare)))
+
+
+@pytest.mark.parametrize("how", ["absolute", "relative to the adapter"])
+def test_a_lora_folder_finds_its_base_and_is_merged(tiny_chatml: Path, tmp_path: Path, how: str) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = copy_of(tiny_chatml, tmp_path / "base")
+    named = str(base) if how == "absolute" else "../base"
+    folder = resolve(str(lora_on(base, tmp_path / "adapter", named)))
+    assert folder.base is not None and folder.base.resolve() == base
+    assert folder.tokenizer_path == folder.base
+    merged = load_model(folder, device="cpu")
+    assert type(merged).__name__ == "LlamaForCausalLM"
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter").eval()
+    assert (logits(merged) - logits(adapted)).abs().max() < 1e-5
+    assert (logits(merged) - logits(load_model(resolve(str(base)), device="cpu"))).abs().max() > 1e-3
+
+
+def test_an_adapter_made_for_another_model_is_refused(tiny_model: Path, tiny_chatml: Path, tmp_path: Path) -> None:
+    """peft only warns where adapter weights find no place, and the merged model would be the base."""
+    from safetensors.torch import load_file, save_file
+
+    renamed = lora_on(tiny_chatml, tmp_path / "renamed")
+    tensors = load_file(renamed / "adapter_model.safetensors")
+    elsewhere = {name.replace("model.layers", "model.language_model.layers"): t for name, t in tensors.items()}
+    save_file(elsewhere, renamed / "adapter_model.safetensors", metadata={"format": "pt"})
+    other = lora_on(tiny_chatml, tmp_path / "other", str(tiny_model))
+    for adapter in (renamed, other):
+        with pytest.raises(ModelError, match=f"^{adapter}: .*cannot load it") as raised:
+            load_model(resolve(str(adapter)), device="cpu")
+        assert "\n" not in str(raised.value)
+
+
+def test_a_lora_folder_with_its_own_tokenizer_uses_that(tiny_chatml: Path, tmp_path: Path) -> None:
+    adapter = lora_on(tiny_chatml, tmp_path / "adapter")
+    load_tokenizer(resolve(str(tiny_chatml))).save_pretrained(adapter)
+    assert resolve(str(adapter)).tokenizer_path == adapter
+
+
+@pytest.mark.parametrize("base", ["/no/such/base", None, ".", "some-org/not-in-the-cache"])
+def test_a_lora_folder_without_its_base_says_where_to_name_it(
+    tiny_chatml: Path, tmp_path: Path, base: str | None
+) -> None:
+    adapter = lora_on(tiny_chatml, tmp_path / "adapter")
+    change_json(adapter / "adapter_config.json", base_model_name_or_path=base)
+    with pytest.raises(ModelError, match="set base_model_name_or_path in .*adapter_config.json") as raised:
+        resolve(str(adapter))
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_no_model_is_refused_in_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
+    empty, weightless, pickled = (tmp_path / name for name in ("empty", "weightless", "pickled"))
+    empty.mkdir()
+    copy_of(tiny_chatml, weightless)
+    (weightless / "model.safetensors").unlink()
+    copy_of(weightless, pickled)
+    (pickled / "pytorch_model.bin").touch()
+    run = tmp_path / "run"
+    (run / "checkpoint-20").mkdir(parents=True)
+    wanted = {
+        str(tmp_path / "missing"): "no such model folder",
+        "just-a-word": "no such model folder",
+        str(empty): "no model, wanted config.json or adapter_config.json",
+        str(run): "checkpoints inside, such as .*checkpoint-20",
+        str(tiny_chatml / "config.json"): "a file, wanted a model folder",
+        str(weightless): "no weights in this folder, wanted model.safetensors",
+        str(pickled): "pytorch_model.bin is not read",
+    }
+    for name, message in wanted.items():
+        with pytest.raises(ModelError, match=message) as raised:
+            resolve(name)
+        assert name in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_weight_file_that_was_cut_short_is_refused(tiny_chatml: Path, tmp_path: Path) -> None:
+    folder = copy_of(tiny_chatml, tmp_path / "torn")
+    content = (folder / "model.safetensors").read_bytes()
+    for kept in (0, 4, 100, len(content) // 2, len(content) - 1):
+        (folder / "model.safetensors").write_bytes(content[:kept])
+        with pytest.raises(ModelError, match="model.safetensors.*copy or download it again"):
+            resolve(str(folder))
+
+
+def test_weights_that_do_not_fit_their_config_are_refused(tiny_chatml: Path, tmp_path: Path) -> None:
+    for name, change in {"deeper": {"num_hidden_layers": 3}, "wider": {"intermediate_size": 256}}.items():
+        folder = copy_of(tiny_chatml, tmp_path / name)
+        change_json(folder / "config.json", **change)
+        with pytest.raises(ModelError, match=f"^{folder}: ") as raised:
+            load_model(resolve(str(folder)), device="cpu")
+        assert "\n" not in str(raised.value)
+
+
+def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(tmp_path / "sharded", max_shard_size="1MB")
+    shards = sorted((tmp_path / "sharded").glob("model-*.safetensors"))
+    assert len(shards) > 1 and resolve(str(tmp_path / "sharded")).path == tmp_path / "sharded"
+    shards[-1].unlink()
+    with pytest.raises(ModelError, match=f"1 of {len(shards)} weight files are missing, first {shards[-1].name}"):
+        resolve(str(tmp_path / "sharded"))
+
+
+def test_a_hub_id_out_of_reach_says_that_a_folder_can_be_given() -> None:
+    with pytest.raises(ModelError, match="^some-org/not-in-the-cache: .*hub cannot be reached.*local model folder"):
+        resolve("some-org/not-in-the-cache")
+
+
+def test_a_model_type_that_transformers_does_not_know_is_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
+    folder = copy_of(tiny_chatml, tmp_path / "future")
+    change_json(folder / "config.json", model_type="llama_of_the_future")
+    with pytest.raises(ModelError, match=r"transformers \d+\S* cannot load it: .*llama_of_the_future") as raised:
+        load_model(resolve(str(folder)))
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,184 @@
+"""Which checkpoint a run may trust, and where it takes up after a crash.
+
+transformers resumes from the highest `checkpoint-N`, whole or not. Here a checkpoint counts only once its marker,
+`complete.json`, stands in it: written last, by rename, with the size of every file, after all processes have saved.
+
+What a resumed run would write again is set aside first, as `set-aside-checkpoint-N`: an interrupted checkpoint, and
+everything past the one taken up. Left in place, old files would mix with new ones behind a marker that still fits
+(equal shapes give equal sizes), and the rotation of `save_total_limit`, which counts all folders called
+`checkpoint-*`, would delete a whole checkpoint to make room for a broken one. They are moved, not deleted: a folder
+without a marker may be another tool's good checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from probe.errors import BadInput, DataError
+from probe.files import read_json, write_json
+
+SCHEMA = 1
+MARKER = "complete.json"
+FINISHED = "finished.json"
+ASIDE = "set-aside-"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def is_main_process() -> bool:
+    """True on global rank 0, read from the launcher, so that it also holds before a process group stands."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def mark_complete(folder: Path, step: int) -> None:
+    """Writes the marker; call it on one process, after all of them have written their part.
+
+    The files are synced to disk first, so that after a power cut a marker never outlives what it vouches for.
+    """
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_marker(path, folder)]
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    write_json(folder / MARKER, {"schema": SCHEMA, "step": step, "files": sizes})
+
+
+def is_complete(folder: Path) -> str | None:
+    """None for a complete checkpoint, else the reason why it is none, in words."""
+    if not folder.is_dir():
+        return "no such folder"
+    if not (folder / MARKER).is_file():
+        return f"no {MARKER}, so saving it was interrupted"
+    try:
+        files = read_json(folder / MARKER)["files"]
+        sizes = {str(name): int(size) for name, size in files.items()}
+    except (DataError, KeyError, TypeError, ValueError, AttributeError):
+        return f"its {MARKER} cannot be read"
+    for name, size in sizes.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes, {size} were saved"
+    return None
+
+
+def list_checkpoints(run_dir: Path) -> list[tuple[int, Path]]:
+    """Every folder `checkpoint-N` of a run as (N, folder), newest first, complete or not."""
+    if not run_dir.is_dir():
+        return []
+    named = [(_NAME.fullmatch(path.name), path) for path in run_dir.iterdir() if path.is_dir()]
+    return sorted(((int(match[1]), path) for match, path in named if match), reverse=True)
+
+
+def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """The newest complete checkpoint of a run, and the newer ones that were skipped, each with the reason."""
+    skipped: list[tuple[Path, str]] = []
+    for _, folder in list_checkpoints(run_dir):
+        reason = is_complete(folder)
+        if reason is None:
+            return folder, skipped
+        skipped.append((folder, reason))
+    return None, skipped
+
+
+def choose_resume(run_dir: Path, resume: str) -> Path | None:
+    """The checkpoint that `--resume auto|never|PATH` takes up, or None to start from the beginning.
+
+    Changes nothing on disk, so every process may call it; one of them says what it takes up and skips.
+
+    Raises:
+        BadInput: the path is no complete checkpoint, or `never` was given for a folder that holds a run.
+    """
+    if resume == "never":
+        present = [path.name for _, path in list_checkpoints(run_dir)]
+        present += [FINISHED] if (run_dir / FINISHED).exists() else []
+        if present:
+            raise BadInput(
+                f"{run_dir}: --resume never, but it already holds {', '.join(present[:3])}"
+                f"{f' and {len(present) - 3} more' if len(present) > 3 else ''}; "
+                "give --resume auto, another train.output_dir, or delete it"
+            )
+        return None
+    if resume != "auto":
+        folder = Path(resume)
+        reason = is_complete(folder)
+        if reason is not None:
+            whole, _ = newest_complete(folder.parent if _NAME.fullmatch(folder.name) else folder)
+            instead = f"; {whole} is complete" if whole else ""
+            raise BadInput(f"--resume {resume}: not a complete checkpoint ({reason}){instead}")
+        _say(f"resumes from {folder}")
+        return folder
+    chosen, skipped = newest_complete(run_dir)
+    start = f"resumes from {chosen}" if chosen else f"starts from the beginning: no complete checkpoint in {run_dir}"
+    _say("; ".join([start, *(f"skips {path.name} ({reason})" for path, reason in skipped)]))
+    return chosen
+
+
+def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
+    """Sets aside what this run would write again or trip over; returns where it went. Main process only.
+
+    That is every incomplete checkpoint, and every checkpoint past the step of `resume`, which is what `choose_resume`
+    returned. `finished.json` is deleted: a run that is about to train is not finished.
+    """
+    reached = read_json(resume / MARKER)["step"] if resume else None
+    moved = []
+    for step, folder in list_checkpoints(run_dir):
+        reason = is_complete(folder)
+        if reason is None and reached is not None and step > reached:
+            reason = f"training goes on from step {reached}"
+        if reason is not None:
+            target = _free_name(run_dir / f"{ASIDE}{folder.name}")
+            folder.rename(target)
+            moved.append(target)
+            _say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
+    (run_dir / FINISHED).unlink(missing_ok=True)
+    return moved
+
+
+def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> None:
+    """Writes `finished.json`, last of all: the run has trained all its steps with this recipe."""
+    write_json(run_dir / FINISHED, {"schema": SCHEMA, "step": step, "recipe_sha256": recipe_sha256, **facts})
+
+
+def finished(run_dir: Path) -> dict[str, Any] | None:
+    """What `finish_run` wrote, or None for a run that has not come to its end."""
+    return read_json(run_dir / FINISHED) if (run_dir / FINISHED).is_file() else None
+
+
+def mark_checkpoints(trainer: Any) -> None:
+    """Has `trainer` mark each checkpoint once all processes have saved it.
+
+    Call it before adding callbacks that read checkpoints. transformers' rotation (`save_total_limit`) stays as it is.
+    """
+    from transformers import TrainerCallback
+
+    class CompletionMarker(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            # Rotation comes before the marker: with a limit of one, a kill in between leaves nothing to resume from.
+            if args.save_total_limit == 1:
+                _say("train.save_total_limit: 1 can lose a run that is killed while it saves; 2 or more cannot")
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            # on_save fires on each process as soon as that one has written its own files.
+            trainer.accelerator.wait_for_everyone()
+            if state.is_world_process_zero:
+                mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
+
+    trainer.add_callback(CompletionMarker())
+
+
+def _is_marker(path: Path, folder: Path) -> bool:
+    return path.parent == folder and (path.name == MARKER or path.name.startswith(f".{MARKER}."))
+
+
+def _free_name(path: Path) -> Path:
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(2, 1000))]
+    return next(name for name in names if not name.exists())
+
+
+def _say(line: str) -> None:
+    if is_main_process():
+        print(line, flush=True)

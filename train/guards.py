@@ -1,0 +1,139 @@
+"""Stops a run before a step whose loss or gradient is not finite, on all processes at once.
+
+Left alone, training goes on: plain torch applies NaN to the weights, DeepSpeed skips the step without a word, and
+the logs show the last good loss. Here every backward pass leaves a trace on the device without waiting for it: the
+loss and, per parameter, the largest gradient entry, which turns NaN or infinite when any entry does. The traces are
+read once per step, summed over the processes, before the optimizer moves a weight:
+
+- plain, LoRA and DDP: in the trainer's `on_pre_optimizer_step`, where the norm of the final gradient is known too;
+- DeepSpeed: around the engine's `step`, because accelerate calls it inside `backward`, before any callback; the norm
+  of the reduced gradient is known only afterwards, and an infinite one stops the run there.
+
+Under float16 the loss scaler makes infinite gradients on purpose and skips their steps, so only the loss is watched.
+FSDP is not covered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from probe.errors import TrainingStopped
+from train.checkpoints import newest_complete
+
+LOSS, NORM, FIRST_PARAMETER = 0, 1, 2
+NAMES_SHOWN = 3
+CAUSES = (
+    "Usual causes: train.learning_rate too high or without warm-up, a batch in which no token is trained, "
+    "float16 instead of bfloat16, damaged weights in the model folder"
+)
+
+
+def install_guard(trainer: Any) -> None:
+    """Makes `trainer` raise TrainingStopped on every process before a non-finite step; call it before `train()`."""
+    trainer.add_callback(FiniteGuard(trainer))
+
+
+class FiniteGuard(TrainerCallback):
+    """One slot on the device for the loss, one for the gradient norm, one per trained parameter."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self._undo: list[Callable[[], Any]] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        import torch
+
+        self._disarm()
+        accelerator = self.trainer.accelerator
+        self._scaled = accelerator.mixed_precision == "fp16"
+        trained = [(name, p) for name, p in self.trainer.model.named_parameters() if p.requires_grad]
+        self._names = [name for name, _ in trained]
+        self._trace = torch.zeros(FIRST_PARAMETER + len(trained), device=accelerator.device)
+        self._slots = self._trace.unbind()
+        self._wrap(accelerator, "backward", self._backward)
+        self._engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+        if self._engine is not None:
+            self._wrap(self._engine, "step", self._engine_step)
+        elif not self._scaled:
+            self._wrap(accelerator, "clip_grad_norm_", self._clip_grad_norm)
+        if not self._scaled:
+            for slot, (_, parameter) in enumerate(trained, start=FIRST_PARAMETER):
+                self._undo.append(parameter.register_hook(partial(self._note_gradient, slot)).remove)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._engine is None:
+            self._check()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._disarm()
+
+    def _wrap(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        setattr(owner, name, partial(replacement, getattr(owner, name)))
+        self._undo.append(partial(delattr, owner, name))
+
+    def _disarm(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _backward(self, original: Callable[..., Any], loss: Any, **kwargs: Any) -> Any:
+        self._slots[LOSS].add_(loss.detach().abs().float())
+        return original(loss, **kwargs)
+
+    def _clip_grad_norm(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        norm = original(*args, **kwargs)
+        if norm is not None:
+            self._slots[NORM].add_(norm)
+        return norm
+
+    def _note_gradient(self, slot: int, gradient: Any) -> None:
+        import torch
+
+        # The infinity norm reads the gradient once, makes no copy of it, and cannot overflow.
+        if gradient.numel():
+            self._slots[slot].add_(torch.linalg.vector_norm(gradient.detach(), math.inf, dtype=torch.float32))
+
+    def _engine_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._check()
+        result = original(*args, **kwargs)
+        if not self._scaled:
+            norm = self._engine.get_global_grad_norm()
+            # DeepSpeed writes -1 for a norm that is no number.
+            broken = norm is not None and not 0 <= float(norm) < math.inf
+            if broken or getattr(self._engine.optimizer, "overflow", False):
+                raise TrainingStopped(self._message(["the norm of the gradient over all processes"]))
+        return result
+
+    def _check(self) -> None:
+        """Reads the traces of all processes; the step's one wait for the device.
+
+        Raises:
+            TrainingStopped: on every process alike, since each sees the same sums.
+        """
+        bad = self.trainer.accelerator.reduce((~self._trace.isfinite()).int(), reduction="sum")
+        self._trace.zero_()
+        if not bad.any():
+            return
+        counts = bad.tolist()
+        processes = self.trainer.accelerator.num_processes
+        found = []
+        if counts[LOSS]:
+            found.append(f"the loss (on {counts[LOSS]} of {processes} processes)" if processes > 1 else "the loss")
+        names = [name for name, count in zip(self._names, counts[FIRST_PARAMETER:], strict=True) if count]
+        if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+            found.append(f"the gradient of {', '.join(names[:NAMES_SHOWN])}{more}")
+        elif counts[NORM]:
+            found.append("the norm of the gradient")
+        raise TrainingStopped(self._message(found))
+
+    def _message(self, found: list[str]) -> str:
+        step = self.trainer.state.global_step + 1
+        checkpoint, _ = newest_complete(Path(self.trainer.args.output_dir))
+        kept = f"Last good checkpoint: {checkpoint}" if checkpoint else "No checkpoint was saved yet"
+        return f"stopped before step {step}: {' and '.join(found)} is not finite. {kept}. {CAUSES}"

@@ -1,0 +1,171 @@
+"""Probes the model in training: the base before step 1, and every checkpoint right after it is saved.
+
+All ranks share the work. Rank 0 runs the probe as `probe run` would; its engine sends each batch of prompts to
+all ranks, every rank completes its share on the live weights (gathered under ZeRO-3), and rank 0 collects.
+The results lie in RUN_DIR/probe/{base,step-N}, the comparison of all of them in RUN_DIR/probe/comparison.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from probe.chat import Chat
+from probe.compare import compare
+from probe.engines.base import Completion, Engine, Request
+from probe.engines.hf import HfEngine
+from probe.errors import BadInput, NextturnError
+from probe.files import read_jsonl
+from probe.local import model_info
+from probe.models import ModelFolder, resolve
+from probe.run import LoadedSet, run_probe
+from probe.settings import ProbeSection
+from train.tracking import log_probe
+
+# Requests per rank and round: enough to fill batches, few enough that a kill loses little.
+_ROUND = 64
+
+
+class SharedEngine:
+    """An engine over all ranks: rank 0 streams, the others `serve` until rank 0 closes."""
+
+    def __init__(self, engine: Engine, accelerator: Any) -> None:
+        self.engine = engine
+        self.name = engine.name
+        self.accelerator = accelerator
+        self._failed = False
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        # Requests with one prompt stay together, so that a rank prefills a context once for all its samples.
+        order = sorted(range(len(requests)), key=lambda index: requests[index].prompt_ids)
+        step = _ROUND * self.accelerator.num_processes
+        for start in range(0, len(order), step):
+            indices = order[start : start + step]
+            for position, completion in self._round([requests[index] for index in indices]):
+                yield indices[position], completion
+
+    def serve(self) -> None:
+        while self._round(None) is not None:
+            pass
+
+    def close(self) -> None:
+        if not self._failed:  # after a failure every rank has left already
+            self._broadcast(None)
+
+    def _broadcast(self, requests: list[Request] | None) -> list[Request] | None:
+        from accelerate.utils import broadcast_object_list
+
+        return broadcast_object_list([requests])[0] if self.accelerator.num_processes > 1 else requests
+
+    def _round(self, requests: list[Request] | None) -> Any:
+        """Completes one broadcast list; gives (position, completion) pairs, or None when rank 0 has closed."""
+        from accelerate.utils import gather_object
+
+        shared = self._broadcast(requests)
+        if shared is None:
+            return None
+        ranks, rank = self.accelerator.num_processes, self.accelerator.process_index
+        first, last = len(shared) * rank // ranks, len(shared) * (rank + 1) // ranks
+        try:
+            own: Any = [(first + index, done) for index, done in self.engine.stream(shared[first:last])]
+        except Exception as error:  # told to every rank below, so that none waits for one that is gone
+            own = [(None, f"rank {rank}: {type(error).__name__}: {error}")]
+        found = gather_object(own) if ranks > 1 else own
+        failed = [what for position, what in found if position is None]
+        if failed:
+            self._failed = True
+            raise NextturnError(f"the probe failed while generating; {failed[0]}")
+        return found
+
+
+class ProbeCallback(TrainerCallback):
+    """Runs the probe inside training and hands its results to the tracker.
+
+    Args:
+        trainer: its live model is measured.
+        folder: the folder of the base model.
+        sets: what is asked, read before training starts so that a missing set stops nothing later.
+    """
+
+    def __init__(
+        self, trainer: Any, folder: ModelFolder, chat: Chat, probe: ProbeSection, sets: Sequence[LoadedSet]
+    ) -> None:
+        self.trainer, self.folder, self.chat, self.probe, self.sets = trainer, folder, chat, probe, sets
+        self.run_dir = Path(trainer.args.output_dir)
+        if probe.dtype != "auto" and trainer.is_deepspeed_enabled:
+            raise BadInput(f"probe.dtype: {probe.dtype}, wanted auto: DeepSpeed's live weights are measured as they are")
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 0:
+            self._measure("base", 0, self.folder)
+        else:  # resumed: the live weights are those of the checkpoint, whose probe a kill may have cut short
+            self._measure_step(state.global_step)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._measure_step(state.global_step)
+
+    def _measure_step(self, step: int) -> None:
+        self.trainer.accelerator.wait_for_everyone()
+        self._measure(f"step-{step}", step, resolve(str(self.run_dir / f"checkpoint-{step}")))
+
+    def _measure(self, label: str, step: int, folder: ModelFolder) -> None:
+        accelerator = self.trainer.accelerator
+        accelerator.wait_for_everyone()
+        with _live_model(self.trainer, self.probe.dtype) as model:
+            shared = SharedEngine(HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens), accelerator)
+            if accelerator.is_main_process:
+                out = self.run_dir / "probe" / label
+                try:
+                    results = run_probe(
+                        shared, self.chat, model_info(folder, self.chat, label, step), self.probe, out, self.sets
+                    )
+                finally:
+                    shared.close()
+                self._report(results, out)
+            else:
+                shared.serve()
+        accelerator.wait_for_everyone()
+
+    def _report(self, results: dict[str, Any], out: Path) -> None:
+        probed = [folder for folder in probe_folders(self.run_dir) if (folder / "results.json").is_file()]
+        compare(probed, self.run_dir / "probe" / "comparison")
+        log_probe(
+            results,
+            [row for _, row in read_jsonl(out / "samples.jsonl")],
+            self.run_dir,
+            plot=self.run_dir / "probe" / "comparison" / "tradeoff.png",
+        )
+
+
+def probe_folders(run_dir: Path) -> list[Path]:
+    """The probe folders of a run: base, then the steps in order."""
+    steps = sorted((run_dir / "probe").glob("step-*"), key=lambda folder: int(folder.name.removeprefix("step-")))
+    base = run_dir / "probe" / "base"
+    return ([base] if base.is_dir() else []) + steps
+
+
+@contextmanager
+def _live_model(trainer: Any, dtype: str) -> Iterator[Any]:
+    """The model in training, whole and ready to generate on every rank; back to training afterwards."""
+    import torch
+    from trl.models.utils import unwrap_model_for_generation
+
+    with unwrap_model_for_generation(
+        trainer.model_wrapped,
+        trainer.accelerator,
+        gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
+    ) as model:
+        # Weights in float32 under autocast generate several times slower than a rounded copy of them.
+        wanted = model.dtype if dtype == "auto" else getattr(torch, dtype)
+        measured = model if model.dtype == wanted else copy.deepcopy(model).to(wanted)
+        training = model.training
+        measured.eval()
+        try:
+            yield measured
+        finally:
+            model.train(training)

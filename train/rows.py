@@ -1,0 +1,119 @@
+"""Turns conversations into training rows: token ids and labels, with loss exactly where the recipe wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from probe.chat import Chat, Message, TrainingRow
+from probe.errors import DataError
+from probe.files import read_jsonl
+from probe.sets import check_messages
+from train.recipe import DataSection
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """What became of the conversations: how many rows, tokens, loss-carrying tokens, and rows left out as too long."""
+
+    conversations: int
+    rows: int
+    tokens: int
+    loss_tokens: int
+    longest: int
+    too_long: int
+
+
+def conversations_path(section: DataSection, build_missing: bool = True) -> Path:
+    """Where the conversations lie; those of a data recipe are built first where `build_missing`.
+
+    Raises:
+        DataError: they are not there, and are not to be built.
+    """
+    if section.path is not None:
+        if not Path(section.path).exists():
+            raise DataError(f"{section.path}: no such file or folder (data.path)")
+        return Path(section.path)
+    from data_builders.build import build
+    from data_builders.recipe import load_data_recipe
+
+    recipe = load_data_recipe(Path(section.recipe or ""))
+    out = Path(recipe.output.path)
+    if build_missing:
+        build(recipe, out)
+    elif not (out / "manifest.json").is_file():
+        raise DataError(f"{out}: not built yet; `python -m data_builders {section.recipe}` builds it, training does too")
+    return out
+
+
+def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:
+    """The conversations of a builder's folder (its sft/ shards) or of a JSONL file with `messages`.
+
+    Raises:
+        DataError: nothing there, a builder that did not finish, or a row that is no conversation (file:line).
+    """
+    if path.is_dir() and not (path / "manifest.json").is_file():
+        raise DataError(f"{path}: no manifest.json, so its builder has not finished; run it again, it resumes")
+    files = sorted((path / "sft").glob("*.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise DataError(f"{path}: no sft/*.jsonl in it, wanted a builder's output folder or a JSONL file")
+    for file in files:
+        for number, row in read_jsonl(file):
+            messages = check_messages(row.get("messages"), f"{file}:{number}")
+            if messages[-1]["role"] != "assistant":
+                raise DataError(f"{file}:{number}: the conversation ends with the user, wanted an assistant turn last")
+            yield messages
+
+
+def make_rows(
+    conversations: Iterable[Sequence[Message]], chat: Chat, loss_on: Literal["assistant", "all"], max_length: int | None
+) -> tuple[list[dict[str, list[int]]], RowCounts]:
+    """Rows with `input_ids` and `labels`. A row over `max_length` tokens is left out whole and counted, since
+    cutting it would take its last assistant turn away or leave it without an end.
+
+    Raises:
+        DataError: no row is left.
+    """
+    rows: list[dict[str, list[int]]] = []
+    asked = longest = too_long = 0
+    for messages in conversations:
+        asked += 1
+        for row in chat.training_rows(messages, loss_on):
+            longest = max(longest, len(row.input_ids))
+            if max_length is not None and len(row.input_ids) > max_length:
+                too_long += 1
+                continue
+            rows.append({"input_ids": row.input_ids, "labels": _labels(row)})
+    if not rows:
+        raise DataError(
+            f"no training row is left of {asked} conversations: {too_long} are longer than train.max_length "
+            f"{max_length} (the longest has {longest} tokens)"
+        )
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    trained = sum(label != IGNORED for row in rows for label in row["labels"])
+    return rows, RowCounts(asked, len(rows), tokens, trained, longest, too_long)
+
+
+def as_dataset(rows: Sequence[dict[str, list[int]]]) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_list(list(rows))
+
+
+def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
+    """One row as text in which what carries loss stands between ⟦ and ⟧."""
+    text, inside = "", False
+    for token, label in zip(row["input_ids"], row["labels"], strict=True):
+        if (label != IGNORED) != inside:
+            text += "⟧" if inside else "⟦"
+            inside = not inside
+        text += tokenizer.decode([token])
+    return text + ("⟧" if inside else "")
+
+
+def _labels(row: TrainingRow) -> list[int]:
+    return [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]

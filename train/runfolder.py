@@ -1,0 +1,72 @@
+"""A training run's folder: recipe.json first, checkpoints and probes as they come, finished.json and the card last."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from probe.errors import SettingsChanged
+from probe.files import read_json, sha256_text, write_atomic, write_json
+from probe.recipe import recipe_dict
+from probe.store import differences
+from train.checkpoints import finish_run, finished, is_main_process
+from train.recipe import SftRecipe
+from train.rows import RowCounts
+
+# What may differ when a run is taken up again: it changes what is kept or shown, not what is computed.
+_FREE = ("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens")
+
+
+def begin(run_dir: Path, recipe: SftRecipe) -> bool:
+    """Opens the folder for this recipe; True when its run has finished already.
+
+    Raises:
+        SettingsChanged: the folder holds a run of another recipe; the differing keys are named.
+    """
+    now = recipe_dict(recipe)
+    path = run_dir / "recipe.json"
+    if path.is_file():
+        changed = [line for line in differences(read_json(path), now) if not line.startswith(_FREE)]
+        if changed:
+            raise SettingsChanged(
+                f"{run_dir}: this run was begun with another recipe ({'; '.join(changed)}); "
+                f"go on with that one, give another --train.output_dir, or delete the folder"
+            )
+    elif is_main_process():
+        write_json(path, now)
+    done = finished(run_dir)
+    if done and is_main_process():
+        print(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")
+    return done is not None
+
+
+def conclude(run_dir: Path, trainer: Any, recipe: SftRecipe, counts: RowCounts) -> None:
+    """Writes the model card and the mark of a finished run; on the main process."""
+    if not trainer.accelerator.is_main_process:
+        return
+    step = trainer.state.global_step
+    write_atomic(run_dir / "README.md", _card(run_dir, recipe, counts, step))
+    recipe_sha256 = sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True))
+    finish_run(run_dir, step, recipe_sha256, rows=vars(counts))
+    print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
+
+
+def _card(run_dir: Path, recipe: SftRecipe, counts: RowCounts, step: int) -> str:
+    comparison = run_dir / "probe" / "comparison" / "comparison.md"
+    table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "Not probed during training.\n"
+    trained = "LoRA" if recipe.model.lora else "all weights"
+    return f"""# {run_dir.name}
+
+{recipe.model.name}, fine-tuned for {step} steps ({trained}) on {counts.conversations:,} conversations:
+{counts.rows:,} rows, {counts.tokens:,} tokens of which {counts.loss_tokens:,} carry loss \
+({recipe.data.loss_on} turns), {counts.too_long} rows left out as too long.
+Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+
+{table}
+## Recipe
+
+```json
+{json.dumps(recipe_dict(recipe), indent=2)}
+```
+"""
