@@ -9,6 +9,7 @@ with "Does that help?" asks when nothing is missing. Slots are filled by `script
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 Parts = tuple[str, ...]
@@ -79,7 +80,8 @@ ACTS: dict[str, Act] = {
     ),
     "finish": Act(
         "assistant",
-        ("", "Next: ", "Then: ", "Now the rest. ", "From {result} we go on. "),
+        ("", "Right. ", "Exactly. ", "Now the rest. ", "From {result} we go on. ", "Okay, the rest. ", "Let's finish. ",
+         "With {result} we can go on. ", "Good. "),
         ("{steps}\n{final}",),
     ),
     "why": Act(
@@ -158,7 +160,8 @@ ACTS: dict[str, Act] = {
     ),
     "correct_start": Act(
         "assistant",
-        ("Not quite. ", "Almost. ", "{slip} is not right. ", "No, it is not {slip}. ", "There is one slip. ", "Good try. "),
+        ("Not quite. ", "Almost. ", "{slip} is not right. ", "No, it is not {slip}. ", "There is one slip. ", "Good try. ",
+         "Not {slip}. ", "I get something else. ", "That is not it yet. ", "Let me check that. "),
         ("{diagnosis}\n{steps}\n{final}",),
     ),
     "ask_hint": Act(
@@ -220,8 +223,8 @@ FINALS = (
 )  # fmt: skip
 
 
-def say(act: str, rng: random.Random, casual: bool = False, **slots: str) -> Said:
-    """The act in one of its wordings. `casual` types a user turn without capital and final dot."""
+def say(act: str, rng: random.Random, slots: Mapping[str, str], casual: bool = False) -> Said:
+    """The act in one of its wordings, `slots` filled in. `casual` types a user turn without capital and final dot."""
     table = ACTS[act]
     core = rng.randrange(len(table.cores))
     starts_with_slot = table.cores[core].startswith("{")
@@ -230,8 +233,8 @@ def say(act: str, rng: random.Random, casual: bool = False, **slots: str) -> Sai
     text = table.openers[opener] + _cased(table.cores[core], table.openers[opener]) + table.closers[closer]
     if casual and table.speaker == "user":
         text = text[:1].lower() + text[1:]
-        text = text[:-1] if text.endswith(".") else text
-    return Said(text.format(**slots).strip(), f"{act}:{opener}.{core}.{closer}")
+        text = text.removesuffix(".")
+    return Said(text.format_map(slots).strip(), f"{act}:{opener}.{core}.{closer}")
 
 
 def _joins(opener: str) -> bool:

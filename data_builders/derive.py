@@ -16,7 +16,9 @@ from probe.answers import boxed
 from probe.sets import Problem
 
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
-_EQUATION = re.compile(rf"(?<![\d.)*/+%-])\s*\$?({_NUMBER})\s*([-+*/x×])\s*\$?({_NUMBER})\s*=\s*\$?({_NUMBER})(?!\s*[*/+×-]\s*\d)(?![\d%])")
+_EQUATION = re.compile(
+    rf"(?<![\d.)*/+%-])\s*\$?({_NUMBER})\s*([-+*/x×])\s*\$?({_NUMBER})\s*=\s*\$?({_NUMBER})(?!\s*[*/+×-]\s*\d)(?![\d%])"
+)
 _NOUNS = re.compile(r"(?<![\d$.,/\\-])(\d{1,4})\$? ([a-z]{3,}s)\b")
 _MONEY = re.compile(r"(?<![\d.\\$])\$(\d{1,4}(?:\.\d\d)?)(?=[ .,?;])(?![.,]\d)(?! ?(?:million|bill))")
 _TEX_MONEY = re.compile(r"\$?\\\$(\d{1,4}(?:\.\d\d)?)\$?(?=[ .,?;])(?![.,]\d)(?! ?(?:million|bill))")
@@ -25,7 +27,8 @@ _VALUE = re.compile(r"\$([A-Za-z](?:[A-Za-z]|\(-?\w+\))?) ?= ?(-?\d+)\$")
 # "old" the sentence does not read.
 _NO_NOUNS = {"times", "has", "was", "does", "goes", "less", "plus", "minus", "digits", "sides", "yes", "ones", "others"}
 _NOT_AFTER = re.compile(
-    r"\b(?:these|those|the|first|last|next|other|all|every|only|about|exactly|another|his|her|their|its|my|set of|than|or)\s+$", re.I
+    r"\b(?:these|those|the|first|last|next|other|all|every|only|about|exactly|another|his|her|their|its|my|set of|than|or)\s+$",
+    re.IGNORECASE,
 )
 _NOT_BEFORE = re.compile(r" (?:of|per|as|more|less|fewer|older|younger|times|old|long|wide|tall|high|deep)\b")
 _VAGUE = ("some", "a few", "several")
@@ -54,7 +57,11 @@ def _lines(solution: str, prose: bool) -> list[str]:
     sentences, start = [], 0
     for match in re.finditer(r"[.:]\s+(?=[A-Z$\\])", solution):
         piece = solution[start : match.end()]
-        if piece.count("$") % 2 == 0 and piece.count(r"\[") == piece.count(r"\]") and piece.count("[asy]") == piece.count("[/asy]"):
+        if (
+            piece.count("$") % 2 == 0
+            and piece.count(r"\[") == piece.count(r"\]")
+            and piece.count("[asy]") == piece.count("[/asy]")
+        ):
             sentences.append(piece.strip())
             start = match.end()
     sentences.append(solution[start:].strip())
@@ -84,10 +91,15 @@ def _slips(steps: tuple[Step, ...], answer: str) -> tuple[Slip, ...]:
 
 def _gaps(problem: Problem) -> tuple[Gap, ...]:
     text = problem.question
-    found = []
+    found: list[Gap] = []
     for match in _NOUNS.finditer(text):
         value, noun = match.groups()
-        if noun in _NO_NOUNS or int(value) < 2 or not _withholdable(problem, value) or _inside_formula(text, match.start()):
+        if (
+            noun in _NO_NOUNS
+            or int(value) < 2
+            or not _withholdable(problem, value)
+            or _inside_formula(text, match.start())
+        ):
             continue
         if _NOT_AFTER.search(text[: match.start()]) or _NOT_BEFORE.match(text[match.end() :]):
             continue
@@ -120,11 +132,13 @@ def _gaps(problem: Problem) -> tuple[Gap, ...]:
 
 
 def _withholdable(problem: Problem, value: str) -> bool:
-    """A number that stands once in the question, is used in the solution, and is not the answer itself."""
+    """A number that stands once in the question, is computed with in the solution, and is not the answer itself."""
     whole = rf"(?<![\d.]){re.escape(value)}(?![\d]|\.\d)"
+    operator = r"(?:[-+*/x×=^(]|\\times|\\cdot|\\frac\{)"
+    computed = rf"{operator}\s*\\?\$?{whole}|{whole}\$?\s*(?:[-+*/x×^%)]|\\times|\\cdot)"
     return (
         len(re.findall(whole, problem.question)) == 1
-        and re.search(whole, problem.solution) is not None
+        and re.search(computed, problem.solution) is not None
         and value != problem.answer
     )
 
@@ -136,5 +150,6 @@ def _inside_formula(text: str, position: int) -> bool:
 
 def _around(text: str, start: int, words: str) -> str:
     """The words with up to four before them in the same sentence, so that it is clear which place is meant."""
-    before = re.split(r"[.,;:?!\n$\"]", text[:start])[-1].split()[-4:]
+    ends = r"[.,;:?!\n$\"]" if "\\" in text else r"[.,;:?!\n\"]"
+    before = re.split(ends, text[:start])[-1].split()[-4:]
     return " ".join([*before, words])

@@ -51,7 +51,9 @@ class Problems:
             raise RecipeError(f"{where}.n: given {source.n}, wanted 1 or more")
         if source.kind == "starter":
             if source.path or source.levels or source.subjects or source.n is None:
-                raise RecipeError(f"{where}: the starter source is generated: it wants `n` and no path, levels or subjects")
+                raise RecipeError(
+                    f"{where}: the starter source is generated: it wants `n` and no path, levels or subjects"
+                )
             self._n = source.n
             return
         if source.kind == "jsonl" and source.path is None:

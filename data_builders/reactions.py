@@ -24,17 +24,25 @@ def react(task: Task, rng: random.Random, casual: bool, used: set[str]) -> Excha
     for name in names:
         exchange = _REACTIONS[name](task, rng, casual)
         if exchange:
-            # After a what-if the numbers are others, so nothing may come after it.
-            used.update(_REACTIONS if name == "what_if" else {name})
+            used.update(_ENDS.get(name, {name}))
             return exchange
     return []
 
 
-def diagnose(task: Task, slip: Slip, rng: random.Random) -> str:
-    """Names the slip: which step went another way and why that does not fit, or that a step is missing."""
+def diagnose(task: Task, slip: Slip, rng: random.Random, told: bool) -> str:
+    """Names the slip: which step went another way and why that does not fit, or that a step is missing.
+
+    `told`: the user said how the result came about; else the assistant says that it infers it.
+    """
     step = task.steps[slip.at]
     if slip.did:
         op = slip.did.split()[1]
+        if not told:
+            return rng.choice((
+                f"It looks like you took {slip.did} in step {slip.at + 1}. But {step.why}, so it is {step.equation}.",
+                f"You get there with {slip.did}, but {step.why}, so we need {step.equation}.",
+                f"My guess is that you {PASTS[op]} in step {slip.at + 1}, {slip.did}. But {step.why}: {step.equation}.",
+            ))  # fmt: skip
         forms = (
             f"{slip.did} goes wrong: {step.why}, so we need to {VERBS[step.op]}.",
             f"You {PASTS[op]} in step {slip.at + 1}, but {step.why}, so it is {step.equation}.",
@@ -82,7 +90,7 @@ def _why(task: Task, rng: random.Random, casual: bool) -> Exchange:
     if not steps:
         return []
     slots = step_slots(rng.choice(steps))
-    return [say("why", rng, casual, **slots), say("because", rng, **slots)]
+    return [say("why", rng, slots, casual), say("because", rng, slots)]
 
 
 def _doubt(task: Task, rng: random.Random, casual: bool) -> Exchange:
@@ -93,8 +101,8 @@ def _doubt(task: Task, rng: random.Random, casual: bool) -> Exchange:
     slots = step_slots(task.steps[slip.at])
     wrong = slip.did.partition(" =")[0]
     verb = VERBS[wrong.split()[1]]
-    user = say("doubt", rng, casual, wrong=wrong, wrong_verb=verb, **slots)
-    return [user, say("settle", rng, wrong=wrong, answer=task.answer, **slots)]
+    slots |= {"wrong": wrong, "wrong_verb": verb, "answer": task.answer}
+    return [say("doubt", rng, slots, casual), say("settle", rng, slots)]
 
 
 def _own_wrong(task: Task, rng: random.Random, casual: bool) -> Exchange:
@@ -102,8 +110,8 @@ def _own_wrong(task: Task, rng: random.Random, casual: bool) -> Exchange:
         return []
     slip = rng.choice(task.slips)
     way = rng.choice((f"I did {slip.did}.", f"Because {slip.did}.", "")) if slip.did else ""
-    user = say("own_wrong", rng, casual, slip=slip.answer, way=way, answer=task.answer)
-    return [user, say("correct", rng, diagnosis=diagnose(task, slip, rng), answer=task.answer, slip=slip.answer)]
+    slots = {"slip": slip.answer, "way": way, "answer": task.answer, "diagnosis": diagnose(task, slip, rng, bool(way))}
+    return [say("own_wrong", rng, slots, casual), say("correct", rng, slots)]
 
 
 def _what_if(task: Task, rng: random.Random, casual: bool) -> Exchange:
@@ -111,16 +119,16 @@ def _what_if(task: Task, rng: random.Random, casual: bool) -> Exchange:
         return []
     change = rng.choice(task.what_ifs)
     steps = " ".join(step.text for step in change.steps)
-    user = say("what_if", rng, casual, condition=change.condition, answer=task.answer)
-    return [user, say("recompute", rng, steps=steps, new=change.answer, answer=task.answer)]
+    slots = {"condition": change.condition, "steps": steps, "new": change.answer, "answer": task.answer}
+    return [say("what_if", rng, slots, casual), say("recompute", rng, slots)]
 
 
 def _check(task: Task, rng: random.Random, casual: bool) -> Exchange:
     steps = [step for step in task.steps if step.check]
     if not steps:
         return []
-    slots = step_slots(rng.choice(steps))
-    return [say("check", rng, casual, **slots), say("checked", rng, answer=task.answer, **slots)]
+    slots = {**step_slots(rng.choice(steps)), "answer": task.answer}
+    return [say("check", rng, slots, casual), say("checked", rng, slots)]
 
 
 def _source(task: Task, rng: random.Random, casual: bool) -> Exchange:
@@ -129,8 +137,8 @@ def _source(task: Task, rng: random.Random, casual: bool) -> Exchange:
     if not found:
         return []
     step, quote = rng.choice(found)
-    slots = step_slots(step)
-    return [say("why", rng, casual, **slots), say("source", rng, quote=quote, **slots)]
+    slots = {**step_slots(step), "quote": quote}
+    return [say("why", rng, slots, casual), say("source", rng, slots)]
 
 
 def _stated(task: Task, step: Step) -> list[str]:
@@ -157,8 +165,16 @@ def _trace(task: Task, rng: random.Random, casual: bool) -> Exchange:
     if not found:
         return []
     piece, before, line = rng.choice(found)
-    return [say("trace", rng, casual, piece=piece), say("traced", rng, before=before, line=line)]
+    slots = {"piece": re.sub(r"\\boxed\{([^{}]*)\}", r"\1", piece), "before": before, "line": line}
+    return [say("trace", rng, slots, casual), say("traced", rng, slots)]
 
+
+# What a reaction rules out after it: a what-if changes the numbers; a doubt and a wrong result say the same.
+_ENDS: dict[str, set[str]] = {
+    "what_if": {"why", "doubt", "own_wrong", "what_if", "check", "source", "trace"},
+    "doubt": {"doubt", "own_wrong"},
+    "own_wrong": {"doubt", "own_wrong"},
+}
 
 _REACTIONS: dict[str, Callable[[Task, random.Random, bool], Exchange]] = {
     "why": _why,

@@ -22,9 +22,9 @@ from data_builders.starter_words import lower_first
 from data_builders.tasks import Gap, Slip, Step, Task
 from probe.errors import RecipeError
 from probe.recipe import section
+from probe.sets import Message
 
 Kind = Literal["complete", "underspecified", "wrong_start", "hint"]
-Message = dict[str, str]
 
 
 @section
@@ -136,9 +136,11 @@ class _Script:
     wordings: list[str] = field(default_factory=list)
     hidden: str = ""
     reveal_at: int = 0
+    # Reactions that would say again what the conversation already holds.
+    used: set[str] = field(default_factory=set)
 
     def turn(self, act: str, **slots: str) -> None:
-        said = say(act, self.rng, self.casual, answer=self.task.answer, **slots)
+        said = say(act, self.rng, {"answer": self.task.answer, **slots}, self.casual)
         self.wordings.append(said.wording)
         self.add(said.text)
 
@@ -189,11 +191,13 @@ def _underspecified(script: _Script) -> None:
 def _wrong_start(script: _Script) -> None:
     task = script.task
     slip = script.rng.choice(task.slips)
-    script.turn("wrong_start", question=task.question, slip=slip.answer, way=_way(script, slip))
+    script.used |= {"own_wrong", "doubt"}
+    way = _way(script, slip)
+    script.turn("wrong_start", question=task.question, slip=slip.answer, way=way)
     script.turn(
         "correct_start",
         slip=slip.answer,
-        diagnosis=diagnose(task, slip, script.rng),
+        diagnosis=diagnose(task, slip, script.rng, bool(way)),
         steps=script.steps(task.steps),
         final=script.final(),
     )
@@ -207,6 +211,7 @@ def _hint(script: _Script) -> None:
     wrong = [slip for slip in task.slips if slip.at == 0 and slip.did]
     if wrong and rng.random() < 0.3:
         did = rng.choice(wrong).did
+        script.used |= {"own_wrong", "doubt"}
         script.turn("attempt", tried=did, tried_result=did.rpartition("= ")[2])
         script.turn("redirect", **step_slots(first), tried=did, rest=script.rest(1), final=script.final())
     else:
@@ -217,9 +222,8 @@ def _hint(script: _Script) -> None:
 def _go_on(script: _Script) -> None:
     if script.rng.random() >= script.settings.reactions:
         return
-    used: set[str] = set()
     for _ in range(2 if script.rng.random() < script.settings.second_reaction else 1):
-        exchange = react(script.task, script.rng, script.casual, used)
+        exchange = react(script.task, script.rng, script.casual, script.used)
         for said in exchange:
             script.wordings.append(said.wording)
             script.add(said.text)

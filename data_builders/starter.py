@@ -29,6 +29,7 @@ Layout = Literal["joined", "if", "plain", "long"]
 
 TEMPLATES: tuple[Template, ...] = COUNTS + MEASURES
 _TRAIN = tuple(template for template in TEMPLATES if not template.held_out)
+_PRONOUN = re.compile(r"\{(he|him|his)\}", re.IGNORECASE)
 TEST_SHARE = 5  # one combination in so many
 
 
@@ -77,17 +78,20 @@ class _Wording:
 
     def __init__(self, template: Template, words: Mapping[str, str], values: Mapping[str, int], rng: random.Random):
         self.template, self.words, self.values = template, words, values
-        layouts: list[Layout] = ["plain", "plain", "long", "long", "long", "long", "long"]
+        layouts: list[Layout] = ["plain", "plain", "plain", "long", "long", "long"]
         layouts += ["joined", "joined"] if len(template.slots) <= 3 else []
         layouts += ["if"] if len(template.slots) <= 2 else []
         self.layout = rng.choice(layouts)
         pool = [*CONTEXTS[template.topic], *GENERAL]
-        chosen = rng.sample(pool, rng.choice((2, 3, 3, 4))) if self.layout == "long" else []
+        chosen = rng.sample(pool, rng.choice((1, 1, 2, 2, 4))) if self.layout == "long" else []
         last = 1 if len(chosen) > 2 and rng.random() < 0.5 else 0
         # Sentences with the name come first, so that no pronoun stands before its name.
         ordered = sorted(chosen[last:], key=lambda text: not text.startswith("{name}"))
-        self.before = [text.format(**words) for text in ordered]
-        self.after = [text.format(**words) for text in chosen[:last]]
+        named = bool(ordered) and "{name}" in ordered[0]
+        self.before = [text.format(**words) for text in ordered if named or not _PRONOUN.search(text)]
+        self.after = [
+            text.format(**words) for text in [*ordered, *chosen[:last]] if text.format(**words) not in self.before
+        ]
 
     def sentence(self, key: str, values: Mapping[str, int]) -> str:
         slot = next(slot for slot in self.template.slots if slot.key == key)
@@ -95,9 +99,7 @@ class _Wording:
 
     def question(self, instead: Mapping[str, str]) -> str:
         """The whole question; `instead` gives a given another sentence, or none where it is empty."""
-        sentences = [
-            instead.get(slot.key, self.sentence(slot.key, self.values)) for slot in self.template.slots
-        ]
+        sentences = [instead.get(slot.key, self.sentence(slot.key, self.values)) for slot in self.template.slots]
         sentences = [text for text in sentences if text]
         asked = self.template.question.format(**self.words)
         if self.layout == "if":

@@ -96,7 +96,9 @@ def compute(op: str, left: int, right: int) -> int | None:
     return result if 2 <= result <= MAX_RESULT else None
 
 
-def run(template: Template, values: Mapping[str, int], forced: Mapping[str, int] | None = None) -> dict[str, int] | None:
+def run(
+    template: Template, values: Mapping[str, int], forced: Mapping[str, int] | None = None
+) -> dict[str, int] | None:
     """All values with every step's result added; None where a step does not come out.
 
     `forced` fixes results of steps, which is how a mistake is carried on to its wrong answer.

@@ -30,6 +30,8 @@ from probe.tables import terminal_table
 LOW = 0.10
 """Follow-up rate that divides low from high. The paper calls 1-5% collapsed and 15-47% surfacing under sampling."""
 
+CLEAR = ("present", "latent", "absent")
+
 _NAMES = ("lenient", "strict", "ask_when_needed", "answer_when_complete")
 
 
@@ -112,7 +114,7 @@ def format_table(results: Sequence[dict[str, Any]]) -> str:
 def build(runs: Sequence[Run]) -> Comparison:
     """The comparison itself, of runs in order; writes nothing and refuses nothing."""
     per_run = [dict(_estimates(one)) for one in runs]
-    metrics = sorted({metric: None for figures in per_run for metric in figures}, key=_order(runs))
+    metrics = sorted({metric for figures in per_run for metric in figures}, key=_order(runs))
     figures = {metric: tuple(one.get(metric, NOTHING) for one in per_run) for metric in metrics}
     follow_up = list(dict.fromkeys(metric.set for metric in metrics if metric.measure == "followup"))
     patterns = {name: tuple(_pattern(name, one) for one in per_run) for name in follow_up}
@@ -139,24 +141,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "settings": comparison.runs[0].results.settings.model_dump(),
         "differences": list(comparison.differences),
         "remarks": list(comparison.remarks),
-        "metrics": [
-            {
-                "measure": metric.measure,
-                "set": metric.set,
-                "name": metric.name,
-                "perturbation": metric.perturbation if metric.measure == "followup" else None,
-                "runs": {
-                    name: {**estimate.as_json(), "n": estimate.n} if estimate.n else None
-                    for name, estimate in zip(names, estimates, strict=True)
-                },
-                "against_baseline": {
-                    name: change.as_json()
-                    for name, change in zip(names, comparison.paired[metric], strict=True)
-                    if change is not None
-                },
-            }
-            for metric, estimates in comparison.figures.items()
-        ],
+        "metrics": [_metric_json(comparison, metric) for metric in comparison.figures],
         "outcomes": {
             one.name: {name: part.outcomes for name, part in one.results.accuracy.items()} for one in comparison.runs
         },
@@ -169,6 +154,20 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             },
             "overall": dict(zip(names, comparison.overall, strict=True)),
         },
+    }
+
+
+def _metric_json(comparison: Comparison, metric: Metric) -> dict[str, Any]:
+    names = comparison.names
+    estimates = zip(names, comparison.figures[metric], strict=True)
+    changes = zip(names, comparison.paired[metric], strict=True)
+    return {
+        "measure": metric.measure,
+        "set": metric.set,
+        "name": metric.name,
+        "perturbation": metric.perturbation if metric.measure == "followup" else None,
+        "runs": {name: {**found.as_json(), "n": found.n} if found.n else None for name, found in estimates},
+        "against_baseline": {name: change.as_json() for name, change in changes if change is not None},
     }
 
 
@@ -244,5 +243,5 @@ def _level(estimate: Estimate) -> str:
 
 
 def _overall(patterns: Sequence[str]) -> str:
-    clear = {name for name in patterns if name in ("present", "latent", "absent")}
+    clear = {name for name in patterns if name in CLEAR}
     return "context-bound" if len(clear) > 1 else next(iter(clear), "unclear")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -57,7 +58,8 @@ def draw_tradeoff(comparison: Comparison, path: Path) -> None:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(_heading(comparison), fontsize=7, color="#555555", parse_math=False)
+        heading = textwrap.fill(_heading(comparison), int(17 * size[0]))  # 17 letters of 7 points to the inch
+        figure.suptitle(heading, fontsize=7, color="#555555", parse_math=False)
         if panels:
             _tradeoff(figure, comparison, panels, rows, columns)
         else:

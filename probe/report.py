@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from probe.judges.labels import LABELS
 from probe.runs import Cell, Followup, Metric, printable
 from probe.stats import Estimate, PairedDifference
-from probe.tables import blocks, followups, percent, sizes_of, title, unscored_lines
+from probe.tables import blocks, followups, percent, sizes_of, title, unscored
 
 if TYPE_CHECKING:
     from probe.compare import Comparison, Pattern
@@ -24,7 +24,7 @@ def markdown(comparison: Comparison) -> str:
     names = comparison.names
     forced = [f"> **Measured differently, compared by force:** {md(line)}" for line in comparison.differences]
     sections = [
-        f"# {len(names)} probe runs\n\nBaseline: **{md(names[0])}**.",
+        f"# Probe runs compared\n\nBaseline: **{md(names[0])}**.\n\n![Accuracy against follow-up](tradeoff.png)",
         "\n>\n".join(forced),
         _results(comparison),
         _against_baseline(comparison),
@@ -61,13 +61,13 @@ def _results(comparison: Comparison) -> str:
             rows.append([md(name), *cells])
         sizes = "; ".join(f"{md(metric.set)} {title(metric)} {sizes_of(comparison, metric)}" for metric in block)
         tables.append(_table(head, rows) + f"\n\nn: {sizes}.")
-    unscored = "".join(f"\n- unscored: {md(line)}" for line in unscored_lines(comparison))
+    missing = "".join(f"\n- Unscored, in no rate: {md(line)}." for line in unscored(comparison))
     legend = (
         "Percent with 95% intervals: Wilson's, on the effective number of observations where an item has several "
         "samples. Accuracy is lenient, strict in brackets. Follow-up is the share of genuine follow-ups among the "
         "user turns that were judged."
     )
-    return "## Results\n\n" + "\n\n".join([*tables, legend]) + ("\n" + unscored if unscored else "")
+    return "## Results\n\n" + "\n\n".join([*tables, legend]) + ("\n" + missing if missing else "")
 
 
 def _against_baseline(comparison: Comparison) -> str:
@@ -99,16 +99,18 @@ def _change(change: PairedDifference) -> list[str]:
 def _patterns(comparison: Comparison) -> str:
     if not comparison.patterns:
         return ""
-    from probe.compare import LOW
+    from probe.compare import CLEAR, LOW
 
     def cell(pattern: Pattern) -> str:
         return f"**{pattern.name}**: greedy {percent(pattern.greedy)}, {pattern.sampled_at or 'sampled'} {percent(pattern.sampled)}"
 
     head = ["run", *map(md, comparison.patterns), "over all sets"]
-    rows = [
-        [md(name), *(cell(found[index]) for found in comparison.patterns.values()), f"**{comparison.overall[index]}**"]
-        for index, name in enumerate(comparison.names)
-    ]
+    rows = []
+    for index, name in enumerate(comparison.names):
+        of_run = [found[index] for found in comparison.patterns.values()]
+        clear = sum(pattern.name in CLEAR for pattern in of_run)
+        overall = f"**{comparison.overall[index]}** ({clear} of {len(of_run)} sets clear)"
+        rows.append([md(name), *map(cell, of_run), overall])
     return (
         f"## Patterns\n\n{_table(head, rows)}\n\n"
         f"High: the whole interval is at or above {LOW:.0%}; low: the whole interval is below it. Present: greedy "
@@ -140,7 +142,7 @@ def _labels(comparison: Comparison) -> str:
         given = {label for part in parts if part for label, count in part.labels.items() if count}
         labels = [label for label in LABELS if label in given] + sorted(given - set(LABELS))
         extra: dict[str, Callable[[Followup], str]] = {
-            "unscored": lambda part: str(sum(part.unscored.values())),
+            "unscored": _unscored,
             "role-consistent": lambda part: _share(part.role_consistency),
             "specific": lambda part: _share(part.specificity),
             "grounding": lambda part: _number(part.grounding),
@@ -189,6 +191,11 @@ def _measured(comparison: Comparison) -> str:
         f"## How it was measured\n\n{_table(['setting', 'value'], rows)}\n\n"
         f"{_table(['run', 'model', 'step', 'weights sha256'], models)}" + (f"\n{remarks}" if remarks else "")
     )
+
+
+def _unscored(part: Followup) -> str:
+    count = sum(part.unscored.values())
+    return f"{count} ({100 * count / part.n_total:.1f}%)" if count else "0"
 
 
 def _share(value: Cell | float | None) -> str:

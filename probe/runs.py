@@ -124,10 +124,13 @@ def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     """The runs in the order given, each with a name of its own.
 
     Raises:
-        BadInput: no folder, or one that holds no finished run of schema 1.
+        BadInput: no folder, one given twice, or one that holds no finished run of schema 1.
     """
     if not folders:
         raise BadInput("no run folder given, wanted one or more that `python -m probe run` made")
+    for folder, count in Counter(Path(folder).resolve() for folder in folders).items():
+        if count > 1:
+            raise BadInput(f"{folder}: given {count} times, wanted each run once")
     results = [_read_results(folder) for folder in folders]
     names = _names(folders, [result.model for result in results])
     return tuple(

@@ -226,13 +226,20 @@ def _grouped(values: Sequence[Any], clusters: Sequence[str] | None) -> list[list
 
 
 def _resampled(rows: Sequence[Sequence[float]], seed: int, draws: int) -> np.ndarray:
-    """Draws as many rows as there are, with replacement, and sums them: [rows, k] -> [draws, k]."""
+    """Draws as many rows as there are, with replacement, and sums them: [rows, k] -> [draws, k].
+
+    Equal rows are drawn together by their count, which is the same bootstrap and much faster for 0s and 1s.
+    """
     import numpy as np
 
-    table = np.asarray(rows, dtype=float)
+    distinct, counts = np.unique(np.asarray(rows, dtype=float), axis=0, return_counts=True)
     rng = np.random.default_rng(seed)
-    weights = [rng.multinomial(len(table), np.full(len(table), 1 / len(table))) @ table for _ in range(draws)]
-    return np.asarray(weights)
+    sums = np.empty((draws, distinct.shape[1]))
+    chunk = max(1, 4_000_000 // len(counts))
+    for start in range(0, draws, chunk):
+        size = min(chunk, draws - start)
+        sums[start : start + size] = rng.multinomial(len(rows), counts / len(rows), size=size) @ distinct
+    return sums
 
 
 def _percentiles(draws: np.ndarray) -> Interval:

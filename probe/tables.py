@@ -34,7 +34,7 @@ def terminal_table(comparison: Comparison) -> str:
             shown.setdefault(pattern.name, []).append(run)
         told = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in shown.items())
         notes.append(f"follow-up on {printable(name)}: {told}")
-    notes += [f"unscored: {line}" for line in _unscored_by_run(comparison)]
+    notes += [f"unscored: {line}" for line in unscored(comparison)]
     notes += [f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences]
     notes += [f"note: {line}" for line in comparison.remarks]
     wrapped = [textwrap.fill(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
@@ -78,21 +78,7 @@ def followups(comparison: Comparison, metric: Metric) -> list[Followup | None]:
     ]
 
 
-def unscored_lines(comparison: Comparison) -> list[str]:
-    """One line for each cell in which some user turns got no label."""
-    lines = []
-    for metric in comparison.figures:
-        for name, part in zip(comparison.names, followups(comparison, metric), strict=True):
-            if metric.measure == "followup" and part and part.unscored and part.n_total:
-                reasons = ", ".join(f"{printable(reason)} {count}" for reason, count in sorted(part.unscored.items()))
-                share = 100 * (1 - part.n_judged / part.n_total)
-                plain = "" if metric.perturbation == "none" else f" {metric.perturbation}"
-                where = f"{name} on {metric.set}{plain} {metric.name}"
-                lines.append(f"{printable(where)}: {share:.1f}% of {part.n_total} ({reasons})")
-    return lines
-
-
-def _unscored_by_run(comparison: Comparison) -> list[str]:
+def unscored(comparison: Comparison) -> list[str]:
     """One line for each run in which some user turns got no label, over all its sets and temperatures."""
     lines = []
     for run in comparison.runs:

@@ -117,9 +117,9 @@ def tiny_tokenizer(template: str) -> Any:
     As in the families themselves, Llama 3 and Gemma 3 tokenizers put their first token before any text when
     asked for special tokens, although their templates write it too; and Gemma's `eos_token` ends no turn.
     """
-    from tokenizers import AddedToken, processors
+    from tokenizers import AddedToken, Regex, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
-    from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
+    from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX, Qwen3_5Tokenizer
 
     tokenizer: Any
     text = chat_template(template)
@@ -132,6 +132,11 @@ def tiny_tokenizer(template: str) -> Any:
         tokenizer = Qwen3_5Tokenizer(vocab=dict(vocabulary), merges=list(merges), **names)
     else:
         backend = byte_level_bpe(dict(vocabulary), list(merges))
+        if template != "chatml":  # like Qwen, unlike SmolLM2, they keep the line breaks after a header together
+            split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated")
+            backend.pre_tokenizer = pre_tokenizers.Sequence(
+                [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+            )
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in family.special])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in family.markup])

@@ -133,14 +133,32 @@ def test_incomplete_checkpoints_go_where_transformers_does_not_count_them(tmp_pa
     assert [step for step, _ in list_checkpoints(tmp_path)] == [8, 4]
 
 
-def test_going_back_sets_later_checkpoints_aside_and_takes_back_the_end(tmp_path: Path) -> None:
+def test_going_back_sets_later_checkpoints_and_probes_aside_and_takes_back_the_end(tmp_path: Path) -> None:
     two, four, six = (checkpoint(tmp_path, step) for step in (2, 4, 6))
+    for name in ("base", "step-2", "step-4"):
+        (tmp_path / "probe" / name).mkdir(parents=True)
     finish_run(tmp_path, 6, "0" * 64, note="kept")
     assert finished(tmp_path) == {"schema": 1, "step": 6, "recipe_sha256": "0" * 64, "note": "kept"}
     moved = remove_incomplete(tmp_path, choose_resume(tmp_path, str(two)))
-    assert sorted(path.name for path in moved) == ["set-aside-checkpoint-4", "set-aside-checkpoint-6"]
+    assert sorted(path.name for path in moved) == [
+        "set-aside-checkpoint-4",
+        "set-aside-checkpoint-6",
+        "set-aside-step-4",
+    ]
     assert two.is_dir() and not four.exists() and not six.exists()
+    assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == ["base", "set-aside-step-4", "step-2"]
     assert finished(tmp_path) is None
+
+
+def test_resuming_from_the_newest_moves_nothing_and_starting_over_keeps_only_the_base_probe(tmp_path: Path) -> None:
+    for name in ("base", "step-2"):
+        (tmp_path / "probe" / name).mkdir(parents=True)
+    folder = checkpoint(tmp_path, 2)
+    assert remove_incomplete(tmp_path, choose_resume(tmp_path, "auto")) == []
+    (folder / "model.safetensors").unlink()
+    moved = remove_incomplete(tmp_path, choose_resume(tmp_path, "auto"))
+    assert [path.name for path in moved] == ["set-aside-checkpoint-2", "set-aside-step-2"]
+    assert remove_incomplete(tmp_path / "new") == []
 
 
 def test_room_answers_before_torch_is_imported() -> None:

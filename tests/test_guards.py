@@ -1,4 +1,4 @@
-"""A non-finite loss or gradient stops the run before the step: weights and checkpoints stay those of the step before."""
+"""A non-finite loss or gradient stops the run before the step: weights and checkpoints stay as they were."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ def test_all_processes_stop_together_with_their_weights_unchanged(
         env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
+        check=False,
         timeout=200,
     )
     output = done.stdout + done.stderr
@@ -124,7 +125,7 @@ class Steps:
         import torch
         from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-        model = AutoModelForCausalLM.from_pretrained(build_tiny_llama(tmp_path / "model"))
+        model: Any = AutoModelForCausalLM.from_pretrained(build_tiny_llama(tmp_path / "model"))
         if lora:
             from peft import LoraConfig, get_peft_model
 
@@ -146,7 +147,7 @@ class Steps:
                 snapshots.append({name: p.detach().clone() for name, p in model.named_parameters()})
 
         self.model, self.snapshots = model, snapshots
-        self.trainer = Trainer(model, args, train_dataset=rows, callbacks=[Snapshot()])
+        self.trainer: Any = Trainer(model, args, train_dataset=rows, callbacks=[Snapshot()])
         mark_checkpoints(self.trainer)
         install_guard(self.trainer)
 

@@ -4,10 +4,10 @@ transformers resumes from the highest `checkpoint-N`, whole or not. Here a check
 `complete.json`, stands in it: written last, by rename, with the size of every file, after all processes have saved.
 
 What a resumed run would write again is set aside first, as `set-aside-checkpoint-N`: an interrupted checkpoint, and
-everything past the one taken up. Left in place, old files would mix with new ones behind a marker that still fits
-(equal shapes give equal sizes), and the rotation of `save_total_limit`, which counts all folders called
-`checkpoint-*`, would delete a whole checkpoint to make room for a broken one. They are moved, not deleted: a folder
-without a marker may be another tool's good checkpoint.
+everything past the one taken up, its probes included, which measured other weights. Left in place, old files would
+mix with new ones behind a marker that still fits (equal shapes give equal sizes), and the rotation of
+`save_total_limit`, which counts all folders called `checkpoint-*`, would delete a whole checkpoint to make room for a
+broken one. They are moved, not deleted: a folder without a marker may be another tool's good checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ SCHEMA = 1
 MARKER = "complete.json"
 FINISHED = "finished.json"
 ASIDE = "set-aside-"
-_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def is_main_process() -> bool:
@@ -67,10 +66,7 @@ def is_complete(folder: Path) -> str | None:
 
 def list_checkpoints(run_dir: Path) -> list[tuple[int, Path]]:
     """Every folder `checkpoint-N` of a run as (N, folder), newest first, complete or not."""
-    if not run_dir.is_dir():
-        return []
-    named = [(_NAME.fullmatch(path.name), path) for path in run_dir.iterdir() if path.is_dir()]
-    return sorted(((int(match[1]), path) for match, path in named if match), reverse=True)
+    return _numbered(run_dir, "checkpoint")
 
 
 def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
@@ -106,7 +102,7 @@ def choose_resume(run_dir: Path, resume: str) -> Path | None:
         folder = Path(resume)
         reason = is_complete(folder)
         if reason is not None:
-            whole, _ = newest_complete(folder.parent if _NAME.fullmatch(folder.name) else folder)
+            whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
             instead = f"; {whole} is complete" if whole else ""
             raise BadInput(f"--resume {resume}: not a complete checkpoint ({reason}){instead}")
         _say(f"resumes from {folder}")
@@ -120,20 +116,23 @@ def choose_resume(run_dir: Path, resume: str) -> Path | None:
 def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     """Sets aside what this run would write again or trip over; returns where it went. Main process only.
 
-    That is every incomplete checkpoint, and every checkpoint past the step of `resume`, which is what `choose_resume`
-    returned. `finished.json` is deleted: a run that is about to train is not finished.
+    That is every incomplete checkpoint, and every checkpoint and probe past the step of `resume`, which is what
+    `choose_resume` returned (None: past the beginning). `finished.json` is deleted: a run about to train is not.
     """
-    reached = read_json(resume / MARKER)["step"] if resume else None
-    moved = []
+    reached = read_json(resume / MARKER)["step"] if resume else 0
+    past = f"training goes on from step {reached}"
+    leftovers = []
     for step, folder in list_checkpoints(run_dir):
-        reason = is_complete(folder)
-        if reason is None and reached is not None and step > reached:
-            reason = f"training goes on from step {reached}"
+        reason = is_complete(folder) or (past if step > reached else None)
         if reason is not None:
-            target = _free_name(run_dir / f"{ASIDE}{folder.name}")
-            folder.rename(target)
-            moved.append(target)
-            _say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
+            leftovers.append((folder, reason))
+    leftovers += [(folder, past) for step, folder in _numbered(run_dir / "probe", "step") if step > reached]
+    moved = []
+    for folder, reason in leftovers:
+        target = _free_name(folder.with_name(f"{ASIDE}{folder.name}"))
+        folder.rename(target)
+        moved.append(target)
+        _say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
     (run_dir / FINISHED).unlink(missing_ok=True)
     return moved
 
@@ -172,6 +171,14 @@ def mark_checkpoints(trainer: Any) -> None:
 
 def _is_marker(path: Path, folder: Path) -> bool:
     return path.parent == folder and (path.name == MARKER or path.name.startswith(f".{MARKER}."))
+
+
+def _numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
+    """(N, folder) of the folders `PREFIX-N` in `parent`, highest first."""
+    if not parent.is_dir():
+        return []
+    named = [(re.fullmatch(rf"{prefix}-(\d+)", path.name), path) for path in parent.iterdir() if path.is_dir()]
+    return sorted(((int(match[1]), path) for match, path in named if match), reverse=True)
 
 
 def _free_name(path: Path) -> Path:

@@ -45,6 +45,7 @@ class FiniteGuard(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self._undo: list[Callable[[], Any]] = []
+        self._engine: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         import torch

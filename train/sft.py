@@ -50,7 +50,7 @@ def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its ty
     from probe.models import load_tokenizer, resolve
     from probe.recipe import recipe_dict
     from probe.run import load_sets
-    from train.checkpoints import CompletionMarker, choose_resume, remove_incomplete
+    from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
     from train.guards import install_guard
     from train.policy import load_policy, lora_config, training_arguments
     from train.probing import ProbeCallback
@@ -77,7 +77,7 @@ def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its ty
         peft_config=lora_config(recipe.model.lora, model) if recipe.model.lora else None,
     )
     install_guard(trainer)
-    trainer.add_callback(CompletionMarker(trainer))
+    mark_checkpoints(trainer)
     if sets is not None:
         trainer.add_callback(ProbeCallback(trainer, folder, chat, recipe.probe, sets))
     start_tracking(recipe.tracking, run_dir, recipe_dict(recipe))

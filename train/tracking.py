@@ -105,7 +105,7 @@ def log_probe(
             if key != STEP:
                 run.define_metric(key, step_metric=STEP)
         run.log(row)
-    except Exception as error:  # Whatever the tracker raises must not cost the run.
+    except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
         print(f"warning: wandb did not take the probe figures ({error}); they are in {run_dir / 'probe'}", flush=True)
 
 
@@ -119,40 +119,45 @@ def without_secrets(value: Any, key: str = "") -> Any:
 
 
 def _start_wandb(section: TrackingSection, run_dir: Path, recipe: dict[str, Any]) -> None:
-    """Tries as set up, then offline, then disabled: a disabled run keeps transformers' callback from trying again."""
-    import wandb
-
-    stored = read_json(run_dir / RUN_FILE)["id"] if (run_dir / RUN_FILE).is_file() else None
-    modes: list[Any] = [None, "offline", "disabled"]
-    if "WANDB_MODE" not in os.environ and not _has_wandb_login():
-        print(
-            f"wandb: no login found, so the run is kept offline; upload it with: wandb sync {run_dir}/wandb/offline-*"
-        )
-        modes.remove(None)
-    for mode in modes:
-        try:
-            run = wandb.init(
-                project=section.project,
-                group=section.group,
-                name=section.name or run_dir.name,
-                tags=section.tags,
-                config={"recipe": without_secrets(recipe)},
-                dir=str(run_dir),
-                id=stored,
-                # Offline, wandb only warns that it cannot resume; the shared id joins the parts when they are synced.
-                resume=None if mode == "offline" else "allow",
-                mode=mode,
-                settings=wandb.Settings(quiet=True),
-            )
-            break
-        except Exception as error:  # Whatever the tracker raises must not cost the run.
-            print(f"warning: wandb could not start ({' '.join(str(error).split())}); training goes on", flush=True)
-    else:
+    run = _open_wandb(
+        project=section.project,
+        group=section.group,
+        name=section.name or run_dir.name,
+        tags=section.tags,
+        config={"recipe": without_secrets(recipe)},
+        dir=str(run_dir),
+        id=read_json(run_dir / RUN_FILE)["id"] if (run_dir / RUN_FILE).is_file() else None,
+    )
+    if run.disabled:
         return
-    if mode != "disabled":
-        write_json(run_dir / RUN_FILE, {"schema": 1, "id": run.id, "project": section.project})
+    write_json(run_dir / RUN_FILE, {"schema": 1, "id": run.id, "project": section.project})
+    if run.offline:
+        why = "as WANDB_MODE says" if "WANDB_MODE" in os.environ else "no login or no connection"
+        print(f"wandb: kept offline ({why}); `wandb sync {run_dir}/wandb/offline-run-*` uploads it", flush=True)
     run.define_metric("train/*", step_metric="train/global_step")
     run.define_metric("probe/*", step_metric=STEP)
+
+
+def _open_wandb(**options: Any) -> Any:
+    """wandb.init as wandb is set up, offline where nobody is logged in; a failure costs a warning, not the run.
+
+    After a failure the run is kept offline or, at worst, disabled, which keeps transformers' callback from trying
+    again. Offline, wandb cannot resume; there the shared id joins the parts of a run when they are synced.
+    """
+    import wandb
+
+    options["settings"] = wandb.Settings(quiet=True)
+    offline: dict[str, Any] = {"mode": "offline"}
+    attempts: list[dict[str, Any]] = [{"resume": "allow"}, offline]
+    if "WANDB_MODE" not in os.environ and not _has_wandb_login():
+        attempts = [offline]
+    for attempt in attempts:
+        try:
+            return wandb.init(**options, **attempt)
+        except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
+            if attempt is attempts[0]:
+                print(f"warning: wandb could not start ({' '.join(str(error).split())}); training goes on", flush=True)
+    return wandb.init(mode="disabled")
 
 
 def _wandb_run() -> Any:
@@ -162,7 +167,7 @@ def _wandb_run() -> Any:
 
 
 def _has_wandb_login() -> bool:
-    """True where wandb would find credentials without asking: its two variables, or the netrc entry of `wandb login`."""
+    """True where wandb finds credentials without asking: its two variables, or the netrc entry of `wandb login`."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc

@@ -9,24 +9,38 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]{0,32}[ -/]?[@-~]|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")  # fmt: skip
+_TERMINAL_CODES = re.compile(
+    r"\x1b\[[0-9;?]{0,32}[ -/]?[@-~]"  # colours and cursor moves
+    r"|\x1b\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)"  # window titles and links
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # other control characters
+    r"|[\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]"  # invisible and direction-changing ones
+)
 _MARKUP = re.compile(
     r"<\|[^<>|]{0,60}\|>"  # <|im_start|>
     r"|<[/!]?[A-Za-z][\w:-]{0,30}(?:\s[^<>\n]{0,200})?/?>"  # <tag>, </tag>
-    r"|<0x[0-9A-Fa-f]{2}>|▁+|\[/?INST\]|\[/?SYS\]|</?s>|<<[/A-Z]{1,8}>>"
+    r"|<0x[0-9A-Fa-f]{2}>|▁+|\[/?INST\]|\[/?SYS\]|<<[/A-Z]{1,8}>>"
 )
 _ROLE_LABEL = re.compile(r"^\W{0,4}(?:user|human|customer|me)\s{0,2}\W{0,2}:\s{0,4}", re.IGNORECASE)
 
-_LABEL_NAMES = r"(?:genuine|user|assistant|role|new|meta|generic)[\s_-]{0,2}(?:follow[\s_-]?ups?|restatement|drift|task|planning|filler)"
-_JUDGE_NAMES = r"(?:judges?|graders?|evaluators?|annotators?|raters?|classifiers?|labell?ers?|scorers?|reviewers?)"
-_VERDICT_WORDS = r"(?:verdict|rubric|label|labell?ed|mark|marked|grade|graded|score|scored|classify|classified|classification|categor\w{1,8}|rate|rated|count|counts|output|return|respond|answer|reply|treat|tag|class)"
+_LABEL_NAMES = (
+    r"(?:(?:genuine|user|assistant|role|new|meta|generic)_(?:follow_?up|restatement|drift|task|planning|filler)"
+    r"|genuine[ -]follow[ -]?ups?|(?:user|assistant) restatement|role drift|meta[ -]planning|generic filler)"
+)
+_OTHER_LABELS = r"(?:genuine|malformed|degenerate)"
+_JUDGES = r"(?:judges?|graders?|evaluators?|annotators?|raters?|classifiers?|labell?ers?|scorers?|reviewers?)"
+_RULING = (
+    r"(?:verdict|rubric|(?:label|mark|grade|score|rate|count|treat|tag|class|output|return|answer)(?:s|l?ed|d)?"
+    r"|classif(?:y|ied|ication)|categor\w{1,8}|respond|reply)"
+)
 _AIMED = re.compile(
-    rf"\b(?:genuine|user|assistant|role|new|meta|generic)_(?:followup|follow_up|restatement|drift|task|planning|filler)\b"
-    rf"|\b{_VERDICT_WORDS}\b[^\n]{{0,80}}?\b{_LABEL_NAMES}\b"
-    rf"|\b{_VERDICT_WORDS}\W{{1,3}}(?:(?:this|it|turn|message|as|is|with|being|the|a|user)\W{{1,2}}){{0,5}}(?:genuine|malformed|degenerate)\W{{0,4}}$"
-    rf"|\b(?:{_LABEL_NAMES})\b[^\n]{{0,60}}?\b(?:{_JUDGE_NAMES}|{_VERDICT_WORDS})\b"
-    rf"|\b(?:note|message|attention|instructions?|memo|hint|dear|hey|system|as|you are|you're)\W{{1,3}}(?:(?:to|for|the|an|a|all)\s){{0,2}}{_JUDGE_NAMES}\b"
-    rf"|\b{_JUDGE_NAMES}\b[^\n]{{0,40}}?\b(?:must|should|shall|will|please|need to|has to|have to)\b[^\n]{{0,40}}?\b{_VERDICT_WORDS}\b"
+    rf"\bgenuine_follow_?up|\b{_RULING}\b[^\n]{{0,80}}?\b{_LABEL_NAMES}\b"
+    rf"|\b{_LABEL_NAMES}\b[^\n]{{0,60}}?\b(?:{_JUDGES}|{_RULING})\b"
+    rf"|\b{_RULING}\W{{1,3}}(?:(?:this|it|turn|message|as|is|with|being|the|a|user)\W{{1,2}}){{0,5}}"
+    rf"{_OTHER_LABELS}\W{{0,4}}$"
+    rf"|\b(?:note|message|attention|instructions?|memo|hint|dear|hey|system)\W{{1,3}}(?:(?:to|for|the|all)\s){{0,2}}"
+    rf"{_JUDGES}\b"
+    rf"|\b{_JUDGES}\b[^\n]{{0,40}}?\b(?:must|should|shall|will|please|needs? to|ha(?:s|ve) to)\b[^\n]{{0,40}}?"
+    rf"\b{_RULING}\b"
     rf"|\b(?:ignore|disregard|forget|override)\b[^\n]{{0,20}}?\b(?:rubric|grading|labels?|criteria)\b"
     rf"|\b(?:verdict|final label|label|classification)\s{{0,2}}[:=]\s{{0,2}}\S",
     re.IGNORECASE | re.MULTILINE,

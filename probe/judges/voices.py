@@ -1,122 +1,194 @@
-"""Whose voice a sentence is in: patterns for the assistant's, the user's, the planner's, and for filler.
+"""Whose voice a sentence is in: phrases of the assistant, of the user, of somebody planning, and of nobody.
 
-Closed lists of everyday English, none of them tied to a subject. Every pattern is an alternation of fixed phrases
-with bounded gaps, so matching stays linear in the text whatever it holds.
+Closed lists of everyday English, none of them tied to a subject. Every pattern is an alternation of phrases with
+bounded gaps, so matching stays linear in the text whatever it holds.
 """
 
 from __future__ import annotations
 
 import re
 
-
-def _any(*phrases: str) -> re.Pattern[str]:
-    return re.compile(r"\b(?:" + "|".join(phrases) + r")\b", re.IGNORECASE)
+from probe.judges.words import word_set
 
 
-def _opening(*phrases: str) -> re.Pattern[str]:
-    return re.compile(r"^\W{0,4}(?:" + "|".join(phrases) + r")\b", re.IGNORECASE)
+def _anywhere(phrases: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{_alternatives(phrases)})(?!\w)", re.IGNORECASE)
 
 
-# Offers, sign-offs, advice, presenting one's own work, conceding: things only the answering side says.
-ASSISTANT = _any(
-    r"(?:can|could|may) i (?:help|assist)(?: you)?(?! (?:him|her|them|it))", r"would you like (?:me|to|some|more|help|a|an|another)",
-    r"do you want me to", r"(?:i can|i could|i'?ll|i will|i'?m happy to|i'?d be happy to|i am happy to|happy to) (?:help|assist|"
-    r"show|explain|provide|walk|guide|determine|adjust|revise|answer|clarify|send)", r"i'?m here to", r"i am here to",
-    r"let me know (?:if|whether|how|which|what|when)", r"feel free to", r"(?:i )?hope (?:this|that|it|you find)[a-z' ]{0,30} (?:help|helps|clear|useful|"
-    r"meets|clarifies|answers|makes)", r"anything else (?:i|you|we)", r"any (?:other|more|further) questions", r"here(?:'s| is| are) (?:the|a|an|how|what|"
-    r"some|your|my|one|another)", r"let'?s (?:break|look|double|start|solve|calculate|check|find|consider|work|go through|see|compute|dive|take|move|try|say|begin)",
-    r"let us", r"let me (?:recalculate|explain|break|correct|show|clarify|rephrase|walk|re-?do|fix|help|check|double|solve|revise)",
-    r"(?:note|remember|keep in mind|bear in mind|recall) that", r"you can (?:also|use|try|verify|then|see|always|find|add|do this)",
-    r"you (?:may|might) (?:also )?(?:want|need|consider|find|wish)", r"you should (?:also|always|be|use|consider|try|see|contact|never|avoid|first|instead)",
-    r"(?:please )?(?:contact|consult|see|seek|speak (?:to|with)) (?:your|a|an|with your) (?:doctor|physician|"
-    r"p(?:a)?ediatrician|lawyer|professional|therapist|pharmacist|specialist|vet|accountant|emergency|medical|healthcare)",
-    r"in (?:summary|conclusion|short|other words)", r"to (?:summari[sz]e|conclude)", r"good luck (?:with|on|in)", r"thanks for (?:catching|pointing|asking|sharing|clarifying|letting)",
-    r"thank you for (?:catching|pointing|asking|sharing|clarifying|letting|providing|your (?:question|patience|feedback))",
-    r"you'?re (?:absolutely |quite |completely )?(?:right|correct|welcome)", r"you are (?:absolutely |quite )?(?:right|correct|welcome)",
-    r"i apologi[sz]e", r"my apologies", r"as an ai", r"as a language model", r"(?:that'?s|that is|what) an? (?:great|good|excellent|interesting|"
-    r"strong|solid|fantastic|wonderful|common) (?:question|answer|point|start|attempt|choice|observation|idea)", r"if you have (?:any|already|other|more|further)",
-    r"if you (?:can|could|would like to|let me|share|provide|tell me)", r"if you(?:'d| would) like", r"don'?t hesitate",
-    r"it(?:'s| is) (?:important|worth|recommended|essential|crucial|best) (?:to|noting|that)", r"(?:next|another) (?:question|one)[:,]",
-    r"roll (?:a|an|for) ", r"to (?:improve|build on) (?:this|that|it|your|further)", r"revised version",
-)  # fmt: skip
-ASSISTANT_OPENING = _opening(
-    r"sure(?:!|,|\.| thing)", r"certainly", r"of course", r"absolutely", r"definitely[!,]", r"great (?:question|job|work|answer|choice)", r"correct[!.,]",
-    r"exactly[!.]", r"well done", r"good (?:job|question|answer|work)", r"remember,", r"note:", r"you'?re welcome", r"i'?m (?:glad|happy|sorry) (?:you|to|that|for)",
-    r"glad (?:i|you|to)", r"yes, (?:you|that'?s|it|the|this)[a-z' ]{0,12} (?:correct|right)", r"that'?s (?:correct|right)[!.,]", r"nice work", r"not quite[!.,]",
-)  # fmt: skip
+def _opening(phrases: str) -> re.Pattern[str]:
+    return re.compile(rf"^\W{{0,4}}(?:{_alternatives(phrases)})(?!\w)", re.IGNORECASE)
+
+
+def _alternatives(phrases: str) -> str:
+    """One pattern from lines of alternatives; an indented line goes on with the one before it."""
+    return "|".join(re.sub(r"\n +", "", phrases.strip()).splitlines())
+
+
+# Offers, sign-offs, advice, presenting one's own work, conceding a point: only the answering side talks like this.
+ASSISTANT = _anywhere(r"""
+(?:can|could|may) i (?:help|assist)(?: you)?
+would you like (?:me|to|some|more|help|a|an|another)|do you want me to|(?:want|shall|should) (?:me|i) to
+i'?m here to|i am here to|feel free to|don'?t hesitate|anything else (?:i|you|we)|any (?:other|more|
+    further) questions
+(?:i can|i could|i'?ll|i will|i'?d be|i'?m|i am|i would be)? ?(?:happy|glad) to (?:help|assist|explain|show|
+    clarify|answer)
+(?:i can|i could|i will|i'?ll) (?:help|assist|show|explain|provide|walk|guide|determine|adjust|revise|clarify|
+    send) (?:you|it|the|a|this|that|who)
+let me know (?:if|whether|how|which|what|when)|(?:i )?hope (?:this|that|it)[a-z' ]{0,30} (?:helps?|clear|
+    useful|meets|clarifies|answers)
+here(?:'s| is| are) (?:the|a|an|how|what|some|your|my|one|another)|revised version
+let'?s (?:break|look|double|start|solve|calculate|check|find|consider|work|go through|see|compute|dive|take|
+    move|begin)
+let us|let me (?:recalculate|explain|break|correct|show|clarify|rephrase|walk|re-?do|fix|help|check|double|
+    solve|revise)
+(?:note|remember|keep in mind|bear in mind|recall) that|you can (?:also|use|try|verify|then|see|always|find|
+    add|do this)
+you (?:may|might) (?:also )?(?:want|need|consider|find|wish)
+you should (?:also|always|be|use|consider|try|see|contact|never|avoid|first|instead)
+(?:contact|consult|see|seek|speak (?:to|with)) (?:your|a|an|with your) (?:doctor|physician|pa?ediatrician|
+    lawyer|professional)
+(?:contact|consult|see|seek|speak (?:to|with)) (?:your|a|an|with your) (?:therapist|pharmacist|specialist|vet|
+    medical|healthcare)
+in (?:summary|conclusion|short|other words)|to (?:summari[sz]e|conclude)|good luck (?:with|on|in)
+thank(?:s| you) for (?:catching|pointing|asking|sharing|clarifying|letting|providing|your (?:question|patience|
+    feedback))
+you(?:'| a)?re (?:absolutely |quite |completely )?(?:right|correct|welcome)|i apologi[sz]e|my apologies
+as an ai|as a language model|if you have (?:any|already|other|more|further)|if you(?:'d| would) like
+if you (?:can|could|let me|share|provide|tell me)|(?:next|another) (?:question|one)[:,]|roll (?:a|an|for)
+(?:that'?s|that is|what) an? (?:great|good|excellent|strong|solid|fantastic|wonderful|common|
+    very good) (?:question|answer|point|start|attempt|choice|idea)
+it(?:'s| is) (?:important|worth|recommended|essential|crucial|best) (?:to|noting|that)|to (?:improve|
+    build on) (?:this|that|it|your|further)
+""")
+ASSISTANT_OPENING = _opening(r"""
+sure(?:[!,.]| thing)|certainly|of course|absolutely|definitely[!,]|correct[!.,]|exactly[!.]|well done|
+    nice work|not quite[!.,]
+great (?:question|job|work|answer|choice)|good (?:job|question|answer|work)|remember,|note:|you'?re welcome|
+    that'?s (?:correct|right)[!.,]
+i'?m (?:glad|happy|sorry) (?:you|to|that|for)|glad (?:i|you|to)|yes, (?:you|that'?s|it|the|
+    this)[a-z' ]{0,12} (?:correct|right)
+""")
 # Working out loud and teaching: what a solution is made of.
-SOLVING = _any(
-    r"therefore", r"thus", r"hence", r"consequently", r"the (?:final |correct )?(?:answer|result|solution|total|difference|probability|sum)[a-z0-9 ,.()$*+/-]{0,60} (?:is|are|was|equals)",
-    r"step \d+ ?[:.)]", r"that means", r"which (?:is|gives|equals|means|makes)", r"we (?:get|have|need to|can|find|know|multiply|add|divide|subtract|see|obtain|must)",
-    r"(?:this|that|which) (?:gives|yields|results)", r"it follows", r"substitut(?:e|ing)", r"is equal to", r"adding (?:these|them|the)", r"multiply(?:ing)?", r"is defined (?:as|by|for)",
-    r"usually", r"typically", r"in general", r"however,", r"additionally", r"furthermore", r"moreover", r"for (?:example|instance),",
-)  # fmt: skip
+SOLVING = _anywhere(r"""
+therefore|thus|hence|consequently|step \d+ ?[:.)]|that means|it follows|substitut(?:e|ing)|multiply(?:ing)?|
+    is equal to
+the (?:final |correct )?(?:answer|result|solution|total|difference|probability|
+    sum)[a-z0-9 ,.()$*+/-]{0,60} (?:is|are|was|equals)
+which (?:is|gives|equals|means|makes)|(?:this|that|which) (?:gives|yields|results)|adding (?:these|them|the)|
+    is defined (?:as|by|for)
+we (?:get|have|need to|can|find|know|multiply|add|divide|subtract|see|obtain|must)
+usually|typically|in general|however,|additionally|furthermore|moreover|for (?:example|instance),
+""")
 # Thinking about the user's message instead of writing it. "The user" alone can be part of the subject.
-PLANNING = re.compile(
-    r"\b(?:"
-    r"(?:next|following|new|plausible|realistic) user(?:'s)? (?:turn|message|reply|response|question|utterance|query|input)|"
-    r"(?:next|follow-?up) (?:turn|message) (?:should|could|would|must|might|needs|has to|in the conversation|from the user|here)|"
-    r"(?:as|from|for|in the role of|playing|role-?play(?:ing)? as|simulate|simulating|be|acting as|voice of|impersonat(?:e|ing)|perspective of) (?:the |a |an? human )user|"
-    r"user (?:turn|message|utterance)s? (?:should|could|would|must|that|is|here|now|in)|"
-    r"(?:we|i) (?:need to|should|must|have to|'?ll|will|could|can|might|are asked to|am asked to|are to|want to) (?:now )?(?:simulate|produce|generate|output|write|craft|come up with|respond as|reply as|act as|continue as|think about what|make (?:the|a) user|have (?:the user|them)|present another|say something like|go with something)|"
-    r"(?:have|let|make) (?:the user|them|her|him) (?:ask|say|reply|respond|report|push|express|request|complain)|"
-    r"(?:the )?user (?:would|might|may|could|should|will|maybe|probably|likely|now|then|seems?|appears?|wants?|is (?:likely|probably|asking|a|an|vulnerable|satisfied|confused|happy)|has (?:asked|now|been|given|said)|asks|asked|said|says|wrote|gave|just)|"
-    r"(?:the )?assistant(?:'s)? (?:has |just |already )*(?:answered|gave|given|asked|asks|responded|replied|provided|explained|said|last|final|previous|response|reply|answer|listed|solved|offered)|"
-    r"(?:likely|probable|natural|possible|plausible) (?:next|follow-?up|user) (?:question|turn|message|step|reply|response)s?|"
-    r"what (?:a |an |the )?(?:human|person|user|real user|real person) (?:would|might|could|may) (?:say|ask|do|want|reply|respond|write)|"
-    r"(?:the|this) (?:person|human) (?:is probably|probably|might|would|may|is likely|likely)|"
-    r"i could say something|(?:keep|make) (?:it|the (?:tone|message|reply|turn)) (?:short|brief|natural|consistent|casual|polite|concise|in character)|"
-    r"(?:should|must) (?:be|stay|remain|sound) (?:short|brief|natural|concise|casual|in character)|(?:more|sounds?|stay|sound) natural|"
-    r"(?:do|should|must|may|can) not (?:be too long|solve|resolve|repeat|answer)|avoid (?:repeating|solving|restating)|stay in character|"
-    r"tone: |final: |conversation (?:so far|history|context)|(?:produce|write) (?:the )?final"
-    r")",
-    re.IGNORECASE,
-)
+PLANNING = _anywhere(r"""
+(?:next|following|new|plausible|realistic|simulated) user(?:'s)? (?:turn|message|reply|response|question|
+    utterance|query|input)
+(?:next|follow-?up) (?:turn|message) (?:should|could|would|must|might|needs|has to|in the conversation|
+    from the user|here)
+(?:as|from|for|playing|simulate|simulating|be|voice of|perspective of) (?:the |a |an? (?:human|real) )user
+user (?:turn|message|utterance)s? (?:should|could|would|must|that|is|here|now|in)
+(?:we|i)(?:'ll| need to| should| must| have to| will| could| can| might| are asked to| am asked to| are to)? (?:now )?
+    (?:simulate|produce|generate|output|craft) (?:a|an|the|one|something)
+(?:we|i)(?:'ll| need to| should| must| have to| will| could| can| might| are asked to| am asked to| are to) (?:now )?
+    write (?:a|an|the|one|something) (?:\w+ ){0,3}(?:message|reply|turn|response|question)
+in (?:their|the user's) (?:voice|words|style)
+(?:we|i)(?:'ll| need to| should| must| have to| will| could| might)? (?:come up with|respond as|reply as|
+    act as|write as|speak as|continue as|think about what|present another|say something like|go with something)
+(?:have|let|make) (?:the user|them|her|him) (?:ask|say|reply|respond|report|push|express|request|complain|
+    thank|want)
+(?:the )?user (?:would|might|may|could|should|will|maybe|probably|likely|now|then|seems?|appears?|wants?|
+    needs?|has (?:asked|now|been|given|said))
+(?:the )?user (?:is (?:likely|probably|asking|a|an|vulnerable|satisfied|confused|happy|curious)|asks|asked|
+    said|says|wrote|gave|just|thanks|did)
+(?:the )?assistant(?:'s)? (?:has |just |already |now )*(?:answered|gave|given|asked|asks|responded|replied|
+    provided|explained|said|listed|solved|offered|made)
+(?:the )?assistant(?:'s)? (?:last|final|previous|response|reply|answer|message)
+(?:likely|probable|natural|possible|plausible|good|reasonable) (?:next|follow-?up|user) (?:question|turn|
+    message|step|reply|response)s?
+what would (?:a|the) (?:real |human |normal )?(?:person|human|user|student|customer)
+what (?:a |an |the )?(?:human|person|user|student|customer|real user|real person|normal person) (?:would|might|
+    could|may) (?:say|ask|do|want|reply|respond|write)
+(?:the|this|a real) (?:person|human|student|customer) (?:is probably|probably|might|would|may|is likely|
+    likely) (?:\w+ ){0,2}(?:ask|say|want|reply|thank|react|prepar\w+)
+(?:they|he|she)(?:'d| would| might| could| may)(?: \w+)? (?:ask|reply|respond|say|react|thank)|
+    i could say something|in character
+(?:keep|make) (?:it|the (?:tone|message|reply|turn)) (?:short|brief|natural|consistent|casual|polite|concise)
+(?:should|must|to) (?:be|stay|remain|sound|feel) (?:short|brief|natural|concise|casual|realistic)|(?:more|
+    sounds?|stay) natural
+(?:do|should|must|may|can) not (?:be too long|solve|resolve|repeat)|avoid (?:repeating|solving|restating|
+    answering)
+tone:|final:|conversation (?:so far|history|context)|(?:produce|write) (?:the )?final
+""")
 # Reacting: to have something to react to, there must have been an answer.
-REACTION = _opening(
-    r"ok(?:ay)?", r"o+h", r"a+h+a?", r"h+m+", r"huh", r"wow", r"lol", r"haha+", r"wait", r"hang on", r"hold on", r"but", r"and", r"so", r"yea?h?", r"yep", r"nope?",
-    r"no", r"yes", r"not (?:really|sure|quite|exactly)", r"thanks", r"thank you", r"thx", r"cool", r"nice", r"great", r"perfect", r"right", r"then", r"actually",
-    r"sorry", r"well", r"interesting", r"funny", r"really", r"i see", r"got it", r"makes sense", r"fair enough", r"sounds", r"seems", r"also", r"now", r"um+", r"er+", r"or", r"oops", r"damn", r"ugh", r"good",
-)  # fmt: skip
+REACTION = _opening(r"""
+ok(?:ay)?|o+h|a+h+a?|h+m+|huh|wow|lol|haha+|wait|hang on|hold on|but|and|so|yea?h?|yep|nope?|no|yes|
+    not (?:really|sure|quite|exactly)
+thanks|thank you|thx|cool|nice|great|perfect|right|then|actually|sorry|well|interesting|funny|really|i see|
+    got it|makes sense|fair enough
+sounds|seems|also|now|um+|er+|or|oops|damn|ugh|good
+""")
 # Words that lean on what was just said.
-LEANING = _any(
-    r"what if", r"how come", r"why (?:is|isn'?t|not|can'?t|can|did|didn'?t|do|does|doesn'?t|would|are|was|only|use)", r"what about", r"how about", r"how did you", r"where (?:does|did|do) (?:the|that|this|you)",
-    r"instead", r"again", r"you (?:said|say|wrote|mentioned|used|got|gave|forgot|missed|listed|did|skip|skipped|suggest|suggested|mean|meant|stopped|never|put|just|count|counted|added|only)",
-    r"your (?:answer|reply|response|last|first|second|third|solution|explanation|list|example|code|previous|step|line|version|table|plan|text|story|poem|email|reasoning|working)",
-    r"did you", r"do you mean", r"does (?:that|this|it)", r"is (?:that|this|it)", r"isn'?t (?:that|this|it|the)", r"shouldn'?t", r"couldn'?t", r"wouldn'?t", r"doesn'?t", r"don'?t (?:get|think|understand|see|follow)",
-    r"that (?:one|part|step|line|bit|number|means?|seems|looks|sounds|was|would|works|doesn)", r"the (?:last|first|second|third|fourth|next|previous|other|same|original) (?:one|part|step|line|bit|sentence|paragraph|option|point|item|bullet|example|version|stanza|day|question)",
-    r"(?:the|this|that) part", r"step \d", r"line \d", r"point \d", r"day \d", r"these", r"those", r"it'?s", r"those ones", r"either", r"too", r"tho(?:ugh)?", r"as well", r"still", r"actually", r"already",
-    r"rewrite", r"shorter", r"longer", r"shorten", r"simpler", r"rephrase", r"redo", r"change (?:it|the|that)", r"make (?:it|that|them|the)", r"drop the", r"add (?:a|an|the|some|in|one)", r"put (?:it|them|those|that|a|in)", r"turn (?:it|this|that|them)", r"swap", r"keep going", r"go on", r"finish",
-    r"(?:are|were) you sure", r"i (?:thought|got|get|tried|meant|already|still|think|would|expected|counted|was|'?d|'?ve|have)", r"the (?:problem|question|text) (?:says?|states?|said|only|doesn)", r"it (?:says?|said)",
-)  # fmt: skip
-FIRST_PERSON = _any(r"i", r"i'?m", r"i'?ve", r"i'?d", r"i'?ll", r"im", r"ive", r"me", r"my", r"mine", r"we", r"our", r"us")
-SECOND_PERSON = _any(r"you", r"your", r"you'?re", r"u", r"ur")
-IMPERATIVE = _opening(
-    r"(?:please |now,? |then |next,? |ok,? |perfect,? |great,? |thanks,? |can you |could you |can you please )*(?:write|find|list|compute|calculate|describe|explain|implement|prove|give|create|"
-    r"draft|design|generate|suggest|compose|tell|name|solve|convert|translate|evaluate|determine|summari[sz]e|develop|consider|suppose|imagine|identify|compare|classify|analy[sz]e|rewrite|edit|simplify|show|use|recommend|discuss|define|provide|make|help|act as|pretend|answer|choose|select)",
-)  # fmt: skip
-# A question that brings all it needs along.
-FRESH_QUESTION = _opening(
-    r"(?:\d+[.)] )?what(?:'s| is| are| was| were| does) (?:the|a|an|some|your)", r"(?:\d+[.)] )?which of the following", r"who (?:is|was|are|were|won|wrote|invented|discovered)",
-    r"how many", r"how much", r"what would (?:be|happen)", r"whats the", r"how (?:do|does|can|to)", r"what happens", r"(?:you are|you're) (?:given|a|an)", r"given", r"if a", r"a [a-z]+", r"an [a-z]+", r"in an? ",
-    r"the [a-z]+ [a-z]+ (?:is|has|are|sells|buys)", r"question:", r"problem:", r"q:", r"can (?:my|i|a|an)", r"do [a-z]+",
-)  # fmt: skip
-QUESTION_OPENING = _opening(
-    r"(?:and |but |so |ok(?:ay)? |then |or )?(?:what|which|who|whom|whose|how|why|when|where|is|are|was|were|do|does|did|can|could|would|will|should|isn'?t|aren'?t|wasn'?t|don'?t|doesn'?t|didn'?t|won'?t|shouldn'?t|couldn'?t|wouldn'?t|has|have|whats|wheres|hows)",
-)  # fmt: skip
-OPTIONS = re.compile(r"(?:^|\s)\(?[A-D][.)] ?\S")
+LEANING = _anywhere(r"""
+what if|how come|what about|how about|how did you|where (?:does|did|do) (?:the|that|this|you)|instead|again|
+    did you|do you mean
+why (?:is|isn'?t|not|can'?t|can|did|didn'?t|do|does|doesn'?t|would|are|was|only|use)
+you (?:said|say|wrote|mentioned|used|got|gave|forgot|missed|listed|did|skip|skipped|suggest|suggested|mean|
+    meant|stopped|never|put|count|counted|added)
+your (?:answer|reply|response|last|first|second|third|solution|explanation|list|example|code|previous|step|
+    line|version|table|plan|text|story|poem|email|working)
+(?:does|is|isn'?t|shouldn'?t|couldn'?t|wouldn'?t|doesn'?t) (?:that|this|it)|isn'?t the|shouldn'?t|couldn'?t|
+    wouldn'?t|doesn'?t
+don'?t (?:get|think|understand|see|follow)|that (?:one|part|step|line|bit|number|means?|seems|looks|sounds|was|
+    would|works|doesn)
+the (?:last|first|second|third|fourth|next|previous|other|same|original) (?:one|part|step|line|bit|sentence|
+    paragraph|option|point|item|bullet)
+the (?:last|first|second|third|fourth|next|previous|other|same|original) (?:example|version|stanza|day|question)
+(?:the|this|that) part|(?:step|line|point|day) \d|either|too|tho(?:ugh)?|as well|still|actually|already|(?:are|
+    were) you sure
+rewrite|shorter|longer|shorten|simpler|rephrase|redo|change (?:it|the|that)|make (?:it|that|them|the)|drop the|
+    keep going|go on|finish
+add (?:a|an|the|some|in|one)|put (?:it|them|those|that|a|in)|turn (?:it|this|that|them)|swap
+i (?:thought|got|get|tried|meant|already|still|think|would|expected|counted|was|'?d|'?ve|have)
+the (?:problem|question|text) (?:says?|states?|said|only|doesn)|it (?:says?|said)
+""")
+FIRST_PERSON = _anywhere(r"i|i'?m|i'?ve|i'?d|i'?ll|im|ive|me|my|mine|we|our|us")
+SECOND_PERSON = _anywhere(r"you|your|you'?re|u|ur")
+IMPERATIVE = _opening(r"""
+(?:(?:please|now|then|next|ok|okay|perfect|great|thanks|(?:can|could) you(?: please)?),? ){0,2}(?:write|find|
+    list|compute|calculate|describe|explain|implement|prove|give|create|draft|design|generate|suggest|compose|
+    tell|name|solve|convert|translate|evaluate|determine|summari[sz]e|develop|consider|suppose|imagine|
+    identify|compare|classify|analy[sz]e|rewrite|edit|simplify|show|use|recommend|discuss|define|provide|make|
+    help|act as|pretend|answer|choose|select)
+""")
+# A question or problem that brings along all that it needs.
+FRESH_QUESTION = _opening(r"""
+(?:\d+[.)] )?what(?:'s| is| are| was| were| does) (?:the|a|an|some|your)|(?:\d+[.)] )?which of the following|
+    what would (?:be|happen)
+who (?:is|was|are|were|won|wrote|invented|discovered)|how (?:many|much)|whats the|how (?:do|does|can|to)|
+    what happens|(?:you are|you're) (?:given|a|an)
+given|if a|a [a-z]+|an [a-z]+|in an?|the [a-z]+ [a-z]+ (?:is|has|are|sells|buys)|question:|problem:|q:|
+    can (?:my|i|a|an)|do [a-z]+
+""")
+QUESTION_OPENING = _opening(r"""
+(?:(?:and|but|so|ok|okay|then|or) )?(?:what|which|who|whom|whose|how|why|when|where|whats|wheres|hows)
+(?:(?:and|but|so|ok|okay|then|or) )?(?:is|are|was|were|do|does|did|can|could|would|will|should|has|have)
+(?:(?:and|but|so|ok|okay|then|or) )?(?:isn'?t|aren'?t|wasn'?t|don'?t|doesn'?t|didn'?t|won'?t|shouldn'?t|
+    couldn'?t|wouldn'?t)
+""")
+CONTINUING = _anywhere(
+    r"continue|keep going|go on|carry on|finish|cut off|stopped|rest of|complete (?:it|that|the)|and then|go ahead"
+)
+ANSWERING = _opening(r"yes|yeah|yep|yup|no|nope|not really|sure|please do|idk|i don'?t know|neither|both")
 # Worn words that fit any exchange whatever: praise, thanks, and requests for more of the same.
-FILLER_WORDS = frozenset(
-    """thank thanks thx please great good nice ok okay interesting helpful help explain explanation elaborate clarify
-    clarification continue more tell think thought thoughts tips tip sounds sound looks look amazing perfect awesome wonderful
-    fascinating topic answer response reply further see understand understood sense makes make detail details example
-    examples question questions info information know anything something everything beautiful love loved appreciate
-    appreciated appreciating cool wow sure yes agree right correct true go way work works fine alright brilliant excellent
-    fantastic insightful useful lot much keep learn learned learning share bit little idea ideas advice hello hi hey
-    bye goodbye well job done noted useful impressive glad welcome opinion point best
-    problem solution today day""".split()
+FILLER_WORDS = word_set(
+    """
+    advice agree alright amazing answer anything appreciate appreciated appreciating awesome beautiful best bit bye
+    brilliant clarification clarify continue cool correct day detail details done elaborate everything example
+    examples excellent explain explanation fantastic fascinating fine further glad go good goodbye great hello help
+    helpful hey hi idea ideas impressive info information insightful interesting job keep know learn learned learning
+    little look looks lot love loved make makes more much nice noted ok okay opinion perfect please point problem
+    question questions reply response right see sense share solution something sound sounds sure tell thank thanks
+    think thought thoughts thx tip tips today topic true understand understood useful way welcome well wonderful
+    work works wow yes
+    """
 )
-CONTINUING = re.compile(
-    r"\b(?:continue|keep going|go on|carry on|finish|cut off|stopped|rest of|complete (?:it|that|the)|and then)\b", re.I
-)
-ANSWERING = re.compile(r"^\W*(?:yes|yeah|yep|yup|no|nope|not really|sure|please do|idk|i don'?t know|neither|both)\b", re.I)

@@ -24,14 +24,22 @@ aint arent cant cause couldnt couldve cuz didnt doesnt dont em gonna gotta hadnt
 itll ive kinda lemme lets n ok okay pls plz r shes shouldnt tho thats theres theyre theyll theyve thx til u ur wanna
 wasnt werent weve whats wheres whos wont wouldnt wouldve ya yall youd youll youre youve
 """
-FUNCTION_WORDS = frozenset((_SEPARATE + _CASUAL).split())
+
+
+def word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FUNCTION_WORDS = word_set(_SEPARATE + _CASUAL)
 
 # Words of asking and answering. They stand in half of all questions and answers, so sharing them shows nothing.
-TASK_WORDS = frozenset(
-    """answer answers question questions problem problems number numbers find total many much following value values result
-    results best good thing things way ways main work works working correct correctly wrong consider given give gives like
-    use using used need needs want wants make makes made take takes let know show write explain describe tell name new
-    different kind type example""".split()
+TASK_WORDS = word_set(
+    """
+    answer answers best consider correct correctly describe different example explain find following give given gives
+    good kind know let like made main make makes many much name need needs new number numbers problem problems question
+    questions result results show take takes tell thing things total type use used using value values want wants way
+    ways work working works write wrong
+    """
 )
 
 _NUMBER_NAMES = (
@@ -61,7 +69,23 @@ def stem(word: str) -> str:
     word = word.split("'")[0]
     if word in NUMBER_WORDS:
         return NUMBER_WORDS[word]
-    for ending in ("ations", "ation", "ings", "ing", "ies", "ied", "edly", "ed", "ers", "er", "es", "ly", "s", "y", "e"):
+    for ending in (
+        "ations",
+        "ation",
+        "ings",
+        "ing",
+        "ies",
+        "ied",
+        "edly",
+        "ed",
+        "ers",
+        "er",
+        "es",
+        "ly",
+        "s",
+        "y",
+        "e",
+    ):
         if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
             return word[: -len(ending)]
     return word
@@ -75,8 +99,12 @@ def stems(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def content_stems(text: str) -> tuple[str, ...]:
-    """The stems of numbers and of words that are no function words, in order; "one" counts as a function word."""
-    return tuple(stem(word) for word in words(text) if word not in FUNCTION_WORDS and word.split("'")[0] not in FUNCTION_WORDS)
+    """The stems of numbers and content words in order, without function words and words of asking and answering."""
+    return tuple(stem(word) for word in words(text) if is_content(word))
+
+
+def is_content(word: str) -> bool:
+    return word not in FUNCTION_WORDS and word not in TASK_WORDS and word.split("'")[0] not in FUNCTION_WORDS
 
 
 def is_number(stemmed: str) -> bool:

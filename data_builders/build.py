@@ -1,0 +1,170 @@
+"""Builds a data folder from a recipe: problems in, conversations out, shard by shard.
+
+settings.json is written first, manifest.json last. A shard is a run of problems and is a function of the
+settings and of the shards before it, so a build that was killed skips the finished shards and ends with the
+same bytes. Sources are read and checked in full before the folder is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_builders.folder import claim, concatenate, finish, finished
+from data_builders.problems import Problems, Source
+from data_builders.quality import Gate
+from data_builders.recipe import DataRecipe
+from data_builders.scripted import Conversation, converse, plan
+from data_builders.starter import starter_problems
+from data_builders.tasks import Task
+from data_builders.views import ReplayRows, sft_row
+from probe.errors import DataError, RecipeError
+from probe.files import read_jsonl, sha256_file, write_jsonl
+from probe.recipe import recipe_dict
+from probe.sets import Message
+
+_PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]")
+
+
+def estimated_tokens(messages: Sequence[Message]) -> int:
+    """Tokens of a conversation without loading a tokenizer: words, digits and signs, and 5 for a turn's header.
+
+    Measured against SmolLM2's tokenizer: within 10% on starter, GSM8K and MATH conversations, without the
+    system prompt of 20 tokens that its template adds.
+    """
+    return sum(round(1.1 * len(_PIECE.findall(message["content"]))) + 5 for message in messages)
+
+
+class Build:
+    """A recipe with everything it names read and checked; nothing is written yet.
+
+    Raises:
+        BadInput: anything in the recipe or in the files it names cannot be used.
+    """
+
+    def __init__(self, recipe: DataRecipe) -> None:
+        recipe.conversations.check()
+        if recipe.output.shard_size < 1:
+            raise RecipeError(f"output.shard_size: given {recipe.output.shard_size}, wanted 1 or more")
+        self.recipe = recipe
+        self.problems = Problems(recipe.source, recipe.seed)
+        self.replay = ReplayRows(recipe.replay, recipe.conversations.per_problem, len(self.problems), recipe.seed)
+        self.eval_rows = {f"eval/{name}.jsonl": rows for name, rows in _evaluation(recipe).items() if rows}
+        checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else [])]
+        missing = [path for path in checked if not Path(path).is_file()]
+        if missing:
+            raise DataError(f"{missing[0]}: no such file (quality.decontaminate)")
+        self.quality = dataclasses.replace(recipe.quality, decontaminate=checked)
+        files = {path: sha256_file(Path(path)) for path in checked}
+        settings = recipe_dict(recipe)
+        del settings["output"]["path"]  # the folder may be moved
+        self.settings: dict[str, Any] = {
+            **settings,
+            "inputs": {**self.problems.inputs(), **self.replay.inputs(), **files},
+        }
+
+    def conversations(self, index: int) -> Iterator[Conversation]:
+        """What problem `index` gives, replay included."""
+        task, settings, seed = self.problems[index], self.recipe.conversations, self.recipe.seed
+        for kind in plan(task, seed, settings):
+            yield converse(task, kind, seed, settings)
+        yield from self.replay.for_problem(index)
+
+    def shards(self) -> list[range]:
+        size = self.recipe.output.shard_size
+        return [range(start, min(start + size, len(self.problems))) for start in range(0, len(self.problems), size)]
+
+    def expected_rows(self) -> int:
+        """About how many conversations there will be, from the shares."""
+        fraction = self.recipe.replay.fraction
+        return round(len(self.problems) * self.recipe.conversations.per_problem / (1 - fraction))
+
+    def run(self, out: Path) -> dict[str, Any]:
+        """Builds into `out`, or takes up an interrupted build there, and returns the manifest."""
+        gate = Gate(self.quality, self.expected_rows())  # reads files, so before anything is written
+        claim(out, self.settings)
+        self._build_shards(out, gate)
+        concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
+        for name, rows in self.eval_rows.items():
+            write_jsonl(out / name, rows)
+        return finish(out, self.settings)
+
+    def _build_shards(self, out: Path, gate: Gate) -> None:
+        from tqdm import tqdm
+
+        rejects = 0
+        with tqdm(total=len(self.problems), unit=" problems", disable=None) as bar:
+            for number, shard in enumerate(self.shards()):
+                kept, rejected = out / f"sft/part-{number:05}.jsonl", out / f"rejected/part-{number:05}.jsonl"
+                if kept.is_file():  # written after its rejects, so both are whole
+                    for _, row in read_jsonl(kept):
+                        gate.remember(row["messages"])
+                else:
+                    good, bad = self._judge(shard, gate)
+                    write_jsonl(rejected, bad)
+                    write_jsonl(kept, good)
+                    rejects += len(bad)
+                bar.update(len(shard))
+                bar.set_postfix(rejected=rejects)
+
+    def _judge(self, shard: range, gate: Gate) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The rows of a shard: those kept, and those rejected with their reason."""
+        good, bad = [], []
+        for index in shard:
+            for conversation in self.conversations(index):
+                reason, row = gate.reason(conversation), sft_row(conversation)
+                if reason:
+                    bad.append({**row, "reason": reason})
+                else:
+                    good.append(row)
+        return good, bad
+
+
+def build(recipe: DataRecipe, out: Path | None = None) -> Path:
+    """Builds the recipe's data into `out` (default: the recipe's output.path); a finished build is left as it is."""
+    folder = out or Path(recipe.output.path)
+    ready = Build(recipe)
+    if not finished(folder, ready.settings):
+        ready.run(folder)
+    return folder
+
+
+def _evaluation(recipe: DataRecipe) -> dict[str, list[dict[str, Any]]]:
+    """Held-out problems for accuracy, and others in complete and underspecified form for clarify."""
+    wanted, seed = recipe.eval, recipe.seed
+    if not wanted.accuracy_n and not wanted.clarify_n:
+        return {}
+    if recipe.source.kind == "starter":
+        accuracy = list(starter_problems(wanted.accuracy_n, seed, "test"))
+        clarify = list(starter_problems(wanted.clarify_n, seed, "test", start=wanted.accuracy_n))
+    else:
+        if wanted.path is None:
+            raise RecipeError(
+                "eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n and clarify_n 0)"
+            )
+        kind = recipe.source.kind
+        held_out = Problems(Source(kind=kind, path=wanted.path), seed, where="eval")
+        tasks = [held_out[index] for index in range(len(held_out))]
+        accuracy, rest = tasks[: wanted.accuracy_n], tasks[wanted.accuracy_n :]
+        clarify = [task for task in rest if task.gaps][: wanted.clarify_n]
+    return {"accuracy": [_accuracy_row(task) for task in accuracy], "clarify": [_pair(task, seed) for task in clarify]}
+
+
+def _accuracy_row(task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "question": task.question,
+        "answer": task.answer,
+        "solution": task.boxed_solution or task.solution,
+    }
+
+
+def _pair(task: Task, seed: int) -> dict[str, Any]:
+    gap = random.Random(f"pair:{seed}:{task.id}").choice(task.gaps)
+    return {
+        "id": task.id, "complete": task.question, "underspecified": gap.question, "missing": gap.clause, "answer": task.answer,
+    }  # fmt: skip

@@ -1,0 +1,154 @@
+"""Rendering: what carries loss, after which context, and how a user turn opens, on four families of templates."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from probe.chat import Chat, spans
+from probe.errors import TemplateError
+from probe.tiny import chat_template, tiny_tokenizer
+
+TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
+TURN_END = {
+    "chatml": "<|im_end|>",
+    "qwen3_5_nothink": "<|im_end|>",
+    "llama3": "<|eot_id|>",
+    "gemma3": "<end_of_turn>",
+}
+USER_HEADER = {
+    "chatml": "<|im_end|>\n<|im_start|>user\n",
+    "qwen3_5_nothink": "<|im_end|>\n<|im_start|>user\n",
+    "llama3": "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
+    "gemma3": "<end_of_turn>\n<start_of_turn>user\n",
+}
+TALK = [
+    {"role": "user", "content": "Ann has 3 apples and buys 4. How many now?"},
+    {"role": "assistant", "content": "3 + 4 = 7.\nThe answer is \\boxed{7}."},
+    {"role": "user", "content": "Why did you add?"},
+    {"role": "assistant", "content": "Because buying makes more."},
+    {"role": "user", "content": "And if she buys 5?"},
+    {"role": "assistant", "content": "Then it is 8."},
+]
+
+
+@pytest.fixture(params=TEMPLATES)
+def chat(request: pytest.FixtureRequest) -> Chat:
+    chat = Chat(tiny_tokenizer(request.param))
+    chat.family = request.param  # type: ignore[attr-defined]
+    return chat
+
+
+def test_loss_is_on_assistant_content_and_turn_end_alone(chat: Chat) -> None:
+    learned = [
+        chat.tokenizer.decode(row.input_ids[start:end])
+        for row in chat.training_rows(TALK)
+        for start, end in spans(row.loss_mask)
+    ]
+    end = TURN_END[chat.family]  # type: ignore[attr-defined]
+    assert learned == [message["content"] + end for message in TALK if message["role"] == "assistant"]
+
+
+def test_every_learned_token_follows_the_prompt_of_inference(chat: Chat) -> None:
+    contexts = [
+        row.input_ids[:start] for row in chat.training_rows(TALK) for start, _ in spans(row.loss_mask)
+    ]
+    assert contexts == [list(chat.prompt_ids(TALK[:position])) for position in (1, 3, 5)]
+
+
+def test_prefix_preserving_templates_give_one_row_and_qwen_one_per_turn(chat: Chat) -> None:
+    expected = 3 if chat.family == "qwen3_5_nothink" else 1  # type: ignore[attr-defined]
+    assert len(chat.training_rows(TALK)) == expected
+
+
+def test_loss_on_all_is_the_last_context_whole(chat: Chat) -> None:
+    (row,) = chat.training_rows(TALK, loss_on="all")
+    assert set(row.loss_mask) == {1}
+    assert row.input_ids[: len(chat.prompt_ids(TALK[:5]))] == list(chat.prompt_ids(TALK[:5]))
+
+
+@pytest.mark.parametrize("form", ["history", "generation"])
+def test_a_user_turn_opens_with_a_bare_header_after_the_answer(chat: Chat, form: str) -> None:
+    text = chat.user_prefix_text(TALK[:2], form)  # type: ignore[arg-type]
+    assert text.endswith("\\boxed{7}." + USER_HEADER[chat.family])  # type: ignore[attr-defined]
+
+
+def test_history_form_is_what_a_real_second_turn_shows(chat: Chat) -> None:
+    second_turn = chat.prompt_text(TALK[:3])
+    prefix = chat.user_prefix_text(TALK[:2], "history")
+    assert second_turn.startswith(prefix + "Why did you add?")
+
+
+def test_generation_form_keeps_the_prompt_the_answer_was_made_from(chat: Chat) -> None:
+    prefix = chat.user_prefix_text(TALK[:2], "generation")
+    assert prefix.startswith(chat.prompt_text(TALK[:1]) + TALK[1]["content"])
+
+
+def test_the_two_forms_differ_on_qwen_by_the_empty_think_block() -> None:
+    chat = Chat(tiny_tokenizer("qwen3_5_nothink"))
+    history = chat.user_prefix_text(TALK[:2], "history")
+    generation = chat.user_prefix_text(TALK[:2], "generation")
+    assert history != generation
+    assert generation.replace("<think>\n\n</think>\n\n", "") == history
+
+
+def test_turns_stop_at_their_end_and_at_a_new_header(chat: Chat) -> None:
+    stops = {chat.tokenizer.decode([token]) for token in chat.stop_ids}
+    assert TURN_END[chat.family] in stops  # type: ignore[attr-defined]
+    header = USER_HEADER[chat.family].split("user")[0].split(">")[-2] + ">"  # type: ignore[attr-defined]
+    assert header.strip() in stops
+
+
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))), min_size=4, max_size=4))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str]) -> None:
+    for template in ("chatml", "qwen3_5_nothink"):
+        chat = Chat(_cached(template))
+        talk = [
+            {"role": ("user", "assistant")[index % 2], "content": "x" + text.replace("<|", "")}
+            for index, text in enumerate(texts)
+        ]
+        rows = chat.training_rows(talk)
+        contexts = [row.input_ids[:start] for row in rows for start, _ in spans(row.loss_mask)]
+        assert contexts == [list(chat.prompt_ids(talk[:position])) for position in (1, 3)]
+
+
+def test_a_marker_in_the_conversation_is_not_cut_at() -> None:
+    chat = Chat(tiny_tokenizer("chatml"))
+    talk = [{"role": "user", "content": "What is NEXTTURNMARK?"}, {"role": "assistant", "content": "NEXTTURNMARKA"}]
+    assert chat.user_prefix_text(talk).endswith("NEXTTURNMARKA" + USER_HEADER["chatml"])
+
+
+def test_templates_that_cannot_open_a_user_turn_are_refused() -> None:
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}{% endfor %}"
+    with pytest.raises(TemplateError, match="each message once"):
+        Chat(tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+    with pytest.raises(TemplateError, match="no special token"):
+        Chat(tokenizer)
+    tokenizer.chat_template = None
+    with pytest.raises(TemplateError, match="no chat template"):
+        Chat(tokenizer)
+
+
+def test_a_template_error_becomes_one_line() -> None:
+    chat = Chat(tiny_tokenizer("qwen3_5_nothink"))
+    with pytest.raises(TemplateError, match="cannot render"):
+        chat.prompt_text([{"role": "assistant", "content": "alone"}])
+    with pytest.raises(TemplateError, match="after an assistant"):
+        chat.user_prefix_text(TALK[:1])
+
+
+def test_the_template_hash_tells_templates_apart() -> None:
+    hashes = {Chat(tiny_tokenizer(template)).template_sha256 for template in TEMPLATES}
+    assert len(hashes) == len(TEMPLATES)
+    assert chat_template("chatml") != chat_template("llama3")
+
+
+_TOKENIZERS: dict[str, object] = {}
+
+
+def _cached(template: str) -> object:
+    return _TOKENIZERS.setdefault(template, tiny_tokenizer(template))

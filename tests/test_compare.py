@@ -1,0 +1,311 @@
+"""Comparing finished probe runs: what is refused, what is computed, and what the pages say."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe import compare as command
+from probe.compare import build, compare, format_table
+from probe.errors import BadInput, DataError, IncomparableRuns
+from probe.files import read_json, write_json, write_jsonl
+from probe.measures import accuracy, clarify, followup
+from probe.plot import draw_tradeoff
+from probe.report import markdown
+from probe.runs import Metric, load_runs
+from probe.stats import mcnemar
+from probe.tradeoff import frontier, marker_name, panel_of, paths
+
+TEMPERATURES = (0.0, 0.7, 1.0)
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def probe_run(
+    folder: Path,
+    label: str = "base",
+    step: int | None = None,
+    correct: float | None = 0.5,
+    asks: float | None = 0.2,
+    genuine: dict[str, tuple[float, float, float]] | None = None,
+    n: int = 60,
+    samples: int = 1,
+    unscored: int = 0,
+    perturbations: Sequence[str] = ("none",),
+    **settings: Any,
+) -> Path:
+    """A finished run made of fake rows and the real summaries of each measure."""
+    rng = random.Random(5)
+    rows: list[dict[str, Any]] = []
+    results: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
+    sets: dict[str, Any] = {}
+    if correct is not None:
+        sets["maths"] = {"sha256": "1" * 64, "n": n, "measures": ["accuracy"]}
+        right = [rng.random() < correct for _ in range(n)]
+        graded = [
+            {"item": str(item), "lenient": one, "strict": one and item % 7 > 0, "outcome": "answered"}
+            for item, one in enumerate(right)
+        ]
+        results["accuracy"]["maths"] = accuracy.summarise(graded)
+        rows += [{"kind": "accuracy", "set": "maths", **row} for row in graded]
+    if asks is not None:
+        sets["pairs"] = {"sha256": "2" * 64, "n": n, "measures": ["clarify"]}
+        asked = [("underspecified", rng.random() < asks) for _ in range(n)]
+        asked += [("complete", rng.random() < asks / 4) for _ in range(n)]
+        kinds = [
+            {"condition": condition, "asked": one, "outcome": "asked" if one else ("truncated", "answered")[i % 2]}
+            for i, (condition, one) in enumerate(asked)
+        ]
+        results["clarify"]["pairs"] = clarify.summarise(kinds)
+        rows += [{"kind": "clarify", "set": "pairs", "item": str(i % n), **row} for i, row in enumerate(kinds)]
+    for name, rates in (genuine or {}).items():
+        sets[name] = {"sha256": "3" * 64, "n": n, "measures": ["followup"]}
+        results["followup"][name] = {}
+        for perturbation in perturbations:
+            cells = results["followup"][name][perturbation] = {}
+            for temperature, rate in zip(TEMPERATURES, rates, strict=True):
+                turns = [
+                    {
+                        "item": str(item),
+                        "label": None if item < unscored else "genuine_followup" if rng.random() < rate else "new_task",
+                        "unscored": "no verdict" if item < unscored else None,
+                        "specific": True,
+                    }
+                    for item in range(n)
+                    for _ in range(samples if temperature else 1)
+                ]
+                cells[f"T={temperature}"] = followup.summarise(turns)
+                where = {"kind": "followup", "set": name, "perturbation": perturbation, "temperature": temperature}
+                rows += [{**where, **turn} for turn in turns]
+    model = {"path": f"models/{label}", "label": label, "step": step}
+    model |= {"weights_sha256": "a" * 64, "template_sha256": settings.pop("template", "b" * 64)}
+    known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "seed": 0, "max_answer_tokens": 256}
+    everything = {**known, "temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
+    write_jsonl(folder / "samples.jsonl", rows)
+    write_json(
+        folder / "results.json",
+        {"schema": 1, "model": model, "settings": everything, **results, "timing": {"wall_s": 1}},
+    )
+    return folder
+
+
+@pytest.fixture
+def run_folders(tmp_path: Path) -> list[Path]:
+    probes = tmp_path / "sft" / "probe"
+    return [
+        probe_run(probes / "base", genuine={"maths": (0.02, 0.05, 0.4), "chat": (0.4, 0.4, 0.5)}),
+        probe_run(probes / "step-40", "step-40", 40, 0.6, 0.5, {"maths": (0.3, 0.5, 0.6), "chat": (0.5, 0.5, 0.5)}),
+        probe_run(probes / "step-80", "step-80", 80, 0.7, 0.7, {"maths": (0.5, 0.5, 0.7), "chat": (0.6, 0.6, 0.6)}),
+    ]
+
+
+def test_a_comparison_leaves_three_files_that_agree_with_the_runs(run_folders: list[Path], tmp_path: Path) -> None:
+    comparison = compare(run_folders, tmp_path / "out")
+    page, data = (tmp_path / "out/comparison.md").read_text(), read_json(tmp_path / "out/comparison.json")
+    assert (tmp_path / "out/tradeoff.png").read_bytes().startswith(PNG)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "comparison.json", "comparison.md", "tradeoff.png",
+    ]  # fmt: skip
+    assert comparison.names == ("base", "step-40", "step-80")
+    measured = {(one["measure"], one["set"], one["name"]): one for one in data["metrics"]}
+    for folder, name in zip(run_folders, comparison.names, strict=True):
+        results = read_json(folder / "results.json")
+        lenient = results["accuracy"]["maths"]["lenient"]
+        assert measured["accuracy", "maths", "lenient"]["runs"][name] == {**lenient, "n": 60}
+        cell = results["followup"]["chat"]["none"]["T=1.0"]
+        assert measured["followup", "chat", "T=1.0"]["runs"][name]["value"] == cell["rate"]
+        assert f"{100 * cell['rate']:.1f} [{100 * cell['ci95'][0]:.1f}, {100 * cell['ci95'][1]:.1f}]" in page
+
+
+def test_every_paired_difference_is_the_difference_of_the_reported_figures(run_folders: list[Path]) -> None:
+    """Rows and summaries must count alike: a reply that was cut off is an answer to both."""
+    comparison = build(load_runs(run_folders))
+    assert len(comparison.paired) == 10
+    for metric, changes in comparison.paired.items():
+        base, *others = comparison.figures[metric]
+        assert changes[0] is None
+        for change, estimate in zip(changes[1:], others, strict=True):
+            assert change is not None and estimate.value is not None and base.value is not None
+            assert change.value == pytest.approx(estimate.value - base.value, abs=1e-5)
+            assert change.p_value == mcnemar(change.gained, change.lost)
+
+
+def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
+    rates = {
+        "absent": (0.0, 0.0, 0.0), "latent": (0.0, 0.1, 0.5), "present": (0.6, 0.1, 0.1), "unclear": (0.1, 0.1, 0.1),
+    }  # fmt: skip
+    comparison = build(load_runs([probe_run(tmp_path, genuine=rates, n=150)]))
+    assert {name: found[0].name for name, found in comparison.patterns.items()} == {name: name for name in rates}
+    assert comparison.patterns["latent"][0].sampled_at == "T=1.0"
+    assert comparison.overall == ("context-bound",)
+    few = build(load_runs([probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20)]))
+    assert few.patterns["absent"][0].name == "unclear", "20 items cannot show a rate below 10%"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"judge": "llm-2"}, "judge: rules-1 (base), llm-2 (other)"),
+        ({"template": "c" * 64}, "chat template: bbbbbbbbbbbb (base), cccccccccccc (other)"),
+        ({"prefix_form": "generation"}, "prefix_form"),
+        ({"max_answer_tokens": 512}, "max_answer_tokens: 256 (base), 512 (other)"),
+        ({"seed": 1}, "seed: 0 (base), 1 (other)"),
+        ({"enable_thinking": True}, "enable_thinking: nothing (base), true (other)"),
+        ({"system_prompt": "Be brief."}, "system_prompt: nothing (base), Be brief. (other)"),
+        ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow: nothing (base), 1 (other)"),
+        ({"n": 61}, "set maths: 60 items 111111111111 (base), 61 items 111111111111 (other)"),
+        ({"correct": None}, "set maths: 60 items 111111111111 (base), nothing (other)"),
+    ],
+)
+def test_runs_that_were_measured_differently_are_refused_unless_forced(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    folders = [probe_run(tmp_path / "a"), probe_run(tmp_path / "b", "other", **settings)]
+    with pytest.raises(IncomparableRuns) as refused:
+        compare(folders, tmp_path / "out")
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+    compare(folders, tmp_path / "out", force=True)
+    page = (tmp_path / "out/comparison.md").read_text()
+    assert "compared by force" in page and said.split(":")[0] in page
+    assert said in "".join(read_json(tmp_path / "out/comparison.json")["differences"])
+
+
+def test_all_differences_are_named_at_once_and_another_engine_is_only_noted(tmp_path: Path) -> None:
+    folders = [probe_run(tmp_path / "a"), probe_run(tmp_path / "b", "other", judge="llm", seed=3, engine="vllm")]
+    with pytest.raises(IncomparableRuns, match=r"judge: .*; seed: 0 \(base\), 3 \(other\)"):
+        compare(folders, tmp_path / "out")
+    folders[1] = probe_run(tmp_path / "c", "other", engine="vllm")
+    compare(folders, tmp_path / "out")
+    assert "engine: hf (base), vllm (other)" in (tmp_path / "out/comparison.md").read_text()
+
+
+def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> None:
+    good = probe_run(tmp_path / "run" / "probe" / "base")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "manifest.json").write_text("{}")
+    old = probe_run(tmp_path / "old")
+    write_json(old / "results.json", {**read_json(old / "results.json"), "schema": 2})
+    broken = probe_run(tmp_path / "broken")
+    write_json(broken / "results.json", {**read_json(broken / "results.json"), "accuracy": {"maths": {"n": 3}}})
+    torn = probe_run(tmp_path / "torn")
+    (torn / "results.json").write_text('{"schema": 1,')
+    rows = probe_run(tmp_path / "rows")
+    (rows / "samples.jsonl").write_text('{"kind": "accuracy", "set": "maths"}\n')
+    for folders, said in (
+        ([], "no run folder given"),
+        ([tmp_path / "nowhere"], "no such folder"),
+        ([good / "results.json"], "a file, wanted a folder"),
+        ([tmp_path / "begun"], "the run is unfinished; `python -m probe run` with --out"),
+        ([tmp_path / "run"], f"did you mean {good}?"),
+        ([old], "schema 2, this version reads 1"),
+        ([broken], "accuracy.maths.strict: Field required"),
+        ([torn], "not JSON"),
+        ([good, good], "given 2 times"),
+        ([good, rows], "samples.jsonl:1: not a row of a probe run"),
+    ):
+        with pytest.raises((BadInput, DataError)) as error:
+            compare(folders, tmp_path / "out")
+        assert said in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(BadInput, match="wanted a folder to write"):
+        compare([good], good / "results.json")
+
+
+def test_the_printed_table_holds_every_figure_in_140_columns(
+    run_folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folders.append(probe_run(tmp_path / "d", "step-120", 120, 1.0, 0.9, {"maths": (1, 1, 1), "chat": (1, 1, 1)}))
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args([*map(str, run_folders), "--out", str(tmp_path / "out")]))
+    printed = capsys.readouterr().out
+    first = printed.split("\n\n")[0].splitlines()
+    head = "accuracy ask_when_needed answer_when_complete follow-up T=0.0 follow-up T=0.7 follow-up T=1.0"
+    assert " ".join(first[1].split()) == head
+    assert [line.split()[0] for line in first[3:]] == ["base", "step-40", "step-80", "step-120"]
+    assert all(line.count("[") == line.count("]") == 6 for line in first[3:])
+    assert max(map(len, first)) <= 140
+    assert "chat, n = 60" in printed.split("\n\n")[1], "a second follow-up set has a block of its own"
+    assert str(tmp_path / "out" / "tradeoff.png") in printed
+
+
+def test_one_result_makes_a_table_without_its_folder(run_folders: list[Path]) -> None:
+    table = format_table([read_json(run_folders[0] / "results.json")])
+    assert table.splitlines()[3].startswith("base") and "note:" not in table
+
+
+def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> None:
+    folder = probe_run(tmp_path, genuine={"chat": (1.0, 1.0, 1.0)}, unscored=15)
+    page = markdown(build(load_runs([folder])))
+    assert "Unscored, in no rate: base 25.0% of 180 user turns (no verdict 45)" in page
+    assert "| base | 45 | 15 (25.0%) |" in page
+    assert "100.0 [92.1, 100.0]" in page
+
+
+def test_perturbed_turns_stand_beside_the_plain_ones_and_not_in_the_main_table(tmp_path: Path) -> None:
+    folder = probe_run(tmp_path, genuine={"chat": (0.0, 0.1, 0.2)}, perturbations=("none", "truncate(0.5)"))
+    comparison = build(load_runs([folder]))
+    page = markdown(comparison)
+    assert "| chat | truncate(0.5) | T=0.0 | base | 0.0 [0.0, 6.0] | 0.0 [0.0, 6.0] |" in page
+    assert "truncate" not in page.split("## Patterns")[0].split("## Results")[1]
+    assert "truncate" not in format_table([read_json(folder / "results.json")])
+
+
+def test_names_are_told_apart_and_cannot_break_the_page_or_the_terminal(tmp_path: Path) -> None:
+    bad = "a|b\x1b[31m\n<img src=x>$\\frac$\u202e"
+    folders = [probe_run(tmp_path / name, bad, genuine={"chat": (0.1, 0.1, 0.1)}) for name in ("one", "two")]
+    folders += [probe_run(tmp_path / name / "probe" / "step-4", "step-4", 4) for name in ("x", "y")]
+    folders.append(probe_run(tmp_path / "z", "sft", 4))
+    comparison = compare(folders, tmp_path / "out", force=True)
+    assert comparison.names[2:] == ("x/step-4", "y/step-4", "sft step-4")
+    assert [name[:8] for name in comparison.names[:2]] == ["one/a|b?", "two/a|b?"]
+    page = (tmp_path / "out/comparison.md").read_text()
+    table = format_table([read_json(folder / "results.json") for folder in folders])
+    for text in (page, table):
+        assert "\x1b" not in text and "\u202e" not in text and "\na|b" not in text
+    assert "<img" not in page and "a\\|b?" in page
+    rows = [line for line in page.splitlines() if line.startswith("| one/") and "a\\|b" in line]
+    assert rows and all(len(line.replace("\\|", "").split("|")) > 3 for line in rows)
+
+
+def test_a_run_without_samples_is_compared_without_paired_tests(run_folders: list[Path], tmp_path: Path) -> None:
+    (run_folders[1] / "samples.jsonl").unlink()
+    comparison = compare(run_folders[:2], tmp_path / "out")
+    assert all(change is None for changes in comparison.paired.values() for change in changes)
+    assert "no paired test" in (tmp_path / "out/comparison.md").read_text()
+
+
+def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: list[Path], tmp_path: Path) -> None:
+    folders = [run_folders[0], run_folders[2], run_folders[1]]
+    folders += [probe_run(tmp_path / "grpo" / "probe" / f"step-{step}", f"step-{step}", step) for step in (10, 5)]
+    folders.append(probe_run(tmp_path / "other", "rl"))
+    comparison = build(load_runs(folders))
+    assert paths(comparison) == [[2, 1], [4, 3], [5]]
+    assert marker_name(comparison, 4) == "step-5"
+    panel = panel_of(comparison, "chat")
+    assert panel is not None and panel.accuracy == Metric("accuracy", "maths", "lenient")
+    assert list(panel.points) == ["T=0.0", "T=1.0"] and [point.run for point in panel.points["T=0.0"]] == [0, 1, 2]
+
+
+def test_the_frontier_holds_what_nothing_beats() -> None:
+    assert frontier([(10, 10), (60, 5), (30, 40), (30, 20), (50, 40)]) == [(50, 40), (60, 5)]
+    assert frontier([(1, 1)]) == [(1, 1)]
+
+
+@pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify", "everything"])
+def test_a_plot_is_drawn_from_whatever_was_measured(tmp_path: Path, missing: str) -> None:
+    parts: dict[str, Any] = {"accuracy": {"correct": None}, "clarify": {"asks": None}, "followup": {"genuine": None}}
+    left_out = parts.values() if missing == "everything" else [parts[missing]]
+    chosen: dict[str, Any] = {"genuine": {"chat": (0.1, 0.2, 0.3)}}
+    for part in left_out:
+        chosen |= part
+    comparison = build(load_runs([probe_run(tmp_path / "a", **chosen), probe_run(tmp_path / "b", "$x_1$", **chosen)]))
+    draw_tradeoff(comparison, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
+    assert markdown(comparison) and json.dumps(command.as_json(comparison), allow_nan=False)

@@ -1,0 +1,370 @@
+"""The data folder: its contract, resume to the same bytes, the gate, and what bad input does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_builders.__main__ import main, visible
+from data_builders.build import build
+from data_builders.quality import Gate, Quality
+from data_builders.recipe import DataRecipe, load_data_recipe
+from data_builders.scripted import Conversation
+from data_builders.views import load_sft_rows
+from probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
+from probe.files import read_jsonl, write_jsonl
+
+ROOT = Path(__file__).parent.parent
+SHARED = ROOT.parent / "shared" / "data"
+DEMO = ROOT / "recipes" / "demo_data.yaml"
+
+
+def recipe(out: Path, *overrides: str) -> DataRecipe:
+    small = ["--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12", "--eval.clarify_n", "8"]
+    return load_data_recipe(DEMO, [*small, "--output.path", str(out), *overrides])
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [row for _, row in read_jsonl(path)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "data_builders", *arguments]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "data"
+    return build(recipe(out, "--replay.fraction", "0.2"), out)
+
+
+def test_the_folder_holds_what_training_and_probe_expect(built: Path) -> None:
+    assert [path.name for path in sorted((built / "sft").iterdir())] == [f"part-0000{i}.jsonl" for i in range(3)]
+    assert [path.name for path in sorted((built / "rejected").iterdir())] == [f"part-0000{i}.jsonl" for i in range(3)]
+    kept = list(load_sft_rows(built))
+    assert {"id", "messages", "kind", "source", "answer"} <= set(kept[0])
+    assert len({row["id"] for row in kept}) == len(kept)
+    accuracy, clarify = rows(built / "eval/accuracy.jsonl"), rows(built / "eval/clarify.jsonl")
+    assert [set(row) for row in accuracy] == [{"id", "question", "answer", "solution"}] * 12
+    assert [set(row) for row in clarify] == [{"id", "complete", "underspecified", "missing", "answer"}] * 8
+    assert all(row["complete"] != row["underspecified"] for row in clarify)
+    questions = {row["messages"][0]["content"] for row in kept}
+    assert not questions & {row["question"] for row in accuracy} | questions & {row["complete"] for row in clarify}
+    assert "## Variety of wording" in (built / "card.md").read_text()
+
+
+def test_the_manifest_adds_up_and_its_hashes_are_those_of_the_files(built: Path) -> None:
+    manifest = json.loads((built / "manifest.json").read_text())
+    assert manifest["schema"] == 1
+    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
+    assert manifest["kept"] == len(list(load_sft_rows(built)))
+    assert manifest["settings"] == json.loads((built / "settings.json").read_text())
+    for name, described in manifest["files"].items():
+        assert hashlib.sha256((built / name).read_bytes()).hexdigest() == described["sha256"]
+        assert len(rows(built / name)) == described["rows"]
+    assert set(manifest["files"]) == set(contents(built)) - {"manifest.json", "settings.json", "card.md"}
+
+
+def test_replay_is_mixed_in_at_its_fraction(tmp_path: Path) -> None:
+    out = build(recipe(tmp_path / "d", "--replay.fraction", "0.25", "--source.n", "400"))
+    kinds = Counter(row["kind"] for row in load_sft_rows(out))
+    assert abs(kinds["replay"] / kinds.total() - 0.25) < 0.03
+    replay = [row for row in load_sft_rows(out) if row["kind"] == "replay"]
+    assert all(len(row["messages"]) == 2 for row in replay)
+
+
+def test_datasets_reads_the_shards(built: Path) -> None:
+    from datasets import load_dataset
+
+    loaded = load_dataset("json", data_files=str(built / "sft" / "*.jsonl"), split="train", cache_dir=str(built.parent))
+    assert len(loaded) == len(list(load_sft_rows(built)))
+    assert loaded[0]["messages"][0]["role"] == "user"
+
+
+def test_same_seed_same_bytes_and_another_seed_another_text(built: Path, tmp_path: Path) -> None:
+    again = build(recipe(tmp_path / "again", "--replay.fraction", "0.2"))
+    assert contents(again) == contents(built)
+    other = build(recipe(tmp_path / "other", "--replay.fraction", "0.2", "--seed", "8"))
+    assert contents(other)["sft/part-00000.jsonl"] != contents(built)["sft/part-00000.jsonl"]
+
+
+def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    arguments = [str(DEMO), "--source.n", "3000", "--output.shard_size", "20", "--quality.max_same_wording", "0.0001"]
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen(command(*arguments, "--out", str(killed)), cwd=ROOT, stderr=subprocess.DEVNULL)
+    while len(list(killed.glob("sft/part-*.jsonl"))) < 4:
+        assert process.poll() is None, "the build ended before it could be killed"
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (killed / "manifest.json").exists()
+    done = len(list(killed.glob("sft/part-*.jsonl")))
+    first = {path.name: path.stat().st_mtime_ns for path in killed.glob("sft/part-*.jsonl")}
+    with pytest.raises(DataError, match="not finished"):
+        list(load_sft_rows(killed))
+    for out in (killed, whole):
+        subprocess.run(command(*arguments, "--out", str(out)), cwd=ROOT, check=True, capture_output=True)
+    assert contents(killed) == contents(whole)
+    assert done < len(list(killed.glob("sft/part-*.jsonl")))
+    assert all((killed / "sft" / name).stat().st_mtime_ns == made for name, made in first.items())
+
+
+def test_a_finished_build_says_so_at_once(built: Path) -> None:
+    arguments = [str(DEMO), "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
+    arguments += ["--eval.clarify_n", "8", "--replay.fraction", "0.2", "--out", str(built)]
+    before, started = contents(built), time.monotonic()
+    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert time.monotonic() - started < 2
+    assert done.stdout.count("\n") == 1 and "already built" in done.stdout
+    assert contents(built) == before
+
+
+def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsChanged, match=r"replay\.fraction.*seed"):
+        build(recipe(built, "--seed", "3", "--replay.fraction", "0.1"), built)
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(built, unfinished)
+    (unfinished / "manifest.json").unlink()
+    with pytest.raises(SettingsChanged, match=r"conversations\.hint"):
+        changed = ("--conversations.hint", "0.0", "--conversations.complete", "0.59")
+        build(recipe(unfinished, "--replay.fraction", "0.2", *changed), unfinished)
+
+
+def test_a_changed_source_file_counts_as_a_changed_setting(tmp_path: Path) -> None:
+    source = tmp_path / "problems.jsonl"
+    write_jsonl(
+        source, [{"question": f"What is {i} + 1?", "answer": f"{i} + 1 = {i + 1}\n#### {i + 1}"} for i in range(9)]
+    )
+    arguments = ["--source.kind", "gsm8k", "--source.path", str(source), "--source.n", "9"]
+    none = ["--eval.accuracy_n", "0", "--eval.clarify_n", "0"]
+    out = build(recipe(tmp_path / "d", *arguments, *none))
+    with source.open("a") as file:
+        file.write('{"question": "What is 2?", "answer": "2"}\n')
+    with pytest.raises(SettingsChanged, match="inputs"):
+        build(recipe(out, *arguments, *none))
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("important")
+    with pytest.raises(BadInput, match="no data build"):
+        build(recipe(tmp_path))
+    assert list(tmp_path.iterdir()) == [tmp_path / "thesis.tex"]
+
+
+# --- the gate
+
+
+def conversation(*turns: str, kind: str = "complete", answer: str = "7", hidden: str = "") -> Conversation:
+    messages = tuple({"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns))
+    return Conversation("c", kind, messages, "starter", answer, hidden, 2 if hidden else 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (conversation("What is 3 + 4?", "It is \\boxed{7}."), None),
+        (conversation("What is 3 + 4?", "It is \\boxed{8}."), "answer_wrong"),
+        (conversation("What is 3 + 4?", "It is 7."), "answer_missing"),
+        (conversation("What is 3 + 4?", "\\boxed{7}", answer=""), "answer_missing"),
+        (conversation("What is 3 + 4?", "\\boxed{7}. Why?", "Because.", "It is \\boxed{8}."), "over_asking"),
+        (conversation("What is 3 + 4?", "\\boxed{7}", "Sure?", "It is \\boxed{8}."), "answer_wrong"),
+        (conversation("What is 3 + 4?", "Which base do you mean?", "10", "\\boxed{7}"), "over_asking"),
+        (conversation("What is half?", "\\boxed{0.5}", answer="\\frac{1}{2}"), None),
+        (conversation("x?", "\\boxed{\\{2,1\\}}", answer="\\{1,2\\}"), None),
+        (conversation("What is 3 + 4?"), "roles"),
+        (conversation("What is 3 + 4?", "\\boxed{7}", " ", "\\boxed{7}"), "empty_turn"),
+        (conversation("3 + x?", "What is x?", "4", "\\boxed{7}", kind="underspecified", hidden="4"), None),
+        (conversation("3 + x?", "Is x 4?", "4", "\\boxed{7}", kind="underspecified", hidden="4"), "leak"),
+        (conversation("3 + 4?", "What is x?", "4", "\\boxed{7}", kind="underspecified", hidden="4"), "not_withheld"),
+        (conversation("3 + x?", "It is \\boxed{7}.", "4", "\\boxed{7}", kind="underspecified"), "no_question"),
+    ],
+)
+def test_the_gate_names_its_reason(made: Conversation, reason: str | None) -> None:
+    assert Gate(Quality(), 100).reason(made) == reason
+
+
+def test_roles_that_do_not_alternate_are_rejected() -> None:
+    twice = ({"role": "user", "content": "a"}, {"role": "user", "content": "b"})
+    assert Gate(Quality(), 10).reason(Conversation("c", "complete", twice, "s", "7")) == "roles"
+
+
+def test_duplicates_and_too_many_alike_are_rejected() -> None:
+    gate = Gate(Quality(max_same_wording=0.01), asked=100)
+    reasons = [gate.reason(conversation(f"Ann has {n} and 7?", "\\boxed{7}")) for n in (1, 2, 3, 4, 5)]
+    assert reasons == [None, None, None, "near_duplicate", "near_duplicate"]
+    assert gate.reason(conversation("Ann has 1  and 7?", "\\boxed{7}")) == "duplicate"
+    assert gate.reason(conversation("Nobody has 1 and 7?", "It is \\boxed{7}")) is None
+
+
+def test_questions_of_the_probe_are_kept_out(tmp_path: Path) -> None:
+    words = [
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "eleven",
+        "twelve",
+        "thirteen",
+        "fourteen",
+    ]
+    write_jsonl(tmp_path / "probe.jsonl", [{"prompt": " ".join(words)}, {"turns": ["short one", "two"]}])
+    gate = Gate(Quality(decontaminate=[str(tmp_path / "probe.jsonl")]), 10)
+    assert gate.reason(conversation("So: " + ", ".join(words[:13]).upper() + "?", "\\boxed{7}")) == "contaminated"
+    assert gate.reason(conversation(" ".join(words[:12]) + "?", "\\boxed{7}")) is None
+
+
+def test_phrases_that_many_probe_questions_share_do_not_count(tmp_path: Path) -> None:
+    phrase = "enter your answer in the form a over b where both are whole numbers"
+    write_jsonl(tmp_path / "probe.jsonl", [{"question": f"Number {i}: {phrase}."} for i in range(11)])
+    gate = Gate(Quality(decontaminate=[str(tmp_path / "probe.jsonl")]), 10)
+    assert gate.reason(conversation(f"Something else. {phrase}?", "\\boxed{7}")) is None
+    assert gate.reason(conversation(f"Number 3: {phrase}?", "\\boxed{7}")) == "contaminated"
+
+
+# --- the command
+
+
+def test_dry_run_and_preview_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "d"
+    main([str(DEMO), "--out", str(out), "--dry-run"])
+    shown = capsys.readouterr().out
+    assert "problems in" in shown and "tokens" in shown and "> assistant |" in shown
+    main([str(DEMO), "--out", str(out), "--preview", "3", "--seed", "1"])
+    assert capsys.readouterr().out.count("---") == 3
+    assert not out.exists()
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert visible("a\x1b[31mb\u202ec\nd") == "a\\u001b[31mb\\u202ec\nd"
+
+
+def test_help_and_a_bad_recipe_answer_at_once(tmp_path: Path) -> None:
+    for arguments, code in ((["--help"], 0), ([str(DEMO), "--conversation.hint", "0"], 2)):
+        started = time.monotonic()
+        done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=False)
+        assert time.monotonic() - started < 2
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+
+
+GOOD = '{"question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "no such file"),
+        (GOOD + '{"question": "broken', ":2: not JSON"),
+        (GOOD + '{"question": "What?", "solution": "Nobody knows\\nat all."}\n', ":2: no answer"),
+        (GOOD + "[1]\n", ":2: list"),
+        ("", "no problem"),
+    ],
+)
+def test_bad_problem_files_end_in_one_line(
+    content: str | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "p.jsonl", tmp_path / "out"
+    if content is not None:
+        source.write_text(content)
+    arguments = [str(DEMO), "--source.kind", "gsm8k", "--source.path", str(source), "--source.n", "null"]
+    arguments += ["--eval.accuracy_n", "0", "--eval.clarify_n", "0", "--out", str(out)]
+    assert run_command(main, arguments) == 2
+    errors = capsys.readouterr().err
+    assert told in errors and errors.count("\n") == 1 and str(source) in errors
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["--quality.decontaminate", "[nowhere.jsonl]"],
+        ["--source.n", "0"],
+        ["--source.path", "x.jsonl"],
+        ["--replay.fraction", "1.0"],
+        ["--conversations.complete", "0.9"],
+        ["--output.shard_size", "0"],
+        ["--source.kind", "jsonl"],
+    ],
+)
+def test_settings_that_cannot_be_used_write_nothing(overrides: list[str], tmp_path: Path) -> None:
+    with pytest.raises((RecipeError, DataError)):
+        build(recipe(tmp_path / "d", *overrides))
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_row_to_decontaminate_against_without_text_is_named(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "probe.jsonl", [{"question": "Fine?"}, {"number": 3}])
+    with pytest.raises(DataError, match=r"probe\.jsonl:2"):
+        build(recipe(tmp_path / "d", "--quality.decontaminate", f"[{tmp_path / 'probe.jsonl'}]"))
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_small_file_is_taken_again_with_other_wording(tmp_path: Path) -> None:
+    source = tmp_path / "p.jsonl"
+    write_jsonl(
+        source,
+        [
+            {"question": f"Ann has {i} red pens and 5 blue ones. How many?", "answer": f"{i}+5 = {i + 5}\n#### {i + 5}"}
+            for i in range(6, 16)
+        ],
+    )
+    arguments = ["--source.kind", "jsonl", "--source.path", str(source), "--source.n", "60", "--replay.fraction", "0"]
+    out = build(recipe(tmp_path / "d", *arguments, "--eval.accuracy_n", "0", "--eval.clarify_n", "0"))
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["asked"] >= 60
+    assert len({row["id"] for row in load_sft_rows(out)}) == manifest["kept"] > 20
+
+
+# --- real data, where it is present
+
+
+def real(name: str) -> Path:
+    path = SHARED / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    return path
+
+
+def test_math_and_gsm8k_build_and_verify(tmp_path: Path) -> None:
+    for kind in ("math", "gsm8k"):
+        source, held_out = real(f"{kind}/train.jsonl"), real(f"{kind}/test.jsonl")
+        arguments = ["--source.kind", kind, "--source.path", str(source), "--source.n", "300"]
+        arguments += ["--eval.path", str(held_out), "--replay.source", kind, "--replay.path", str(source)]
+        out = build(recipe(tmp_path / kind, *arguments))
+        manifest = json.loads((out / "manifest.json").read_text())
+        # MATH's own train and test share about a tenth of their problems nearly word for word.
+        contaminated = manifest["rejected"].pop("contaminated", 0)
+        assert contaminated / manifest["asked"] < 0.2
+        assert sum(manifest["rejected"].values()) / manifest["asked"] < 0.05, manifest["rejected"]
+        assert len(rows(out / "eval/accuracy.jsonl")) == 12 and len(rows(out / "eval/clarify.jsonl")) == 8
+        assert all(row["source"] == kind for row in load_sft_rows(out))
+
+
+def test_levels_and_subjects_filter(tmp_path: Path) -> None:
+    from data_builders.problems import Problems, Source
+
+    source = Source(kind="math", path=str(real("math/train.jsonl")), levels=[5], subjects=["algebra"])
+    assert 0 < len(Problems(source, 0)) < 1000
+    with pytest.raises(RecipeError, match="no problem"):
+        Problems(Source(kind="math", path=source.path, subjects=["poetry"]), 0)

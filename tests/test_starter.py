@@ -1,0 +1,147 @@
+"""The starter problems: exact, readable, reproducible, and never the same in train and test."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_builders.starter import TEMPLATES, split_of, starter_problem, starter_problems
+from data_builders.starter_words import NAMES
+from data_builders.tasks import Step, Task
+from probe.answers import sentences
+
+SPLITS = st.sampled_from(["train", "test"])
+TASKS = st.builds(starter_problem, st.integers(0, 10**6), st.integers(0, 10**6), SPLITS)
+
+
+def computed(step: Step) -> Fraction:
+    left, right = Fraction(step.left), Fraction(step.right)
+    return {
+        "+": left + right, "-": left - right, "*": left * right, "/": left / right, "%": left * right / 100,
+    }[step.op]  # fmt: skip
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d+", text)
+
+
+def texts(task: Task) -> list[str]:
+    changed = [condition.condition for condition in task.what_ifs]
+    asked = [part for gap in task.gaps for part in (gap.question, gap.clause, gap.ask, gap.reveal)]
+    return [task.question, task.solution, task.final, *changed, *asked, *(step.why for step in task.steps)]
+
+
+@given(TASKS)
+@settings(max_examples=300, deadline=None)
+def test_steps_are_true_and_lead_to_the_answer(task: Task) -> None:
+    known = set(numbers(task.question)) | {"2"}
+    for step in task.steps:
+        assert computed(step) == Fraction(step.result)
+        assert {step.left, step.right} <= known, "a step uses a number that is neither given nor computed"
+        assert step.equation in step.text
+        known.add(step.result)
+    assert task.steps[-1].result == task.answer
+    assert 1 <= len(task.steps) <= 3
+    assert int(task.answer) >= 2
+
+
+@given(TASKS)
+@settings(max_examples=300, deadline=None)
+def test_every_given_is_stated_and_can_be_withheld(task: Task) -> None:
+    assert len(task.gaps) == len(task.givens)
+    for stated, gap in zip(task.givens, task.gaps, strict=True):
+        assert numbers(task.question).count(stated.value) == 1
+        assert stated.value in numbers(stated.phrase)
+        left = [number for number in numbers(task.question) if number != stated.value]
+        assert numbers(gap.question) == left, "more or less than this one given is withheld"
+        assert gap.value == stated.value and gap.value in numbers(gap.short)
+        assert gap.ask.endswith("?") and gap.ask[0].isupper()
+        assert not numbers(gap.clause) and not numbers(gap.ask)
+        assert gap.clause == stated.name
+
+
+@given(TASKS)
+@settings(max_examples=300, deadline=None)
+def test_what_ifs_are_computed_anew_and_slips_are_wrong(task: Task) -> None:
+    for change in task.what_ifs:
+        assert change.answer == change.steps[-1].result != task.answer
+        assert all(computed(step) == Fraction(step.result) for step in change.steps)
+        assert not set(change.steps) & set(task.steps)
+    assert task.slips
+    for slip in task.slips:
+        assert slip.answer != task.answer
+        if slip.did:
+            left, op, right, _, result = slip.did.split()
+            assert computed(Step("", left, op, right)) == Fraction(result)
+
+
+@given(TASKS)
+@settings(max_examples=300, deadline=None)
+def test_text_is_whole_and_reads(task: Task) -> None:
+    for text in texts(task):
+        assert not re.search(r"[{}]", text.replace("{box}", ""))
+        assert "  " not in text and text == text.strip()
+        assert not re.search(r"\b[Aa] [aeiou]", text), text
+    for question in (task.question, *(gap.question for gap in task.gaps)):
+        assert question.endswith("?") and not question[0].islower()
+        named = min(question.index(name) for name in NAMES if re.search(rf"\b{name}\b", question))
+        pronoun = re.search(r"\b([Hh]e|[Ss]he|[Hh]is|[Hh]er|[Hh]im)\b", question)
+        assert pronoun is None or pronoun.start() > named, f"a pronoun before any name: {question}"
+        assert not re.search(r"[.?] [a-z]", question)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**4))
+@settings(max_examples=200, deadline=None)
+def test_the_same_numbers_never_stand_in_both_splits(seed: int, index: int) -> None:
+    templates = {template.key: template for template in TEMPLATES}
+    for split in ("train", "test"):
+        task = starter_problem(index, seed, split)  # type: ignore[arg-type]
+        template = templates[task.template]
+        values = {slot.key: int(given.value) for slot, given in zip(template.slots, task.givens, strict=True)}
+        assert split_of(template, values) == split
+        assert not (template.held_out and split == "train")
+
+
+def test_train_and_test_questions_are_disjoint() -> None:
+    train = {task.question for task in starter_problems(2000, 1, "train")}
+    test = {task.question for task in starter_problems(500, 1, "test")}
+    assert not train & test
+
+
+def test_problem_i_does_not_depend_on_the_others() -> None:
+    whole = list(starter_problems(30, 5, "train"))
+    assert list(starter_problems(10, 5, "train", start=20)) == whole[20:]
+    assert list(starter_problems(30, 6, "train")) != whole
+
+
+def test_variety_of_templates_steps_and_lengths() -> None:
+    tasks = list(starter_problems(1000, 2, "train"))
+    assert len({task.template for task in tasks}) >= 30
+    assert {len(task.steps) for task in tasks} == {1, 2, 3}
+    assert len({task.question for task in tasks}) > 950
+    lengths = [len(sentences(task.question)) for task in tasks]
+    assert sum(length <= 2 for length in lengths) > 100
+    assert sum(length >= 5 for length in lengths) > 200
+
+
+def test_complete_questions_also_say_some() -> None:
+    """A vague word alone must not give the missing number away: it stands in complete questions, too."""
+    vague = re.compile(r"\b([Ss]ome|[Aa] few|[Ss]everal)\b")
+    tasks = list(starter_problems(1000, 3, "train"))
+    assert sum(bool(vague.search(task.question)) for task in tasks) > 100
+    assert sum(not vague.search(gap.question) for task in tasks for gap in task.gaps) > 300
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.key)
+def test_every_template_has_room_for_many_problems(template) -> None:  # type: ignore[no-untyped-def]
+    import random
+
+    from data_builders.template import draw_values
+
+    rng = random.Random(0)
+    drawn = {tuple(draw_values(template, rng).values()) for _ in range(100)}
+    assert len(drawn) > 40

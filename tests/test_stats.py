@@ -1,0 +1,189 @@
+"""The statistics that every reported number rests on: known values, properties, coverage, odd inputs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.stats import (
+    Estimate,
+    clustered_rate,
+    cohens_kappa,
+    kappa_ci,
+    mcnemar,
+    mean_ci,
+    paired_difference,
+    wilson,
+)
+
+counts = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+samples = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), min_size=1, max_size=60)
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (10, 100, 0.0552, 0.1744), (50, 100, 0.4038, 0.5962)],
+)
+def test_wilson_gives_the_values_of_the_textbook(successes: int, n: int, low: float, high: float) -> None:
+    assert wilson(successes, n).ci95 == pytest.approx((low, high), abs=5e-5)
+
+
+@given(counts)
+def test_wilson_contains_its_value_stays_within_0_and_1_and_shrinks_with_n(count: tuple[int, int]) -> None:
+    successes, n = count
+    few, many = wilson(successes, n), wilson(4 * successes, 4 * n)
+    assert few.ci95 and many.ci95 and few.value is not None
+    assert 0 <= few.ci95[0] <= few.value <= few.ci95[1] <= 1
+    assert many.ci95[1] - many.ci95[0] < few.ci95[1] - few.ci95[0]
+
+
+def test_wilson_of_nothing_is_nothing_and_impossible_counts_are_refused() -> None:
+    assert wilson(0, 0) == Estimate(None, None, 0)
+    assert wilson(0, 0).as_json() == {"value": None, "ci95": None}
+    with pytest.raises(ValueError, match="3 successes of 2"):
+        wilson(3, 2)
+
+
+def test_wilson_covers_a_rate_of_one_percent_on_gsm8k_as_often_as_it_says() -> None:
+    rng = random.Random(0)
+    covered = 0
+    for _ in range(400):
+        low, high = wilson(sum(rng.random() < 0.01 for _ in range(1319)), 1319).ci95 or (0, 0)
+        covered += low <= 0.01 <= high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_clustered_rate_covers_a_low_rate_whose_samples_agree_within_items() -> None:
+    """Four samples of one item, 3% on average, half of the variance between items: a bootstrap covers 85% here."""
+    rng = random.Random(1)
+    covered = naive = 0
+    for _ in range(400):
+        values, clusters = [], []
+        for item in range(30):
+            rate = rng.betavariate(0.03, 0.97)
+            values += [rng.random() < rate for _ in range(4)]
+            clusters += [str(item)] * 4
+        low, high = clustered_rate(values, clusters).ci95 or (0, 0)
+        covered += low <= 0.03 <= high
+        low, high = wilson(sum(values), len(values)).ci95 or (0, 0)
+        naive += low <= 0.03 <= high
+    assert 0.92 <= covered / 400
+    assert naive < covered
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_one_value_per_item_is_plain_wilson(values: list[bool]) -> None:
+    found = clustered_rate(values, [str(index) for index in range(len(values))])
+    assert found.ci95 == pytest.approx(wilson(sum(values), len(values)).ci95)
+
+
+@given(samples)
+def test_clustered_rate_is_a_rate_between_wilson_on_samples_and_on_items(rows: list[tuple[str, bool]]) -> None:
+    values, clusters = [value for _, value in rows], [cluster for cluster, _ in rows]
+    found, plain = clustered_rate(values, clusters), wilson(sum(values), len(values))
+    assert found.ci95 and plain.ci95 and found.value is not None
+    assert found.value == pytest.approx(sum(values) / len(values))
+    assert 0 <= found.ci95[0] <= found.value <= found.ci95[1] <= 1
+    assert found.ci95[1] - found.ci95[0] >= plain.ci95[1] - plain.ci95[0] - 1e-12
+
+
+def test_samples_that_all_failed_still_leave_room_for_what_was_not_seen() -> None:
+    values, clusters = [False] * 30, [str(index // 3) for index in range(30)]
+    assert clustered_rate(values, clusters).ci95 == pytest.approx(wilson(0, 10).ci95)
+    assert clustered_rate([True, True], ["a", "a"]).ci95 == pytest.approx(wilson(1, 1).ci95)
+    assert clustered_rate([], []) == Estimate(None, None, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(samples, st.randoms(use_true_random=False))
+def test_no_figure_depends_on_the_order_of_the_rows(rows: list[tuple[str, bool]], rng: random.Random) -> None:
+    shuffled = rng.sample(rows, len(rows))
+
+    def figures(some: list[tuple[str, bool]]) -> tuple[Estimate, Estimate, Estimate]:
+        clusters, values = [cluster for cluster, _ in some], [value for _, value in some]
+        labels = [str(value) for value in values]
+        numbers = [0.1 + value / 3 for value in values]
+        rate, mean = clustered_rate(values, clusters), mean_ci(numbers, clusters, draws=50)
+        return rate, mean, kappa_ci(labels, clusters, clusters, draws=50)
+
+    assert figures(rows) == figures(shuffled)
+
+
+def test_mean_covers_the_true_mean_of_clustered_values() -> None:
+    rng = random.Random(2)
+    covered = 0
+    for _ in range(200):
+        shifts = [rng.gauss(0.3, 1) for _ in range(40)]
+        values = [rng.gauss(shift, 1) for shift in shifts for _ in range(3)]
+        low, high = mean_ci(values, [str(index // 3) for index in range(120)], draws=400).ci95 or (0, 0)
+        covered += low <= 0.3 <= high
+    assert covered / 200 >= 0.9
+
+
+def test_mean_of_one_item_has_no_interval_and_nan_is_refused() -> None:
+    assert mean_ci([1.0, 2.0], ["a", "a"]) == Estimate(1.5, None, 2)
+    assert mean_ci([]) == Estimate(None, None, 0)
+    with pytest.raises(ValueError, match="not finite"):
+        mean_ci([float("nan")])
+
+
+@pytest.mark.parametrize(("gained", "lost", "p"), [(0, 0, 1.0), (5, 0, 0.0625), (10, 2, 0.03857421875), (3, 3, 1.0)])
+def test_mcnemar_gives_the_exact_binomial_p(gained: int, lost: int, p: float) -> None:
+    assert mcnemar(gained, lost) == pytest.approx(p)
+    assert mcnemar(lost, gained) == mcnemar(gained, lost)
+
+
+def test_mcnemar_stands_more_items_than_a_float_can_count() -> None:
+    assert 0 < mcnemar(900, 600) < 1e-10
+    assert mcnemar(2000, 2000) == 1.0
+
+
+def test_paired_difference_counts_flips_and_leaves_out_items_of_one_side() -> None:
+    a = {str(item): [float(item < 40)] for item in range(100)} | {"only a": [1.0]}
+    b = {str(item): [float(10 <= item < 80)] for item in range(100)} | {"no value": []}
+    found = paired_difference(a, b)
+    assert (found.value, found.gained, found.lost, found.n, found.unmatched) == (pytest.approx(0.3), 40, 10, 100, 1)
+    assert found.p_value == mcnemar(40, 10)
+    assert found.ci95 and 0.15 < found.ci95[0] < 0.3 < found.ci95[1] < 0.45
+
+
+def test_paired_difference_over_samples_has_an_interval_and_no_mcnemar() -> None:
+    a = {str(item): [0.0, 0.0] for item in range(50)}
+    b = {str(item): [1.0, 0.0] if item % 2 else [0.0, 0.0] for item in range(50)}
+    found = paired_difference(a, b)
+    assert (found.value, found.gained, found.p_value) == (pytest.approx(0.25), 25, None)
+    assert found.ci95 and 0.15 < found.ci95[0] < 0.25 < found.ci95[1] < 0.35
+
+
+def test_no_item_changed_does_not_mean_that_none_ever_would() -> None:
+    same = {str(item): [1.0] for item in range(20)}
+    found = paired_difference(same, same)
+    assert found.value == 0 and found.p_value == 1.0
+    assert found.ci95 == pytest.approx((-0.161125, 0.161125), abs=1e-4)
+    assert paired_difference(same, {}).as_json()["value"] is None
+
+
+def test_kappa_gives_the_values_of_the_textbook() -> None:
+    a = ["yes"] * 25 + ["no"] * 25
+    b = ["yes"] * 20 + ["no"] * 5 + ["yes"] * 10 + ["no"] * 15
+    assert cohens_kappa(a, b) == pytest.approx(0.4)
+    assert cohens_kappa(a, a) == 1
+    assert cohens_kappa(["yes"] * 5, ["yes"] * 5) is None
+    assert cohens_kappa([], []) is None
+
+
+def test_kappa_interval_is_wider_where_turns_share_a_conversation_and_never_without_width() -> None:
+    rng = random.Random(3)
+    a = [rng.choice("gno") for _ in range(40)] * 5
+    b = [label if rng.random() < 0.8 else "x" for label in a[:40]] * 5
+    alone, shared = kappa_ci(a, b), kappa_ci(a, b, [str(index % 40) for index in range(200)])
+    assert alone.ci95 and shared.ci95 and alone.value is not None
+    assert alone.ci95[0] < alone.value < alone.ci95[1]
+    assert shared.ci95[1] - shared.ci95[0] > 1.5 * (alone.ci95[1] - alone.ci95[0])
+    agreed = kappa_ci(a, a).ci95
+    assert agreed and 0.9 < agreed[0] < 1 == agreed[1]
+    with pytest.raises(ValueError, match="wanted as many"):
+        cohens_kappa(["a"], [])
