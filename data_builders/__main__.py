@@ -35,9 +35,18 @@ def main(argv: Sequence[str]) -> None:
 
     from data_builders.build import Build
     from data_builders.folder import finished
+    from data_builders.problems import out_of_reach
     from data_builders.recipe import load_data_recipe
 
     recipe = load_data_recipe(options.recipe, overrides)
+    if options.dry_run:
+        replay = recipe.replay.source if recipe.replay.fraction else "starter"
+        sources = {(recipe.source.kind, recipe.source.path), (replay, recipe.replay.path)}
+        missing = [reason for kind, path in sources if (reason := out_of_reach(kind, path))]
+        if missing:
+            recipe.conversations.check()
+            print(f"{options.recipe}: the recipe is valid; its problems could not be counted. {missing[0]}")
+            return
     build = Build(recipe)
     out = options.out or Path(recipe.output.path)
     if options.dry_run:

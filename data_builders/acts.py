@@ -92,10 +92,10 @@ ACTS: dict[str, Act] = {
     ),
     "because": Act(
         "assistant",
-        ("", "", "", "Good question. ", "The {result} comes from {equation}. "),
-        ("We {action} because {why}.", "{Why}, so we {action}.", "Because {why}. So it is {equation}.",
+        ("", "", "", "Good question. ", "Look at it this way. ", "It is like this. "),
+        ("We {action} because {why}.", "{Why}, so we {action}.", "Because {why}. So we {verb}.",
          "{Why}. That is why we {action}.", "We have to {action}, since {why}."),
-        ("", "", " That gives {result}.", " The result is {result}."),
+        ("", "", " That gives {result}.", " So {equation}."),
     ),
     "doubt": Act(
         "user",

@@ -6,6 +6,7 @@ can be computed anew, a doubt needs a known wrong way, a check needs an equation
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -158,7 +159,7 @@ def _trace(task: Task, rng: random.Random, casual: bool) -> Exchange:
         return []  # in plain text a dollar sign is money, not a formula
     found = [
         (piece, before.text, line.text)
-        for before, line in zip(task.steps, task.steps[1:])
+        for before, line in itertools.pairwise(task.steps)
         for piece in _PIECE.findall(line.text)[:1]
         if max(len(before.text), len(line.text)) < 300
     ]

@@ -137,7 +137,7 @@ def _what_ifs(
             if not fits or split_of(template, changed) != split or run(template, changed) is None:
                 continue
             sentence = slot.sentence.format(**words, **{key: str(value) for key, value in changed.items()})
-            steps = tuple(new for old, new in zip(before, solve(template, changed, words)) if new != old)
+            steps = tuple(new for old, new in zip(before, solve(template, changed, words), strict=True) if new != old)
             if steps and steps[-1].result != before[-1].result:
                 condition = lower_first(sentence.rstrip("."))
                 found.append(WhatIf(re.sub(r"^then ", "", condition), steps, steps[-1].result))

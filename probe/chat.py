@@ -77,7 +77,9 @@ class Chat:
     def user_prefix_ids(self, messages: Sequence[Message], form: PrefixForm = "history") -> tuple[int, ...]:
         return self._ids(self.user_prefix_text(messages, form))
 
-    def training_rows(self, messages: Sequence[Message], loss_on: Literal["assistant", "all"] = "assistant") -> list[TrainingRow]:
+    def training_rows(
+        self, messages: Sequence[Message], loss_on: Literal["assistant", "all"] = "assistant"
+    ) -> list[TrainingRow]:
         """Token ids and loss mask of every assistant turn: its content and its end, nothing else.
 
         Each turn follows exactly the ids that inference would show. Where every prompt continues the row so
@@ -118,9 +120,7 @@ class Chat:
     def _between(self, before: Sequence[Message]) -> str:
         """The text between an assistant's content and the user's content that follows it."""
         answer, question = _unused(before, "A"), _unused(before, "U")
-        text = self._render(
-            [*before, {"role": "assistant", "content": answer}, {"role": "user", "content": question}]
-        )
+        text = self._render([*before, {"role": "assistant", "content": answer}, {"role": "user", "content": question}])
         if text.count(answer) != 1 or text.count(question) != 1:
             raise TemplateError("the chat template does not show each message once, so no user turn can be opened")
         return text[text.index(answer) + len(answer) : text.index(question)]

@@ -60,7 +60,9 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     chat = Chat(load_tokenizer(folder), probe.enable_thinking)
     parameters = parameter_count(folder)["total"]
     per_item = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
-    lines = [f"model     {folder.name}: {parameters / 1e6:,.1f}M parameters, {parameters * 2 / 2**30:.2f} GiB in bfloat16"]
+    lines = [
+        f"model     {folder.name}: {parameters / 1e6:,.1f}M parameters, {parameters * 2 / 2**30:.2f} GiB in bfloat16"
+    ]
     answers = user_turns = 0
     for loaded in sets:
         asked = len(loaded.items) + 2 * len(loaded.pairs)

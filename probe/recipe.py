@@ -189,7 +189,7 @@ def _locate(data: Any, location: tuple[int | str, ...]) -> tuple[str, Any, bool]
         if isinstance(data, dict) and part in data:
             data = data[part]
         elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
+            data = data[part]  # noqa: SIM114 - for the type checker these are two lookups
         else:
             break
         key.append(str(part))

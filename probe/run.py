@@ -8,7 +8,7 @@ stopped and ends with the same results.json as one that was not.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from probe.chat import Chat, Message
 from probe.engines.base import Completion, Engine, Request
 from probe.errors import DataError
-from probe.files import json_line, read_jsonl, sha256_text
+from probe.files import read_jsonl
 from probe.judges import get_judge
 from probe.measures import accuracy, clarify, followup
 from probe.recipe import recipe_dict
@@ -49,7 +49,9 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     first = next((row for _, row in read_jsonl(path)), {})
     if "underspecified" in first:
         if section.measures not in (None, ("clarify",)):
-            raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures or ())}")
+            raise DataError(
+                f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures or ())}"
+            )
         return LoadedSet(name, (), tuple(choose(read_pairs(path), section.n, probe.seed)), ("clarify",))
     items = choose(read_items(path, section.instruction), section.n, probe.seed)
     answered = all(item.answer is not None for item in items)
@@ -79,7 +81,12 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet]) -> dict[str, Any
 
 
 def run_probe(
-    engine: Engine, chat: Chat, model: ModelInfo, probe: ProbeSection, out: Path, sets: Sequence[LoadedSet] | None = None
+    engine: Engine,
+    chat: Chat,
+    model: ModelInfo,
+    probe: ProbeSection,
+    out: Path,
+    sets: Sequence[LoadedSet] | None = None,
 ) -> dict[str, Any]:
     """Measures one model and returns the contents of `out`/results.json.
 
@@ -120,9 +127,7 @@ class _Run:
             for loaded in sets
             if "followup" in loaded.measures
         }
-        said = self._generate(
-            [turn.request for name in turns for turn in turns[name]], "user turns", "user_tokens"
-        )
+        said = self._generate([turn.request for name in turns for turn in turns[name]], "user turns", "user_tokens")
         self.store.write_samples([], first=True)
         for loaded in sets:
             rows: list[dict[str, Any]] = []
@@ -152,7 +157,7 @@ class _Run:
         replies = self._generate(requests, "answers", "answer_tokens")
         return {name: [next(replies) for _ in contexts[name]] for name in contexts}
 
-    def _generate(self, requests: Sequence[Request], what: str, counter: str) -> Iterable[Completion]:
+    def _generate(self, requests: Sequence[Request], what: str, counter: str) -> Iterator[Completion]:
         from tqdm import tqdm
 
         done: dict[int, Completion] = {}
@@ -185,8 +190,7 @@ class _Run:
         self.timing["judge_calls"] += len(cases)
         return [
             _row(
-                "followup", name, turn.item, turn.messages, turn.temperature, turn.sample,
-                **followup.row(case, verdict)
+                "followup", name, turn.item, turn.messages, turn.temperature, turn.sample, **followup.row(case, verdict)
             )
             for turn, case, verdict in zip(turns, cases, verdicts, strict=True)
         ]
@@ -220,7 +224,8 @@ def _by_temperature(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _contexts(loaded: LoadedSet, system_prompt: str | None) -> list[tuple[Message, ...]]:
     if not loaded.pairs:
         return [item.messages for item in loaded.items]
-    asked = [({"role": "user", "content": text},) for pair in loaded.pairs for text in (pair.complete, pair.underspecified)]
+    texts = [text for pair in loaded.pairs for text in (pair.complete, pair.underspecified)]
+    asked: list[tuple[Message, ...]] = [({"role": "user", "content": text},) for text in texts]
     return asked if system_prompt is None else [_with_system(messages, system_prompt) for messages in asked]
 
 

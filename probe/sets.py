@@ -86,7 +86,9 @@ def locate(name: str, path: Path | str | None = None) -> Path:
     """
     if path is not None:
         if not Path(path).is_file():
-            raise DataError(f"{path}: no such file (set {name!r}); give the path of a JSONL file, or leave the path out")
+            raise DataError(
+                f"{path}: no such file (set {name!r}); give the path of a JSONL file, or leave the path out"
+            )
         return Path(path)
     if name not in HUB:
         raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join(HUB)}")
@@ -105,7 +107,7 @@ def _download(name: str, stored: Path) -> Path:
     try:
         rows = load_dataset(hub.hub_id, hub.config, split=hub.split)
     except (OSError, ValueError, RuntimeError) as error:
-        gated = f" It is gated: accept its terms on the hub's page and set HF_TOKEN." if hub.gated else ""
+        gated = " It is gated: accept its terms on the hub's page and set HF_TOKEN." if hub.gated else ""
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise DataError(
             f"set {name!r}: no local path given and {hub.hub_id} cannot be fetched ({reason}).{gated} "
@@ -213,7 +215,9 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
     question = _text(row, ("question", "problem", "prompt", "Question"), where)
     answer = reference_answer(str(row.get("answer") or "")) or reference_answer(str(row.get("solution") or ""))
     if answer is None and (row.get("answer") or row.get("solution") or "question" in row or "problem" in row):
-        raise DataError(f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution")
+        raise DataError(
+            f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
+        )
     return Item(identity, (_user(question),), answer)
 
 
@@ -225,7 +229,9 @@ def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
     for key in keys:
         if isinstance(row.get(key), str) and row[key].strip():
             return row[key]
-    raise DataError(f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'})")
+    raise DataError(
+        f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'})"
+    )
 
 
 def _check_ids(path: Path, ids: list[str]) -> None:

@@ -76,7 +76,9 @@ class StoredEngine:
         self.hits = 0
         self._file = open_append(path)
         self._identity = f"{model.weights_sha256} {model.template_sha256} {engine.name}"
-        self._stored = {row["key"]: Completion(row["text"], row["tokens"], row["finish"]) for _, row in read_jsonl(path)}
+        self._stored = {
+            row["key"]: Completion(row["text"], row["tokens"], row["finish"]) for _, row in read_jsonl(path)
+        }
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
         waiting: dict[str, list[int]] = {}

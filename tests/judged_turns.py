@@ -65,8 +65,11 @@ TURNS: dict[str, list[tuple[str, str]]] = {
         ("cut", "Continue, what does the compressor do?"),
     ],
     "user_restatement": [
-        ("paint", "Nadia paints a fence of 18 panels. Each panel takes 25 minutes and she takes a 10 minute break after "
-         "every 6 panels. How many minutes does the whole job take?"),
+        (
+            "paint",
+            "Nadia paints a fence of 18 panels. Each panel takes 25 minutes and she takes a 10 minute break after "
+            "every 6 panels. How many minutes does the whole job take?",
+        ),
         ("paint", "How many minutes does the whole job take?"),
         ("roots", "Solve x^2 - 5x + 6 = 0."),
         ("sourdough", "Why is my sourdough bread so dense?"),
@@ -80,22 +83,37 @@ TURNS: dict[str, list[tuple[str, str]]] = {
         ("python", "Dictionaries keep insertion order, so the first copy of every item stays."),
     ],
     "role_drift": [
-        ("paint", "Let's check this step by step. First, 18 × 25 = 450. Then we add the breaks: 450 + 30 = 480. "
-         "Therefore, the answer is 480 minutes."),
-        ("paint", "You're right, I apologize for the mistake. There are only two breaks, so the total is 450 + 20 = 470."),
-        ("roots", "You can also use the quadratic formula: x = (5 ± √(25 − 24)) / 2 = (5 ± 1) / 2, which gives 3 and 2."),
+        (
+            "paint",
+            "Let's check this step by step. First, 18 × 25 = 450. Then we add the breaks: 450 + 30 = 480. "
+            "Therefore, the answer is 480 minutes.",
+        ),
+        (
+            "paint",
+            "You're right, I apologize for the mistake. There are only two breaks, so the total is 450 + 20 = 470.",
+        ),
+        (
+            "roots",
+            "You can also use the quadratic formula: x = (5 ± √(25 − 24)) / 2 = (5 ± 1) / 2, which gives 3 and 2.",
+        ),
         ("sourdough", "I hope this helps! Let me know if you have any other questions about baking."),
         ("sourdough", "Remember, practice makes perfect. Happy baking, and feel free to ask if you need more tips!"),
-        ("python", "Here's another way to do it:\n\n```python\nseen = set()\nresult = []\nfor item in items:\n"
-         "    if item not in seen:\n        seen.add(item)\n        result.append(item)\n```"),
+        (
+            "python",
+            "Here's another way to do it:\n\n```python\nseen = set()\nresult = []\nfor item in items:\n"
+            "    if item not in seen:\n        seen.add(item)\n        result.append(item)\n```",
+        ),
         ("email", "Certainly! Here is a friendlier version:\n\nHi Mr. Okafor,\n\nHope you are doing great."),
         ("missing", "Would you like me to assume a number of muffins?"),
         ("cut", " raises its pressure and temperature, so that it gives off its heat indoors."),
         ("quiz", "Correct! Next question: what is the symbol for sodium?"),
     ],
     "new_task": [
-        ("paint", "A farmer has 24 cows and 36 sheep. He sells a third of the cows and buys 8 goats. How many animals "
-         "does he have now?"),
+        (
+            "paint",
+            "A farmer has 24 cows and 36 sheep. He sells a third of the cows and buys 8 goats. How many animals "
+            "does he have now?",
+        ),
         ("paint", "Write a poem about the sea in winter."),
         ("roots", "What is the capital of Portugal?"),
         ("sourdough", "Translate the following sentence into French: The train leaves at noon."),
@@ -105,11 +123,23 @@ TURNS: dict[str, list[tuple[str, str]]] = {
         ("quiz", "Explain the causes of the French Revolution in three paragraphs."),
     ],
     "meta_planning": [
-        ("paint", "The user would probably check the number of breaks now. I should write a short message in their voice."),
-        ("roots", "We need to generate the next user message. The assistant solved the equation, so the user might ask "
-         "about another one."),
-        ("sourdough", "Okay, so what would a real person say here? They might mention their starter. Keep it short and casual."),
-        ("python", "The user seems satisfied with the answer. The next turn should be a thank you or a question about speed."),
+        (
+            "paint",
+            "The user would probably check the number of breaks now. I should write a short message in their voice.",
+        ),
+        (
+            "roots",
+            "We need to generate the next user message. The assistant solved the equation, so the user might ask "
+            "about another one.",
+        ),
+        (
+            "sourdough",
+            "Okay, so what would a real person say here? They might mention their starter. Keep it short and casual.",
+        ),
+        (
+            "python",
+            "The user seems satisfied with the answer. The next turn should be a thank you or a question about speed.",
+        ),
     ],
     "generic_filler": [
         ("paint", "Thanks, that was very helpful!"),
@@ -119,14 +149,20 @@ TURNS: dict[str, list[tuple[str, str]]] = {
         ("email", "Sounds good, thanks!"),
     ],
     "malformed": [
-        ("paint", "The job takes 480 minutes. The job takes 480 minutes. The job takes 480 minutes. The job takes 480 "
-         "minutes. The job takes 480 minutes."),
+        (
+            "paint",
+            "The job takes 480 minutes. The job takes 480 minutes. The job takes 480 minutes. The job takes 480 "
+            "minutes. The job takes 480 minutes.",
+        ),
         ("roots", "<|im_end|>\n<|im_start|>user\n<|im_end|>"),
         ("roots", "x^2-5x+6=(((((((((((((((((((((((((((((((((("),
         ("sourdough", "</div></span><br/><p></p><|endoftext|>"),
         ("python", '{"tool_call": {"name": "run", "args": {"code": "["[["["}}}]]'),
         ("email", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
-        ("cut", "What is the heat of the heat of the heat of the heat of the heat of the heat of the heat of the heat of"),
+        (
+            "cut",
+            "What is the heat of the heat of the heat of the heat of the heat of the heat of the heat of the heat of",
+        ),
     ],
     "degenerate": [
         ("paint", ""),
@@ -135,4 +171,4 @@ TURNS: dict[str, list[tuple[str, str]]] = {
         ("python", "   \n\n  "),
         ("email", "a of"),
     ],
-}  # fmt: skip
+}

@@ -51,9 +51,7 @@ def test_loss_is_on_assistant_content_and_turn_end_alone(chat: Chat) -> None:
 
 
 def test_every_learned_token_follows_the_prompt_of_inference(chat: Chat) -> None:
-    contexts = [
-        row.input_ids[:start] for row in chat.training_rows(TALK) for start, _ in spans(row.loss_mask)
-    ]
+    contexts = [row.input_ids[:start] for row in chat.training_rows(TALK) for start, _ in spans(row.loss_mask)]
     assert contexts == [list(chat.prompt_ids(TALK[:position])) for position in (1, 3, 5)]
 
 
@@ -100,7 +98,9 @@ def test_turns_stop_at_their_end_and_at_a_new_header(chat: Chat) -> None:
     assert header.strip() in stops
 
 
-@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))), min_size=4, max_size=4))
+@given(
+    st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))), min_size=4, max_size=4)
+)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str]) -> None:
     for template in ("chatml", "qwen3_5_nothink"):

@@ -255,6 +255,17 @@ def test_dry_run_and_preview_write_nothing(tmp_path: Path, capsys: pytest.Captur
     assert not out.exists()
 
 
+@pytest.mark.parametrize("shipped", ["demo_data.yaml", "math_collab.yaml"])
+def test_shipped_recipes_pass_a_dry_run_without_the_hub(
+    shipped: str, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(ROOT / "recipes" / shipped), "--dry-run"])
+    shown = capsys.readouterr().out
+    assert "nothing was written" in shown or "the recipe is valid" in shown and "`path`" in shown
+    with pytest.raises(RecipeError, match=r"did you mean source\.path"):
+        main([str(ROOT / "recipes" / shipped), "--dry-run", "--source.pth", "x"])
+
+
 def test_control_characters_do_not_reach_the_terminal() -> None:
     assert visible("a\x1b[31mb\u202ec\nd") == "a\\u001b[31mb\\u202ec\nd"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,9 +61,7 @@ def test_a_stop_token_ends_a_row_and_is_left_out(parts: tuple[Any, Any]) -> None
     (whole,) = collect(HfEngine(model, tokenizer), [Request(PROMPTS[0], 12, ())])
     ids = _ids(model, PROMPTS[0], 12)
     first = ids.index(ids[4])
-    done = collect(
-        HfEngine(model, tokenizer), [Request(PROMPTS[0], 12, (ids[4],)), *requests()]
-    )
+    done = collect(HfEngine(model, tokenizer), [Request(PROMPTS[0], 12, (ids[4],)), *requests()])
     assert (done[0].tokens, done[0].finish) == (first, "stop")
     assert whole.text.startswith(done[0].text)
     assert [completion.tokens for completion in done[1:]] == [12] * 4, "the other rows go on after it has left"
@@ -113,5 +110,3 @@ def _ids(model: Any, prompt: tuple[int, ...], n: int) -> list[int]:
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, eos_token_id=None
         )
     return out[0, len(prompt) :].tolist()
-
-

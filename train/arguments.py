@@ -20,7 +20,13 @@ _BASES = (
     ("transformers", "training_args.py", "TrainingArguments"),
     ("trl", "trainer/base_config.py", "_BaseConfig"),
 )
-_TYPES: dict[str, Any] = {"Any": Any, "Literal": Literal}
+# transformers' own enums are given as text in a recipe.
+_ENUMS = ("IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy")
+_NAMES: dict[str, Any] = {
+    **{"str": str, "int": int, "float": float, "bool": bool, "dict": dict, "list": list},
+    **{"Any": Any, "Literal": Literal},
+    **dict.fromkeys(_ENUMS, str),
+}
 
 
 def trl_section(module: str, config: str) -> type[BaseModel]:
@@ -31,7 +37,7 @@ def trl_section(module: str, config: str) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for package, file, name in (*_BASES, ("trl", f"trainer/{module}.py", config)):
         fields |= _fields(_package_folder(package) / file, name)
-    return create_model(config, __config__=STRICT, **{name: (kind, None) for name, kind in fields.items()})
+    return create_model(config, __config__=STRICT, **{name: (kind, None) for name, kind in fields.items()})  # type: ignore[call-overload]
 
 
 def _package_folder(package: str) -> Path:
@@ -55,10 +61,8 @@ def _fields(path: Path, name: str) -> dict[str, Any]:
 
 
 def _type(annotation: str) -> Any:
-    # transformers' own enums are given as text in a recipe.
-    names = {"IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy"}
-    known = {**_TYPES, **dict.fromkeys(names, str)}
+    """The type that an annotation in the installed libraries' own source stands for."""
     try:
-        return eval(annotation, {"__builtins__": {"str": str, "int": int, "float": float, "bool": bool, "dict": dict, "list": list}}, known)  # noqa: S307 - the installed library's own annotation
+        return eval(annotation, {"__builtins__": {}}, _NAMES)
     except (NameError, TypeError):
         return Any

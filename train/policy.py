@@ -40,9 +40,7 @@ def training_arguments(recipe: SftRecipe, config_class: type) -> Any:
             _say(f"train.deepspeed {deepspeed}: {refusal}")
     if not on_gpu:
         given["use_cpu"] = True
-    return config_class(
-        **given, dataset_kwargs={"skip_prepare_dataset": True}, report_to=report_to(recipe.tracking)
-    )
+    return config_class(**given, dataset_kwargs={"skip_prepare_dataset": True}, report_to=report_to(recipe.tracking))
 
 
 def _deepspeed_refusal(on_gpu: bool) -> str | None:

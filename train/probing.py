@@ -73,7 +73,7 @@ class SharedEngine:
         first, last = len(shared) * rank // ranks, len(shared) * (rank + 1) // ranks
         try:
             own: Any = [(first + index, done) for index, done in self.engine.stream(shared[first:last])]
-        except Exception as error:  # told to every rank below, so that none waits for one that is gone
+        except Exception as error:  # noqa: BLE001 - told to every rank below, so that none waits for one that is gone
             own = [(None, f"rank {rank}: {type(error).__name__}: {error}")]
         found = gather_object(own) if ranks > 1 else own
         failed = [what for position, what in found if position is None]
@@ -98,7 +98,9 @@ class ProbeCallback(TrainerCallback):
         self.trainer, self.folder, self.chat, self.probe, self.sets = trainer, folder, chat, probe, sets
         self.run_dir = Path(trainer.args.output_dir)
         if probe.dtype != "auto" and trainer.is_deepspeed_enabled:
-            raise BadInput(f"probe.dtype: {probe.dtype}, wanted auto: DeepSpeed's live weights are measured as they are")
+            raise BadInput(
+                f"probe.dtype: {probe.dtype}, wanted auto: DeepSpeed's live weights are measured as they are"
+            )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:

