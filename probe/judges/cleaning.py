@@ -33,7 +33,9 @@ _RULING = (
     r"|classif(?:y|ied|ication)|categor\w{1,8}|respond|reply)"
 )
 _AIMED = re.compile(
-    rf"\bgenuine_follow_?up|\b{_RULING}\b[^\n]{{0,80}}?\b{_LABEL_NAMES}\b"
+    # a label by its written name; `new_task` is left out, which can be a variable in somebody's code
+    r"\bgenuine[ _-]follow[ _-]?ups?\b|\b(?:(?:user|assistant)_restatement|role_drift|meta_planning|generic_filler)\b"
+    rf"|\b{_RULING}\b[^\n]{{0,80}}?\b{_LABEL_NAMES}\b"
     rf"|\b{_LABEL_NAMES}\b[^\n]{{0,60}}?\b(?:{_JUDGES}|{_RULING})\b"
     rf"|\b{_RULING}\W{{1,3}}(?:(?:this|it|turn|message|as|is|with|being|the|a|user)\W{{1,2}}){{0,5}}"
     rf"{_OTHER_LABELS}\W{{0,4}}$"
@@ -41,10 +43,18 @@ _AIMED = re.compile(
     rf"{_JUDGES}\b"
     rf"|\b{_JUDGES}\b[^\n]{{0,40}}?\b(?:must|should|shall|will|please|needs? to|ha(?:s|ve) to)\b[^\n]{{0,40}}?"
     rf"\b{_RULING}\b"
+    rf"|^\W{{0,4}}{_JUDGES}\s{{0,2}}:|\bverdict\W{{1,3}}{_OTHER_LABELS}\b"
     rf"|\b(?:ignore|disregard|forget|override)\b[^\n]{{0,20}}?\b(?:rubric|grading|labels?|criteria)\b"
     rf"|\b(?:verdict|final label|label|classification)\s{{0,2}}[:=]\s{{0,2}}\S",
     re.IGNORECASE | re.MULTILINE,
 )
+# <verdict>genuine</verdict> and the like
+_PLANTED = re.compile(
+    rf"<{_RULING}\b[^<>\n]{{0,40}}>[^<>\n]{{0,40}}(?:{_LABEL_NAMES}|{_OTHER_LABELS})[^<>\n]{{0,40}}"
+    r"(?:</[^<>\n]{0,40}>)?",
+    re.IGNORECASE,
+)
+_FENCE = re.compile(r"```\w{0,20}")
 _PIECE = re.compile(r"\[[^\[\]\n]{0,400}\]|\([^()\n]{0,400}\)|[^\n.!?\[\]()]+[.!?]*|[\n.!?\[\]()]")
 
 
@@ -56,7 +66,7 @@ class Cleaned:
         text: what is left to judge, stripped; line breaks kept.
         markup: share of the turn's characters other than white space that were role tokens, tags or byte tokens.
         aimed: text aimed at the judge was cut out.
-        leads_on: the turn began with white space or closed something, as a continued sentence does.
+        leads_on: the turn began with white space, as a sentence does that goes on with an earlier one.
     """
 
     text: str
@@ -67,12 +77,14 @@ class Cleaned:
 
 def clean(turn: str) -> Cleaned:
     """The turn without terminal codes, markup, a leading "User:" and text aimed at the judge."""
-    visible = _TERMINAL_CODES.sub("", turn)
+    visible, planted = _PLANTED.subn(" ", _TERMINAL_CODES.sub("", turn))
     speech = _MARKUP.sub(" ", visible)
-    # Tags may hold the words that aim at the judge, so both versions are searched.
-    aimed = bool(_AIMED.search(visible) or _AIMED.search(speech))
+    pieces = _PIECE.findall(_FENCE.sub("", speech) if planted or _AIMED.search(speech) else speech)
+    kept = [piece for piece in pieces if not _AIMED.search(piece)]
+    # Tags may hold the words that aim at the judge, so the version with them is searched as well.
+    aimed = bool(planted or len(kept) < len(pieces) or _AIMED.search(visible))
     if aimed:
-        speech = _without_leftovers("".join(piece for piece in _PIECE.findall(speech) if not _AIMED.search(piece)))
+        speech = _without_leftovers("".join(kept))
         # Markup around text that is cut out goes with it, or a planted tag could turn a short turn into markup.
         visible = "\n".join(line for line in visible.split("\n") if not _AIMED.search(line))
     tagged = sum(_solid(match.group()) for match in _MARKUP.finditer(visible))
