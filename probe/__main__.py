@@ -41,21 +41,26 @@ def main(argv: Sequence[str]) -> None:
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from probe.recipe import load_recipe
-    from probe.run import load_sets
+    from probe.run import load_sets, sets_within_reach
     from probe.settings import ProbeRecipe
 
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
     probe = load_recipe(ProbeRecipe, arguments.recipe, overrides).probe
-    sets = load_sets(probe)
-
-    from probe.local import describe, measure_folder
     from probe.models import resolve
 
-    folder = resolve(arguments.model)
     if arguments.dry_run:
-        print(describe(folder, probe, sets))
+        from probe.local import describe
+
+        unchecked: list[str] = []
+        within_reach = [loaded for loaded in sets_within_reach(probe, unchecked).values() if loaded]
+        print(describe(resolve(arguments.model), probe, within_reach, unchecked))
         return
+    sets = load_sets(probe)
+
+    from probe.local import measure_folder
+
+    folder = resolve(arguments.model)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)
     print(compare.format_table([results]))
     print(f"{arguments.out / 'results.json'}")

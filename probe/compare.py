@@ -23,7 +23,7 @@ from typing import Any
 
 from probe.errors import BadInput, IncomparableRuns
 from probe.files import write_atomic, write_json
-from probe.runs import Cell, Metric, Run, differences, load_runs, remarks, runs_of
+from probe.results import Cell, Metric, Run, differences, load_runs, remarks, runs_of
 from probe.stats import NOTHING, Estimate, PairedDifference, paired_difference
 from probe.tables import terminal_table
 
@@ -70,7 +70,13 @@ class Comparison:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, the baseline first")
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="finished probe runs, the baseline first, or a training run",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the comparison is written")
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
 

@@ -6,6 +6,7 @@ given, what was wanted and what to do.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,10 @@ class RecipeError(BadInput):
 
 class DataError(BadInput):
     """A data file is missing, broken, or holds something that is no problem or conversation."""
+
+
+class SetOutOfReach(DataError):
+    """A named set is neither stored here nor to be had from the hub now."""
 
 
 class ModelError(BadInput):
@@ -55,7 +60,9 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
     try:
         main(sys.argv[1:] if argv is None else argv)
     except NextturnError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # In a launch of many processes the others' lines say who speaks; on the first they would only be noise.
+        rank = os.environ.get("RANK", "0")
+        print(f"error: {error}" if rank == "0" else f"error on process {rank}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted: the same command takes up where this one stopped", file=sys.stderr)

@@ -55,7 +55,7 @@ class _Lazy:
         return self._engine.stream(requests) if requests else iter(())
 
 
-def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]) -> str:
+def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:
     """The plan of a run: sets, completions, tokens at most, memory, and one example with its user-turn prefix."""
     chat = Chat(load_tokenizer(folder), probe.enable_thinking)
     parameters = parameter_count(folder)["total"]
@@ -77,4 +77,4 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         lines += [f"a user turn of {example.name} begins after ({probe.prefix_form} form):"]
         lines += ["  | " + line for line in chat.user_prefix_text(messages, probe.prefix_form).splitlines()]
         lines += [f"and ends at one of: {', '.join(repr(chat.tokenizer.decode([token])) for token in chat.stop_ids)}"]
-    return "\n".join([*lines, "nothing was written"])
+    return "\n".join([*lines, *(f"could not check {line}" for line in unchecked), "nothing was written"])

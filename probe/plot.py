@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe.files import write_atomic
 from probe.placing import Spot, place_names
-from probe.runs import Metric, printable
+from probe.results import Metric, printable
 from probe.stats import Estimate
 from probe.tables import sizes_of, title
 from probe.tradeoff import Panel, Point, frontier, marker_name, panel_of, path_name, paths, short_name

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from probe.judges.labels import LABELS
-from probe.runs import Cell, Followup, Metric, printable
+from probe.results import Cell, Followup, Metric, printable
 from probe.stats import Estimate, PairedDifference
 from probe.tables import blocks, followups, percent, sizes_of, title, unscored
 

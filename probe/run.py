@@ -15,7 +15,7 @@ from typing import Any
 
 from probe.chat import Chat, Message
 from probe.engines.base import Completion, Engine, Request
-from probe.errors import DataError
+from probe.errors import DataError, SetOutOfReach
 from probe.files import read_jsonl
 from probe.judges import get_judge
 from probe.measures import accuracy, clarify, followup
@@ -42,6 +42,28 @@ def load_sets(probe: ProbeSection) -> list[LoadedSet]:
     if not probe.sets:
         raise DataError("probe.sets: no set named, wanted at least one such as `gsm8k: {n: 200}`")
     return [_load_set(name, section, probe) for name, section in probe.sets.items()]
+
+
+def sets_within_reach(
+    probe: ProbeSection, unchecked: list[str], built_later: Path | None = None
+) -> dict[str, LoadedSet | None]:
+    """The sets for a dry run; None for those that cannot be had now, with the reason added to `unchecked`.
+
+    `built_later` is a folder that is still to be built: a file missing in it is no error yet.
+    """
+    found: dict[str, LoadedSet | None] = {}
+    for name, section in probe.sets.items():
+        path = Path(section.path) if section.path else None
+        if path and built_later and path.is_relative_to(built_later) and not path.exists():
+            unchecked.append(f"probe set {name}: {path} is built with the data")
+            found[name] = None
+            continue
+        try:
+            found[name] = _load_set(name, section, probe)
+        except SetOutOfReach as error:
+            unchecked.append(f"probe set {name}: {error}")
+            found[name] = None
+    return found
 
 
 def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:

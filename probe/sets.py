@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.answers import reference_answer
-from probe.errors import DataError
+from probe.errors import DataError, SetOutOfReach
 from probe.files import read_jsonl, sha256_text
 
 Message = dict[str, str]
@@ -82,7 +82,8 @@ def locate(name: str, path: Path | str | None = None) -> Path:
     """The JSONL file of a set: `path` where given, else the hub's copy, stored once in the cache folder.
 
     Raises:
-        DataError: no file there; or no path, and the hub is out of reach or does not know the set.
+        DataError: no file there, or no path and an unknown name.
+        SetOutOfReach: no path, and the hub cannot be reached or refuses.
     """
     if path is not None:
         if not Path(path).is_file():
@@ -99,21 +100,17 @@ def locate(name: str, path: Path | str | None = None) -> Path:
 
 
 def _download(name: str, stored: Path) -> Path:
-    from datasets import load_dataset
-
     from probe.files import write_jsonl
+    from probe.hub import hub_rows
 
     hub = HUB[name]
     try:
-        rows = load_dataset(hub.hub_id, hub.config, split=hub.split)
-    except (OSError, ValueError, RuntimeError) as error:
-        gated = " It is gated: accept its terms on the hub's page and set HF_TOKEN." if hub.gated else ""
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise DataError(
-            f"set {name!r}: no local path given and {hub.hub_id} cannot be fetched ({reason}).{gated} "
-            f"Give a JSONL file with its `path`."
+        write_jsonl(stored, hub_rows(hub.hub_id, hub.config, hub.split))
+    except DataError as error:
+        gated = f" {hub.hub_id} is gated: accept its terms on its page and set HF_TOKEN." if hub.gated else ""
+        raise SetOutOfReach(
+            f"set {name!r}: no local path given, and {error}.{gated} Give a JSONL file with its `path`"
         ) from None
-    write_jsonl(stored, (dict(row) for row in rows))
     return stored
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from probe.runs import Followup, Metric, printable
+from probe.results import Followup, Metric, printable
 from probe.stats import Estimate
 
 if TYPE_CHECKING:

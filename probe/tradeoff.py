@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from probe.runs import Metric, printable
+from probe.results import Metric, printable
 from probe.stats import Estimate
 
 if TYPE_CHECKING:

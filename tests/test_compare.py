@@ -18,7 +18,7 @@ from probe.files import read_json, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
 from probe.plot import draw_tradeoff
 from probe.report import markdown
-from probe.runs import Metric, load_runs
+from probe.results import Metric, load_runs
 from probe.stats import mcnemar
 from probe.tradeoff import frontier, marker_name, panel_of, paths
 

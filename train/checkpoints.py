@@ -19,16 +19,12 @@ from typing import Any
 
 from probe.errors import BadInput, DataError
 from probe.files import read_json, write_json
+from train.launch import say
 
 SCHEMA = 1
 MARKER = "complete.json"
 FINISHED = "finished.json"
 ASIDE = "set-aside-"
-
-
-def is_main_process() -> bool:
-    """True on global rank 0, read from the launcher, so that it also holds before a process group stands."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def mark_complete(folder: Path, step: int) -> None:
@@ -105,11 +101,11 @@ def choose_resume(run_dir: Path, resume: str) -> Path | None:
             whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
             instead = f"; {whole} is complete" if whole else ""
             raise BadInput(f"--resume {resume}: not a complete checkpoint ({reason}){instead}")
-        _say(f"resumes from {folder}")
+        say(f"resumes from {folder}")
         return folder
     chosen, skipped = newest_complete(run_dir)
     start = f"resumes from {chosen}" if chosen else f"starts from the beginning: no complete checkpoint in {run_dir}"
-    _say("; ".join([start, *(f"skips {path.name} ({reason})" for path, reason in skipped)]))
+    say("; ".join([start, *(f"skips {path.name} ({reason})" for path, reason in skipped)]))
     return chosen
 
 
@@ -132,7 +128,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         target = _free_name(folder.with_name(f"{ASIDE}{folder.name}"))
         folder.rename(target)
         moved.append(target)
-        _say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
+        say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
     (run_dir / FINISHED).unlink(missing_ok=True)
     return moved
 
@@ -158,7 +154,7 @@ def mark_checkpoints(trainer: Any) -> None:
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # Rotation comes before the marker: with a limit of one, a kill in between leaves nothing to resume from.
             if args.save_total_limit == 1:
-                _say("train.save_total_limit: 1 can lose a run that is killed while it saves; 2 or more cannot")
+                say("train.save_total_limit: 1 can lose a run that is killed while it saves; 2 or more cannot")
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # on_save fires on each process as soon as that one has written its own files.
@@ -184,8 +180,3 @@ def _numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
 def _free_name(path: Path) -> Path:
     names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(2, 1000))]
     return next(name for name in names if not name.exists())
-
-
-def _say(line: str) -> None:
-    if is_main_process():
-        print(line, flush=True)

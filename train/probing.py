@@ -7,7 +7,6 @@ The results lie in RUN_DIR/probe/{base,step-N}, the comparison of all of them in
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +40,9 @@ class SharedEngine:
         self._failed = False
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        if self.accelerator.num_processes == 1:  # the same batches, and so the same ties, as `probe run`
+            yield from self.engine.stream(requests)
+            return
         # Requests with one prompt stay together, so that a rank prefills a context once for all its samples.
         order = sorted(range(len(requests)), key=lambda index: requests[index].prompt_ids)
         step = _ROUND * self.accelerator.num_processes
@@ -50,17 +52,18 @@ class SharedEngine:
                 yield indices[position], completion
 
     def serve(self) -> None:
+        """Completes this rank's shares until rank 0 closes."""
         while self._round(None) is not None:
             pass
 
     def close(self) -> None:
-        if not self._failed:  # after a failure every rank has left already
+        if self.accelerator.num_processes > 1 and not self._failed:  # after a failure every rank has left already
             self._broadcast(None)
 
     def _broadcast(self, requests: list[Request] | None) -> list[Request] | None:
         from accelerate.utils import broadcast_object_list
 
-        return broadcast_object_list([requests])[0] if self.accelerator.num_processes > 1 else requests
+        return broadcast_object_list([requests])[0]
 
     def _round(self, requests: list[Request] | None) -> Any:
         """Completes one broadcast list; gives (position, completion) pairs, or None when rank 0 has closed."""
@@ -75,7 +78,7 @@ class SharedEngine:
             own: Any = [(first + index, done) for index, done in self.engine.stream(shared[first:last])]
         except Exception as error:  # noqa: BLE001 - told to every rank below, so that none waits for one that is gone
             own = [(None, f"rank {rank}: {type(error).__name__}: {error}")]
-        found = gather_object(own) if ranks > 1 else own
+        found = gather_object(own)
         failed = [what for position, what in found if position is None]
         if failed:
             self._failed = True
@@ -134,21 +137,13 @@ class ProbeCallback(TrainerCallback):
         accelerator.wait_for_everyone()
 
     def _report(self, results: dict[str, Any], out: Path) -> None:
-        probed = [folder for folder in probe_folders(self.run_dir) if (folder / "results.json").is_file()]
-        compare(probed, self.run_dir / "probe" / "comparison")
+        compare([self.run_dir], self.run_dir / "probe" / "comparison")
         log_probe(
             results,
             [row for _, row in read_jsonl(out / "samples.jsonl")],
             self.run_dir,
             plot=self.run_dir / "probe" / "comparison" / "tradeoff.png",
         )
-
-
-def probe_folders(run_dir: Path) -> list[Path]:
-    """The probe folders of a run: base, then the steps in order."""
-    steps = sorted((run_dir / "probe").glob("step-*"), key=lambda folder: int(folder.name.removeprefix("step-")))
-    base = run_dir / "probe" / "base"
-    return ([base] if base.is_dir() else []) + steps
 
 
 @contextmanager
@@ -162,12 +157,28 @@ def _live_model(trainer: Any, dtype: str) -> Iterator[Any]:
         trainer.accelerator,
         gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
     ) as model:
-        # Weights in float32 under autocast generate several times slower than a rounded copy of them.
         wanted = model.dtype if dtype == "auto" else getattr(torch, dtype)
-        measured = model if model.dtype == wanted else copy.deepcopy(model).to(wanted)
+        measured = model if model.dtype == wanted else _rounded(model, wanted)
         training = model.training
         measured.eval()
         try:
             yield measured
         finally:
             model.train(training)
+
+
+def _rounded(model: Any, dtype: Any) -> Any:
+    """A copy of the live weights in another type, for speed: float32 under autocast generates several times slower.
+
+    Built anew rather than deep-copied, because accelerate and trl replace the live model's `forward` by wrappers that
+    hold on to the live model: a deep copy would quietly run the original.
+    """
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    with init_empty_weights(include_buffers=False):
+        fresh = AutoModelForCausalLM.from_config(model.config, dtype=dtype, trust_remote_code=False)
+    weights = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
+    fresh.load_state_dict(weights, assign=True)
+    fresh.tie_weights()
+    return fresh

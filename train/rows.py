@@ -28,12 +28,8 @@ class RowCounts:
     too_long: int
 
 
-def conversations_path(section: DataSection, build_missing: bool = True) -> Path:
-    """Where the conversations lie; those of a data recipe are built first where `build_missing`.
-
-    Raises:
-        DataError: they are not there, and are not to be built.
-    """
+def conversations_path(section: DataSection) -> Path:
+    """Where the conversations lie; those of a data recipe are built first, or taken up where building stopped."""
     if section.path is not None:
         if not Path(section.path).exists():
             raise DataError(f"{section.path}: no such file or folder (data.path)")
@@ -41,15 +37,7 @@ def conversations_path(section: DataSection, build_missing: bool = True) -> Path
     from data_builders.build import build
     from data_builders.recipe import load_data_recipe
 
-    recipe = load_data_recipe(Path(section.recipe or ""))
-    out = Path(recipe.output.path)
-    if build_missing:
-        build(recipe, out)
-    elif not (out / "manifest.json").is_file():
-        raise DataError(
-            f"{out}: not built yet; `python -m data_builders {section.recipe}` builds it, training does too"
-        )
-    return out
+    return build(load_data_recipe(Path(section.recipe or "")))
 
 
 def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:

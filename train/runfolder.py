@@ -10,7 +10,8 @@ from probe.errors import SettingsChanged
 from probe.files import read_json, sha256_text, write_atomic, write_json
 from probe.recipe import recipe_dict
 from probe.store import differences
-from train.checkpoints import finish_run, finished, is_main_process
+from train.checkpoints import finish_run, finished
+from train.launch import is_main_process
 from train.recipe import SftRecipe
 from train.rows import RowCounts
 

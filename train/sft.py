@@ -46,7 +46,7 @@ def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its ty
     if begin(run_dir, recipe):
         return
 
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig
 
     from probe.chat import Chat
     from probe.models import load_tokenizer, resolve
@@ -54,7 +54,8 @@ def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its ty
     from probe.run import load_sets
     from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
     from train.guards import install_guard
-    from train.policy import load_policy, lora_config, training_arguments
+    from train.launch import launch_line, say, trainer_class, training_arguments
+    from train.policy import load_policy, lora_config
     from train.probing import ProbeCallback
     from train.rows import as_dataset, conversations_path, make_rows, read_conversations
     from train.tracking import start_tracking
@@ -71,13 +72,14 @@ def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its ty
     checkpoint = choose_resume(run_dir, resume)
 
     model = load_policy(folder, recipe.model)
-    trainer = SFTTrainer(
+    trainer = trainer_class(args)(
         model=model,
         args=args,
         train_dataset=as_dataset(rows),
         processing_class=tokenizer,
         peft_config=lora_config(recipe.model.lora, model) if recipe.model.lora else None,
     )
+    say(launch_line(trainer))
     install_guard(trainer)
     mark_checkpoints(trainer)
     if sets is not None:

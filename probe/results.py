@@ -120,6 +120,22 @@ class Run:
     values: Values | None
 
 
+def expand(folders: Sequence[Path]) -> list[Path]:
+    """The folders with a training run's folder replaced by its finished probes: base first, then by step."""
+    found: list[Path] = []
+    for folder in folders:
+        if (folder / "results.json").is_file() or not (folder / "probe").is_dir():
+            found.append(folder)
+            continue
+        steps = [step for step in (folder / "probe").glob("step-*") if step.name.removeprefix("step-").isdigit()]
+        probes = [folder / "probe" / "base", *sorted(steps, key=lambda step: int(step.name.removeprefix("step-")))]
+        finished = [probe for probe in probes if (probe / "results.json").is_file()]
+        if not finished:
+            raise BadInput(f"{folder}: a training run without a finished probe; wanted one in {folder / 'probe'}")
+        found += finished
+    return found
+
+
 def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     """The runs in the order given, each with a name of its own.
 
@@ -128,6 +144,7 @@ def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     """
     if not folders:
         raise BadInput("no run folder given, wanted one or more that `python -m probe run` made")
+    folders = expand(folders)
     for folder, count in Counter(Path(folder).resolve() for folder in folders).items():
         if count > 1:
             raise BadInput(f"{folder}: given {count} times, wanted each run once")

@@ -1,0 +1,76 @@
+"""Every shipped recipe goes through its dry run, also where the hub is out of reach, and every config is sound."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+
+
+def dry_run(recipe: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run from a copy of the recipes, so that data of an earlier demo changes nothing here."""
+    name = Path("recipes") / recipe.name
+    content = yaml.safe_load(recipe.read_text())
+    if "source" in content:
+        command = ["-m", "data_builders", str(name), "--dry-run"]
+    elif "train" in content:
+        command = [str(ROOT / "train" / "sft.py"), str(name), "--dry-run"]
+    else:
+        command = ["-m", "probe", "run", "smollm2-135m", str(name), "--dry-run"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "recipes").symlink_to(ROOT / "recipes")
+    return folder
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+def test_a_shipped_recipe_goes_through_its_dry_run(recipe: Path, elsewhere: Path) -> None:
+    done = dry_run(recipe, elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["recipes"], "a dry run writes nothing"
+    if recipe.name == "probe.yaml":
+        assert "could not check" in done.stdout
+
+
+def test_the_plan_of_the_2b_recipe_says_what_it_knows_and_what_it_could_not_check(elsewhere: Path) -> None:
+    plan = dry_run(ROOT / "recipes" / "qwen2b_sft.yaml", elsewhere).stdout
+    # 24 layers of Qwen3.5-2B's known shape; 1.88 billion parameters, of which LoRA r=32 trains 1 to 3 in 100.
+    assert "Qwen/Qwen3.5-2B: 1,88" in plan
+    assert "LoRA r=32" in plan
+    assert "GiB a GPU with 8 under ZeRO-2" in plan
+    for reason in ("could not check the model", "could not check the data", "could not check probe set gpqa_diamond"):
+        assert reason in plan
+    assert "HF_HUB_OFFLINE" in plan, "the reason is named"
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_files_leave_sizes_to_the_recipe(stage: int) -> None:
+    config = json.loads((ROOT / "recipes" / "deepspeed" / f"zero{stage}.json").read_text())
+    assert config["zero_optimization"]["stage"] == stage
+    for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+        assert config[key] == "auto"
+    if stage == 3:
+        assert config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"]
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "recipes" / "accelerate").glob("*.yaml")), ids=lambda path: path.name)
+def test_accelerate_reads_its_configs(config: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    loaded = load_config_from_file(str(config))
+    assert loaded.num_processes >= 1
+    if "zero" in config.name:
+        assert loaded.deepspeed_config["zero_stage"] == int(config.stem[-1])
