@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data_builders.folder import claim, concatenate, finish, finished
-from data_builders.problems import Problems, Source
+from data_builders.problems import Problems, Source, difficulty_of
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
 from data_builders.scripted import Conversation, converse, plan
@@ -139,8 +139,9 @@ def _evaluation(recipe: DataRecipe) -> dict[str, list[dict[str, Any]]]:
     if not wanted.accuracy_n and not wanted.clarify_n:
         return {}
     if recipe.source.kind == "starter":
-        accuracy = list(starter_problems(wanted.accuracy_n, seed, "test"))
-        clarify = list(starter_problems(wanted.clarify_n, seed, "test", start=wanted.accuracy_n))
+        hard = difficulty_of(recipe.source)
+        accuracy = list(starter_problems(wanted.accuracy_n, seed, "test", difficulty=hard))
+        clarify = list(starter_problems(wanted.clarify_n, seed, "test", start=wanted.accuracy_n, difficulty=hard))
     else:
         if wanted.path is None:
             raise RecipeError(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from data_builders.card import card
-from probe.errors import BadInput, SettingsChanged
-from probe.files import read_json, read_jsonl, sha256_file, write_atomic, write_json
-from probe.store import differences
+from probe.errors import BadInput
+from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic, write_json
+from probe.store import refuse_changes
 
 
 def finished(out: Path, settings: dict[str, Any]) -> bool:
@@ -36,28 +34,14 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
 
 
 def _refuse_changes(out: Path, settings: dict[str, Any]) -> None:
-    changed = list(differences(read_json(out / "settings.json"), settings))
-    if changed:
-        raise SettingsChanged(
-            f"{out}: built with other settings ({'; '.join(changed)}); give another --out, or delete the folder"
-        )
+    refuse_changes(out, "built", read_json(out / "settings.json"), settings)
 
 
 def concatenate(parts: Sequence[Path], target: Path) -> None:
     """Joins files into one, atomically and without holding them in memory."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with atomic(target) as file:
+        for part in parts:
+            file.write(part.read_bytes())
 
 
 def finish(out: Path, settings: dict[str, Any]) -> dict[str, Any]:

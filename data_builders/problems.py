@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_builders.derive import task_from
-from data_builders.starter import starter_problem
+from data_builders.starter import ANY, Difficulty, starter_problem
 from data_builders.tasks import Task
 from probe.errors import DataError, RecipeError
 from probe.files import sha256_file
@@ -31,7 +31,8 @@ class Source:
     kind: Kind
     path: str | None = None
     n: int | None = None  # how many problems; more than a file holds takes it again with other wording
-    levels: list[int] | None = None
+    levels: list[int] | None = None  # MATH's levels; for starter problems the numbers of steps, 1 to 3
+    largest: int | None = None  # starter only: no number above this, results included
     subjects: list[str] | None = None
 
 
@@ -50,12 +51,12 @@ class Problems:
         if source.n is not None and source.n < 1:
             raise RecipeError(f"{where}.n: given {source.n}, wanted 1 or more")
         if source.kind == "starter":
-            if source.path or source.levels or source.subjects or source.n is None:
-                raise RecipeError(
-                    f"{where}: the starter source is generated: it wants `n` and no path, levels or subjects"
-                )
-            self._n = source.n
+            if source.path or source.subjects or source.n is None:
+                raise RecipeError(f"{where}: the starter source is generated: it wants `n` and no path or subjects")
+            self._n, self.difficulty = source.n, difficulty_of(source)
             return
+        if source.largest is not None:
+            raise RecipeError(f"{where}.largest: only starter problems can be held to small numbers")
         if source.kind == "jsonl" and source.path is None:
             raise RecipeError(f"{where}.path: missing, wanted a JSONL file with question and answer")
         self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), Path(source.path) if source.path else None)
@@ -72,7 +73,7 @@ class Problems:
     def __getitem__(self, index: int) -> Task:
         """The task with this number; past the end of a file it is the same problem under another id."""
         if not self._problems:
-            return starter_problem(index, self.seed, "train")
+            return starter_problem(index, self.seed, "train", self.difficulty)
         again, place = divmod(index, len(self._problems))
         task = task_from(self._problems[place])
         return dataclasses.replace(task, id=f"{task.id}~{again}") if again else task
@@ -91,6 +92,10 @@ def out_of_reach(kind: Kind, path: str | None) -> str | None:
     except DataError as error:
         return str(error)
     return None
+
+
+def difficulty_of(source: Source) -> Difficulty:
+    return Difficulty(tuple(source.levels or ANY.levels), source.largest or ANY.largest)
 
 
 def _wanted(problem: Problem, source: Source) -> bool:

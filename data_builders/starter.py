@@ -16,13 +16,15 @@ import hashlib
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from data_builders.starter_words import CONTEXTS, GENERAL, lower_first, words_for
 from data_builders.tasks import Gap, Given, Slip, Task, WhatIf
-from data_builders.template import Template, compute, draw_values, run, solve
+from data_builders.template import MAX_RESULT, Template, compute, draw_values, run, solve
 from data_builders.templates_counts import COUNTS
 from data_builders.templates_measures import MEASURES
+from probe.errors import RecipeError
 
 Split = Literal["train", "test"]
 Layout = Literal["joined", "if", "plain", "long"]
@@ -41,17 +43,52 @@ def split_of(template: Template, values: Mapping[str, int]) -> Split:
     return "test" if int(hashlib.sha256(text.encode()).hexdigest(), 16) % TEST_SHARE == 0 else "train"
 
 
-def starter_problems(n: int, seed: int, split: Split, start: int = 0) -> Iterator[Task]:
+@dataclass(frozen=True)
+class Difficulty:
+    """How hard problems may be: their numbers of steps, and the largest number in them, results included."""
+
+    levels: tuple[int, ...] = (1, 2, 3)
+    largest: int = MAX_RESULT
+
+    def allows(self, template: Template, values: Mapping[str, int]) -> bool:
+        known = run(template, values)
+        return known is not None and max(known.values()) <= self.largest
+
+
+ANY = Difficulty()
+# Draws before a template is given up: some have no numbers as small as wanted.
+_DRAWS = 200
+
+
+def starter_problems(n: int, seed: int, split: Split, start: int = 0, difficulty: Difficulty = ANY) -> Iterator[Task]:
     """Problems `start` to `start + n` of this seed and split."""
-    return (starter_problem(index, seed, split) for index in range(start, start + n))
+    return (starter_problem(index, seed, split, difficulty) for index in range(start, start + n))
 
 
-def starter_problem(index: int, seed: int, split: Split) -> Task:
+def _draw(rng: random.Random, split: Split, difficulty: Difficulty) -> tuple[Template, dict[str, int]]:
+    """A template and its numbers, from the split and as hard as wanted.
+
+    Raises:
+        RecipeError: no template has such problems.
+    """
+    all_templates = _TRAIN if split == "train" else TEMPLATES
+    templates = [template for template in all_templates if len(template.operations) in difficulty.levels]
+    while templates:
+        template = rng.choice(templates)
+        for _ in range(_DRAWS):
+            values = draw_values(template, rng)
+            if split_of(template, values) == split and difficulty.allows(template, values):
+                return template, values
+        templates.remove(template)
+    raise RecipeError(
+        f"source: no starter problem has {' or '.join(map(str, difficulty.levels))} steps and no number over "
+        f"{difficulty.largest}; levels go from 1 to 3, and largest wants 30 or more"
+    )
+
+
+def starter_problem(index: int, seed: int, split: Split, difficulty: Difficulty = ANY) -> Task:
     rng = random.Random(f"starter:{seed}:{split}:{index}")
-    template = rng.choice(_TRAIN if split == "train" else TEMPLATES)
-    values = draw_values(template, rng)
-    while split_of(template, values) != split:
-        values = draw_values(template, rng)
+    template, values = _draw(rng, split, difficulty)
     words = words_for(template, rng)
     wording = _Wording(template, words, values, rng)
     steps = solve(template, values, words)

@@ -18,8 +18,11 @@ Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{$]+)")
 _HASHED = re.compile(r"####\s*([^\n]+)")
-_STATED = re.compile(r"answer\s*(?:is|:|=)\s*:?\s*\**\s*\$?(-?[\d][\d,]*(?:\.\d+)?(?:/\d+)?)", re.IGNORECASE)
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+_DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
+_NUMBER = re.compile(_DIGITS)
+# A number that goes on as a calculation ("Answer: 4 * 6 = 24") is not the answer yet.
+_GOES_ON = r"(?!\s*(?:[+*/=^×÷]|[-x]\s*\d|\\(?:times|cdot|div)))"
+_STATED = re.compile(rf"answer\s*(?:is|:|=)\s*:?\s*\**\s*\$?((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
 _PARSE_SECONDS = 5
 
@@ -56,7 +59,7 @@ def lenient_answer(text: str) -> str | None:
     while parts and parts[-1].endswith("?"):
         parts.pop()
     numbers = _NUMBER.findall(" ".join(parts))
-    return numbers[-1].rstrip(",") if numbers else None
+    return numbers[-1] if numbers else None
 
 
 def reference_answer(text: str) -> str | None:
@@ -108,7 +111,8 @@ def _normal(answer: str) -> str:
 
 
 def _as_number(answer: str) -> Fraction | None:
-    match = re.fullmatch(r"(-?[\d.]+(?:/\d+)?)\s*(?:%|\\text\{[^}]*\}|[A-Za-z ]*)", answer)
+    # A unit is a word set apart: in "3x" and "2i" the letter is part of the answer.
+    match = re.fullmatch(r"(-?[\d.]+(?:/\d+)?)(?:\s*%|\s*\\text\{[^}]*\}|\s+[A-Za-z ]{2,})?", answer)
     try:
         return Fraction(match.group(1)) if match else None
     except (ValueError, ZeroDivisionError):

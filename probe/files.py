@@ -11,20 +11,24 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from probe.errors import DataError
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Writes beside `path`, syncs, then renames: a reader sees the old file or the new one, never a part."""
+@contextmanager
+def atomic(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write beside `path` that is synced and renamed to it at the end, or removed after an error.
+
+    A reader sees the old file or the new one, never a part.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -32,6 +36,11 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    with atomic(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def json_line(row: Any) -> str:
@@ -44,7 +53,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
-    write_atomic(path, "".join(json_line(row) for row in rows))
+    with atomic(path) as file:
+        for row in rows:
+            file.write(json_line(row).encode())
 
 
 def read_json(path: Path) -> Any:
@@ -52,7 +63,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error})") from None
 
 
@@ -66,7 +77,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 continue
             try:
                 row = json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}:{number}: not JSON ({error})") from None
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{number}: {type(row).__name__}, wanted a JSON object")

@@ -86,7 +86,8 @@ def load_recipe(cls: type[R], path: Path | str, overrides: Sequence[str] = ()) -
         # As JSON, where strict mode still takes a mapping for a section and a list for a tuple.
         return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        raise RecipeError(f"{path}: {_first_problem(cls, data, error)}") from None
+        problem = " ".join(_first_problem(cls, data, error).split())  # a key may hold line ends
+        raise RecipeError(f"{path}: {problem}") from None
 
 
 def recipe_dict(recipe: Any) -> dict[str, Any]:
@@ -117,6 +118,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: no such recipe") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: cannot be read ({error})") from None
+    except ValueError as error:  # a date such as 2020-13-45
+        raise RecipeError(f"{path}: a value that YAML cannot read ({error})") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -146,7 +149,7 @@ def _parse_overrides(cls: type, arguments: Sequence[str]) -> Iterator[tuple[str,
             raise RecipeError(f"--{key}: unknown option{_nearest(cls, key)}")
         try:
             yield key, yaml.load(text, Loader=_Loader)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             yield key, text
 
 

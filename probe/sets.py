@@ -125,8 +125,8 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
     for number, row in read_jsonl(path):
         where = f"{path}:{number}"
         question = _text(row, ("question", "problem", "prompt"), where)
-        solution = str(row.get("solution") or row.get("answer") or "")
-        answer = reference_answer(str(row.get("answer") or "")) or reference_answer(solution)
+        solution = _given(row, "solution") or _given(row, "answer")
+        answer = _final_answer(row)
         if answer is None and "\\boxed{}" in solution:
             answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
         if answer is None:
@@ -184,16 +184,17 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
     turns = messages[1:] if isinstance(messages[0], dict) and messages[0].get("role") == "system" else messages
     if not turns:
         raise DataError(f"{where}: a conversation with a system message alone")
-    for position, message in enumerate(turns):
-        wanted = ("user", "assistant")[position % 2]
+    for number, message in enumerate(messages, start=1):
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            raise DataError(f"{where}: message {position + 1} is no {{role, content}} with text")
+            raise DataError(f"{where}: message {number} is no {{role, content}} with text")
+    for position, message in enumerate(turns):
+        number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
         if message.get("role") != wanted:
             raise DataError(
-                f"{where}: roles do not alternate, message {position + 1} is {message.get('role')!r}, wanted {wanted!r}"
+                f"{where}: roles do not alternate, message {number} is {message.get('role')!r}, wanted {wanted!r}"
             )
         if not message["content"].strip():
-            raise DataError(f"{where}: message {position + 1} ({wanted}) is empty")
+            raise DataError(f"{where}: message {number} ({wanted}) is empty")
     return tuple({"role": message["role"], "content": message["content"]} for message in messages)
 
 
@@ -201,17 +202,17 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
     identity = str(next((row[key] for key in ("id", "question_id", "prompt_id", "key") if key in row), number))
     conversation = row.get("messages", row["prompt"] if isinstance(row.get("prompt"), list) else None)
     if conversation is not None:
-        if all(isinstance(turn, str) for turn in conversation) and conversation:
-            return Item(identity, (_user(conversation[0]),))
+        if isinstance(conversation, list) and conversation and all(isinstance(turn, str) for turn in conversation):
+            conversation = [_user(conversation[0])]
         messages = check_messages(conversation, where)
         if messages[-1]["role"] != "user":
             raise DataError(f"{where}: the conversation ends with the assistant, wanted a user message last")
-        return Item(identity, messages, reference_answer(str(row.get("answer") or "")))
+        return Item(identity, messages, reference_answer(_given(row, "answer")))
     if isinstance(row.get("turns"), list) and row["turns"]:
-        return Item(identity, (_user(str(row["turns"][0])),))
+        return Item(identity, check_messages([_user(str(row["turns"][0]))], where))
     question = _text(row, ("question", "problem", "prompt", "Question"), where)
-    answer = reference_answer(str(row.get("answer") or "")) or reference_answer(str(row.get("solution") or ""))
-    if answer is None and (row.get("answer") or row.get("solution") or "question" in row or "problem" in row):
+    answer = _final_answer(row)
+    if answer is None and (_given(row, "answer") or _given(row, "solution") or "question" in row or "problem" in row):
         raise DataError(
             f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
         )
@@ -220,6 +221,15 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
 
 def _user(content: str) -> Message:
     return {"role": "user", "content": content}
+
+
+def _given(row: dict[str, Any], key: str) -> str:
+    """A field as text; a number too, 0 among them."""
+    return "" if row.get(key) is None else str(row[key])
+
+
+def _final_answer(row: dict[str, Any]) -> str | None:
+    return reference_answer(_given(row, "answer")) or reference_answer(_given(row, "solution"))
 
 
 def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:

@@ -44,7 +44,8 @@ class RunStore:
         self.settings = settings
         manifest = {"schema": SCHEMA, "model": asdict(model), "settings": settings}
         if (folder / "manifest.json").is_file():
-            _refuse_changes(folder, read_json(folder / "manifest.json"), manifest)
+            before = read_json(folder / "manifest.json")
+            refuse_changes(folder, "this probe was begun", before, {**manifest, "versions": before.get("versions")})
         else:
             write_json(folder / "manifest.json", {**manifest, "versions": _versions()})
 
@@ -106,12 +107,15 @@ class StoredEngine:
         return sha256_text(self._identity + json_line({**asdict(request), "seed": seed}))
 
 
-def _refuse_changes(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    changed = list(differences(before, {**now, "versions": before.get("versions")}))
+def refuse_changes(
+    folder: Path, made: str, before: dict[str, Any], now: dict[str, Any], free: tuple[str, ...] = ()
+) -> None:
+    """Raises SettingsChanged where `now` differs from `before` in a key that does not start with one of `free`."""
+    changed = [line for line in differences(before, now) if not line.startswith(free)]
     if changed:
         raise SettingsChanged(
-            f"{folder}: this probe was begun with other settings ({'; '.join(changed)}); "
-            f"go on with those, give another --out, or delete the folder"
+            f"{folder}: {made} with other settings ({'; '.join(changed)}); "
+            "go on with those, choose another folder, or delete this one"
         )
 
 

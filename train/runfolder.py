@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from probe.errors import SettingsChanged
 from probe.files import read_json, sha256_text, write_atomic, write_json
 from probe.recipe import recipe_dict
-from probe.store import differences
+from probe.store import refuse_changes
 from train.checkpoints import finish_run, finished
 from train.launch import is_main_process
 from train.recipe import SftRecipe
@@ -28,12 +27,7 @@ def begin(run_dir: Path, recipe: SftRecipe) -> bool:
     now = recipe_dict(recipe)
     path = run_dir / "recipe.json"
     if path.is_file():
-        changed = [line for line in differences(read_json(path), now) if not line.startswith(_FREE)]
-        if changed:
-            raise SettingsChanged(
-                f"{run_dir}: this run was begun with another recipe ({'; '.join(changed)}); "
-                f"go on with that one, give another --train.output_dir, or delete the folder"
-            )
+        refuse_changes(run_dir, "this run was begun", read_json(path), now, _FREE)
     elif is_main_process():
         write_json(path, now)
     done = finished(run_dir)
@@ -55,7 +49,8 @@ def conclude(run_dir: Path, trainer: Any, recipe: SftRecipe, counts: RowCounts) 
 
 def _card(run_dir: Path, recipe: SftRecipe, counts: RowCounts, step: int) -> str:
     comparison = run_dir / "probe" / "comparison" / "comparison.md"
-    table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "Not probed during training.\n"
+    table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
+    table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
     trained = "LoRA" if recipe.model.lora else "all weights"
     return f"""# {run_dir.name}
 
@@ -64,7 +59,7 @@ def _card(run_dir: Path, recipe: SftRecipe, counts: RowCounts, step: int) -> str
 ({recipe.data.loss_on} turns), {counts.too_long} rows left out as too long.
 Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
-{table}
+#{table}
 ## Recipe
 
 ```json

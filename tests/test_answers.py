@@ -1,0 +1,252 @@
+"""The answer in a reply: what counts as marked, as stated, as asked back, and when two answers are the same."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.answers import asks, boxed, lenient_answer, outcome, reference_answer, same_answer, strict_answer
+
+CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
+# A base model: answers, then goes on to write the problem again and a question of its own before the final number.
+RESTATED = (
+    "Each crate holds 6 jars, so 4 crates hold 24 jars.\n"
+    "Question: If each crate holds 6 jars, how many jars do 4 crates hold?\n"
+    "Answer: 4 * 6 = 24 jars"
+)
+
+MARKED = [
+    (r"So the area is $\boxed{42}$ square metres.", "42"),
+    (r"\boxed{\frac{3}{4}}", r"\frac{3}{4}"),
+    (r"\boxed{\text{between } \sqrt{2} \text{ and } \frac{1}{\sqrt{3}}}", r"\text{between } \sqrt{2} \text{ and } \frac{1}{\sqrt{3}}"),
+    (r"First \boxed{3}, corrected: \boxed{5}.", "5"),
+    (r"\boxed{ 7 }", "7"),
+    (r"$\boxed 9$", "9"),
+    (r"We get \fbox{12}", "12"),
+    ("12 + 30 = 42\n#### 42", "42"),
+    ("#### 1,250", "1,250"),
+    ("#### $1,250.50\nDone.", "$1,250.50"),
+    ("####-3", "-3"),
+    ("#### 4\nNo, once more.\n#### 6", "6"),
+    (r"\boxed{3} is wrong." + "\n#### 4", "4"),
+    ("#### 4\n" + r"That is, $\boxed{8}$", "8"),
+    (r"\boxed{11} or, if cut, \boxed{12", "11"),
+]  # fmt: skip
+UNMARKED = [
+    ("The answer is 12.", "12"),
+    ("The answer is 1,200 dollars.", "1,200"),
+    ("The answer is 72, because 70 + 2 = 72.", "72"),
+    ("The final answer is: **15**", "15"),
+    ("Answer: $3.50", "3.50"),
+    ("the answer is -4 and not 7", "-4"),
+    ("The answer is 3/4, which is below 1.", "3/4"),
+    ("The answer is 5. No: the answer is 6, since 2 * 3 = 6.", "6"),
+    ("6 + 7 = 13, so they have 13 apples left", "13"),
+    ("They have 13 apples, and 2 of them are green.", "2"),
+    ("That makes 13.\nShall I show the 2 steps again?", "13"),
+    ('That makes 13. "Shall I show the 2 steps?" Or the other 3?', "13"),
+    ("It costs $1,000,000", "1,000,000"),
+    ("It falls to -7", "-7"),
+    (RESTATED, "24"),
+    (r"Answer: $4 \times 6 = 24$", "24"),
+    ("The answer is 9 - 2 = 7.", "7"),
+    ("The answer is 5 - nothing is left over from 9.", "5"),
+    ("I cannot say.", None),
+    ("How many of the 5 apples are red?", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), MARKED)
+def test_a_marked_answer_is_read_by_both_readings(text: str, answer: str) -> None:
+    assert strict_answer(text) == answer
+    assert lenient_answer(text) == answer
+
+
+@pytest.mark.parametrize(("text", "answer"), UNMARKED)
+def test_an_unmarked_answer_is_read_leniently_alone(text: str, answer: str | None) -> None:
+    assert strict_answer(text) is None
+    assert lenient_answer(text) == answer
+
+
+@pytest.mark.parametrize("text", [r"\boxed{}", "####", "#### \n", r"\boxed{", r"\boxed", "## 5 ##", "boxed{5}"])
+def test_an_empty_or_broken_mark_is_no_answer(text: str) -> None:
+    assert strict_answer(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("18", "18"),
+        (" 3.5 apples\n", "3.5 apples"),
+        ("2 + 3 = 5\n#### 5", "5"),
+        (r"Thus $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+        ("a long explanation without any mark, " * 4, None),
+        ("two\nlines", None),
+        ("  ", None),
+    ],
+)
+def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) -> None:
+    assert reference_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "truncated", "kind"),
+    [
+        (r"\boxed{4}", False, "answered"),
+        ("#### 4", True, "answered"),
+        (r"It is \boxed{4}. Does that help?", False, "answered"),
+        ("They have 13 apples.", False, "answered"),
+        ("They have 13 apples. Shall I go on?", False, "asked"),
+        ("How many marbles did Ruth start with?", False, "asked"),
+        ("How many marbles did Ruth start with?", True, "truncated"),
+        (CLARIFYING, False, "asked"),
+        ("Could you tell me the price? (In dollars, please.)", False, "asked"),
+        ("**What is the price?**", False, "asked"),
+        ("So what do we do? We add 3 and 4. That gives 7. Then we are done.", False, "answered"),
+        (RESTATED + ". Every crate is full. Nothing is left over.", False, "answered"),
+        ("First we add 3 and 4, which gives", True, "truncated"),
+        ("I am sorry, I do not know.", False, "no_answer"),
+        ("", False, "no_answer"),
+        ("", True, "truncated"),
+    ],
+)
+def test_the_class_of_a_reply(text: str, truncated: bool, kind: str) -> None:
+    assert outcome(text, truncated) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "asking"),
+    [
+        (CLARIFYING, True),
+        ("What is the price?", True),
+        ("What is the price? Then I can start. It will be quick. I promise.", False),
+        (r"\boxed{4} Is that right?", False),
+        ("The price is 4.", False),
+        ("", False),
+    ],
+)
+def test_asking_is_a_question_near_the_end_and_no_marked_answer(text: str, asking: bool) -> None:
+    assert asks(text) is asking
+
+
+SAME = [
+    ("72", "72"),
+    ("72.", "72"),
+    ("1,200", "1200"),
+    ("$1,200.00", "1200"),
+    (r"\$15", "15"),
+    ("3.50", "3.5"),
+    ("0.75", "3/4"),
+    ("-0", "0"),
+    ("50%", "50"),
+    (r"50\%", "50%"),
+    ("12 apples", "12"),
+    ("12 cm", "12"),
+    ("12cm", "12"),
+    (r"12\text{ cm}", "12"),
+    (r"12\text{ cm}", "12 cm"),
+    (r"\frac{1}{2}", r"\dfrac{1}{2}"),
+    (r"\frac12", r"\frac{1}{2}"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"-\frac{3}{4}", "-0.75"),
+    (r"$\frac{2}{4}$", r"\tfrac{1}{2}"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    (r"10^\circ", "10"),
+    ("(1,2)", "(1, 2)"),
+    ("x^2+2x+1", "(x+1)^2"),
+    ("3x", "x*3"),
+]
+DIFFERENT = [
+    ("72", "73"),
+    ("7.2", "72"),
+    ("1,2", "12"),
+    ("-5", "5"),
+    ("3x", "3"),
+    ("3", "3x"),
+    ("3x", "3y"),
+    ("2i", "2"),
+    ("3xy", "3"),
+    ("1/0", "0"),
+    ("(1,2)", "(2,1)"),
+    (r"\frac{1}{3}", "0.33"),
+    ("", "5"),
+    ("...", "5"),
+    ("{", "5"),
+    (r"\frac{", "1"),
+    ("no idea", "5"),
+]
+
+
+@pytest.mark.parametrize(("given", "reference"), SAME)
+def test_equal_answers_written_differently_are_the_same(given: str, reference: str) -> None:
+    assert same_answer(given, reference)
+    assert same_answer(reference, given)
+
+
+@pytest.mark.parametrize(("given", "reference"), DIFFERENT)
+def test_other_answers_are_not_the_same(given: str, reference: str) -> None:
+    assert not same_answer(given, reference)
+
+
+def test_no_answer_is_never_right() -> None:
+    assert not same_answer(None, "5")
+    assert not same_answer(None, "")
+
+
+def test_answers_are_compared_in_other_threads_too() -> None:
+    """math-verify's time limit is a signal, which only the main thread may set."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+PLAIN = st.text(alphabet="abcxyz0123456789+-*/=.,()[]^_ \n", max_size=12)
+BALANCED = st.recursive(
+    PLAIN,
+    lambda inner: st.tuples(inner, inner, PLAIN).map(lambda parts: f"{parts[0]}{{{parts[1]}}}{parts[2]}"),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=20), BALANCED, st.text(alphabet="abc 123.?!}{\n", max_size=20))
+def test_whatever_is_balanced_comes_out_of_its_box(before: str, inside: str, after: str) -> None:
+    found = boxed(f"{before}\\boxed{{{inside}}}{after}")
+    assert found is not None
+    assert found[1] == inside.strip()
+
+
+REPLIES = st.lists(
+    st.sampled_from(["\\boxed{", "}", "{", "#### ", "The answer is ", "7", "1,200", "?", ". ", "\n", "apples ", "$", "-", "/"])
+    | st.text(max_size=5),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(REPLIES, st.booleans())
+def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -> None:
+    strict, lenient = strict_answer(reply), lenient_answer(reply)
+    kind = outcome(reply, truncated)
+    if strict is not None:
+        assert strict
+        assert lenient == strict
+        assert kind == "answered"
+        assert not asks(reply)
+    if kind == "asked":
+        assert "?" in reply
+    if kind in ("answered", "no_answer"):
+        assert (kind == "answered") == (lenient is not None)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{}.", "${}", "{:,}", "{}.0", " {} ", "{} dollars"]))
+def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) -> None:
+    assert same_answer(form.format(number), str(number))
+    assert not same_answer(form.format(number), str(number + 1))

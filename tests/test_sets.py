@@ -1,0 +1,258 @@
+"""Question sets: every row form, the choice by seed, and a line that names file and line for what is no question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.errors import DataError, SetOutOfReach
+from probe.files import read_jsonl, write_jsonl
+from probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, read_problems, sets_hash
+
+DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+TALK = [user("Hi."), assistant("Hello."), user("What is 2 + 3?")]
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Callable[..., list[Item]]:
+    def read(*rows: Any, instruction: str = "") -> list[Item]:
+        write_jsonl(tmp_path / "set.jsonl", rows)
+        return read_items(tmp_path / "set.jsonl", instruction)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"question": "Q?", "answer": "2 + 3 = 5\n#### 5"}, Item("1", (user("Q?"),), "5")),
+        ({"question": "Q?", "answer": "1/2"}, Item("1", (user("Q?"),), "1/2")),
+        ({"question": "Q?", "answer": 5}, Item("1", (user("Q?"),), "5")),
+        ({"question": "Q?", "answer": 0}, Item("1", (user("Q?"),), "0")),
+        ({"problem": "P", "solution": r"So \boxed{\frac{1}{2}}."}, Item("1", (user("P"),), r"\frac{1}{2}")),
+        ({"problem": "P", "answer": "7", "solution": "long"}, Item("1", (user("P"),), "7")),
+        ({"prompt": "Write a poem."}, Item("1", (user("Write a poem."),), None)),
+        ({"Question": "Which one?"}, Item("1", (user("Which one?"),), None)),
+        ({"messages": TALK}, Item("1", tuple(TALK), None)),
+        ({"messages": [SYSTEM, user("Q?")], "answer": "#### 4"}, Item("1", (SYSTEM, user("Q?")), "4")),
+        ({"messages": [{**user("Q?"), "name": "Ann"}]}, Item("1", (user("Q?"),), None)),
+        ({"prompt": TALK}, Item("1", tuple(TALK), None)),
+        ({"turns": ["First.", "Second."]}, Item("1", (user("First."),), None)),
+        ({"prompt": ["First.", "Second."]}, Item("1", (user("First."),), None)),
+        ({"id": "x7", "prompt": "P"}, Item("x7", (user("P"),), None)),
+        ({"question_id": 81, "turns": ["First."]}, Item("81", (user("First."),), None)),
+        ({"prompt_id": "p", "prompt": "P"}, Item("p", (user("P"),), None)),
+        ({"key": "3", "prompt": "P"}, Item("3", (user("P"),), None)),
+        ({"id": "first", "key": "second", "prompt": "P"}, Item("first", (user("P"),), None)),
+    ],
+)
+def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Item) -> None:
+    assert items(row) == [expected]
+
+
+def test_rows_without_an_id_are_called_by_their_line(items: Any) -> None:
+    assert [item.id for item in items({"prompt": "a"}, {"prompt": "b", "id": "x"}, {"prompt": "c"})] == ["1", "x", "3"]
+
+
+def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items: Any) -> None:
+    (item,) = items({"messages": TALK}, instruction="Answer after ####.")
+    assert item.messages == (*TALK[:-1], user("What is 2 + 3?\n\nAnswer after ####."))
+
+
+BAD_ROWS = [
+    ({"messages": []}, "an empty conversation"),
+    ({"prompt": []}, "an empty conversation"),
+    ({"messages": "Hello"}, "an empty conversation|wanted a list"),
+    ({"messages": 5}, "an empty conversation|wanted a list"),
+    ({"messages": [SYSTEM]}, "a system message alone"),
+    ({"messages": [user("a"), user("b")]}, "roles do not alternate, message 2 is 'user', wanted 'assistant'"),
+    ({"messages": [assistant("a"), user("b")]}, "roles do not alternate, message 1 is 'assistant', wanted 'user'"),
+    ({"messages": [SYSTEM, user("a"), user("b")]}, "roles do not alternate, message 3 is 'user'"),
+    ({"messages": [user("a"), SYSTEM, user("b")]}, "roles do not alternate, message 2 is 'system'"),
+    ({"messages": [user("a"), assistant("b")]}, "ends with the assistant, wanted a user message last"),
+    ({"messages": [user("a"), assistant(" \n"), user("b")]}, r"message 2 \(assistant\) is empty"),
+    ({"messages": [user("")]}, r"message 1 \(user\) is empty"),
+    ({"messages": [{"role": "user"}]}, "message 1 is no {role, content}"),
+    ({"messages": [{"role": "system"}, user("a")]}, "message 1 is no {role, content}"),
+    ({"messages": [{"role": "user", "content": ["a"]}]}, "message 1 is no {role, content}"),
+    ({"messages": ["a", user("b")]}, "message 1 is no {role, content}"),
+    ({"turns": [""]}, "empty"),
+    ({"turns": []}, "no `question`"),
+    ({"prompt": [" "]}, "empty"),
+    ({"question": "", "answer": "5"}, "no `question` or"),
+    ({"answer": "5"}, r"no `question` or .* \(has answer\)"),
+    ({}, "has nothing"),
+    ({"question": "Q?"}, "no final answer"),
+    ({"question": "Q?", "answer": ""}, "no final answer"),
+    ({"question": "Q?", "answer": None}, "no final answer"),
+    ({"problem": "P", "solution": "a long way\nwithout an end"}, "no final answer"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
+def test_a_row_that_is_no_question_is_named_by_file_and_line(
+    tmp_path: Path, items: Any, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        items({"prompt": "fine"}, row)
+    assert str(caught.value).startswith(f"{tmp_path / 'set.jsonl'}:2: ")
+
+
+def test_an_id_that_stands_twice_is_refused(items: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the id 'x' stands twice"):
+        items({"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"})
+    with pytest.raises(DataError, match="the id '2' stands twice"):
+        items({"id": 2, "prompt": "a"}, {"prompt": "b"})
+
+
+@pytest.mark.parametrize("read", [read_items, read_pairs])
+def test_a_broken_line_and_an_empty_file_are_refused(tmp_path: Path, read: Any) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"prompt": "a", "complete": "a", "underspecified": "b"}\n{"prompt": "b\n')
+    with pytest.raises(DataError, match=r"set\.jsonl:2: not JSON"):
+        read(path)
+    path.write_text("\n\n")
+    with pytest.raises(DataError, match=r"set\.jsonl: no rows"):
+        read(path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"set\.jsonl: no such file"):
+        read(path)
+
+
+def test_pairs_are_read_with_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    write_jsonl(path, [{"complete": "A", "underspecified": "a", "missing": "price"}, {"id": "p", "complete": "B", "underspecified": "b"}])  # fmt: skip
+    assert read_pairs(path) == [Pair("1", "A", "a", "price"), Pair("p", "B", "b", "")]
+    for half in ({"complete": "A"}, {"underspecified": "a"}, {"complete": "A", "underspecified": " "}):
+        write_jsonl(path, [half])
+        with pytest.raises(DataError, match=r"pairs\.jsonl:1: no `(complete|underspecified)` with text"):
+            read_pairs(path)
+
+
+def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    rows = [
+        {"problem": "P", "solution": r"Then \boxed{4}.", "level": "Level 5", "type": "Algebra"},
+        {"question": "Q", "answer": "He has 2*3=<<2*3=6>>6.\n#### 6"},
+        {"id": "z", "question": "Q", "answer": 0},
+    ]
+    write_jsonl(path, rows)
+    first, second, third = read_problems(path, "own")
+    assert (first.id, first.answer, first.level, first.subject, first.source) == ("own-1", "4", 5, "Algebra", "own")
+    assert (second.id, second.answer, second.solution, second.level) == ("own-2", "6", "He has 2*3=6.", None)
+    assert (third.id, third.answer) == ("z", "0")
+    assert [problem.source for problem in read_problems(path)] == ["train"] * 3
+
+
+@pytest.mark.parametrize(
+    "row", [{"question": "Q"}, {"problem": "P", "solution": "no\nend"}, {"question": "Q", "answer": ""}]
+)
+def test_a_problem_without_an_answer_is_named_by_file_and_line(tmp_path: Path, row: dict[str, Any]) -> None:
+    write_jsonl(tmp_path / "p.jsonl", [{"question": "Q", "answer": "1"}, row])
+    with pytest.raises(DataError, match=r"p\.jsonl:2: no answer, wanted `answer`"):
+        list(read_problems(tmp_path / "p.jsonl"))
+
+
+@given(st.integers(0, 40), st.none() | st.integers(0, 50), st.integers(0, 5))
+def test_a_choice_keeps_the_order_and_depends_on_the_seed_alone(size: int, n: int | None, seed: int) -> None:
+    items = list(range(size))
+    chosen = choose(items, n, seed)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == (size if n is None else min(n, size))
+    assert chosen == choose(items, n, seed)
+
+
+def test_another_seed_chooses_others() -> None:
+    assert len({tuple(choose(range(1000), 10, seed)) for seed in range(5)}) == 5
+
+
+def test_the_hash_tells_what_was_asked_apart() -> None:
+    item = Item("1", (user("Q?"),), "5")
+    others = [Item("2", (user("Q?"),), "5"), Item("1", (user("R?"),), "5"), Item("1", (user("Q?"),), None)]
+    assert sets_hash([item]) == sets_hash([Item("1", (user("Q?"),), "5")])
+    assert len({sets_hash(asked) for asked in ([item], *([other] for other in others), [item, others[0]], [])}) == 6
+
+
+def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("")
+    assert locate("gsm8k", str(tmp_path / "x.jsonl")) == tmp_path / "x.jsonl"
+    with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file \(set 'gsm8k'\)") as caught:
+        locate("gsm8k", tmp_path / "nowhere.jsonl")
+    assert not isinstance(caught.value, SetOutOfReach), "a wrong path is wrong, however the hub is"
+    with pytest.raises(DataError, match="no such file"):
+        locate("gsm8k", tmp_path)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(DataError, match="set 'gsm9k': unknown name, and no path given; known: gsm8k, "):
+        locate("gsm9k")
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_set_that_is_out_of_reach_gives_one_line_with_the_way_out(own_cache: Path, name: str) -> None:
+    with pytest.raises(SetOutOfReach) as caught:
+        locate(name)
+    message = str(caught.value)
+    assert f"set {name!r}" in message
+    assert "HF_HUB_OFFLINE is set" in message
+    assert "`path`" in message
+    assert ("HF_TOKEN" in message) == HUB[name].gated
+    assert len(message.splitlines()) == 1
+    assert not list(own_cache.rglob("*.jsonl")), "nothing half-written is left to be taken for the set"
+
+
+def test_a_set_that_was_stored_once_is_taken_from_the_cache(own_cache: Path) -> None:
+    write_jsonl(own_cache / "sets" / "gsm8k.jsonl", [{"question": "Q?", "answer": "#### 5"}])
+    assert read_items(locate("gsm8k"))[0].answer == "5"
+
+
+REAL = {
+    "gsm8k/test.jsonl": (1319, True),
+    "math/math500_test.jsonl": (500, True),
+    "mt_bench/mt_bench_questions.jsonl": (80, False),
+    "ifbench/IFBench_test.jsonl": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_real_sets_are_read_whole(name: str) -> None:
+    path = DATA / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    n, answered = REAL[name]
+    read = read_items(path)
+    assert len(read) == (n or sum(1 for _ in read_jsonl(path)))
+    assert all((item.answer is not None) == answered for item in read)
+    assert len({item.id for item in read}) == len(read)
+    if answered:
+        assert [problem.answer for problem in read_problems(path)] == [item.answer for item in read]
+
+
+@pytest.mark.parametrize("name", ["math/train.jsonl", "math/test.jsonl", "gsm8k/train.jsonl"])
+def test_every_real_problem_has_an_answer_and_a_solution(name: str) -> None:
+    path = DATA / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    problems = list(read_problems(path))
+    assert len(problems) > 4000
+    assert sum(not problem.answer for problem in problems) <= 2, "two rows of MATH have an empty box"
+    assert all(problem.solution and "<<" not in problem.solution for problem in problems)
+    if "math" in name:
+        assert all(problem.subject for problem in problems)
+        assert {problem.level for problem in problems} <= {1, 2, 3, 4, 5, None}
