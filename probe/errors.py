@@ -67,4 +67,7 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
     except KeyboardInterrupt:
         print("interrupted: the same command takes up where this one stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,10 +18,11 @@ from typing import Any
 import pytest
 
 from data_builders.__main__ import main, visible
-from data_builders.build import build
+from data_builders.build import Build, build
 from data_builders.quality import Gate, Quality
 from data_builders.recipe import DataRecipe, load_data_recipe
 from data_builders.scripted import Conversation
+from data_builders.starter import Difficulty, starter_problems
 from data_builders.views import load_sft_rows
 from probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from probe.files import read_jsonl, write_jsonl
@@ -28,6 +30,8 @@ from probe.files import read_jsonl, write_jsonl
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 DEMO = ROOT / "recipes" / "demo_data.yaml"
+# The demo holds its generated problems to small numbers, which a file cannot be.
+ANY_SIZE = ["--source.levels", "null", "--source.largest", "null"]
 
 
 def recipe(out: Path, *overrides: str) -> DataRecipe:
@@ -141,7 +145,7 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built, unfinished)
     (unfinished / "manifest.json").unlink()
     with pytest.raises(SettingsChanged, match=r"conversations\.hint"):
-        changed = ("--conversations.hint", "0.0", "--conversations.complete", "0.59")
+        changed = ("--conversations.hint", "0.0", "--conversations.complete", "0.53")
         build(recipe(unfinished, "--replay.fraction", "0.2", *changed), unfinished)
 
 
@@ -150,7 +154,7 @@ def test_a_changed_source_file_counts_as_a_changed_setting(tmp_path: Path) -> No
     write_jsonl(
         source, [{"question": f"What is {i} + 1?", "answer": f"{i} + 1 = {i + 1}\n#### {i + 1}"} for i in range(9)]
     )
-    arguments = ["--source.kind", "gsm8k", "--source.path", str(source), "--source.n", "9"]
+    arguments = ["--source.kind", "gsm8k", "--source.path", str(source), *ANY_SIZE, "--source.n", "9"]
     none = ["--eval.accuracy_n", "0", "--eval.clarify_n", "0"]
     out = build(recipe(tmp_path / "d", *arguments, *none))
     with source.open("a") as file:
@@ -298,7 +302,7 @@ def test_bad_problem_files_end_in_one_line(
     source, out = tmp_path / "p.jsonl", tmp_path / "out"
     if content is not None:
         source.write_text(content)
-    arguments = [str(DEMO), "--source.kind", "gsm8k", "--source.path", str(source), "--source.n", "null"]
+    arguments = [str(DEMO), "--source.kind", "gsm8k", "--source.path", str(source), *ANY_SIZE, "--source.n", "null"]
     arguments += ["--eval.accuracy_n", "0", "--eval.clarify_n", "0", "--out", str(out)]
     assert run_command(main, arguments) == 2
     errors = capsys.readouterr().err
@@ -315,7 +319,7 @@ def test_bad_problem_files_end_in_one_line(
         ["--replay.fraction", "1.0"],
         ["--conversations.complete", "0.9"],
         ["--output.shard_size", "0"],
-        ["--source.kind", "jsonl"],
+        ["--source.kind", "jsonl", *ANY_SIZE],
     ],
 )
 def test_settings_that_cannot_be_used_write_nothing(overrides: list[str], tmp_path: Path) -> None:
@@ -340,7 +344,17 @@ def test_a_small_file_is_taken_again_with_other_wording(tmp_path: Path) -> None:
             for i in range(6, 16)
         ],
     )
-    arguments = ["--source.kind", "jsonl", "--source.path", str(source), "--source.n", "60", "--replay.fraction", "0"]
+    arguments = [
+        "--source.kind",
+        "jsonl",
+        "--source.path",
+        str(source),
+        *ANY_SIZE,
+        "--source.n",
+        "60",
+        "--replay.fraction",
+        "0",
+    ]
     out = build(recipe(tmp_path / "d", *arguments, "--eval.accuracy_n", "0", "--eval.clarify_n", "0"))
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["asked"] >= 60
@@ -360,7 +374,7 @@ def real(name: str) -> Path:
 def test_math_and_gsm8k_build_and_verify(tmp_path: Path) -> None:
     for kind in ("math", "gsm8k"):
         source, held_out = real(f"{kind}/train.jsonl"), real(f"{kind}/test.jsonl")
-        arguments = ["--source.kind", kind, "--source.path", str(source), "--source.n", "300"]
+        arguments = ["--source.kind", kind, "--source.path", str(source), *ANY_SIZE, "--source.n", "300"]
         arguments += ["--eval.path", str(held_out), "--replay.source", kind, "--replay.path", str(source)]
         out = build(recipe(tmp_path / kind, *arguments))
         manifest = json.loads((out / "manifest.json").read_text())
@@ -379,3 +393,21 @@ def test_levels_and_subjects_filter(tmp_path: Path) -> None:
     assert 0 < len(Problems(source, 0)) < 1000
     with pytest.raises(RecipeError, match="no problem"):
         Problems(Source(kind="math", path=source.path, subjects=["poetry"]), 0)
+
+
+def test_starter_problems_keep_to_the_steps_and_numbers_wanted() -> None:
+    hard = Difficulty(levels=(1, 2), largest=60)
+    for split in ("train", "test"):
+        for task in starter_problems(300, 4, split, difficulty=hard):  # type: ignore[arg-type]
+            assert len(task.steps) <= 2
+            assert all(int(number) <= 60 for step in task.steps for number in re.findall(r"\d+", step.equation))
+    with pytest.raises(RecipeError, match="no starter problem"):
+        next(iter(starter_problems(1, 4, "train", difficulty=Difficulty(levels=(7,)))))
+
+
+def test_only_starter_problems_can_be_held_to_small_numbers(tmp_path: Path) -> None:
+    source = tmp_path / "problems.jsonl"
+    source.write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
+    recipe = load_data_recipe(DEMO, ["--source.kind", "jsonl", "--source.path", str(source)])
+    with pytest.raises(RecipeError, match="largest"):
+        Build(recipe)

@@ -110,14 +110,21 @@ def _planning(reading: Reading) -> Settled | None:
 
 def _copied(reading: Reading) -> Settled | None:
     """The question or part of the answer again, almost word for word and hardly anything else."""
-    sequences = ngrams(stems(reading.turn), 3)
+    turn = stems(reading.turn)
+    # A statement lifted from the question can answer the assistant; a question lifted from it only asks again.
+    if reading.asks and len(turn) >= 4 and any(turn in ngrams(stems(text), len(turn)) for text in reading.asked):
+        return Settled("user_restatement", "part of the question word for word")
+    sequences = ngrams(turn, 3)
     if len(sequences) < 3:
         return None
+    answer = ngrams(stems(reading.answer), 3)
+    if share_inside(sequences, set(answer)) >= 0.8 and share_inside(answer, set(sequences)) >= 0.8:
+        return Settled("assistant_restatement", "the answer word for word")
     for text in reading.asked:
         whole = ngrams(stems(text), 3)
         if share_inside(sequences, set(whole)) >= 0.8 and share_inside(whole, set(sequences)) >= 0.8:
             return Settled("user_restatement", "the question word for word")
-    if not reading.asks and share_inside(sequences, set(ngrams(stems(reading.answer), 3))) >= 0.9:
+    if not reading.asks and share_inside(sequences, set(answer)) >= 0.9:
         return Settled("assistant_restatement", "part of the answer word for word")
     return None
 

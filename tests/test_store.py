@@ -1,0 +1,140 @@
+"""A probe's run folder: what was made once is not made again, and a folder belongs to one model and one setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.engines.base import Completion, Request, collect
+from probe.errors import SettingsChanged
+from probe.files import read_json, read_jsonl
+from probe.store import ModelInfo, RunStore, StoredEngine, differences
+
+MODEL = ModelInfo("models/a", "a", None, "w" * 64, "t" * 64)
+SETTINGS = {"seed": 0, "temperatures": [0.0, 1.0], "sets": {"own": {"n": 3}}}
+GREEDY = Request((1, 2, 3), 8, (0,))
+
+
+class Echo:
+    """Answers with the request's own numbers, last request first, and remembers what it was asked."""
+
+    name = "echo"
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        for index in reversed(range(len(requests))):
+            request = requests[index]
+            self.asked.append(request)
+            yield index, Completion(f"{request.prompt_ids} {request.temperature} {request.seed}", 1, "stop")
+
+
+def stored(path: Path, model: ModelInfo = MODEL) -> tuple[Echo, StoredEngine]:
+    echo = Echo()
+    return echo, StoredEngine(echo, path / "generations.jsonl", model)
+
+
+def test_one_request_asked_twice_is_made_once_and_both_get_it(tmp_path: Path) -> None:
+    echo, engine = stored(tmp_path)
+    other = replace(GREEDY, prompt_ids=(9,))
+    done = collect(engine, [GREEDY, other, GREEDY])
+    assert echo.asked == [other, GREEDY]
+    assert [completion.text for completion in done] == ["(1, 2, 3) 0.0 0", "(9,) 0.0 0", "(1, 2, 3) 0.0 0"]
+    assert collect(engine, [other]) == [done[1]]
+    assert len(echo.asked) == 2
+    assert engine.hits == 1
+    assert len(list(read_jsonl(tmp_path / "generations.jsonl"))) == 2
+
+
+def test_another_process_takes_up_what_was_stored_and_a_torn_line_is_made_again(tmp_path: Path) -> None:
+    _, engine = stored(tmp_path)
+    asked = [replace(GREEDY, prompt_ids=(number,)) for number in range(4)]
+    done = collect(engine, asked)
+    path = tmp_path / "generations.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    echo, engine = stored(tmp_path)
+    assert collect(engine, asked) == done
+    assert echo.asked == [asked[0]], "the last one that was written"
+    assert engine.hits == 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"prompt_ids": (1, 2)},
+        {"max_tokens": 9},
+        {"stop_ids": (0, 4)},
+        {"temperature": 0.7},
+        {"temperature": 0.7, "seed": 1},
+    ],
+)
+def test_whatever_shapes_a_completion_makes_it_another_one(tmp_path: Path, changed: dict[str, Any]) -> None:
+    echo, engine = stored(tmp_path)
+    collect(engine, [GREEDY, replace(GREEDY, temperature=0.7, seed=2), replace(GREEDY, **changed)])
+    assert len(echo.asked) == 3
+
+
+def test_the_seed_of_a_greedy_completion_does_not_matter(tmp_path: Path) -> None:
+    echo, engine = stored(tmp_path)
+    collect(engine, [GREEDY, replace(GREEDY, seed=5)])
+    assert len(echo.asked) == 1
+
+
+@pytest.mark.parametrize("key", ["weights_sha256", "template_sha256"])
+def test_another_model_never_gets_the_first_ones_completions(tmp_path: Path, key: str) -> None:
+    collect(stored(tmp_path)[1], [GREEDY])
+    echo, engine = stored(tmp_path, replace(MODEL, **{key: "x" * 64}))
+    collect(engine, [GREEDY])
+    assert echo.asked == [GREEDY]
+    again, engine = stored(tmp_path, replace(MODEL, path="models/moved", label="b"))
+    collect(engine, [GREEDY])
+    assert again.asked == [], "where the weights lie and how they are called does not matter"
+
+
+def test_the_manifest_comes_first_and_results_come_last(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "run", MODEL, SETTINGS)
+    manifest = read_json(tmp_path / "run" / "manifest.json")
+    assert manifest["model"]["weights_sha256"] == "w" * 64
+    assert manifest["settings"] == SETTINGS
+    assert {"nextturn", "torch", "transformers"} <= set(manifest["versions"])
+    assert store.results() is None
+    whole = store.finish({"accuracy": {}})
+    assert RunStore(tmp_path / "run", MODEL, SETTINGS).results() == whole
+    assert list(whole) == ["schema", "model", "settings", "accuracy"]
+
+
+def test_samples_start_anew_with_every_run(tmp_path: Path) -> None:
+    store = RunStore(tmp_path, MODEL, SETTINGS)
+    for _ in range(2):
+        store.write_samples([], first=True)
+        store.write_samples([{"a": 1}], first=False)
+        store.write_samples([{"a": 2}, {"a": 3}], first=False)
+    assert [row for _, row in read_jsonl(tmp_path / "samples.jsonl")] == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def test_other_settings_are_refused_with_every_key_that_differs(tmp_path: Path) -> None:
+    RunStore(tmp_path, MODEL, SETTINGS)
+    before = (tmp_path / "manifest.json").read_bytes()
+    now = {"seed": 1, "temperatures": [0.0, 1.0], "sets": {"own": {"n": 4}, "more": {"n": 1}}}
+    with pytest.raises(SettingsChanged) as caught:
+        RunStore(tmp_path, MODEL, now)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path}: ")
+    for part in ("settings.seed: 0 then, 1 now", "settings.sets.own.n: 3 then, 4 now", "settings.sets.more"):
+        assert part in message
+    assert "temperatures" not in message
+    with pytest.raises(SettingsChanged, match="model.weights_sha256"):
+        RunStore(tmp_path, replace(MODEL, weights_sha256="x" * 64), SETTINGS)
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    RunStore(tmp_path, MODEL, SETTINGS)
+
+
+def test_differences_name_the_path_to_each_key() -> None:
+    assert list(differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": None})) == ["a.c: 2 then, 3 now"]
+    assert list(differences({"a": 1}, {"a": {"b": 1}})) == ["a: 1 then, {'b': 1} now"]
+    assert list(differences({"a": [1]}, {})) == ["a: [1] then, None now"]
