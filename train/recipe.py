@@ -11,7 +11,7 @@ from probe.errors import RecipeError
 from probe.recipe import load_recipe, section
 from probe.settings import ProbeSection
 from train.arguments import trl_section
-from train.tracking import TrackingSection
+from train.tracking import TrackingSection, check_tracking
 
 SftArguments = trl_section("sft_config", "SFTConfig")
 
@@ -83,6 +83,7 @@ def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
         raise RecipeError(f"{path}: train.output_dir: missing, wanted the run folder such as runs/qwen2b_sft")
     if (recipe.data.path is None) == (recipe.data.recipe is None):
         raise RecipeError(f"{path}: data: give either `path` or `recipe`")
+    check_tracking(recipe.tracking)
     if given.get("packing") or given.get("padding_free"):
         _check_packing(path)
     return recipe
