@@ -76,8 +76,14 @@ def sentences(text: str) -> list[str]:
 
 
 def asks(text: str) -> bool:
-    """Whether a reply asks back instead of answering: no marked answer, a question in its last two sentences."""
-    return strict_answer(text) is None and any(part.endswith("?") for part in sentences(text)[-2:])
+    """Whether a reply asks back instead of answering: it has no marked answer, and its last sentence is a question,
+    or the one before, followed by words alone ("Once I know, I can go on."): a number there is the answer."""
+    if strict_answer(text) is not None:
+        return False
+    last = sentences(text)[-2:]
+    return any(part.endswith("?") for part in last[-1:]) or (
+        len(last) == 2 and last[0].endswith("?") and not _NUMBER.search(last[1])
+    )
 
 
 def outcome(text: str, truncated: bool) -> Outcome:

@@ -10,7 +10,7 @@ from probe.files import read_json, sha256_text, write_atomic, write_json
 from probe.recipe import recipe_dict
 from probe.store import refuse_changes
 from train.checkpoints import finish_run, finished
-from train.launch import is_main_process
+from train.launch import is_main_process, say
 from train.recipe import SftRecipe
 from train.rows import RowCounts
 
@@ -18,22 +18,24 @@ from train.rows import RowCounts
 _FREE = ("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens")
 
 
-def begin(run_dir: Path, recipe: SftRecipe) -> bool:
-    """Opens the folder for this recipe; True when its run has finished already.
+def already_finished(run_dir: Path, recipe: SftRecipe) -> bool:
+    """Whether the folder holds a finished run of this recipe. Writes nothing: the input may still prove wrong.
 
     Raises:
         SettingsChanged: the folder holds a run of another recipe; the differing keys are named.
     """
-    now = recipe_dict(recipe)
-    path = run_dir / "recipe.json"
-    if path.is_file():
-        refuse_changes(run_dir, "this run was begun", read_json(path), now, _FREE)
-    elif is_main_process():
-        write_json(path, now)
+    if (run_dir / "recipe.json").is_file():
+        refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), _FREE)
     done = finished(run_dir)
-    if done and is_main_process():
-        print(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")
+    if done:
+        say(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")
     return done is not None
+
+
+def claim(run_dir: Path, recipe: SftRecipe) -> None:
+    """Writes recipe.json, once all input has been found good; on the main process."""
+    if is_main_process() and not (run_dir / "recipe.json").is_file():
+        write_json(run_dir / "recipe.json", recipe_dict(recipe))
 
 
 def conclude(run_dir: Path, trainer: Any, recipe: SftRecipe, counts: RowCounts) -> None:

@@ -11,8 +11,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from probe.errors import run_command
+
+if TYPE_CHECKING:
+    from train.recipe import SftRecipe
 
 
 def main(argv: Sequence[str]) -> None:
@@ -39,11 +43,11 @@ def main(argv: Sequence[str]) -> None:
     train(recipe, arguments.resume)
 
 
-def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its type lies behind the heavy imports
-    from train.runfolder import begin, conclude
+def train(recipe: SftRecipe, resume: str) -> None:
+    from train.runfolder import already_finished, claim, conclude
 
-    run_dir = Path(recipe.train.output_dir)
-    if begin(run_dir, recipe):
+    run_dir = Path(recipe.train.output_dir)  # type: ignore[attr-defined]
+    if already_finished(run_dir, recipe):
         return
 
     from trl import SFTConfig
@@ -71,6 +75,7 @@ def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its ty
     rows, counts = make_rows(read_conversations(data), chat, recipe.data.loss_on, args.max_length)
     checkpoint = choose_resume(run_dir, resume)
 
+    claim(run_dir, recipe)
     model = load_policy(folder, recipe.model)
     trainer = trainer_class(args)(
         model=model,
@@ -82,7 +87,7 @@ def train(recipe, resume: str) -> None:  # type: ignore[no-untyped-def] # its ty
     say(launch_line(trainer))
     install_guard(trainer)
     mark_checkpoints(trainer)
-    if sets is not None:
+    if recipe.probe and sets is not None:
         trainer.add_callback(ProbeCallback(trainer, folder, chat, recipe.probe, sets))
     start_tracking(recipe.tracking, run_dir, recipe_dict(recipe))
 
