@@ -124,6 +124,7 @@ def test_the_class_of_a_reply(text: str, truncated: bool, kind: str) -> None:
         (CLARIFYING, True),
         ("What is the price?", True),
         ("What is the price? Then I can start. It will be quick. I promise.", False),
+        ("How many are left? 24 are left.", False),
         (r"\boxed{4} Is that right?", False),
         ("The price is 4.", False),
         ("", False),

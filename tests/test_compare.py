@@ -18,7 +18,7 @@ from probe.files import read_json, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
 from probe.plot import draw_tradeoff
 from probe.report import markdown
-from probe.results import Metric, load_runs
+from probe.results import Metric, expand, load_runs
 from probe.stats import mcnemar
 from probe.tradeoff import frontier, marker_name, panel_of, paths
 
@@ -189,6 +189,7 @@ def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> 
     good = probe_run(tmp_path / "run" / "probe" / "base")
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "manifest.json").write_text("{}")
+    (tmp_path / "untested" / "probe" / "base").mkdir(parents=True)
     old = probe_run(tmp_path / "old")
     write_json(old / "results.json", {**read_json(old / "results.json"), "schema": 2})
     broken = probe_run(tmp_path / "broken")
@@ -202,7 +203,7 @@ def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> 
         ([tmp_path / "nowhere"], "no such folder"),
         ([good / "results.json"], "a file, wanted a folder"),
         ([tmp_path / "begun"], "the run is unfinished; `python -m probe run` with --out"),
-        ([tmp_path / "run"], f"did you mean {good}?"),
+        ([tmp_path / "untested"], "a training run without a finished probe"),
         ([old], "schema 2, this version reads 1"),
         ([broken], "accuracy.maths.strict: Field required"),
         ([torn], "not JSON"),
@@ -309,3 +310,11 @@ def test_a_plot_is_drawn_from_whatever_was_measured(tmp_path: Path, missing: str
     draw_tradeoff(comparison, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
     assert markdown(comparison) and json.dumps(command.as_json(comparison), allow_nan=False)
+
+
+def test_a_training_run_stands_for_its_finished_probes_in_order(tmp_path: Path) -> None:
+    for name in ("step-100", "base", "step-20"):
+        probe_run(tmp_path / "run" / "probe" / name)
+    (tmp_path / "run" / "probe" / "step-200").mkdir()
+    (tmp_path / "run" / "probe" / "comparison").mkdir()
+    assert [folder.name for folder in expand([tmp_path / "run"])] == ["base", "step-20", "step-100"]
