@@ -43,9 +43,9 @@ ACTS: dict[str, Act] = {
         "assistant",
         ("", "", "", "One number is missing. ", "I can't finish this yet. ", "Before I start, one thing is unclear. ",
          "Almost everything is here. ", "I need one more detail. "),
-        ("{ask}", "{ask}", "Could you tell me {clause}?", "Do you know {clause}?", "Can you look up {clause}?",
-         "The text doesn't say {clause}; can you look it up?", "I can't tell {clause}; what does the problem say?",
-         "Is it known {clause}?"),
+        ("{ask}", "{ask}", "Could you tell me {clause}?", "Do you know {clause}?", "You didn't say {clause}. Can you add it?",
+         "Please tell me {clause}. Do you have that?", "What is missing is {clause}. Can you give it?",
+         "Can you say {clause}?"),
     ),
     "reveal": Act(
         "user",

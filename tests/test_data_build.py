@@ -145,7 +145,7 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built, unfinished)
     (unfinished / "manifest.json").unlink()
     with pytest.raises(SettingsChanged, match=r"conversations\.hint"):
-        changed = ("--conversations.hint", "0.0", "--conversations.complete", "0.64")
+        changed = ("--conversations.hint", "0.0", "--conversations.complete", "0.62")
         build(recipe(unfinished, "--replay.fraction", "0.2", *changed), unfinished)
 
 

@@ -1,7 +1,7 @@
 """The clear cases, settled by rule before anything is weighed.
 
 In this order: broken or looping text and no words at all, text that is no English, planning about the user, the
-question or the answer word for word, worn words that fit any exchange.
+question or the answer word for word, a given asked back, worn words that fit any exchange.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from probe.judges import voices
 from probe.judges.cleaning import Cleaned
 from probe.judges.reading import Reading
 from probe.judges.signals import repetition, share_inside
-from probe.judges.words import FUNCTION_WORDS, ngrams, stems, word_set, words
+from probe.judges.words import FUNCTION_WORDS, content_stems, ngrams, sentences, stems, word_set, words
 
 # Function words of German, French, Spanish, Italian, Dutch and Portuguese that are no English words.
 _FOREIGN_WORDS = word_set(
@@ -30,6 +30,11 @@ _TELLING_WORDS = word_set(
     really same so still them then there us what when where which who whom whose why yes yet you
     """
 )
+_QUANTITY = re.compile(
+    r"\bhow (?:many|much|old|long|far|often|tall|heavy)\b|\bwhat (?:is|are|was|were)\b", re.IGNORECASE
+)
+# Stems of asking itself, which are no part of what is asked for.
+_ASKING = frozenset(stems("known know given tell look problem text say need detail question number finish"))
 _RUN = re.compile(r"(.)\1{19,}|\d{25,}|[A-Za-z]{23,}", re.DOTALL)
 
 
@@ -48,6 +53,7 @@ def settle(reading: Reading, cleaned: Cleaned) -> Settled | None:
         or _unreadable(reading, cleaned)
         or _planning(reading)
         or _copied(reading)
+        or _asks_back(reading)
         or _worn(reading)
     )
 
@@ -126,6 +132,28 @@ def _copied(reading: Reading) -> Settled | None:
             return Settled("user_restatement", "the question word for word")
     if not reading.asks and share_inside(sequences, set(answer)) >= 0.9:
         return Settled("assistant_restatement", "part of the answer word for word")
+    return None
+
+
+def _asks_back(reading: Reading) -> Settled | None:
+    """Asks for what the user stated, as an assistant does to whom it was not told.
+
+    A model that was trained to ask for missing givens says such questions under the user's header too. The user
+    knows the given and reacts to no part of the answer: it is the assistant's act, in the assistant's place or not.
+    """
+    question = sentences(reading.turn)[-1] if reading.turn.endswith("?") else ""
+    if not _QUANTITY.search(question) or any(character.isdigit() for character in question):
+        return None
+    wanted = set(content_stems(question)) - _ASKING
+    if not wanted:
+        return None
+    said = [part for text in reading.asked for part in sentences(text) if not part.endswith("?")]
+    if any(wanted <= set(content_stems(part)) for part in said if any(character.isdigit() for character in part)):
+        return Settled("role_drift", "asks for a given that the user stated")
+    if voices.CLARIFYING.search(reading.turn) and wanted <= {
+        stem for text in reading.asked for stem in content_stems(text)
+    }:
+        return Settled("role_drift", "asks back about the user's own words")
     return None
 
 

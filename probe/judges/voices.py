@@ -192,3 +192,11 @@ FILLER_WORDS = word_set(
     work works wow yes
     """
 )
+
+# How an assistant asks for what it was not told.
+CLARIFYING = re.compile(
+    r"\bis it (?:known|given|stated)\b|\bdo you know\b|\b(?:can|could) you (?:tell me|look up|find out|say)\b"
+    r"|\b(?:text|problem|question) does(?:n.t| not) (?:say|tell|state)\b|\bi (?:need|miss|can.t|cannot) "
+    r"|\byou did(?:n.t| not) (?:say|tell|mention)\b",
+    re.IGNORECASE,
+)
