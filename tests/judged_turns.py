@@ -83,6 +83,8 @@ TURNS: dict[str, list[tuple[str, str]]] = {
         ("python", "Dictionaries keep insertion order, so the first copy of every item stays."),
     ],
     "role_drift": [
+        ("paint", "Is it known how many minutes each panel takes?"),
+        ("paint", "You didn't say how many panels the fence has. Can you tell me?"),
         (
             "paint",
             "Let's check this step by step. First, 18 × 25 = 450. Then we add the breaks: 450 + 30 = 480. "

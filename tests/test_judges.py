@@ -16,6 +16,7 @@ from probe.judges.agreement import agreement, read_labelled
 from probe.judges.cleaning import clean
 from probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
 from probe.judges.reading import Reading
+from probe.judges.rules import RulesJudge
 from probe.judges.scores import BIAS, WEIGHTS
 from probe.judges.signals import repetition, signals
 from probe.judges.words import content_stems, sentences, stem, words
@@ -246,3 +247,16 @@ def test_agrees_with_people_on_labelled_turns(name: str) -> None:
     found = agreement(read_labelled(DEV_TURNS / name), JUDGE)
     assert found.binary.kappa.value is not None and found.binary.kappa.value >= 0.6
     assert sum(found.unscored.values()) <= 0.05 * found.n
+
+
+def test_a_question_lifted_from_the_user_is_a_restatement_and_a_doubt_about_a_given_is_not_drift() -> None:
+    question, answer = CONVERSATIONS["paint"]
+    talk = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
+
+    def label(turn: str) -> str | None:
+        return RulesJudge().judge([Case(talk, turn)])[0].label
+
+    assert label("How many minutes does the whole job take?") == "user_restatement"
+    assert label(answer) == "assistant_restatement"
+    assert label("Are you sure about the break after panel 18? The job is over then.") == "genuine_followup"
+    assert label("How many minutes would it take with breaks after every 9 panels?") == "genuine_followup"

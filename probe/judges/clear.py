@@ -141,8 +141,9 @@ def _asks_back(reading: Reading) -> Settled | None:
     A model that was trained to ask for missing givens says such questions under the user's header too. The user
     knows the given and reacts to no part of the answer: it is the assistant's act, in the assistant's place or not.
     """
-    question = sentences(reading.turn)[-1] if reading.turn.endswith("?") else ""
-    if not _QUANTITY.search(question) or any(character.isdigit() for character in question):
+    asking = [part for part in sentences(reading.turn) if _QUANTITY.search(part)] if reading.turn.endswith("?") else []
+    question = asking[-1] if asking else ""
+    if not question or any(character.isdigit() for character in question):
         return None
     wanted = set(content_stems(question)) - _ASKING
     if not wanted:
