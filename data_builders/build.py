@@ -52,7 +52,10 @@ class Build:
             raise RecipeError(f"output.shard_size: given {recipe.output.shard_size}, wanted 1 or more")
         self.recipe = recipe
         self.problems = Problems(recipe.source, recipe.seed)
-        self.replay = ReplayRows(recipe.replay, recipe.conversations.per_problem, len(self.problems), recipe.seed)
+        replay = recipe.replay
+        if replay.path is None and replay.source == recipe.source.kind:  # the same problems, asked plainly
+            replay = dataclasses.replace(replay, path=recipe.source.path)
+        self.replay = ReplayRows(replay, recipe.conversations.per_problem, len(self.problems), recipe.seed)
         self.eval_rows = {f"eval/{name}.jsonl": rows for name, rows in _evaluation(recipe).items() if rows}
         checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else [])]
         missing = [path for path in checked if not Path(path).is_file()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -28,7 +29,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     folder = tmp_path_factory.mktemp("readme")
     for name in ("recipes", "train", "probe", "data_builders", "Makefile", "constraints.txt", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    (folder / "problems.jsonl").write_text('{"problem": "What is 2+3?", "solution": "$2+3=5$ so \\\\boxed{5}"}\n' * 2)
+    problem = {"problem": "What is 2+3?", "level": "Level 4", "type": "Algebra", "solution": r"$2+3=5$ so \boxed{5}"}
+    (folder / "problems.jsonl").write_text(json.dumps(problem) + "\n")
     (folder / "questions.jsonl").write_text('{"question": "Ann has 3 apples and eats 1. How many?", "answer": "2"}\n')
     (folder / "labels.jsonl").write_text(
         '{"id": "a", "messages": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}], '

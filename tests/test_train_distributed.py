@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -71,20 +72,19 @@ def run(recipe: Path, config: str | None, *options: str) -> str:
 
 
 def kill_after(recipe: Path, config: str, sign: Path) -> None:
-    """Starts training and kills the whole process group as soon as `sign` is there."""
-    process = subprocess.Popen(
-        command(recipe, config),
-        env=ENVIRONMENT,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    """Starts training and kills the launcher and every process it started as soon as `sign` is there."""
+    log = (recipe.parent / "killed.log").open("w")
+    process = subprocess.Popen(command(recipe, config), env=ENVIRONMENT, stdout=log, stderr=log)
     deadline = time.monotonic() + 300
     while not sign.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert sign.exists() and process.poll() is None, "training ended, or hung, before it could be killed"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        time.sleep(0.02)
+    # The workers are in sessions of their own, so that killing the launcher's group would let them train on.
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for member in family:
+        member.send_signal(signal.SIGKILL)
+    psutil.wait_procs(family, timeout=30)
+    assert sign.exists(), "training ended, or hung, before it could be killed"
+    assert not (sign.parent.parent / "finished.json").exists(), "training was over before it could be killed"
 
 
 def losses(run_dir: Path) -> list[float]:
