@@ -54,7 +54,6 @@ class Chat:
         between = self._between([{"role": "user", "content": "Hi."}])
         self._special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         self.turn_end_ids, header_ids = self._split_turn_end(between)
-        self.turn_end = tokenizer.decode(list(self.turn_end_ids))
         self.stop_ids = self._stop_ids(header_ids)
 
     def prompt_text(self, messages: Sequence[Message]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from probe.chat import Chat
 from probe.models import ModelFolder, fingerprint, load_model, load_tokenizer, parameter_count
-from probe.run import LoadedSet, run_probe
+from probe.run import LoadedSet, run_probe, work_of
 from probe.settings import ProbeSection
 from probe.store import ModelInfo
 
@@ -59,18 +59,16 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     """The plan of a run: sets, completions, tokens at most, memory, and one example with its user-turn prefix."""
     chat = Chat(load_tokenizer(folder), probe.enable_thinking)
     parameters = parameter_count(folder)["total"]
-    per_item = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
     lines = [
         f"model     {folder.name}: {parameters / 1e6:,.1f}M parameters, {parameters * 2 / 2**30:.2f} GiB in bfloat16"
     ]
-    answers = user_turns = 0
-    for loaded in sets:
-        asked = len(loaded.items) + 2 * len(loaded.pairs)
-        answers += asked
-        user_turns += len(loaded.items) * per_item if "followup" in loaded.measures else 0
-        lines.append(f"set       {loaded.name}: {asked} prompts for {', '.join(loaded.measures)}")
-    most = answers * probe.max_answer_tokens + user_turns * probe.max_user_tokens
-    lines.append(f"generate  {answers} answers, {user_turns} user turns: {most:,} tokens at most")
+    works = [work_of(loaded, probe) for loaded in sets]
+    for loaded, work in zip(sets, works, strict=True):
+        lines.append(f"set       {loaded.name}: {work.answers} prompts for {', '.join(loaded.measures)}")
+    lines.append(
+        f"generate  {sum(work.answers for work in works)} answers, {sum(work.user_turns for work in works)} user turns: "
+        f"{sum(work.tokens for work in works):,} tokens at most"
+    )
     example = next((loaded for loaded in sets if "followup" in loaded.measures and loaded.items), None)
     if example is not None:
         messages = [*example.items[0].messages, {"role": "assistant", "content": "(its answer)"}]

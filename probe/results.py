@@ -218,7 +218,7 @@ def _why_no_results(folder: Path) -> str:
         return (
             f"{folder}: the run is unfinished; `python -m probe run` with --out {folder} takes it up where it stopped"
         )
-    inside = sorted(path.parent for path in [*folder.glob("*/results.json"), *folder.glob("probe/*/results.json")])
+    inside = sorted(path.parent for path in folder.glob("*/results.json"))
     hint = f"; did you mean {' '.join(str(path) for path in inside)}?" if inside else ""
     return f"{folder}: no results.json, wanted a folder that `python -m probe run` made{hint}"
 

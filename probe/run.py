@@ -37,6 +37,22 @@ class LoadedSet:
     measures: tuple[Measure, ...]
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a set costs at most: answers, user turns, and tokens of both together."""
+
+    answers: int
+    user_turns: int
+    tokens: int
+
+
+def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
+    per_item = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
+    answers = len(loaded.items) + 2 * len(loaded.pairs)
+    turns = len(loaded.items) * per_item if "followup" in loaded.measures else 0
+    return Work(answers, turns, answers * probe.max_answer_tokens + turns * probe.max_user_tokens)
+
+
 def load_sets(probe: ProbeSection) -> list[LoadedSet]:
     """Reads every set of a recipe, local path first. Raises DataError for the first that cannot be used."""
     if not probe.sets:

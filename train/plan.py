@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import Any
 from probe.chat import Chat, Message
 from probe.errors import DataError, ModelError, SetOutOfReach
 from probe.models import load_tokenizer, resolve
-from probe.run import sets_within_reach
+from probe.run import sets_within_reach, work_of
+from train.launch import processes
 from train.recipe import SftRecipe
 from train.rows import RowCounts, conversations_path, make_rows, read_conversations, show_loss
 
@@ -139,7 +139,7 @@ def _counts_line(source: Any, counts: RowCounts, estimated: bool = False) -> str
 
 
 def _step_lines(given: dict[str, Any], counts: RowCounts) -> list[str]:
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = processes()
     per_device = given.get("per_device_train_batch_size", 8)
     accumulation = given.get("gradient_accumulation_steps", 1)
     batch = per_device * accumulation * ranks
@@ -157,7 +157,7 @@ def _step_lines(given: dict[str, Any], counts: RowCounts) -> list[str]:
 def _memory_lines(recipe: SftRecipe, given: dict[str, Any], size: Size) -> list[str]:
     stage = _zero_stage(given)
     lines = []
-    for ranks in sorted({int(os.environ.get("WORLD_SIZE", "1")), 1, 8}):
+    for ranks in sorted({processes(), 1, 8}):
         parts = memory_parts(size, recipe.model.dtype, given, stage if ranks > 1 else 0, ranks)
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
         zero = f" under ZeRO-{stage}" if ranks > 1 and stage else ""
@@ -195,15 +195,15 @@ def _probe_lines(recipe: SftRecipe, unchecked: list[str]) -> list[str]:
     if recipe.probe is None or recipe.probe.when == "never":
         return ["probe     none during training"]
     probe, lines = recipe.probe, []
-    per_item = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
     for name, loaded in sets_within_reach(probe, unchecked, _data_folder(recipe)).items():
         if loaded is None:
             lines.append(f"probe     {name}: {probe.sets[name].n or 'all'} items")
             continue
-        asked = len(loaded.items) + 2 * len(loaded.pairs)
-        turns = len(loaded.items) * per_item if "followup" in loaded.measures else 0
-        most = asked * probe.max_answer_tokens + turns * probe.max_user_tokens
-        lines.append(f"probe     {name}: {asked} answers, {turns} user turns, {most:,} tokens at most per checkpoint")
+        work = work_of(loaded, probe)
+        lines.append(
+            f"probe     {name}: {work.answers} answers, {work.user_turns} user turns, "
+            f"{work.tokens:,} tokens at most per checkpoint"
+        )
     return lines
 
 
