@@ -51,6 +51,18 @@ class IncomparableRuns(BadInput):
     """Probe results that were measured differently were given to be compared."""
 
 
+class EngineError(NextturnError):
+    """An engine could not make every completion; what it did make is stored, and a rerun asks for the rest."""
+
+
+class CannotScore(NextturnError):
+    """An engine that gives no token log-probabilities was asked for some."""
+
+
+class JudgeError(NextturnError):
+    """Too many verdicts failed for a rate to be trusted; what was judged is stored, and a rerun asks for the rest."""
+
+
 class TrainingStopped(NextturnError):
     """Training stopped itself, for instance before a step with a non-finite loss."""
 

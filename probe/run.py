@@ -18,6 +18,7 @@ from probe.engines.base import Completion, Engine, Request
 from probe.errors import DataError, SetOutOfReach
 from probe.files import read_jsonl
 from probe.judges import get_judge
+from probe.judges.labels import judge_all
 from probe.measures import accuracy, clarify, followup
 from probe.recipe import recipe_dict
 from probe.sets import Item, Pair, choose, locate, read_items, read_pairs, sets_hash
@@ -224,7 +225,7 @@ class _Run:
         self, name: str, turns: Sequence[followup.Turn], completions: Sequence[Completion]
     ) -> list[dict[str, Any]]:
         cases = [followup.case(turn, completion) for turn, completion in zip(turns, completions, strict=True)]
-        verdicts = self.judge.judge(cases)
+        verdicts = judge_all(self.judge, cases)
         self.timing["judge_calls"] += len(cases)
         return [
             _row(

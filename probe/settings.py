@@ -21,6 +21,45 @@ class SetSection:
     """Left out: clarify for pairs; else followup, and accuracy where the items have answers."""
     instruction: str = ""
     """Added to the question after an empty line, such as a wish for the answer's form."""
+    transcript: bool = False
+    """The rows are finished conversations: the last user message is taken away, the answer before it stays as it
+    is, and the model's user turn is judged beside the one that was taken away."""
+
+
+@section
+class ServerSection:
+    """OpenAI-compatible servers, one or several with the same model. Keys come from the environment only."""
+
+    urls: tuple[str, ...]
+    """Such as http://localhost:8000/v1; requests go to the one with the fewest under way."""
+    model: str | None = None
+    """As the server calls it; left out: the one model that it lists."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key; without it none is sent."""
+    concurrency: int = 16
+    """Requests under way at once, over all servers."""
+    timeout_s: float = 120.0
+    """The longest that one attempt may take."""
+    attempts: int = 6
+    """How often one request is tried before it counts as failed; waiting out a rate limit (429) is not a try."""
+    max_wait_s: float = 600.0
+    """The longest that one request waits on rate limits in all."""
+    max_tokens: int = 1024
+    """A judge's reply, thinking included; user turns and answers have limits of their own."""
+    prompt_as: Literal["ids", "text"] = "ids"
+    """How raw prompts are sent. Both are in the protocol; a server whose tokenizer adds a start token wants ids."""
+    extras: bool = True
+    """Send stop_token_ids, skip_special_tokens and add_special_tokens, which vLLM and SGLang know."""
+
+
+@section
+class VllmSection:
+    """How vLLM is set up in this process; the names are its own."""
+
+    gpu_memory_utilization: float = 0.9
+    max_model_len: int | None = None
+    tensor_parallel_size: int = 1
+    enforce_eager: bool = False
 
 
 @section
@@ -31,19 +70,28 @@ class ProbeSection:
     temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
     samples: int = 1
     """User turns per item at each temperature above 0; greedy always makes one."""
+    perturbations: tuple[str, ...] = ()
+    """Positive controls beside the plain run: `truncate(0.5)`, `question(What do you think?)`."""
+    grounding: bool = True
+    """Also measure how much the answer explains the user turn: (log p(u | q, a) - log p(u | q)) per token."""
     prefix_form: Literal["history", "generation"] = "history"
     system_prompt: str | None = None
     enable_thinking: bool | None = None
-    judge: Literal["rules"] = "rules"
-    engine: Literal["hf"] = "hf"
+    judge: Literal["rules", "llm", "cascade"] = "rules"
+    judge_server: ServerSection | None = None
+    """Where the judges `llm` and `cascade` ask."""
+    engine: Literal["hf", "vllm", "openai"] = "hf"
+    server: ServerSection | None = None
+    """Where the engine `openai` asks; it serves the model that is named on the command line."""
+    vllm: VllmSection = field(default_factory=VllmSection)
     max_answer_tokens: int = 512
     max_user_tokens: int = 96
     batch_tokens: int = 16384
     """The most tokens in one batch of the hf engine; more is faster and takes more memory."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     seed: int = 0
-    when: Literal["inline", "never"] = "inline"
-    """In training: after each checkpoint on the training ranks, or not at all."""
+    when: Literal["inline", "watch", "never"] = "inline"
+    """In training: after each checkpoint on the training ranks, by `python -m probe watch` elsewhere, or not at all."""
 
 
 @section

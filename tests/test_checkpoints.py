@@ -13,19 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from probe.checkpoints import finish_run, finished, is_complete, list_checkpoints, mark_complete, newest_complete
 from probe.errors import BadInput
 from probe.tiny import build_tiny_llama
-from train.checkpoints import (
-    choose_resume,
-    finish_run,
-    finished,
-    is_complete,
-    list_checkpoints,
-    mark_checkpoints,
-    mark_complete,
-    newest_complete,
-    remove_incomplete,
-)
+from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
 
 FILES = {"model.safetensors": 64, "trainer_state.json": 9, "global_step2/zero_rank_0.pt": 33, "empty.txt": 0}
 
@@ -162,7 +153,7 @@ def test_resuming_from_the_newest_moves_nothing_and_starting_over_keeps_only_the
 
 
 def test_room_answers_before_torch_is_imported() -> None:
-    code = "import sys, train.checkpoints, train.tracking; sys.exit('torch' in sys.modules or 'wandb' in sys.modules)"
+    code = "import sys, train.checkpoints, probe.tracking; sys.exit('torch' in sys.modules or 'wandb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from probe.checkpoints import is_complete, newest_complete
 from probe.errors import TrainingStopped
 from probe.tiny import build_tiny_llama, build_tiny_qwen35
-from train.checkpoints import is_complete, mark_checkpoints, newest_complete
+from train.checkpoints import mark_checkpoints
 from train.guards import install_guard
 
 POISONED = "model.layers.1.mlp.down_proj.weight"

@@ -14,7 +14,7 @@ from probe.errors import BadInput
 from probe.judges import get_judge
 from probe.judges.agreement import agreement, read_labelled
 from probe.judges.cleaning import clean
-from probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
+from probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, judge_all, names_answer
 from probe.judges.reading import Reading
 from probe.judges.rules import RulesJudge
 from probe.judges.scores import BIAS, WEIGHTS
@@ -47,7 +47,7 @@ def case(name: str, turn: str) -> Case:
 
 
 def judge(name: str, turn: str) -> Verdict:
-    return JUDGE.judge([case(name, turn)])[0]
+    return judge_all(JUDGE, [case(name, turn)])[0]
 
 
 @pytest.mark.parametrize(("label", "name", "turn"), ALL_TURNS)
@@ -84,7 +84,7 @@ def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:
         {"role": "user", "content": "It doubles in five hours."},
         {"role": "assistant", "content": "Then ferment longer: wait until the dough has grown by half."},
     )
-    assert JUDGE.judge([Case(messages, question)])[0].label == "user_restatement"
+    assert judge_all(JUDGE, [Case(messages, question)])[0].label == "user_restatement"
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
@@ -162,7 +162,7 @@ def test_loops_and_role_tokens_are_malformed_at_any_length() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_gets_a_label_or_a_reason_and_the_same_twice(turn: str) -> None:
-    first, second = JUDGE.judge([case("paint", turn)] * 2)
+    first, second = judge_all(JUDGE, [case("paint", turn)] * 2)
     assert first == second
     assert (first.label in LABELS) != bool(first.unscored)
     assert first.raw
@@ -188,12 +188,12 @@ def test_adding_an_injection_never_makes_a_turn_genuine(pieces: list[str], injec
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=3), st.text(max_size=80))
 def test_any_context_can_be_read(contents: list[str], turn: str) -> None:
     messages = tuple({"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(contents))
-    assert JUDGE.judge([Case(messages, turn), Case((), turn)])
+    assert judge_all(JUDGE, [Case(messages, turn), Case((), turn)])
 
 
 def test_verdicts_do_not_depend_on_the_batch() -> None:
     cases = [case(name, turn) for _, name, turn in ALL_TURNS]
-    assert JUDGE.judge(cases) == [JUDGE.judge([each])[0] for each in cases]
+    assert judge_all(JUDGE, cases) == [judge_all(JUDGE, [each])[0] for each in cases]
 
 
 def test_every_weight_has_its_signal_and_its_label() -> None:
@@ -254,7 +254,7 @@ def test_a_question_lifted_from_the_user_is_a_restatement_and_a_doubt_about_a_gi
     talk = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
 
     def label(turn: str) -> str | None:
-        return RulesJudge().judge([Case(talk, turn)])[0].label
+        return judge_all(RulesJudge(), [Case(talk, turn)])[0].label
 
     assert label("How many minutes does the whole job take?") == "user_restatement"
     assert label(answer) == "assistant_restatement"

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from probe.errors import BadInput
+from probe.figures import SAMPLE_COLUMNS, SAMPLE_ROWS
 from probe.tiny import build_tiny_llama
-from train import tracking
-from train.figures import SAMPLE_COLUMNS, SAMPLE_ROWS
-from train.tracking import (
+from probe.tracking import (
     TrackingSection,
     flatten,
     label_rows,
@@ -25,6 +24,7 @@ from train.tracking import (
     start_tracking,
     without_secrets,
 )
+from train import tracking
 
 
 def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:

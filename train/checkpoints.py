@@ -1,7 +1,4 @@
-"""Which checkpoint a run may trust, and where it takes up after a crash.
-
-transformers resumes from the highest `checkpoint-N`, whole or not. Here a checkpoint counts only once its marker,
-`complete.json`, stands in it: written last, by rename, with the size of every file, after all processes have saved.
+"""Where a run takes up after a crash: at the newest complete checkpoint, where transformers takes the highest number.
 
 What a resumed run would write again is set aside first, as `set-aside-checkpoint-N`: an interrupted checkpoint, and
 everything past the one taken up, its probes included, which measured other weights. Left in place, old files would
@@ -12,68 +9,15 @@ broken one. They are moved, not deleted: a folder without a marker may be anothe
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
-from probe.errors import BadInput, DataError
-from probe.files import read_json, write_json
-from train.launch import say
+from probe.checkpoints import FINISHED, MARKER, is_complete, list_checkpoints, mark_complete, newest_complete, numbered
+from probe.errors import BadInput
+from probe.files import read_json
+from probe.processes import say
 
-SCHEMA = 1
-MARKER = "complete.json"
-FINISHED = "finished.json"
 ASIDE = "set-aside-"
-
-
-def mark_complete(folder: Path, step: int) -> None:
-    """Writes the marker; call it on one process, after all of them have written their part.
-
-    The files are synced to disk first, so that after a power cut a marker never outlives what it vouches for.
-    """
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_marker(path, folder)]
-    for path in files:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    write_json(folder / MARKER, {"schema": SCHEMA, "step": step, "files": sizes})
-
-
-def is_complete(folder: Path) -> str | None:
-    """None for a complete checkpoint, else the reason why it is none, in words."""
-    if not folder.is_dir():
-        return "no such folder"
-    if not (folder / MARKER).is_file():
-        return f"no {MARKER}, so saving it was interrupted"
-    try:
-        files = read_json(folder / MARKER)["files"]
-        sizes = {str(name): int(size) for name, size in files.items()}
-    except (DataError, KeyError, TypeError, ValueError, AttributeError):
-        return f"its {MARKER} cannot be read"
-    for name, size in sizes.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes, {size} were saved"
-    return None
-
-
-def list_checkpoints(run_dir: Path) -> list[tuple[int, Path]]:
-    """Every folder `checkpoint-N` of a run as (N, folder), newest first, complete or not."""
-    return _numbered(run_dir, "checkpoint")
-
-
-def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """The newest complete checkpoint of a run, and the newer ones that were skipped, each with the reason."""
-    skipped: list[tuple[Path, str]] = []
-    for _, folder in list_checkpoints(run_dir):
-        reason = is_complete(folder)
-        if reason is None:
-            return folder, skipped
-        skipped.append((folder, reason))
-    return None, skipped
 
 
 def choose_resume(run_dir: Path, resume: str) -> Path | None:
@@ -122,7 +66,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         reason = is_complete(folder) or (past if step > reached else None)
         if reason is not None:
             leftovers.append((folder, reason))
-    leftovers += [(folder, past) for step, folder in _numbered(run_dir / "probe", "step") if step > reached]
+    leftovers += [(folder, past) for step, folder in numbered(run_dir / "probe", "step") if step > reached]
     moved = []
     for folder, reason in leftovers:
         target = _free_name(folder.with_name(f"{ASIDE}{folder.name}"))
@@ -131,16 +75,6 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
     (run_dir / FINISHED).unlink(missing_ok=True)
     return moved
-
-
-def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> None:
-    """Writes `finished.json`, last of all: the run has trained all its steps with this recipe."""
-    write_json(run_dir / FINISHED, {"schema": SCHEMA, "step": step, "recipe_sha256": recipe_sha256, **facts})
-
-
-def finished(run_dir: Path) -> dict[str, Any] | None:
-    """What `finish_run` wrote, or None for a run that has not come to its end."""
-    return read_json(run_dir / FINISHED) if (run_dir / FINISHED).is_file() else None
 
 
 def mark_checkpoints(trainer: Any) -> None:
@@ -163,18 +97,6 @@ def mark_checkpoints(trainer: Any) -> None:
                 mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step)
 
     trainer.add_callback(CompletionMarker())
-
-
-def _is_marker(path: Path, folder: Path) -> bool:
-    return path.parent == folder and (path.name == MARKER or path.name.startswith(f".{MARKER}."))
-
-
-def _numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
-    """(N, folder) of the folders `PREFIX-N` in `parent`, highest first."""
-    if not parent.is_dir():
-        return []
-    named = [(re.fullmatch(rf"{prefix}-(\d+)", path.name), path) for path in parent.iterdir() if path.is_dir()]
-    return sorted(((int(match[1]), path) for match, path in named if match), reverse=True)
 
 
 def _free_name(path: Path) -> Path:

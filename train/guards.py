@@ -23,8 +23,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from probe.checkpoints import newest_complete
 from probe.errors import TrainingStopped
-from train.checkpoints import newest_complete
 
 LOSS, NORM, FIRST_PARAMETER = 0, 1, 2
 NAMES_SHOWN = 3

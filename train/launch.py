@@ -7,25 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.errors import BadInput
+from probe.processes import processes, say
 
 if TYPE_CHECKING:
     from train.recipe import SftRecipe
-
-
-def is_main_process() -> bool:
-    """True on global rank 0, read from the launcher, so that it also holds before a process group stands."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def say(line: str) -> None:
-    """Prints on the first process only."""
-    if is_main_process():
-        print(line, flush=True)
-
-
-def processes() -> int:
-    """How many training processes were launched."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def launcher_deepspeed() -> bool:
@@ -40,7 +25,7 @@ def training_arguments(recipe: SftRecipe, config_class: type) -> Any:
     """
     import torch
 
-    from train.tracking import report_to
+    from probe.tracking import report_to
 
     given = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
     cpu_wanted = given.get("use_cpu") or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"

@@ -6,7 +6,7 @@ from typing import Any
 
 from probe.errors import ModelError
 from probe.models import ModelFolder
-from train.launch import say
+from probe.processes import say
 from train.recipe import LoraSection, ModelSection
 
 

@@ -24,7 +24,7 @@ from probe.local import model_info
 from probe.models import ModelFolder, resolve
 from probe.run import LoadedSet, run_probe
 from probe.settings import ProbeSection
-from train.tracking import log_probe
+from probe.tracking import log_probe
 
 # Requests per rank and round: enough to fill batches, few enough that a kill loses little.
 _ROUND = 64

@@ -10,8 +10,8 @@ from typing import Literal
 from probe.errors import RecipeError
 from probe.recipe import load_recipe, section
 from probe.settings import ProbeSection
+from probe.tracking import TrackingSection, check_tracking
 from train.arguments import trl_section
-from train.tracking import TrackingSection, check_tracking
 
 SftArguments = trl_section("sft_config", "SFTConfig")
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from probe.checkpoints import finish_run, finished
 from probe.files import read_json, sha256_text, write_atomic, write_json
+from probe.processes import is_main_process, say
 from probe.recipe import recipe_dict
 from probe.store import refuse_changes
-from train.checkpoints import finish_run, finished
-from train.launch import is_main_process, say
 from train.recipe import SftRecipe
 from train.rows import RowCounts
 

@@ -54,15 +54,16 @@ def train(recipe: SftRecipe, resume: str) -> None:
 
     from probe.chat import Chat
     from probe.models import load_tokenizer, resolve
+    from probe.processes import say
     from probe.recipe import recipe_dict
     from probe.run import load_sets
+    from probe.tracking import start_tracking
     from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
     from train.guards import install_guard
-    from train.launch import launch_line, say, trainer_class, training_arguments
+    from train.launch import launch_line, trainer_class, training_arguments
     from train.policy import load_policy, lora_config
     from train.probing import ProbeCallback
     from train.rows import as_dataset, conversations_path, make_rows, read_conversations
-    from train.tracking import start_tracking
 
     # Everything that can be wrong with the input is found before the model is loaded.
     args = training_arguments(recipe, SFTConfig)

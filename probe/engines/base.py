@@ -31,11 +31,37 @@ class Completion:
     finish: Literal["stop", "length"]
 
 
+@dataclass(frozen=True)
+class ScoreRequest:
+    """How likely is `target_ids` after `prefix_ids`? Both as ids, the target not empty."""
+
+    prefix_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+
+
 class Engine(Protocol):
+    """What every engine offers. One model load serves completions and scores alike."""
+
     name: str
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Indices of requests that have to be made together, in order, so that a rerun rounds as the first run did.
+
+        An engine whose completions do not depend on their neighbours, or that cannot control them, gives each
+        request a batch of its own or one batch of any size.
+        """
+        ...
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
         """Yields (index of the request, completion) for every request once, in any order."""
+        ...
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        """Yields (index, log p(target | prefix) in nats, summed over the target's tokens at temperature 1).
+
+        Raises:
+            CannotScore: this engine gives no log-probabilities; the message says why.
+        """
         ...
 
 

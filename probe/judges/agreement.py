@@ -18,7 +18,7 @@ from probe import stats
 from probe.errors import DataError
 from probe.files import read_jsonl
 from probe.judges import KNOWN_JUDGES, get_judge
-from probe.judges.labels import GENUINE, LABELS, Case, Judge
+from probe.judges.labels import GENUINE, LABELS, Case, Judge, judge_all
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Agreement:
 
 def agreement(rows: Sequence[LabelledTurn], judge: Judge) -> Agreement:
     """Judges every row and compares with its label."""
-    verdicts = judge.judge([row.case for row in rows])
+    verdicts = judge_all(judge, [row.case for row in rows])
     scored = [(row, verdict.label) for row, verdict in zip(rows, verdicts, strict=True) if verdict.label is not None]
     confusion: dict[str, Counter[str]] = {}
     for row, label in scored:

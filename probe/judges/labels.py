@@ -6,7 +6,7 @@ reason: an unscored turn is left out of every rate and never counts as "not genu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,14 +62,24 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Anything that labels user turns. `version` changes whenever a verdict could change."""
+    """Anything that labels user turns. `version` changes whenever a verdict could change.
+
+    `calls` counts the requests that were sent to a model so far; 0 for a judge without one.
+    """
 
     name: str
     version: str
+    calls: int
 
-    def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """One verdict per case, in order."""
+    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+        """Yields (index of the case, verdict) for every case once, in any order, so that each can be kept at once."""
         ...
+
+
+def judge_all(judge: Judge, cases: Sequence[Case]) -> list[Verdict]:
+    """One verdict per case, in the order of the cases."""
+    done = dict(judge.stream(cases))
+    return [done[index] for index in range(len(cases))]
 
 
 def names_answer(case: Case) -> bool:

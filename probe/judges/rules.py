@@ -7,7 +7,7 @@ reads English only; other languages are left unscored. Text aimed at the judge i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from probe.judges.cleaning import clean
 from probe.judges.clear import settle
@@ -23,9 +23,12 @@ class RulesJudge:
     name = "rules"
     version = "rules/1"
 
-    def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """One verdict per case, in order; `raw` names the rule or the signals that decided."""
-        return [_judge(case) for case in cases]
+    calls = 0
+
+    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+        """(index, verdict) in order; `raw` names the rule or the signals that decided."""
+        for index, case in enumerate(cases):
+            yield index, _judge(case)
 
 
 def _judge(case: Case) -> Verdict:

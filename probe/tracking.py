@@ -22,10 +22,10 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from probe.errors import BadInput
+from probe.figures import LABEL_COLUMNS, SAMPLE_COLUMNS, STEP, flatten, label_rows, sample_rows
 from probe.files import read_json, write_json
+from probe.processes import is_main_process
 from probe.recipe import section
-from train.figures import LABEL_COLUMNS, SAMPLE_COLUMNS, STEP, flatten, label_rows, sample_rows
-from train.launch import is_main_process
 
 RUN_FILE = "wandb_run.json"
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
