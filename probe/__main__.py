@@ -1,4 +1,4 @@
-"""python -m probe run | compare | agreement: measures models, compares runs, checks a judge."""
+"""python -m probe run | judge | compare | agreement: measures models, judges and compares runs, checks a judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probe import compare
+from probe import compare, rejudge
 from probe.errors import BadInput, run_command
 from probe.judges import agreement
 
@@ -28,11 +28,17 @@ def main(argv: Sequence[str]) -> None:
     run.add_argument("--label", help="how tables call this model (default: the last part of its name)")
     run.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
     run.add_argument("--dry-run", action="store_true", help="show what would be measured, and change nothing")
+    rejudge.add_arguments(
+        commands.add_parser("judge", help="judge a finished run anew, without generating", description=rejudge.__doc__)
+    )
     compare.add_arguments(commands.add_parser("compare", help="compare runs: base, SFT, RL"))
     agreement.add_arguments(commands.add_parser("agreement", help="check a judge against human labels"))
     arguments, rest = parser.parse_known_args(argv)
     if arguments.command == "run":
         _run(arguments, rest)
+        return
+    if arguments.command == "judge":
+        rejudge.run(arguments, rest)
         return
     if rest:
         raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")
@@ -40,27 +46,25 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
+    from probe.questions import load_sets, sets_within_reach
     from probe.recipe import load_recipe
-    from probe.run import load_sets, sets_within_reach
     from probe.settings import ProbeRecipe
 
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
     probe = load_recipe(ProbeRecipe, arguments.recipe, overrides).probe
-    from probe.models import resolve
-
     if arguments.dry_run:
-        from probe.local import describe
+        from probe.local import describe, open_model
 
         unchecked: list[str] = []
         within_reach = [loaded for loaded in sets_within_reach(probe, unchecked).values() if loaded]
-        print(describe(resolve(arguments.model), probe, within_reach, unchecked))
+        print(describe(*open_model(arguments.model, probe), within_reach, unchecked))
         return
     sets = load_sets(probe)
 
-    from probe.local import measure_folder
+    from probe.local import measure_folder, open_model
 
-    folder = resolve(arguments.model)
+    folder, probe = open_model(arguments.model, probe)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)
     print(compare.format_table([results]))
     print(f"{arguments.out / 'results.json'}")

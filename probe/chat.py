@@ -105,6 +105,10 @@ class Chat:
         # The template trims what it renders; what is learned must be what is rendered as history later.
         return list(self._ids(content.strip())) + list(self.turn_end_ids)
 
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        """A turn's text as ids, without anything around it."""
+        return self._ids(text)
+
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 

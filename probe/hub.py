@@ -14,7 +14,8 @@ from probe.errors import DataError, ModelError
 from probe.loading import one_line
 
 # Text files and safetensors: nothing that could run code.
-_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_WEIGHTS = "*.safetensors"
+_FILES = ["*.json", _WEIGHTS, "*.jinja", "*.txt", "*.model"]
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 _SECONDS = 5
 
@@ -34,8 +35,8 @@ def unreachable() -> str | None:
         return f"no connection to {address.hostname}: {error.strerror or error}"
 
 
-def hub_folder(hub_id: str) -> Path:
-    """Downloads a model's text files and safetensors into the hub's own cache, or finds them there."""
+def hub_folder(hub_id: str, weights: bool = True) -> Path:
+    """Downloads a model's text files, and safetensors unless told not to, into the hub's own cache, or finds them there."""
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
@@ -43,7 +44,8 @@ def hub_folder(hub_id: str) -> Path:
     instead = "a local model folder can be given instead"
     offline = unreachable()
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=_FILES, local_files_only=offline is not None))
+        wanted = _FILES if weights else [pattern for pattern in _FILES if pattern != _WEIGHTS]
+        return Path(snapshot_download(hub_id, allow_patterns=wanted, local_files_only=offline is not None))
     except GatedRepoError:
         raise ModelError(f"{hub_id}: access on the hub must be granted first (hf auth login); {instead}") from None
     except RepositoryNotFoundError:
@@ -55,15 +57,20 @@ def hub_folder(hub_id: str) -> Path:
     raise ModelError(f"{hub_id}: no local folder of this name, and {why}; {instead}")
 
 
-def hub_rows(hub_id: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
-    """The rows of a data set on the hub. Raises DataError with the reason where it cannot be had."""
+def hub_rows(hub_id: str, config: str | None, split: str, file: str | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a data set on the hub, of one `file` of it where its files have different columns.
+
+    Raises:
+        DataError: with the reason why it cannot be had.
+    """
     reason = unreachable()
     if reason is not None:
         raise DataError(f"the hub cannot be reached ({reason})")
     from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
 
     try:
-        rows = load_dataset(hub_id, config, split=split)
-    except (OSError, ValueError, RuntimeError) as error:
+        rows = load_dataset(hub_id, config, split=split, data_files=file)
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         raise DataError(f"{hub_id} cannot be fetched ({one_line(error)})") from None
     return (dict(row) for row in rows)

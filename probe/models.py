@@ -38,6 +38,7 @@ __all__ = [
     "load_tokenizer",
     "parameter_count",
     "resolve",
+    "tokenizer_folder",
 ]
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -85,6 +86,19 @@ def resolve(name: str) -> ModelFolder:
     if _HUB_ID.fullmatch(name):
         return _local(name, hub_folder(name))
     raise ModelError(f"{name}: no such model folder; wanted a folder, a hub id such as org/model, or {EMBEDDED_NAME}")
+
+
+def tokenizer_folder(name: str) -> ModelFolder:
+    """A folder with at least the model's tokenizer, for a model whose weights a server holds.
+
+    Raises:
+        ModelError: nothing is there under this name.
+    """
+    if Path(name).expanduser().is_dir():
+        return ModelFolder(name, Path(name).expanduser().absolute())
+    if name != EMBEDDED_NAME and _HUB_ID.fullmatch(name):
+        return ModelFolder(name, hub_folder(name, weights=False))
+    return resolve(name)
 
 
 def load_tokenizer(folder: ModelFolder) -> Any:

@@ -1,8 +1,6 @@
 """A probe's run folder: manifest.json first, samples.jsonl as they come, results.json last and atomically.
 
-Completions are kept in generations.jsonl the moment they are made, under a key of everything that shapes them
-(weights, template, prompt, sampling, seed), so that a killed run goes on where it stopped and another
-checkpoint's completions can never be taken for this one's.
+What is generated and scored on the way is kept beside them (`probe.stored`), verdicts of a judge that costs calls too.
 """
 
 from __future__ import annotations
@@ -13,21 +11,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.engines.base import Completion, Engine, Request
 from probe.errors import SettingsChanged
-from probe.files import append_rows, json_line, open_append, read_json, read_jsonl, sha256_text, write_json
+from probe.files import read_json, write_json, write_jsonl
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Which weights were measured: where they lie, how they are called in tables, and their hashes."""
+    """Which weights were measured: where they lie, how they are called in tables, and their hashes.
+
+    The weights behind a server cannot be hashed; then `path` names the served model, which has to identify it.
+    """
 
     path: str
     label: str
     step: int | None
-    weights_sha256: str
+    weights_sha256: str | None
     template_sha256: str
 
 
@@ -54,57 +54,14 @@ class RunStore:
         path = self.folder / "results.json"
         return read_json(path) if path.is_file() else None
 
-    def write_samples(self, rows: Sequence[dict[str, Any]], first: bool) -> None:
-        """Appends rows; `first` starts the file anew, since every row can be made again from stored completions."""
-        path = self.folder / "samples.jsonl"
-        if first:
-            path.unlink(missing_ok=True)
-        with open_append(path) as file:
-            append_rows(file, rows)
+    def write_samples(self, rows: Sequence[dict[str, Any]]) -> None:
+        """All rows at once, atomically: each can be made again from what is stored."""
+        write_jsonl(self.folder / "samples.jsonl", rows)
 
     def finish(self, results: dict[str, Any]) -> dict[str, Any]:
         whole = {"schema": SCHEMA, "model": asdict(self.model), "settings": self.settings, **results}
         write_json(self.folder / "results.json", whole)
         return whole
-
-
-class StoredEngine:
-    """An engine whose completions are kept in a file; what is there already is not made again."""
-
-    def __init__(self, engine: Engine, path: Path, model: ModelInfo) -> None:
-        self.engine = engine
-        self.name = engine.name
-        self.hits = 0
-        self._file = open_append(path)
-        self._identity = f"{model.weights_sha256} {model.template_sha256} {engine.name}"
-        self._stored = {
-            row["key"]: Completion(row["text"], row["tokens"], row["finish"]) for _, row in read_jsonl(path)
-        }
-
-    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        waiting: dict[str, list[int]] = {}
-        for index, request in enumerate(requests):
-            key = self._key(request)
-            if key in self._stored:
-                self.hits += 1
-                yield index, self._stored[key]
-            else:
-                waiting.setdefault(key, []).append(index)
-        keys = list(waiting)
-        for position, completion in self.engine.stream([requests[waiting[key][0]] for key in keys]):
-            key = keys[position]
-            self._stored[key] = completion
-            append_rows(self._file, [{"key": key, **asdict(completion)}])
-            for index in waiting[key]:
-                yield index, completion
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _key(self, request: Request) -> str:
-        # A greedy completion does not depend on the seed.
-        seed = request.seed if request.temperature > 0 else 0
-        return sha256_text(self._identity + json_line({**asdict(request), "seed": seed}))
 
 
 def refuse_changes(

@@ -86,7 +86,7 @@ def test_temperature_sampling_follows_the_model_distribution(parts: tuple[Any, A
 
 def test_batches_hold_every_request_once_and_keep_to_the_budget() -> None:
     asked = [Request(tuple(range(1, 2 + index % 7)), 10, (), 1.0, index) for index in range(50)]
-    batches = list(_batches(asked, 60))
+    batches = list(_batches([one.prompt_ids for one in asked], [one.max_tokens for one in asked], 60))
     indices = [index for batch in batches for group in batch for index in group]
     assert sorted(indices) == list(range(50))
     for batch in batches:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from probe.engines.base import Completion, Request, collect
+from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.errors import SettingsChanged
 from probe.files import read_json, read_jsonl
-from probe.store import ModelInfo, RunStore, StoredEngine, differences
+from probe.store import ModelInfo, RunStore, differences
+from probe.stored import StoredEngine
 
 MODEL = ModelInfo("models/a", "a", None, "w" * 64, "t" * 64)
 SETTINGS = {"seed": 0, "temperatures": [0.0, 1.0], "sets": {"own": {"n": 3}}}
@@ -24,8 +25,19 @@ class Echo:
 
     name = "echo"
 
-    def __init__(self) -> None:
+    def __init__(self, together: int = 1) -> None:
         self.asked: list[Request] = []
+        self.scored: list[ScoreRequest] = []
+        self.together = together
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        indices = list(range(len(requests)))
+        return [indices[start : start + self.together] for start in range(0, len(indices), self.together)]
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        for index, request in enumerate(requests):
+            self.scored.append(request)
+            yield index, -float(sum(request.target_ids))
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
         for index in reversed(range(len(requests))):
@@ -34,9 +46,9 @@ class Echo:
             yield index, Completion(f"{request.prompt_ids} {request.temperature} {request.seed}", 1, "stop")
 
 
-def stored(path: Path, model: ModelInfo = MODEL) -> tuple[Echo, StoredEngine]:
-    echo = Echo()
-    return echo, StoredEngine(echo, path / "generations.jsonl", model)
+def stored(path: Path, model: ModelInfo = MODEL, together: int = 1) -> tuple[Echo, StoredEngine]:
+    echo = Echo(together)
+    return echo, StoredEngine(echo, path, model)
 
 
 def test_one_request_asked_twice_is_made_once_and_both_get_it(tmp_path: Path) -> None:
@@ -61,6 +73,32 @@ def test_another_process_takes_up_what_was_stored_and_a_torn_line_is_made_again(
     assert collect(engine, asked) == done
     assert echo.asked == [asked[0]], "the last one that was written"
     assert engine.hits == 3
+
+
+def test_a_batch_with_a_gap_is_made_again_as_a_whole_and_stored_once(tmp_path: Path) -> None:
+    asked = [replace(GREEDY, prompt_ids=(number,)) for number in range(6)]
+    _, engine = stored(tmp_path, together=3)
+    done = collect(engine, asked)
+    path = tmp_path / "generations.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    echo, engine = stored(tmp_path, together=3)
+    assert collect(engine, asked) == done
+    assert sorted(request.prompt_ids for request in echo.asked) == [(3,), (4,), (5,)], "the batch that had the gap"
+    assert len(list(read_jsonl(path))) == 6
+
+
+def test_scores_are_kept_too_and_belong_to_one_model(tmp_path: Path) -> None:
+    asked = [ScoreRequest((1,), (2, 3)), ScoreRequest((1, 2), (3,)), ScoreRequest((1,), (2, 3))]
+    echo, engine = stored(tmp_path)
+    assert dict(engine.score(asked)) == {0: -5.0, 1: -3.0, 2: -5.0}
+    assert len(echo.scored) == 2
+    echo, engine = stored(tmp_path)
+    assert dict(engine.score(asked)) == {0: -5.0, 1: -3.0, 2: -5.0}
+    assert echo.scored == []
+    echo, engine = stored(tmp_path, replace(MODEL, weights_sha256="x" * 64))
+    assert len(list(engine.score(asked))) == 3
+    assert len(echo.scored) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,9 +149,7 @@ def test_the_manifest_comes_first_and_results_come_last(tmp_path: Path) -> None:
 def test_samples_start_anew_with_every_run(tmp_path: Path) -> None:
     store = RunStore(tmp_path, MODEL, SETTINGS)
     for _ in range(2):
-        store.write_samples([], first=True)
-        store.write_samples([{"a": 1}], first=False)
-        store.write_samples([{"a": 2}, {"a": 3}], first=False)
+        store.write_samples([{"a": 1}, {"a": 2}, {"a": 3}])
     assert [row for _, row in read_jsonl(tmp_path / "samples.jsonl")] == [{"a": 1}, {"a": 2}, {"a": 3}]
 
 

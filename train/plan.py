@@ -19,7 +19,7 @@ from probe.chat import Chat, Message
 from probe.errors import DataError, ModelError, SetOutOfReach
 from probe.models import load_tokenizer, resolve
 from probe.processes import processes
-from probe.run import sets_within_reach, work_of
+from probe.questions import sets_within_reach, work_of
 from train.recipe import SftRecipe
 from train.rows import RowCounts, conversations_path, make_rows, read_conversations, show_loss
 

@@ -16,13 +16,14 @@ from transformers import TrainerCallback
 
 from probe.chat import Chat
 from probe.compare import compare
-from probe.engines.base import Completion, Engine, Request
+from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine
 from probe.errors import BadInput, NextturnError
 from probe.files import read_jsonl
 from probe.local import model_info
 from probe.models import ModelFolder, resolve
-from probe.run import LoadedSet, run_probe
+from probe.questions import LoadedSet
+from probe.run import run_probe
 from probe.settings import ProbeSection
 from probe.tracking import log_probe
 
@@ -39,50 +40,69 @@ class SharedEngine:
         self.accelerator = accelerator
         self._failed = False
 
-    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
         if self.accelerator.num_processes == 1:  # the same batches, and so the same ties, as `probe run`
+            return self.engine.batches(requests)
+        return self._rounds([request.prompt_ids for request in requests])
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        if self.accelerator.num_processes == 1:
             yield from self.engine.stream(requests)
             return
-        # Requests with one prompt stay together, so that a rank prefills a context once for all its samples.
-        order = sorted(range(len(requests)), key=lambda index: requests[index].prompt_ids)
-        step = _ROUND * self.accelerator.num_processes
-        for start in range(0, len(order), step):
-            indices = order[start : start + step]
-            for position, completion in self._round([requests[index] for index in indices]):
+        for indices in self._rounds([request.prompt_ids for request in requests]):
+            for position, completion in self._round("stream", [requests[index] for index in indices]):
                 yield indices[position], completion
 
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        if self.accelerator.num_processes == 1:
+            yield from self.engine.score(requests)
+            return
+        for indices in self._rounds([request.prefix_ids for request in requests]):
+            for position, log_p in self._round("score", [requests[index] for index in indices]):
+                yield indices[position], log_p
+
     def serve(self) -> None:
-        """Completes this rank's shares until rank 0 closes."""
-        while self._round(None) is not None:
+        """Does this rank's shares until rank 0 closes."""
+        while self._round() is not None:
             pass
 
     def close(self) -> None:
         if self.accelerator.num_processes > 1 and not self._failed:  # after a failure every rank has left already
             self._broadcast(None)
 
-    def _broadcast(self, requests: list[Request] | None) -> list[Request] | None:
+    def _rounds(self, prompts: Sequence[tuple[int, ...]]) -> list[list[int]]:
+        """Equal prompts stay together, so that a rank prefills a context once for all its samples."""
+        order = sorted(range(len(prompts)), key=prompts.__getitem__)
+        step = _ROUND * self.accelerator.num_processes
+        return [order[start : start + step] for start in range(0, len(order), step)]
+
+    def _broadcast(self, work: tuple[str, list[Any]] | None) -> tuple[str, list[Any]] | None:
         from accelerate.utils import broadcast_object_list
 
-        return broadcast_object_list([requests])[0]
+        return broadcast_object_list([work])[0]
 
-    def _round(self, requests: list[Request] | None) -> Any:
-        """Completes one broadcast list; gives (position, completion) pairs, or None when rank 0 has closed."""
+    def _round(self, method: str | None = None, requests: list[Any] | None = None) -> Any:
+        """Does one broadcast list; gives (position, completion or score) pairs, or None when rank 0 has closed.
+
+        Rank 0 says which method of the engine and what requests; the others call it bare and are told.
+        """
         from accelerate.utils import gather_object
 
-        shared = self._broadcast(requests)
-        if shared is None:
+        work = self._broadcast((method, requests or []) if method else None)
+        if work is None:
             return None
+        method, shared = work
         ranks, rank = self.accelerator.num_processes, self.accelerator.process_index
         first, last = len(shared) * rank // ranks, len(shared) * (rank + 1) // ranks
         try:
-            own: Any = [(first + index, done) for index, done in self.engine.stream(shared[first:last])]
+            own: Any = [(first + index, done) for index, done in getattr(self.engine, method)(shared[first:last])]
         except Exception as error:  # noqa: BLE001 - told to every rank below, so that none waits for one that is gone
             own = [(None, f"rank {rank}: {type(error).__name__}: {error}")]
         found = gather_object(own)
         failed = [what for position, what in found if position is None]
         if failed:
             self._failed = True
-            raise NextturnError(f"the probe failed while generating; {failed[0]}")
+            raise NextturnError(f"the probe failed; {failed[0]}")
         return found
 
 

@@ -83,6 +83,11 @@ def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
         raise RecipeError(f"{path}: train.output_dir: missing, wanted the run folder such as runs/qwen2b_sft")
     if (recipe.data.path is None) == (recipe.data.recipe is None):
         raise RecipeError(f"{path}: data: give either `path` or `recipe`")
+    if recipe.probe and recipe.probe.when == "inline" and recipe.probe.engine != "hf":
+        raise RecipeError(
+            f"{path}: probe.engine: {recipe.probe.engine}, wanted hf: with `when: inline` the live weights are measured "
+            "in the training processes; give `when: watch` to measure checkpoints with another engine"
+        )
     check_tracking(recipe.tracking)
     if given.get("packing") or given.get("padding_free"):
         _check_packing(path)

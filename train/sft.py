@@ -55,8 +55,8 @@ def train(recipe: SftRecipe, resume: str) -> None:
     from probe.chat import Chat
     from probe.models import load_tokenizer, resolve
     from probe.processes import say
+    from probe.questions import load_sets
     from probe.recipe import recipe_dict
-    from probe.run import load_sets
     from probe.tracking import start_tracking
     from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
     from train.guards import install_guard

@@ -47,8 +47,8 @@ class Engine(Protocol):
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
         """Indices of requests that have to be made together, in order, so that a rerun rounds as the first run did.
 
-        An engine whose completions do not depend on their neighbours, or that cannot control them, gives each
-        request a batch of its own or one batch of any size.
+        An engine whose completions hang on no neighbour, or that cannot choose the neighbours, gives each request a
+        batch of its own; such requests are then streamed together, those alone that are still missing.
         """
         ...
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from probe.engines.base import Completion, Request
+from probe.engines.base import Completion, Request, ScoreRequest
 
 if TYPE_CHECKING:
     import torch
@@ -37,9 +37,56 @@ class HfEngine:
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
 
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Requests that share a batch: in bfloat16, a text can hang on which others were padded with it."""
+        rooms = [request.max_tokens for request in requests]
+        groups = _batches([request.prompt_ids for request in requests], rooms, self.batch_tokens)
+        return [[index for indices in batch for index in indices] for batch in groups]
+
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        for batch in _batches(requests, self.batch_tokens):
+        rooms = [request.max_tokens for request in requests]
+        for batch in _batches([request.prompt_ids for request in requests], rooms, self.batch_tokens):
             yield from self._run(requests, batch)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        """Prefills each prefix once, then reads all its targets' tokens in one pass."""
+        rooms = [len(request.target_ids) for request in requests]
+        for batch in _batches([request.prefix_ids for request in requests], rooms, self.batch_tokens):
+            prefixes = [requests[indices[0]].prefix_ids for indices in batch]
+            logits, cache, mask = self._prefill(prefixes)
+            owners = [row for row, indices in enumerate(batch) for _ in indices]
+            order = [index for indices in batch for index in indices]
+            targets = [requests[index].target_ids for index in order]
+            yield from zip(order, self._log_p(logits, cache, mask, owners, targets), strict=True)
+
+    def _log_p(
+        self, logits: torch.Tensor, cache: Any, mask: torch.Tensor, owners: list[int], targets: list[tuple[int, ...]]
+    ) -> list[float]:
+        """log p of each target after the prefix of its owner; logits [prefixes, vocabulary] as from `_prefill`."""
+        import torch
+
+        device = logits.device
+        rows = torch.tensor(owners, device=device)
+        if len(owners) != len(mask):
+            cache.reorder_cache(rows)
+        longest = max(len(target) for target in targets)
+        ids = torch.zeros(len(targets), longest, dtype=torch.long, device=device)
+        known = torch.zeros_like(ids)
+        for row, target in enumerate(targets):
+            ids[row, : len(target)] = torch.tensor(target, device=device)
+            known[row, : len(target)] = 1
+        whole = torch.cat([mask[rows], known], dim=1)
+        positions = (whole.cumsum(dim=1) - 1).clamp(min=0)[:, -longest:]
+        with torch.no_grad():
+            output = self.model(
+                input_ids=ids, attention_mask=whole, position_ids=positions, past_key_values=cache, use_cache=True
+            )
+        total = []
+        for row, target in enumerate(targets):  # one row at a time: float32 over a large vocabulary is heavy
+            before = torch.cat([logits[owners[row]][None], output.logits[row, : len(target) - 1]])
+            log_p = before.float().log_softmax(dim=-1)
+            total.append(log_p.gather(1, ids[row, : len(target), None]).double().sum().item())
+        return total
 
     def _run(self, requests: Sequence[Request], batch: list[list[int]]) -> Iterator[tuple[int, Completion]]:
         """One batch: `batch` holds one list of request indices per distinct prompt."""
@@ -150,16 +197,19 @@ def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
     return tokens
 
 
-def _batches(requests: Sequence[Request], batch_tokens: int) -> Iterator[list[list[int]]]:
-    """Lists of request indices by prompt, longest first, each batch within `batch_tokens` (or one prompt)."""
+def _batches(prompts: Sequence[tuple[int, ...]], rooms: Sequence[int], batch_tokens: int) -> Iterator[list[list[int]]]:
+    """Lists of indices by prompt, longest first, each batch within `batch_tokens` (or one prompt).
+
+    `rooms` holds how many tokens each row needs behind its prompt.
+    """
     shared: dict[tuple[int, ...], list[int]] = {}
-    for index, request in enumerate(requests):
-        shared.setdefault(request.prompt_ids, []).append(index)
-    groups = sorted(shared.values(), key=lambda group: len(requests[group[0]].prompt_ids), reverse=True)
+    for index, prompt in enumerate(prompts):
+        shared.setdefault(prompt, []).append(index)
+    groups = sorted(shared.values(), key=lambda group: len(prompts[group[0]]), reverse=True)
     batch: list[list[int]] = []
     rows = width = 0
     for group in groups:
-        needed = len(requests[group[0]].prompt_ids) + max(requests[index].max_tokens for index in group)
+        needed = len(prompts[group[0]]) + max(rooms[index] for index in group)
         width = max(width, needed)
         if batch and (rows + len(group)) * width > batch_tokens:
             yield batch

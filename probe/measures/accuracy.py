@@ -1,4 +1,7 @@
-"""Accuracy: how often the final answer is right, read strictly and leniently, with the class of every reply."""
+"""Accuracy: how often the final answer is right, read strictly and leniently, with the class of every reply.
+
+An item with lettered options is graded by the letter, any other by the value of its answer.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, get_args
 
 from probe.answers import Outcome, lenient_answer, outcome, same_answer, strict_answer
 from probe.engines.base import Completion
+from probe.letters import lenient_letter, letter_outcome, strict_letter
 from probe.sets import Item
 from probe.stats import wilson
 
@@ -15,13 +19,21 @@ def grade(item: Item, reply: Completion) -> dict[str, Any]:
     """One reply graded: what was extracted and whether it is right, both readings. A cut reply can be right."""
     if item.answer is None:
         raise ValueError(f"item {item.id} has no answer to grade against")
-    strict, lenient = strict_answer(reply.text), lenient_answer(reply.text)
+    truncated = reply.finish == "length"
+    if item.options:
+        strict, lenient = strict_letter(reply.text, item.options), lenient_letter(reply.text, item.options)
+        right = (strict == item.answer, lenient == item.answer)
+        kind = letter_outcome(reply.text, truncated, item.options)
+    else:
+        strict, lenient = strict_answer(reply.text), lenient_answer(reply.text)
+        right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
+        kind = outcome(reply.text, truncated)
     return {
         "reference": item.answer,
         "extracted": lenient,
-        "strict": same_answer(strict, item.answer),
-        "lenient": same_answer(lenient, item.answer),
-        "outcome": outcome(reply.text, truncated=reply.finish == "length"),
+        "strict": right[0],
+        "lenient": right[1],
+        "outcome": kind,
     }
 
 
