@@ -1,5 +1,6 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
 # make test   sets up, then checks style and types and runs the tests
+# make bench  times the probe's own machinery against plain ways of doing the same
 # On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 READY := $(VENV)/.ready-$(shell cat Makefile pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 RUN := runs/demo/sft
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test bench lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -41,6 +42,9 @@ lint: setup
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+bench: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
 
 clean:
 	rm -rf runs $(VENV)

@@ -1,48 +1,33 @@
 """`python -m probe compare`: several probe runs held against the first one, the baseline.
 
-Writes comparison.json, comparison.md and tradeoff.png and prints the main table. Runs that were measured
+Writes comparison.md, tradeoff.png, report.html and comparison.json and prints the main table. Runs that were measured
 differently are refused; with --force they are shown with what differs.
 
-Every run answers the same items, so a difference to the baseline is paired by item. Each set is read as one
-of the patterns of arXiv 2604.02315, from intervals rather than values, so that a small set says "unclear":
-
-- present: greedy decoding gives genuine follow-ups (interval at or above LOW)
-- latent:  greedy does not (interval below LOW), sampling at the highest temperature does
-- absent:  neither does
-
-A run whose clear sets do not all show one pattern is context-bound.
+Every run answers the same items, so a difference to the baseline is paired by item. What a run says by itself
+(`within`) and the pattern that each set shows (`patterns`) stand beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probe.alike import differences, remarks
 from probe.errors import BadInput, IncomparableRuns
 from probe.files import write_atomic, write_json
-from probe.results import Cell, Metric, Run, differences, load_runs, remarks, runs_of
+from probe.patterns import LOW, Pattern, overall, pattern_of
+from probe.results import Metric, Run, figures_of, temperature
+from probe.runs import load_runs, runs_of
 from probe.stats import NOTHING, Estimate, PairedDifference, paired_difference
 from probe.tables import terminal_table
+from probe.within import AgainstActual, Grounding, Perturbed, against_actual, grounding, perturbed
 
-LOW = 0.10
-"""Follow-up rate that divides low from high. The paper calls 1-5% collapsed and 15-47% surfacing under sampling."""
-
-CLEAR = ("present", "latent", "absent")
+FILES = ("report.html", "comparison.md", "comparison.json", "tradeoff.png")
 
 _NAMES = ("lenient", "strict", "ask_when_needed", "answer_when_complete")
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """What one set shows for one run; `sampled_at` is the highest temperature, such as "T=1.0"."""
-
-    name: str
-    greedy: Estimate
-    sampled: Estimate
-    sampled_at: str | None
 
 
 @dataclass(frozen=True)
@@ -58,6 +43,9 @@ class Comparison:
     paired: dict[Metric, tuple[PairedDifference | None, ...]]
     patterns: dict[str, tuple[Pattern, ...]]
     overall: tuple[str, ...]
+    perturbed: tuple[Perturbed, ...]
+    grounding: tuple[Grounding, ...]
+    against_actual: tuple[AgainstActual, ...]
     differences: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -84,17 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     comparison = compare(args.folders, args.out, args.force)
     print(terminal_table(comparison))
-    for name in ("comparison.md", "comparison.json", "tradeoff.png"):
+    for name in FILES:
         print(args.out / name)
 
 
 def compare(dirs: Sequence[Path], out: Path, force: bool = False) -> Comparison:
-    """Compares finished probe runs and writes comparison.md, tradeoff.png and, last, comparison.json to `out`.
+    """Compares finished probe runs and writes FILES to `out`, comparison.json last.
 
     Raises:
         BadInput: a folder is missing, unfinished or of another schema, or `out` is a file.
         IncomparableRuns: the runs were measured differently and `force` is off.
     """
+    from probe.page import html
     from probe.plot import draw_tradeoff
     from probe.report import markdown
 
@@ -108,6 +97,7 @@ def compare(dirs: Sequence[Path], out: Path, force: bool = False) -> Comparison:
         )
     write_atomic(out / "comparison.md", markdown(comparison))
     draw_tradeoff(comparison, out / "tradeoff.png")
+    write_atomic(out / "report.html", html(comparison))
     write_json(out / "comparison.json", as_json(comparison))
     return comparison
 
@@ -119,25 +109,30 @@ def format_table(results: Sequence[dict[str, Any]]) -> str:
 
 def build(runs: Sequence[Run]) -> Comparison:
     """The comparison itself, of runs in order; writes nothing and refuses nothing."""
-    per_run = [dict(_estimates(one)) for one in runs]
+    per_run = [dict(figures_of(one.results)) for one in runs]
     metrics = sorted({metric for figures in per_run for metric in figures}, key=_order(runs))
     figures = {metric: tuple(one.get(metric, NOTHING) for one in per_run) for metric in metrics}
     follow_up = list(dict.fromkeys(metric.set for metric in metrics if metric.measure == "followup"))
-    patterns = {name: tuple(_pattern(name, one) for one in per_run) for name in follow_up}
+    patterns = {name: tuple(pattern_of(name, one) for one in per_run) for name in follow_up}
     return Comparison(
         runs=tuple(runs),
         figures=figures,
         paired={metric: tuple(_paired(metric, runs[0], one) for one in runs) for metric in metrics},
         patterns=patterns,
-        overall=tuple(_overall([found[index].name for found in patterns.values()]) for index in range(len(runs))),
+        overall=tuple(overall([found[index].name for found in patterns.values()]) for index in range(len(runs))),
+        perturbed=tuple(found for one in runs for found in perturbed(one)),
+        grounding=tuple(found for one in runs for found in grounding(one)),
+        against_actual=tuple(found for one in runs for found in against_actual(one)),
         differences=tuple(differences(runs)),
         remarks=tuple(remarks(runs)),
     )
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """comparison.json, schema 1; rates in [0, 1], differences as run minus baseline."""
+    """comparison.json, schema 1; rates in [0, 1], differences as run minus baseline, perturbed minus plain, or
+    generated minus actual."""
     names = comparison.names
+    results = {one.name: one.results.model_dump(include={"followup", "actual"}) for one in comparison.runs}
     return {
         "schema": 1,
         "baseline": names[0],
@@ -151,7 +146,11 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "outcomes": {
             one.name: {name: part.outcomes for name, part in one.results.accuracy.items()} for one in comparison.runs
         },
-        "followup": {one.name: one.results.model_dump(include={"followup"})["followup"] for one in comparison.runs},
+        "followup": {name: result["followup"] for name, result in results.items()},
+        "actual": {name: result["actual"] for name, result in results.items()},
+        "against_actual": [one.as_json() for one in comparison.against_actual],
+        "perturbations": [one.as_json() for one in comparison.perturbed],
+        "grounding": [one.as_json() for one in comparison.grounding],
         "patterns": {
             "low": LOW,
             "sets": {
@@ -173,29 +172,19 @@ def _metric_json(comparison: Comparison, metric: Metric) -> dict[str, Any]:
         "name": metric.name,
         "perturbation": metric.perturbation if metric.measure == "followup" else None,
         "runs": {name: {**found.as_json(), "n": found.n} if found.n else None for name, found in estimates},
-        "against_baseline": {name: change.as_json() for name, change in changes if change is not None},
+        "against_baseline": {
+            name: {
+                **change.as_json(),
+                "gained_items": list(change.gained_items),
+                "lost_items": list(change.lost_items),
+            }
+            for name, change in changes
+            if change is not None
+        },
     }
 
 
-def _estimates(one: Run) -> Iterator[tuple[Metric, Estimate]]:
-    for name, accuracy in one.results.accuracy.items():
-        yield Metric("accuracy", name, "lenient"), _estimate(accuracy.lenient, accuracy.n)
-        yield Metric("accuracy", name, "strict"), _estimate(accuracy.strict, accuracy.n)
-    for name, clarify in one.results.clarify.items():
-        yield Metric("clarify", name, "ask_when_needed"), _estimate(clarify.ask_when_needed, clarify.n)
-        yield Metric("clarify", name, "answer_when_complete"), _estimate(clarify.answer_when_complete, clarify.n)
-    for name, perturbations in one.results.followup.items():
-        for perturbation, temperatures in perturbations.items():
-            for temperature, part in temperatures.items():
-                metric = Metric("followup", name, temperature, perturbation)
-                yield metric, _estimate(Cell(value=part.rate, ci95=part.ci95), part.n_judged)
-
-
-def _estimate(cell: Cell, n: int) -> Estimate:
-    return Estimate(cell.value, cell.ci95, n) if cell.value is not None else NOTHING
-
-
-def _order(runs: Sequence[Run]) -> Any:
+def _order(runs: Sequence[Run]) -> Callable[[Metric], tuple[Any, ...]]:
     """Measures, sets as the recipe names them, the plain run before perturbed ones, temperatures upwards."""
     sets = list(dict.fromkeys(name for one in runs for name in one.results.settings.sets))
 
@@ -208,46 +197,9 @@ def _order(runs: Sequence[Run]) -> Any:
     return key
 
 
-def temperature(name: str) -> float:
-    """0.7 for "T=0.7"."""
-    try:
-        return float(name.removeprefix("T="))
-    except ValueError:
-        raise BadInput(f"{name!r}: no temperature, wanted a key such as T=0.7 under followup") from None
-
-
 def _paired(metric: Metric, baseline: Run, one: Run) -> PairedDifference | None:
-    if one is baseline or baseline.values is None or one.values is None:
+    if one is baseline or baseline.samples is None or one.samples is None:
         return None
-    if metric not in baseline.values or metric not in one.values:
+    if metric not in baseline.samples.values or metric not in one.samples.values:
         return None
-    return paired_difference(baseline.values[metric], one.values[metric])
-
-
-def _pattern(name: str, figures: dict[Metric, Estimate]) -> Pattern:
-    of_set = {
-        metric.name: estimate for metric, estimate in figures.items() if metric == Metric("followup", name, metric.name)
-    }
-    greedy = of_set.get("T=0.0", NOTHING)
-    sampled_at = max((one for one in of_set if temperature(one) > 0), key=temperature, default=None)
-    sampled = of_set[sampled_at] if sampled_at else NOTHING
-    if _level(greedy) == "high":
-        found = "present"
-    elif _level(greedy) == "low" and _level(sampled) == "high":
-        found = "latent"
-    elif _level(greedy) == _level(sampled) == "low":
-        found = "absent"
-    else:
-        found = "unclear" if greedy.n and sampled.n else "not measured"
-    return Pattern(found, greedy, sampled, sampled_at)
-
-
-def _level(estimate: Estimate) -> str:
-    if estimate.ci95 is None:
-        return "unknown"
-    return "low" if estimate.ci95[1] < LOW else "high" if estimate.ci95[0] >= LOW else "unclear"
-
-
-def _overall(patterns: Sequence[str]) -> str:
-    clear = {name for name in patterns if name in CLEAR}
-    return "context-bound" if len(clear) > 1 else next(iter(clear), "unclear")
+    return paired_difference(baseline.samples.values[metric], one.samples.values[metric])

@@ -85,7 +85,7 @@ def _cost(
     markers = sum(_overlap(padded, other) for other in crowd) / (8 * point) ** 2
     outside = 1 - _overlap(box, room) / area
     covered = sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in grains)
-    return 500 * names + 200 * markers + 400 * outside + 1.5 * covered
+    return 500 * names + 200 * markers + 1500 * outside + 1.5 * covered
 
 
 def _overlap(a: Box, b: Box) -> float:

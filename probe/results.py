@@ -1,37 +1,30 @@
-"""Finished probe runs as they stand on disk: read, checked, named, and held against each other.
-
-Runs may be compared only when they were measured alike. Every setting must agree but those listed in
-MAY_DIFFER; so a setting that nobody thought of here makes runs incomparable, never silently comparable.
-"""
+"""What results.json holds, and the reading of it. Files of older runs of the same schema lack the newer keys."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from probe.errors import BadInput, DataError
-from probe.files import read_json, read_jsonl
-from probe.judges.labels import GENUINE
-from probe.measures import clarify
+from probe.errors import BadInput
+from probe.files import read_json
+from probe.stats import NOTHING, Estimate
+
+if TYPE_CHECKING:
+    from probe.samples import Samples
 
 SCHEMA = 1
-
-# Another engine gives the same kind of number, and another temperature or number of samples other columns.
-MAY_DIFFER = ("engine", "temperatures", "samples")
-
-Values = dict["Metric", dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a run: measure "accuracy", "clarify" or "followup"; name such as "lenient" or "T=0.0"."""
+    """One number of a run: measure "accuracy", "clarify" or "followup"; name such as "lenient" or "T=0.0".
+
+    Measure "actual", name "actual", is the rate of the real user turns of a transcript set.
+    """
 
     measure: str
     set: str
@@ -62,6 +55,12 @@ class Clarify(_Part):
 
 
 class Followup(_Part):
+    """User turns of one set, perturbation and temperature, or the real ones of a transcript set.
+
+    `grounding` is in nats per token; `changed_text` is the share of turns whose text the perturbation changed. Both
+    are None where they were not measured.
+    """
+
     n_total: int
     n_judged: int
     rate: float | None
@@ -100,101 +99,34 @@ class Settings(BaseModel):
 
 
 class Results(_Part):
-    """What results.json holds, schema 1; rates in [0, 1]."""
+    """What results.json holds, schema 1; rates in [0, 1]. `actual` has the real user turns of transcript sets."""
 
     model: Model
     settings: Settings
     accuracy: dict[str, Accuracy] = Field(default_factory=dict)
     clarify: dict[str, Clarify] = Field(default_factory=dict)
     followup: dict[str, dict[str, dict[str, Followup]]] = Field(default_factory=dict)
+    actual: dict[str, Followup] = Field(default_factory=dict)
     timing: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run; `values` are those of samples.jsonl by metric and item, None where that file is missing."""
+    """A finished run, under the name that a comparison gives it; `samples` is None where samples.jsonl is missing."""
 
     folder: Path
     name: str
     results: Results
-    values: Values | None
+    samples: Samples | None
 
 
-def expand(folders: Sequence[Path]) -> list[Path]:
-    """The folders with a training run's folder replaced by its finished probes: base first, then by step."""
-    found: list[Path] = []
-    for folder in folders:
-        if (folder / "results.json").is_file() or not (folder / "probe").is_dir():
-            found.append(folder)
-            continue
-        steps = [step for step in (folder / "probe").glob("step-*") if step.name.removeprefix("step-").isdigit()]
-        probes = [folder / "probe" / "base", *sorted(steps, key=lambda step: int(step.name.removeprefix("step-")))]
-        finished = [probe for probe in probes if (probe / "results.json").is_file()]
-        if not finished:
-            raise BadInput(f"{folder}: a training run without a finished probe; wanted one in {folder / 'probe'}")
-        found += finished
-    return found
-
-
-def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
-    """The runs in the order given, each with a name of its own.
+def read_results(folder: Path) -> Results:
+    """The results of a finished run.
 
     Raises:
-        BadInput: no folder, one given twice, or one that holds no finished run of schema 1.
+        BadInput: there is no such folder, the run is unfinished, or its file is of another schema or shape.
+        DataError: its file is no JSON.
     """
-    if not folders:
-        raise BadInput("no run folder given, wanted one or more that `python -m probe run` made")
-    folders = expand(folders)
-    for folder, count in Counter(Path(folder).resolve() for folder in folders).items():
-        if count > 1:
-            raise BadInput(f"{folder}: given {count} times, wanted each run once")
-    results = [_read_results(folder) for folder in folders]
-    names = _names(folders, [result.model for result in results])
-    return tuple(
-        Run(folder, name, result, _read_values(folder / "samples.jsonl"))
-        for folder, name, result in zip(folders, names, results, strict=True)
-    )
-
-
-def runs_of(results: Sequence[dict[str, Any]]) -> tuple[Run, ...]:
-    """Runs from contents of results.json that are at hand; their rows stay out, so nothing is paired."""
-    checked = [Results.model_validate(result) for result in results]
-    folders = [Path(result.model.path) for result in checked]
-    names = _names(folders, [result.model for result in checked])
-    return tuple(Run(folder, name, result, {}) for folder, name, result in zip(folders, names, checked, strict=True))
-
-
-def differences(runs: Sequence[Run]) -> list[str]:
-    """Why these runs should not be compared, one line per reason; empty when they were measured alike."""
-    others = [run.results.settings.others() for run in runs]
-    keys = sorted({key for settings in others for key in settings} - set(MAY_DIFFER))
-    told = [_told(runs, "chat template", [run.results.model.template_sha256 for run in runs])]
-    told += [_told(runs, key, [settings.get(key) for settings in others]) for key in keys]
-    for name in _set_names(runs):
-        infos = [run.results.settings.sets.get(name) for run in runs]
-        told.append(_told(runs, f"set {name}", [info and f"{info.n} items {info.sha256}" for info in infos]))
-    return [line for line in told if line]
-
-
-def remarks(runs: Sequence[Run]) -> list[str]:
-    """What differs and may, and what a reader should know about the folders."""
-    told = [_told(runs, key, [run.results.settings.others().get(key) for run in runs]) for key in MAY_DIFFER]
-    for name in _set_names(runs):
-        infos = [run.results.settings.sets.get(name) for run in runs]
-        told.append(_told(runs, f"measures on set {name}", [info and ", ".join(info.measures) for info in infos]))
-    for run in runs:
-        if run.values is None:
-            told.append(f"{run.name}: no samples.jsonl beside its results.json, so no paired test")
-    return [line for line in told if line]
-
-
-def printable(text: str) -> str:
-    """One line without control, bidirectional or other invisible characters, of at most 80 characters."""
-    text = "".join(character if character.isprintable() else "?" for character in text)
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _read_results(folder: Path) -> Results:
     if not folder.is_dir():
         what = "a file" if folder.exists() else "no such folder"
         raise BadInput(f"{folder}: {what}, wanted a folder that `python -m probe run` made")
@@ -213,6 +145,50 @@ def _read_results(folder: Path) -> Results:
         raise BadInput(f"{path}: {where}: {problem['msg']}; probe the model again") from None
 
 
+def figures_of(results: Results) -> Iterator[tuple[Metric, Estimate]]:
+    """Every rate of accuracy, clarify and follow-up. `n` counts what was graded or judged."""
+    for name, accuracy in results.accuracy.items():
+        yield Metric("accuracy", name, "lenient"), _estimate(accuracy.lenient, accuracy.n)
+        yield Metric("accuracy", name, "strict"), _estimate(accuracy.strict, accuracy.n)
+    for name, clarify in results.clarify.items():
+        yield Metric("clarify", name, "ask_when_needed"), _estimate(clarify.ask_when_needed, clarify.n)
+        yield Metric("clarify", name, "answer_when_complete"), _estimate(clarify.answer_when_complete, clarify.n)
+    for name, perturbations in results.followup.items():
+        for perturbation, temperatures in perturbations.items():
+            for decoding, part in temperatures.items():
+                yield Metric("followup", name, decoding, perturbation), rate_of(part)
+
+
+def rate_of(part: Followup) -> Estimate:
+    """The genuine-follow-up rate of one cell."""
+    return _estimate(Cell(value=part.rate, ci95=part.ci95), part.n_judged)
+
+
+def estimate_of(value: Cell | float | None) -> Estimate:
+    """A figure that older runs store without an interval, or not at all."""
+    if isinstance(value, Cell):
+        return Estimate(value.value, value.ci95, 0)
+    return Estimate(value, None, 0)
+
+
+def temperature(name: str) -> float:
+    """0.7 for "T=0.7"."""
+    try:
+        return float(name.removeprefix("T="))
+    except ValueError:
+        raise BadInput(f"{name!r}: no temperature, wanted a key such as T=0.7 under followup") from None
+
+
+def printable(text: str, most: int = 80) -> str:
+    """One line without control, bidirectional or other invisible characters, of at most `most` characters."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _estimate(cell: Cell, n: int) -> Estimate:
+    return Estimate(cell.value, cell.ci95, n) if cell.value is not None else NOTHING
+
+
 def _why_no_results(folder: Path) -> str:
     if (folder / "manifest.json").exists() or (folder / "samples.jsonl").exists():
         return (
@@ -221,76 +197,3 @@ def _why_no_results(folder: Path) -> str:
     inside = sorted(path.parent for path in folder.glob("*/results.json"))
     hint = f"; did you mean {' '.join(str(path) for path in inside)}?" if inside else ""
     return f"{folder}: no results.json, wanted a folder that `python -m probe run` made{hint}"
-
-
-def _read_values(path: Path) -> Values | None:
-    if not path.exists():
-        return None
-    values: Values = defaultdict(lambda: defaultdict(list))
-    for number, row in read_jsonl(path):
-        try:
-            for metric, value in _row_values(row):
-                values[metric][str(row["item"])].append(float(value))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}:{number}: not a row of a probe run ({error!r})") from None
-    return {metric: dict(items) for metric, items in values.items()}
-
-
-def _row_values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
-    """What one row adds to which metric; nothing for a value that could not be scored."""
-    kind, name = row["kind"], row["set"]
-    if kind == "accuracy":
-        for scoring in ("lenient", "strict"):
-            if row[scoring] is not None:
-                yield Metric(kind, name, scoring), row[scoring]
-    elif kind == "clarify":
-        for condition, cell in clarify.summarise([row]).items():
-            if condition != "n" and cell["value"] is not None:
-                yield Metric(kind, name, condition), cell["value"]
-    elif kind == "followup":
-        if row["label"] is not None:
-            yield Metric(kind, name, f"T={float(row['temperature'])}", row["perturbation"]), row["label"] == GENUINE
-    else:
-        raise ValueError(f"kind {kind}")
-
-
-def _names(folders: Sequence[Path], models: Sequence[Model]) -> list[str]:
-    """Label and step; with the names of the folders above where that is not enough to tell runs apart."""
-    plain = []
-    for model in models:
-        stepped = model.step and not re.search(rf"(?<!\d){model.step}(?!\d)", model.label)
-        plain.append(printable(f"{model.label} step-{model.step}" if stepped else model.label) or "unnamed")
-    names = plain
-    for depth in range(1, 6):
-        count = Counter(names)
-        # A training run keeps its probes in RUN/probe/step-N: that middle name says nothing.
-        above = [tuple(part for part in folder.absolute().parts[1:] if part != "probe") for folder in folders]
-        above = [parts[:-1] if parts and parts[-1] == name else parts for parts, name in zip(above, plain, strict=True)]
-        names = [
-            printable("/".join((*parts[-depth:], short))) if count[name] > 1 else name
-            for parts, short, name in zip(above, plain, names, strict=True)
-        ]
-    seen = Counter[str]()
-    for index, name in enumerate(names):
-        seen[name] += 1
-        names[index] = name if seen[name] == 1 else f"{name} ({seen[name]})"
-    return names
-
-
-def _told(runs: Sequence[Run], key: str, values: Sequence[Any]) -> str | None:
-    """'judge: rules-1 (base), llm-2 (sft, rl)' when the runs do not all have one value."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for run, value in zip(runs, values, strict=True):
-        shown = "nothing" if value is None else value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-        groups[shown].append(run.name)
-    if len(groups) == 1:
-        return None
-    return f"{printable(key)}: " + ", ".join(f"{_short(value)} ({', '.join(who)})" for value, who in groups.items())
-
-
-def _short(text: str) -> str:
-    return printable(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text))
-
-
-def _set_names(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))

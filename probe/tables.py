@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from probe.results import Followup, Metric, printable
+from probe.results import Followup, Metric, printable, rate_of
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ COLUMNS = 6
 def terminal_table(comparison: Comparison) -> str:
     """The main figures for the terminal: percent with 95% intervals, 140 columns wide, or as wide as six columns are.
 
-    Below the tables: what pattern each set shows, how many user turns got no label, and what differs.
+    Below the tables: what pattern each set shows, what real users reach, how many user turns got no label, and what
+    differs.
     """
     notes = ["percent [95% interval]"]
     for name, patterns in comparison.patterns.items():
@@ -34,6 +35,8 @@ def terminal_table(comparison: Comparison) -> str:
             shown.setdefault(pattern.name, []).append(run)
         told = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in shown.items())
         notes.append(f"follow-up on {printable(name)}: {told}")
+    real = {name: part for run in comparison.runs for name, part in run.results.actual.items()}
+    notes += [f"real users on {printable(name)}: {percent(rate_of(part))}" for name, part in real.items()]
     notes += [f"unscored: {line}" for line in unscored(comparison)]
     notes += [f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences]
     notes += [f"note: {line}" for line in comparison.remarks]

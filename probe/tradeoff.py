@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from probe.results import Metric, printable
+from probe.results import Metric, printable, rate_of
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
     from probe.compare import Comparison
+
+MANY = 8
+"""Up to so many runs are named and shown one by one; beyond, where paths end."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows: points by temperature, greedy (or the lowest) first, the highest last."""
+    """What one panel shows: points by temperature, greedy (or the lowest) first, the highest last.
+
+    `real` is the rate of the real users' turns of a transcript set.
+    """
 
     set: str
     accuracy: Metric
     points: dict[str, list[Point]]
+    real: Estimate | None = None
 
 
 def panel_of(comparison: Comparison, name: str) -> Panel | None:
@@ -52,8 +59,10 @@ def panel_of(comparison: Comparison, name: str) -> Panel | None:
             pairs = zip(comparison.figures[own], ys, strict=True)
             points[metric.name] = [Point(run, x, y) for run, (x, y) in enumerate(pairs) if x.n and y.n]
     measured = [temperature for temperature, found in points.items() if found]
-    ends = list(dict.fromkeys([measured[0], measured[-1]])) if measured else []
-    return Panel(name, own, {temperature: points[temperature] for temperature in ends}) if ends else None
+    if not measured:
+        return None
+    real = next((rate_of(one.results.actual[name]) for one in comparison.runs if name in one.results.actual), None)
+    return Panel(name, own, {temperature: points[temperature] for temperature in (measured[0], measured[-1])}, real)
 
 
 def paths(comparison: Comparison) -> list[list[int]]:
@@ -69,6 +78,13 @@ def paths(comparison: Comparison) -> list[list[int]]:
         grouped.setdefault(key, []).append(index)
     steps = [one.results.model.step or 0 for one in comparison.runs]
     return [sorted(group, key=steps.__getitem__) for group in grouped.values()]
+
+
+def ends(comparison: Comparison) -> list[int]:
+    """The runs that detailed tables show: all of up to MANY, else the baseline and the last of each path."""
+    if len(comparison.runs) <= MANY:
+        return list(range(len(comparison.runs)))
+    return sorted({0, *(path[-1] for path in paths(comparison))})
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -89,10 +105,12 @@ def path_name(comparison: Comparison, path: Sequence[int]) -> str:
 
 
 def marker_name(comparison: Comparison, run: int) -> str:
-    """Checkpoints of one path are told apart by their step; everything else by its name."""
+    """A path's last checkpoint by its step, those before by the bare number; everything else by its name."""
     step = comparison.runs[run].results.model.step
     path = next((path for path in paths(comparison) if run in path), [])
-    return f"step-{step}" if step and len(path) > 1 else short_name(comparison.names[run])
+    if not step or len(path) < 2:
+        return short_name(comparison.names[run])
+    return f"step {step}" if run == path[-1] else str(step)
 
 
 def short_name(name: str) -> str:

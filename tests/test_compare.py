@@ -14,13 +14,14 @@ import pytest
 from probe import compare as command
 from probe.compare import build, compare, format_table
 from probe.errors import BadInput, DataError, IncomparableRuns
-from probe.files import read_json, write_json, write_jsonl
+from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
 from probe.plot import draw_tradeoff
 from probe.report import markdown
-from probe.results import Metric, expand, load_runs
+from probe.results import Cell, Metric
+from probe.runs import expand, load_runs
 from probe.stats import mcnemar
-from probe.tradeoff import frontier, marker_name, panel_of, paths
+from probe.tradeoff import ends, frontier, marker_name, panel_of, paths
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -37,12 +38,19 @@ def probe_run(
     samples: int = 1,
     unscored: int = 0,
     perturbations: Sequence[str] = ("none",),
+    grounding: float | None = None,
+    actual: float | None = None,
+    older: bool = False,
     **settings: Any,
 ) -> Path:
-    """A finished run made of fake rows and the real summaries of each measure."""
+    """A finished run made of fake rows and the real summaries of each measure.
+
+    A perturbation doubles the rate. `grounding` is how much better genuine turns are grounded; `actual` is the
+    rate of real users' turns. An `older` run has nothing that came later.
+    """
     rng = random.Random(5)
     rows: list[dict[str, Any]] = []
-    results: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
+    results: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}, "actual": {}}
     sets: dict[str, Any] = {}
     if correct is not None:
         sets["maths"] = {"sha256": "1" * 64, "n": n, "measures": ["accuracy"]}
@@ -63,35 +71,61 @@ def probe_run(
         ]
         results["clarify"]["pairs"] = clarify.summarise(kinds)
         rows += [{"kind": "clarify", "set": "pairs", "item": str(i % n), **row} for i, row in enumerate(kinds)]
+
+    def turns(rate: float, changed: float | None, each: int) -> list[dict[str, Any]]:
+        """User turns of all items, `each` samples of one; the first `unscored` items got no verdict."""
+        made = []
+        for item in (item for item in range(n) for _ in range(each)):
+            reacts = rng.random() < rate
+            made.append(
+                {
+                    "item": str(item),
+                    "label": None if item < unscored else "genuine_followup" if reacts else "new_task",
+                    "unscored": "no verdict" if item < unscored else None,
+                    "specific": True,
+                    "grounding": None if grounding is None else rng.gauss(0.1 + grounding * reacts, 0.2),
+                    "changed": None if changed is None else rng.random() < changed,
+                }
+            )
+        return made
+
     for name, rates in (genuine or {}).items():
         sets[name] = {"sha256": "3" * 64, "n": n, "measures": ["followup"]}
         results["followup"][name] = {}
         for perturbation in perturbations:
             cells = results["followup"][name][perturbation] = {}
             for temperature, rate in zip(TEMPERATURES, rates, strict=True):
-                turns = [
-                    {
-                        "item": str(item),
-                        "label": None if item < unscored else "genuine_followup" if rng.random() < rate else "new_task",
-                        "unscored": "no verdict" if item < unscored else None,
-                        "specific": True,
-                    }
-                    for item in range(n)
-                    for _ in range(samples if temperature else 1)
-                ]
-                cells[f"T={temperature}"] = followup.summarise(turns)
+                plain = perturbation == "none"
+                said = turns(rate if plain else 2 * rate, None if plain else 0.9, samples if temperature else 1)
+                cells[f"T={temperature}"] = followup.summarise(said)
                 where = {"kind": "followup", "set": name, "perturbation": perturbation, "temperature": temperature}
-                rows += [{**where, **turn} for turn in turns]
+                rows += [{**where, **turn} for turn in said]
+        if actual is not None:
+            real = turns(actual, None, 1)
+            results["actual"][name] = followup.summarise(real)
+            where = {"kind": "actual", "set": name, "perturbation": "none", "temperature": 0.0}
+            rows += [{**where, **turn} for turn in real]
     model = {"path": f"models/{label}", "label": label, "step": step}
     model |= {"weights_sha256": "a" * 64, "template_sha256": settings.pop("template", "b" * 64)}
     known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "seed": 0, "max_answer_tokens": 256}
+    known |= {"perturbations": [name for name in perturbations if name != "none"], "grounding": grounding is not None}
     everything = {**known, "temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
+    if older:
+        _forget_what_came_later(rows, results, everything)
     write_jsonl(folder / "samples.jsonl", rows)
     write_json(
         folder / "results.json",
         {"schema": 1, "model": model, "settings": everything, **results, "timing": {"wall_s": 1}},
     )
     return folder
+
+
+def _forget_what_came_later(rows: list[dict[str, Any]], results: dict[str, Any], settings: dict[str, Any]) -> None:
+    del results["actual"], settings["perturbations"], settings["grounding"]
+    cells = [cell for name in results["followup"].values() for found in name.values() for cell in found.values()]
+    for part in (*rows, *cells):
+        for key in ("grounding", "changed", "changed_text"):
+            part.pop(key, None)
 
 
 @pytest.fixture
@@ -104,12 +138,12 @@ def run_folders(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_a_comparison_leaves_three_files_that_agree_with_the_runs(run_folders: list[Path], tmp_path: Path) -> None:
+def test_a_comparison_leaves_four_files_that_agree_with_the_runs(run_folders: list[Path], tmp_path: Path) -> None:
     comparison = compare(run_folders, tmp_path / "out")
     page, data = (tmp_path / "out/comparison.md").read_text(), read_json(tmp_path / "out/comparison.json")
     assert (tmp_path / "out/tradeoff.png").read_bytes().startswith(PNG)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "comparison.json", "comparison.md", "tradeoff.png",
+        "comparison.json", "comparison.md", "report.html", "tradeoff.png",
     ]  # fmt: skip
     assert comparison.names == ("base", "step-40", "step-80")
     measured = {(one["measure"], one["set"], one["name"]): one for one in data["metrics"]}
@@ -233,7 +267,7 @@ def test_the_printed_table_holds_every_figure_in_140_columns(
     assert all(line.count("[") == line.count("]") == 6 for line in first[3:])
     assert max(map(len, first)) <= 140
     assert "chat, n = 60" in printed.split("\n\n")[1], "a second follow-up set has a block of its own"
-    assert str(tmp_path / "out" / "tradeoff.png") in printed
+    assert all(str(tmp_path / "out" / name) in printed for name in ("report.html", "comparison.md", "tradeoff.png"))
 
 
 def test_one_result_makes_a_table_without_its_folder(run_folders: list[Path]) -> None:
@@ -245,17 +279,140 @@ def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> 
     folder = probe_run(tmp_path, genuine={"chat": (1.0, 1.0, 1.0)}, unscored=15)
     page = markdown(build(load_runs([folder])))
     assert "Unscored, in no rate: base 25.0% of 180 user turns (no verdict 45)" in page
-    assert "| base | 45 | 15 (25.0%) |" in page
+    assert "| base | T=0.0 | 100.0 (45) | 25.0 (15) |" in page
     assert "100.0 [92.1, 100.0]" in page
+
+
+def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path: Path) -> None:
+    genuine = {"chat": (0.2, 0.3, 0.4)}
+    folders = [
+        probe_run(tmp_path / name, name, genuine=genuine, perturbations=("none", "truncate(0.5)"), unscored=unscored)
+        for name, unscored in (("base", 0), ("rl", 7))
+    ]
+    comparison = build(load_runs(folders))
+    assert [(one.run, one.temperature) for one in comparison.perturbed] == [
+        (name, f"T={temperature}") for name in ("base", "rl") for temperature in TEMPERATURES
+    ]
+    for one in comparison.perturbed:
+        run = comparison.runs[comparison.names.index(one.run)]
+        cells = run.results.followup["chat"]
+        plain, changed = cells["none"][one.temperature], cells["truncate(0.5)"][one.temperature]
+        found = one.difference
+        assert found is not None and plain.rate is not None and changed.rate is not None
+        assert found.value == pytest.approx(changed.rate - plain.rate, abs=1e-5)
+        assert found.p_value == mcnemar(found.gained, found.lost)
+        assert (found.n, found.unmatched) == (plain.n_judged, 0)
+        assert isinstance(changed.changed_text, Cell) and one.changed_text.value == changed.changed_text.value
+    data = command.as_json(comparison)["perturbations"]
+    assert {**data[0], "difference": None} == {
+        "run": "base", "set": "chat", "perturbation": "truncate(0.5)", "temperature": "T=0.0", "difference": None,
+        "changed_text": read_json(folders[0] / "results.json")["followup"]["chat"]["truncate(0.5)"]["T=0.0"]["changed_text"],
+    }  # fmt: skip
+    assert list(data[0]["difference"]) == ["value", "ci95", "p_value", "gained", "lost", "n", "unmatched"]
+
+
+def test_several_samples_of_one_item_count_as_one_in_the_control(tmp_path: Path) -> None:
+    folder = probe_run(tmp_path, genuine={"chat": (0.2,) * 3}, samples=3, perturbations=("none", "truncate(0.5)"))
+    greedy, *sampled = build(load_runs([folder])).perturbed
+    assert greedy.difference and greedy.difference.p_value is not None
+    assert all(one.difference and one.difference.n == 60 and one.difference.p_value is None for one in sampled)
 
 
 def test_perturbed_turns_stand_beside_the_plain_ones_and_not_in_the_main_table(tmp_path: Path) -> None:
     folder = probe_run(tmp_path, genuine={"chat": (0.0, 0.1, 0.2)}, perturbations=("none", "truncate(0.5)"))
-    comparison = build(load_runs([folder]))
-    page = markdown(comparison)
-    assert "| chat | truncate(0.5) | T=0.0 | base | 0.0 [0.0, 6.0] | 0.0 [0.0, 6.0] |" in page
+    page = markdown(build(load_runs([folder])))
+    assert "| truncate(0.5) | base | 0.0 → 0.0 | +0.0 [-6.0, +6.0], p = 1.000 (0 up, 0 down) | 9" in page
     assert "truncate" not in page.split("## Patterns")[0].split("## Results")[1]
     assert "truncate" not in format_table([read_json(folder / "results.json")])
+
+
+def test_a_perturbation_may_hold_any_text_and_breaks_no_page(tmp_path: Path) -> None:
+    bad = "question(a | b\n## <script>alert(1)</script> [x](http://x) `c` $y$ \u202e~~z~~)"
+    folder = probe_run(tmp_path / "a", genuine={"chat": (0.1, 0.1, 0.2)}, perturbations=("none", bad))
+    other = probe_run(tmp_path / "b", "other", genuine={"chat": (0.1, 0.1, 0.2)})
+    compare([folder, other], tmp_path / "out")
+    page = (tmp_path / "out/comparison.md").read_text()
+    for mark in ("<script", "\n## <", " [x]", " `c`", " $y$", "\u202e", " | b?"):
+        assert mark not in page
+    rows = [line for line in page.splitlines() if line.startswith("| question(a \\| b?")]
+    assert rows and all(line.replace("\\|", "").count("|") == 9 for line in rows)
+    assert read_json(tmp_path / "out/comparison.json")["perturbations"][0]["perturbation"] == bad
+
+
+def test_every_gained_and_lost_item_is_named(run_folders: list[Path], tmp_path: Path) -> None:
+    compare(run_folders, tmp_path / "out")
+    rows = [[row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in run_folders[:2]]
+    before, after = (
+        {row["item"]: row["lenient"] for row in some if row["kind"] == "accuracy"} for some in rows
+    )  # fmt: skip
+    metric = next(one for one in read_json(tmp_path / "out/comparison.json")["metrics"] if one["name"] == "lenient")
+    change = metric["against_baseline"]["step-40"]
+    assert change["gained_items"] == sorted(item for item in after if after[item] and not before[item])
+    assert change["lost_items"] == sorted(item for item in after if before[item] and not after[item])
+    assert change["gained"] == len(change["gained_items"]) > 0
+
+
+def test_grounding_is_told_by_what_it_separates(tmp_path: Path) -> None:
+    genuine = {"chat": (0.3, 0.4, 0.5)}
+    folder = probe_run(tmp_path, genuine=genuine, grounding=0.3, unscored=5, perturbations=("none", "truncate(0.5)"))
+    found = build(load_runs([folder])).grounding
+    rows = [row for _, row in read_jsonl(folder / "samples.jsonl")]
+    rows = [row for row in rows if row.get("label") and row["perturbation"] == "none"]
+    [chat] = found
+    assert chat.auc.n == len(rows) == 3 * 55, "neither perturbed turns nor those without a label"
+    assert chat.auc.ci95 and 0.5 < chat.auc.ci95[0] < (chat.auc.value or 0) < chat.auc.ci95[1]
+    assert set(chat.labels) == {"genuine_followup", "new_task"}
+    for label, mean in chat.labels.items():
+        values = [row["grounding"] for row in rows if row["label"] == label]
+        assert mean.n == len(values) and mean.value == pytest.approx(sum(values) / len(values))
+    assert chat.as_json()["labels"]["new_task"]["n"] == chat.labels["new_task"].n
+    page = markdown(build(load_runs([folder])))
+    assert f"| chat | base | {chat.auc.value:.2f} [{chat.auc.ci95[0]:.2f}, {chat.auc.ci95[1]:.2f}] | 165 |" in page
+
+
+def test_real_users_turns_are_the_ceiling_of_transcripts(tmp_path: Path) -> None:
+    genuine = {"chat": (0.2, 0.3, 0.4)}
+    folders = [probe_run(tmp_path / name, name, genuine=genuine, actual=0.7) for name in ("base", "rl")]
+    comparison = compare(folders, tmp_path / "out")
+    data = read_json(tmp_path / "out/comparison.json")
+    cell = read_json(folders[0] / "results.json")["actual"]["chat"]
+    assert {key: data["actual"]["rl"]["chat"][key] for key in cell} == cell
+    assert [(one.run, one.temperature) for one in comparison.against_actual][:2] == [
+        ("base", "T=0.0"),
+        ("base", "T=0.7"),
+    ]
+    for one in comparison.against_actual:
+        generated = comparison.figures[Metric("followup", "chat", one.temperature)][0].value
+        assert one.difference and generated is not None
+        assert one.difference.value == pytest.approx(generated - cell["rate"], abs=1e-5)
+        assert one.difference.p_value == mcnemar(one.difference.gained, one.difference.lost)
+    panel = panel_of(comparison, "chat")
+    assert panel and panel.real and panel.real.value == cell["rate"]
+    page = (tmp_path / "out/comparison.md").read_text()
+    assert "## Real users' turns" in page and "| real users | - |" in page
+    assert f"real users on chat: {100 * cell['rate']:.1f} [" in format_table([read_json(folders[0] / "results.json")])
+    assert "actual" not in {metric.measure for metric in comparison.figures}, "no figure of a model"
+
+
+def test_an_older_run_is_read_and_compared_with_one_that_measured_more(tmp_path: Path) -> None:
+    genuine = {"chat": (0.2, 0.3, 0.4)}
+    old = probe_run(tmp_path / "old", genuine=genuine, older=True)
+    plain = probe_run(tmp_path / "plain", "plain", genuine=genuine)
+    more = probe_run(
+        tmp_path / "more", "more", genuine=genuine, grounding=0.2, actual=0.6, perturbations=("none", "truncate(0.5)")
+    )
+    assert build(load_runs([old, plain])).remarks == (), "what an older run lacks is what a plain one left out"
+    comparison = compare([old, plain, more], tmp_path / "out")
+    assert comparison.differences == ()
+    assert [line.split(":")[0] for line in comparison.remarks] == ["perturbations", "grounding"]
+    for found in (comparison.perturbed, comparison.grounding, comparison.against_actual):
+        assert {one.run for one in found} == {"more"}
+    assert all(changes[2] for metric, changes in comparison.paired.items() if metric.perturbation == "none")
+    assert comparison.paired[Metric("followup", "chat", "T=0.0", "truncate(0.5)")] == (None, None, None)
+    data = read_json(tmp_path / "out/comparison.json")
+    assert data["actual"]["base"] == {} and list(data["actual"]["more"]) == ["chat"]
+    write_json(tmp_path / "late" / "results.json", {**read_json(old / "results.json"), "a_key_of_tomorrow": 1})
+    assert build(load_runs([tmp_path / "late"])).names == ("base",)
 
 
 def test_names_are_told_apart_and_cannot_break_the_page_or_the_terminal(tmp_path: Path) -> None:
@@ -265,6 +422,10 @@ def test_names_are_told_apart_and_cannot_break_the_page_or_the_terminal(tmp_path
     folders.append(probe_run(tmp_path / "z", "sft", 4))
     comparison = compare(folders, tmp_path / "out", force=True)
     assert comparison.names[2:] == ("x/step-4", "y/step-4", "sft step-4")
+    folders = [
+        probe_run(tmp_path / run / "probe" / f"step-{n}", f"step-{n}", n) for run, n in (("x", 4), ("y", 4), ("y", 8))
+    ]
+    assert [run.name for run in load_runs(folders)] == ["x/step-4", "y/step-4", "y/step-8"], "of one run, named alike"
     assert [name[:8] for name in comparison.names[:2]] == ["one/a|b?", "two/a|b?"]
     page = (tmp_path / "out/comparison.md").read_text()
     table = format_table([read_json(folder / "results.json") for folder in folders])
@@ -288,7 +449,7 @@ def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: l
     folders.append(probe_run(tmp_path / "other", "rl"))
     comparison = build(load_runs(folders))
     assert paths(comparison) == [[2, 1], [4, 3], [5]]
-    assert marker_name(comparison, 4) == "step-5"
+    assert [marker_name(comparison, run) for run in (0, 4, 3, 5)] == ["base", "5", "step 10", "rl"]
     panel = panel_of(comparison, "chat")
     assert panel is not None and panel.accuracy == Metric("accuracy", "maths", "lenient")
     assert list(panel.points) == ["T=0.0", "T=1.0"] and [point.run for point in panel.points["T=0.0"]] == [0, 1, 2]
@@ -297,6 +458,25 @@ def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: l
 def test_the_frontier_holds_what_nothing_beats() -> None:
     assert frontier([(10, 10), (60, 5), (30, 40), (30, 20), (50, 40)]) == [(50, 40), (60, 5)]
     assert frontier([(1, 1)]) == [(1, 1)]
+
+
+def test_a_comparison_of_many_runs_shows_where_each_training_run_ended(tmp_path: Path) -> None:
+    genuine = {name: (0.1, 0.2, 0.3) for name in ("chat", "help", "talk")}
+    folders = [probe_run(tmp_path / "base", n=20, genuine=genuine)]
+    folders += [
+        probe_run(tmp_path / run / "probe" / f"step-{step}", f"step-{step}", step, n=20, genuine=genuine)
+        for run in ("sft", "rl")
+        for step in range(1, 8)
+    ]
+    comparison = build(load_runs(folders))
+    page = markdown(comparison)
+    assert ends(comparison) == [0, 7, 14]
+    assert "last checkpoint of each training run: base, sft/step-7, rl/step-7." in page
+    before, after = page.split("## How the answers ended")
+    assert "| sft/step-3 |" in before and "| sft/step-3 | T=" not in after and "| sft/step-7 | T=0.0 |" in after
+    assert len(page.splitlines()) < 250
+    few = build(load_runs(folders[:8]))
+    assert ends(few) == list(range(8)) and "more than" not in markdown(few)
 
 
 @pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify", "everything"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from probe.stats import (
     Estimate,
+    auc,
     clustered_rate,
     cohens_kappa,
     kappa_ci,
@@ -102,12 +103,13 @@ def test_samples_that_all_failed_still_leave_room_for_what_was_not_seen() -> Non
 def test_no_figure_depends_on_the_order_of_the_rows(rows: list[tuple[str, bool]], rng: random.Random) -> None:
     shuffled = rng.sample(rows, len(rows))
 
-    def figures(some: list[tuple[str, bool]]) -> tuple[Estimate, Estimate, Estimate]:
+    def figures(some: list[tuple[str, bool]]) -> tuple[Estimate, ...]:
         clusters, values = [cluster for cluster, _ in some], [value for _, value in some]
         labels = [str(value) for value in values]
         numbers = [0.1 + value / 3 for value in values]
         rate, mean = clustered_rate(values, clusters), mean_ci(numbers, clusters, draws=50)
-        return rate, mean, kappa_ci(labels, clusters, clusters, draws=50)
+        separation = auc([ord(cluster) for cluster in clusters], values, clusters, draws=50)
+        return rate, mean, kappa_ci(labels, clusters, clusters, draws=50), separation
 
     assert figures(rows) == figures(shuffled)
 
@@ -145,8 +147,11 @@ def test_paired_difference_counts_flips_and_leaves_out_items_of_one_side() -> No
     a = {str(item): [float(item < 40)] for item in range(100)} | {"only a": [1.0]}
     b = {str(item): [float(10 <= item < 80)] for item in range(100)} | {"no value": []}
     found = paired_difference(a, b)
-    assert (found.value, found.gained, found.lost, found.n, found.unmatched) == (pytest.approx(0.3), 40, 10, 100, 1)
+    assert found.value == pytest.approx(0.3)
+    assert (found.gained, found.lost, found.n, found.unmatched) == (40, 10, 100, 1)
     assert found.p_value == mcnemar(40, 10)
+    assert found.gained_items == tuple(sorted(str(item) for item in range(40, 80)))
+    assert found.lost_items == tuple(sorted(str(item) for item in range(10)))
     assert found.ci95 and 0.15 < found.ci95[0] < 0.3 < found.ci95[1] < 0.45
 
 
@@ -154,8 +159,26 @@ def test_paired_difference_over_samples_has_an_interval_and_no_mcnemar() -> None
     a = {str(item): [0.0, 0.0] for item in range(50)}
     b = {str(item): [1.0, 0.0] if item % 2 else [0.0, 0.0] for item in range(50)}
     found = paired_difference(a, b)
-    assert (found.value, found.gained, found.p_value) == (pytest.approx(0.25), 25, None)
+    assert found.value == pytest.approx(0.25)
+    assert (found.gained, found.p_value) == (25, None)
     assert found.ci95 and 0.15 < found.ci95[0] < 0.25 < found.ci95[1] < 0.35
+
+
+values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.booleans(), max_size=3))
+
+
+@given(values_by_item, values_by_item)
+def test_gained_and_lost_items_are_those_whose_mean_moved_and_swap_with_the_runs(
+    a: dict[str, list[bool]], b: dict[str, list[bool]]
+) -> None:
+    there, back = paired_difference(a, b, draws=10), paired_difference(b, a, draws=10)
+    common = sorted(item for item in {*a, *b} if a.get(item) and b.get(item))
+    moved = {item: sum(b[item]) / len(b[item]) - sum(a[item]) / len(a[item]) for item in common}
+    assert there.gained_items == tuple(item for item in common if moved[item] > 1e-9)
+    assert there.lost_items == tuple(item for item in common if moved[item] < -1e-9)
+    assert (there.gained, there.lost) == (len(there.gained_items), len(there.lost_items))
+    assert (back.gained_items, back.lost_items) == (there.lost_items, there.gained_items)
+    assert "gained_items" not in there.as_json()
 
 
 def test_no_item_changed_does_not_mean_that_none_ever_would() -> None:
@@ -187,3 +210,77 @@ def test_kappa_interval_is_wider_where_turns_share_a_conversation_and_never_with
     assert agreed and 0.9 < agreed[0] < 1 == agreed[1]
     with pytest.raises(ValueError, match="wanted as many"):
         cohens_kappa(["a"], [])
+
+
+signals = st.lists(st.tuples(st.integers(-6, 6), st.booleans(), st.sampled_from("abcdef")), min_size=1, max_size=40)
+
+
+def by_definition(rows: list[tuple[int, bool, str]]) -> float | None:
+    """Wins of positives over the others, ties half, over all pairs."""
+    pairs = [(x, y) for x, positive, _ in rows if positive for y, other, _ in rows if not other]
+    return sum((x > y) + (x == y) / 2 for x, y in pairs) / len(pairs) if pairs else None
+
+
+def separation(rows: list[tuple[int, bool, str]], power: int = 1, swapped: bool = False) -> Estimate:
+    values, positives = [float(value**power) for value, _, _ in rows], [one != swapped for _, one, _ in rows]
+    return auc(values, positives, [cluster for _, _, cluster in rows], draws=100)
+
+
+@settings(deadline=None)
+@given(signals)
+def test_auc_is_the_share_of_pairs_that_the_positive_one_wins(rows: list[tuple[int, bool, str]]) -> None:
+    found = separation(rows)
+    assert found.value == pytest.approx(by_definition(rows))
+    assert found.n == len(rows)
+    assert auc([float(value) for value, _, _ in rows], [one for _, one, _ in rows], draws=10).value == found.value
+    if found.ci95:
+        assert 0 <= found.ci95[0] <= found.ci95[1] <= 1
+    else:
+        assert found.value is None or len({cluster for _, _, cluster in rows}) == 1
+
+
+@settings(deadline=None)
+@given(signals)
+def test_auc_depends_on_the_order_of_values_alone_and_mirrors_with_the_classes(
+    rows: list[tuple[int, bool, str]],
+) -> None:
+    found, cubed, mirrored = separation(rows), separation(rows, power=3), separation(rows, swapped=True)
+    assert cubed == found
+    if found.value is not None and mirrored.value is not None:
+        assert mirrored.value == pytest.approx(1 - found.value)
+    if found.ci95 and mirrored.ci95:
+        assert mirrored.ci95 == pytest.approx((1 - found.ci95[1], 1 - found.ci95[0]))
+
+
+def test_auc_covers_the_true_one_also_where_one_class_is_rare() -> None:
+    """Normal values 0.8 apart: an AUC of 0.714. Of 4 positive ones no bootstrap can learn how they vary."""
+    rng = random.Random(4)
+    for positives in (4, 25):
+        covered = 0
+        for _ in range(100):
+            values = [rng.gauss(0.8, 1) for _ in range(positives)] + [rng.gauss(0, 1) for _ in range(60)]
+            low, high = auc(values, [True] * positives + [False] * 60, draws=200).ci95 or (0, 0)
+            covered += low <= 0.7142 <= high
+        assert covered >= 87, positives
+
+
+def test_auc_counts_samples_of_one_item_as_one() -> None:
+    rng = random.Random(5)
+    values = [rng.gauss(0.5 * (item % 2), 1) for item in range(60)] * 4
+    positives, items = [item % 2 == 1 for item in range(60)] * 4, [str(item) for item in range(60)] * 4
+    alone, shared = auc(values, positives), auc(values, positives, items)
+    assert alone.ci95 and shared.ci95 and alone.value == shared.value
+    assert shared.ci95[1] - shared.ci95[0] > 1.5 * (alone.ci95[1] - alone.ci95[0])
+
+
+def test_auc_of_full_separation_leaves_room_and_of_one_class_is_nothing() -> None:
+    apart = auc([float(value) for value in range(40)], [value >= 20 for value in range(40)])
+    assert apart.value == 1 and apart.ci95 == pytest.approx(wilson(20, 20).ci95)
+    assert auc([1.0] * 40, [value >= 20 for value in range(40)]).value == 0.5
+    assert auc([1.0, 2.0], [True, True]) == Estimate(None, None, 2)
+    assert auc([], []) == Estimate(None, None, 0)
+    assert auc([1.0, 2.0], [False, True], ["a", "a"]) == Estimate(1.0, None, 2)
+    with pytest.raises(ValueError, match="not finite"):
+        auc([float("inf"), 0.0], [True, False])
+    with pytest.raises(ValueError, match="wanted as many"):
+        auc([1.0], [])
