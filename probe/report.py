@@ -83,10 +83,9 @@ def _changes(comparison: Comparison) -> str:
     if not tables:
         return ""
     told = (
-        "Points, run minus baseline, paired by item: the mean over the items that both runs have, with a bootstrap "
-        "over items. p is McNemar's exact test, where every item has one value; in brackets the items that went up "
-        f"and down, which comparison.json names. {tests} tests stand here, and p is not corrected for their number. Where few "
-        "items changed, the test is the stricter of the two."
+        "Points, run minus baseline, paired by item. Where every item has one value: Bonett and Price's interval "
+        "and McNemar's exact test; else a bootstrap over items. In brackets the items that went up "
+        f"and down, which comparison.json names. {tests} tests stand here, and p is not corrected for their number."
     )
     alone = (
         f" What only one of two runs has is left out (at most {unmatched} of a metric's items)." if unmatched else ""

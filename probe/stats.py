@@ -5,8 +5,9 @@
   (Korn and Graubard 1998, Kish 1965), which lies between "as many as items" and "as many as samples". In
   simulation at 3% this covers the true rate 95% of the time where a bootstrap over items covers it 85%, and
   unlike a bootstrap it does not shrink to nothing when no sample succeeded.
-- A mean, a paired difference, an AUC and a kappa get a percentile bootstrap that resamples items, never samples.
-- Two runs on the same items at one binary value each are tested with McNemar's exact test.
+- A mean, a difference between runs, an AUC and a kappa get a percentile bootstrap that resamples items, never samples.
+- Two runs on the same items at one binary value each are tested with McNemar's exact test, and their difference
+  has the interval of Bonett and Price (2012).
 
 No result depends on the order of the rows, so a resumed run gives the figures of an uninterrupted one.
 """

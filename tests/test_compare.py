@@ -321,7 +321,7 @@ def test_several_samples_of_one_item_count_as_one_in_the_control(tmp_path: Path)
 def test_perturbed_turns_stand_beside_the_plain_ones_and_not_in_the_main_table(tmp_path: Path) -> None:
     folder = probe_run(tmp_path, genuine={"chat": (0.0, 0.1, 0.2)}, perturbations=("none", "truncate(0.5)"))
     page = markdown(build(load_runs([folder])))
-    assert "| truncate(0.5) | base | 0.0 → 0.0 | +0.0 [-6.0, +6.0], p = 1.000 (0 up, 0 down) | 9" in page
+    assert "| truncate(0.5) | base | 0.0 → 0.0 | +0.0 [-4.5, +4.5], p = 1.000 (0 up, 0 down) | 9" in page
     assert "truncate" not in page.split("## Patterns")[0].split("## Results")[1]
     assert "truncate" not in format_table([read_json(folder / "results.json")])
 

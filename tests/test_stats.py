@@ -181,11 +181,24 @@ def test_gained_and_lost_items_are_those_whose_mean_moved_and_swap_with_the_runs
     assert "gained_items" not in there.as_json()
 
 
+def test_the_interval_of_a_binary_difference_agrees_with_its_test() -> None:
+    before = {str(item): [0.0] for item in range(200)}
+    after = {item: [1.0 if int(item) < 4 else 0.0] for item in before}
+    found = paired_difference(before, after)
+    assert found.p_value == pytest.approx(0.125)
+    assert found.ci95 is not None
+    assert found.ci95[0] < 0 < found.value < found.ci95[1], "four gains of 200 are no proof"  # type: ignore[operator]
+    # Bonett and Price (2012): (b + 1) / (n + 2) and (c + 1) / (n + 2) in place of the shares.
+    up, down = 5 / 202, 1 / 202
+    half = 1.959964 * ((up + down - (up - down) ** 2) / 202) ** 0.5
+    assert found.ci95 == pytest.approx((up - down - half, up - down + half))
+
+
 def test_no_item_changed_does_not_mean_that_none_ever_would() -> None:
     same = {str(item): [1.0] for item in range(20)}
     found = paired_difference(same, same)
     assert found.value == 0 and found.p_value == 1.0
-    assert found.ci95 == pytest.approx((-0.161125, 0.161125), abs=1e-4)
+    assert found.ci95 == pytest.approx((-0.125991, 0.125991), abs=1e-4)
     assert paired_difference(same, {}).as_json()["value"] is None
 
 
