@@ -17,6 +17,7 @@ from typing import Literal
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{$]+)")
+_BRACE = re.compile(r"[{}]")
 _HASHED = re.compile(r"####\s*([^\n]+)")
 _DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
 _NUMBER = re.compile(_DIGITS)
@@ -29,14 +30,18 @@ _PARSE_SECONDS = 5
 
 def boxed(text: str) -> tuple[int, str] | None:
     r"""The last `\boxed{...}` with balanced braces (or `\boxed 7`), as (position, inside); None without one."""
+    closing: dict[int, int] = {}
+    opened: list[int] = []
+    for brace in _BRACE.finditer(text):
+        if brace.group() == "{":
+            opened.append(brace.start())
+        elif opened:
+            closing[opened.pop()] = brace.start()
     for match in reversed(list(_BOXED.finditer(text))):
         if match.group(1) != "{":
             return match.start(), match.group(1).rstrip(".,")
-        depth = 0
-        for position in range(match.end() - 1, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[position], 0)
-            if depth == 0:
-                return match.start(), text[match.end() : position].strip()
+        if match.end() - 1 in closing:
+            return match.start(), text[match.end() : closing[match.end() - 1]].strip()
     return None
 
 

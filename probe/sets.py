@@ -1,8 +1,12 @@
 """The question sets: a JSONL file first, the hub second. Used by the probe and by the data builders.
 
-A row may be GSM8K-like (`question`, `answer` with `####`), MATH-like (`problem`, `solution` with `\\boxed`),
-a prompt (`prompt`), a conversation (`messages`, ending with the user), MT-Bench-like (`turns`), or a pair for
-clarify (`complete`, `underspecified`). The set's name does not decide how a row is read; its fields do.
+A row may be GSM8K-like (`question`, `answer` with `####`), MATH-like (`problem`, `solution` with `\\boxed`), a
+question with lettered options (GPQA's columns, or `choices`), a prompt (`prompt`), a conversation (`messages` and
+other forms, ending with the user), MT-Bench-like (`turns`), or a pair for clarify (`complete`, `underspecified`).
+The set's name does not decide how a row is read; its fields do. A finished conversation is read as a transcript
+where the recipe says so.
+
+The named sets are in `hub_sets`, forms of conversations in `conversations`, options in `choices`.
 """
 
 from __future__ import annotations
@@ -11,39 +15,22 @@ import json
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from probe.answers import reference_answer
-from probe.errors import DataError, SetOutOfReach
+from probe.choices import lettered, shown_in
+from probe.conversations import Message, check_messages, check_text, conversation_in, row_id, user
+from probe.errors import DataError
 from probe.files import read_jsonl, sha256_text
+from probe.hub_sets import HUB, HubSet, locate
+from probe.transcripts import read_transcripts
 
-Message = dict[str, str]
-
-
-@dataclass(frozen=True)
-class HubSet:
-    """Where a named set lives on the hub: dataset id, configuration, split, and whether it is gated."""
-
-    hub_id: str
-    config: str | None
-    split: str
-    gated: bool = False
-
-
-# The paper's sets (arXiv 2604.02315, table of sets) and the sources of problems.
-HUB: dict[str, HubSet] = {
-    "gsm8k": HubSet("openai/gsm8k", "main", "test"),
-    "gsm8k_train": HubSet("openai/gsm8k", "main", "train"),
-    "gpqa_diamond": HubSet("Idavidrein/gpqa", "gpqa_diamond", "train", gated=True),
-    "ifbench": HubSet("allenai/IFBench_test", None, "train"),
-    "healthbench": HubSet("openai/healthbench", None, "test"),
-    "coval": HubSet("openai/coval", None, "train"),
-    "mt_bench": HubSet("HuggingFaceH4/mt_bench_prompts", None, "train"),
-    "math": HubSet("nlile/hendrycks-MATH-benchmark", None, "test"),
-    "math_train": HubSet("nlile/hendrycks-MATH-benchmark", None, "train"),
-}
+__all__ = [  # with what the other rooms look for here
+    "HUB", "HubSet", "Item", "Message", "Pair", "Problem", "check_messages", "choose", "locate", "read_items",
+    "read_pairs", "read_problems", "sets_hash",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,6 +53,12 @@ class Item:
     id: str
     messages: tuple[Message, ...]
     answer: str | None = None
+    reply: str | None = None
+    """Transcripts only: the assistant's message that followed in the file, probed in place of the model's own."""
+    actual: str | None = None
+    """Transcripts only: what the user really said next."""
+    options: tuple[str, ...] = ()
+    """The texts of (A), (B), ... as asked; `answer` is then a letter, and is graded as one."""
 
 
 @dataclass(frozen=True)
@@ -76,42 +69,6 @@ class Pair:
     complete: str
     underspecified: str
     missing: str
-
-
-def locate(name: str, path: Path | str | None = None) -> Path:
-    """The JSONL file of a set: `path` where given, else the hub's copy, stored once in the cache folder.
-
-    Raises:
-        DataError: no file there, or no path and an unknown name.
-        SetOutOfReach: no path, and the hub cannot be reached or refuses.
-    """
-    if path is not None:
-        if not Path(path).is_file():
-            raise DataError(
-                f"{path}: no such file (set {name!r}); give the path of a JSONL file, or leave the path out"
-            )
-        return Path(path)
-    if name not in HUB:
-        raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join(HUB)}")
-    from probe.models import cache_root
-
-    stored = cache_root() / "sets" / f"{name}.jsonl"
-    return stored if stored.is_file() else _download(name, stored)
-
-
-def _download(name: str, stored: Path) -> Path:
-    from probe.files import write_jsonl
-    from probe.hub import hub_rows
-
-    hub = HUB[name]
-    try:
-        write_jsonl(stored, hub_rows(hub.hub_id, hub.config, hub.split))
-    except DataError as error:
-        gated = f" {hub.hub_id} is gated: accept its terms on its page and set HF_TOKEN." if hub.gated else ""
-        raise SetOutOfReach(
-            f"set {name!r}: no local path given, and {error}.{gated} Give a JSONL file with its `path`"
-        ) from None
-    return stored
 
 
 def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
@@ -143,16 +100,23 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
         )
 
 
-def read_items(path: Path, instruction: str = "") -> list[Item]:
-    """All items of a file; `instruction` is added to the last user message after an empty line."""
-    items = [_item(row, f"{path}:{number}", number) for number, row in read_jsonl(path)]
+def read_items(path: Path, instruction: str = "", transcript: bool = False) -> list[Item]:
+    """All items of a file; `instruction` is added to the last user message after an empty line.
+
+    With `transcript` the rows are finished conversations, taken apart as `probe.transcripts` says.
+
+    Raises:
+        DataError: with file:line, for a row that cannot be read; for an id that stands twice; for an empty file.
+    """
+    if transcript:
+        if instruction:
+            raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
+        read = read_transcripts(path)
+        items = [Item(identity, one.context, reply=one.reply, actual=one.actual) for identity, one in read]
+    else:
+        items = [_item(row, f"{path}:{number}", number) for number, row in read_jsonl(path)]
     _check_ids(path, [item.id for item in items])
-    if not instruction:
-        return items
-    return [
-        Item(item.id, (*item.messages[:-1], _user(f"{item.messages[-1]['content']}\n\n{instruction}")), item.answer)
-        for item in items
-    ]
+    return [_instructed(item, instruction) for item in items] if instruction else items
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -173,59 +137,46 @@ def choose(items: Sequence[Any], n: int | None, seed: int) -> list[Any]:
 
 
 def sets_hash(items: Sequence[Item | Pair]) -> str:
-    """sha256 over what is asked, so that two runs can show that they asked the same."""
+    """sha256 over what is asked and how it is graded, so that two runs can show that they asked the same."""
     return sha256_text(json.dumps([vars(item) for item in items], sort_keys=True, default=list))
 
 
-def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
-    """A conversation checked: an optional system message, then user and assistant in turn, none empty."""
-    if not isinstance(messages, list) or not messages:
-        raise DataError(f"{where}: an empty conversation, wanted a list of messages")
-    turns = messages[1:] if isinstance(messages[0], dict) and messages[0].get("role") == "system" else messages
-    if not turns:
-        raise DataError(f"{where}: a conversation with a system message alone")
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            raise DataError(f"{where}: message {number} is no {{role, content}} with text")
-    for position, message in enumerate(turns):
-        number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
-        if message.get("role") != wanted:
-            raise DataError(
-                f"{where}: roles do not alternate, message {number} is {message.get('role')!r}, wanted {wanted!r}"
-            )
-        if not message["content"].strip():
-            raise DataError(f"{where}: message {number} ({wanted}) is empty")
-    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
-
-
 def _item(row: dict[str, Any], where: str, number: int) -> Item:
-    identity = str(next((row[key] for key in ("id", "question_id", "prompt_id", "key") if key in row), number))
-    conversation = row.get("messages", row["prompt"] if isinstance(row.get("prompt"), list) else None)
+    identity = row_id(row, number)
+    conversation = conversation_in(row)
     if conversation is not None:
-        if isinstance(conversation, list) and conversation and all(isinstance(turn, str) for turn in conversation):
-            conversation = [_user(conversation[0])]
         messages = check_messages(conversation, where)
         if messages[-1]["role"] != "user":
-            raise DataError(f"{where}: the conversation ends with the assistant, wanted a user message last")
+            raise DataError(
+                f"{where}: the conversation ends with the assistant, wanted a user message last "
+                "(`transcript: true` reads finished conversations)"
+            )
         return Item(identity, messages, reference_answer(_given(row, "answer")))
-    if isinstance(row.get("turns"), list) and row["turns"]:
-        return Item(identity, check_messages([_user(str(row["turns"][0]))], where))
     question = _text(row, ("question", "problem", "prompt", "Question"), where)
-    answer = _final_answer(row)
-    if answer is None and (_given(row, "answer") or _given(row, "solution") or "question" in row or "problem" in row):
-        raise DataError(
-            f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
-        )
-    return Item(identity, (_user(question),), answer)
+    asked = lettered(row, question, identity, where)
+    if asked is None:
+        answer = _final_answer(row)
+        given = _given(row, "answer") or _given(row, "solution")
+        if answer is None and (given or "question" in row or "problem" in row):
+            raise DataError(
+                f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
+            )
+        asked = shown_in(question, answer) if answer is not None else None
+        if asked is None:
+            return Item(identity, (user(question),), answer)
+    check_text(asked.text, where)
+    return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
 
 
-def _user(content: str) -> Message:
-    return {"role": "user", "content": content}
+def _instructed(item: Item, instruction: str) -> Item:
+    last = item.messages[-1]["content"]
+    return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
 
 
 def _given(row: dict[str, Any], key: str) -> str:
-    """A field as text; a number too, 0 among them."""
-    return "" if row.get(key) is None else str(row[key])
+    """A field as text; a number too, 0 among them. pandas writes NaN for what is missing."""
+    value = row.get(key)
+    return "" if value is None or value != value else str(value)
 
 
 def _final_answer(row: dict[str, Any]) -> str | None:
@@ -235,6 +186,7 @@ def _final_answer(row: dict[str, Any]) -> str | None:
 def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
     for key in keys:
         if isinstance(row.get(key), str) and row[key].strip():
+            check_text(row[key], f"{where}: `{key}`")
             return row[key]
     raise DataError(
         f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'})"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe import hub as hub_room
 from probe.errors import DataError, SetOutOfReach
 from probe.files import read_jsonl, write_jsonl
 from probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, read_problems, sets_hash
@@ -32,7 +35,7 @@ TALK = [user("Hi."), assistant("Hello."), user("What is 2 + 3?")]
 @pytest.fixture
 def items(tmp_path: Path) -> Callable[..., list[Item]]:
     def read(*rows: Any, instruction: str = "") -> list[Item]:
-        write_jsonl(tmp_path / "set.jsonl", rows)
+        (tmp_path / "set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return read_items(tmp_path / "set.jsonl", instruction)
 
     return read
@@ -53,6 +56,16 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
         ({"messages": [SYSTEM, user("Q?")], "answer": "#### 4"}, Item("1", (SYSTEM, user("Q?")), "4")),
         ({"messages": [{**user("Q?"), "name": "Ann"}]}, Item("1", (user("Q?"),), None)),
         ({"prompt": TALK}, Item("1", tuple(TALK), None)),
+        ({"prompt": TALK, "prompt_id": "h1", "rubrics": []}, Item("h1", tuple(TALK), None)),
+        ({"prompt": {"messages": [{"role": "developer", "content": "Be brief."}, *TALK]}}, Item("1", (SYSTEM, *TALK))),
+        ({"prompt": {"messages": [user("a"), SYSTEM, user("b"), SYSTEM]}},
+         Item("1", ({"role": "system", "content": "Be brief.\n\nBe brief."}, user("a\n\nb")))),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]},
+         Item("1", (user("a"), assistant("b"), user("c")))),
+        ({"turns": [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "c"}]}, Item("1", (SYSTEM, user("c")))),
+        ({"conversation": TALK, "conversation_id": "w"}, Item("w", tuple(TALK))),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
+         Item("1", (user("a\n\nb"),))),
         ({"turns": ["First.", "Second."]}, Item("1", (user("First."),), None)),
         ({"prompt": ["First.", "Second."]}, Item("1", (user("First."),), None)),
         ({"id": "x7", "prompt": "P"}, Item("x7", (user("P"),), None)),
@@ -60,8 +73,12 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
         ({"prompt_id": "p", "prompt": "P"}, Item("p", (user("P"),), None)),
         ({"key": "3", "prompt": "P"}, Item("3", (user("P"),), None)),
         ({"id": "first", "key": "second", "prompt": "P"}, Item("first", (user("P"),), None)),
+        ({"id": None, "key": "second", "prompt": "P"}, Item("second", (user("P"),), None)),
+        ({"id": 0, "prompt": "P"}, Item("0", (user("P"),), None)),
+        ({"question": "Größe? 🙂 数", "answer": "½"}, Item("1", (user("Größe? 🙂 数"),), "½")),
+        ({"key": "0", "prompt": "P", "instruction_id_list": ["count:x"], "kwargs": [{"n": 1}]}, Item("0", (user("P"),))),
     ],
-)
+)  # fmt: skip
 def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Item) -> None:
     assert items(row) == [expected]
 
@@ -85,7 +102,15 @@ BAD_ROWS = [
     ({"messages": [assistant("a"), user("b")]}, "roles do not alternate, message 1 is 'assistant', wanted 'user'"),
     ({"messages": [SYSTEM, user("a"), user("b")]}, "roles do not alternate, message 3 is 'user'"),
     ({"messages": [user("a"), SYSTEM, user("b")]}, "roles do not alternate, message 2 is 'system'"),
-    ({"messages": [user("a"), assistant("b")]}, "ends with the assistant, wanted a user message last"),
+    (
+        {"messages": [user("a"), assistant("b")]},
+        "ends with the assistant, wanted a user message last .`transcript: true`",
+    ),
+    ({"history": [{"user": "a", "bot": "b"}]}, "ends with the assistant"),
+    ({"messages": [{"role": "customer", "content": "a"}]}, "message 1 is 'customer', wanted 'user'"),
+    ({"messages": [{"role": "user", "text": "a"}]}, "message 1 is no {role, content}"),
+    ({"messages": [user("cut \ud83d")]}, r"message 1 holds half a character \(\\ud83d\)"),
+    ({"question": "cut \ud83d", "answer": "1"}, "`question` holds half a character"),
     ({"messages": [user("a"), assistant(" \n"), user("b")]}, r"message 2 \(assistant\) is empty"),
     ({"messages": [user("")]}, r"message 1 \(user\) is empty"),
     ({"messages": [{"role": "user"}]}, "message 1 is no {role, content}"),
@@ -101,6 +126,7 @@ BAD_ROWS = [
     ({"question": "Q?"}, "no final answer"),
     ({"question": "Q?", "answer": ""}, "no final answer"),
     ({"question": "Q?", "answer": None}, "no final answer"),
+    ({"question": "Q?", "answer": float("nan")}, "no final answer"),
     ({"problem": "P", "solution": "a long way\nwithout an end"}, "no final answer"),
 ]
 
@@ -184,9 +210,11 @@ def test_another_seed_chooses_others() -> None:
 
 def test_the_hash_tells_what_was_asked_apart() -> None:
     item = Item("1", (user("Q?"),), "5")
-    others = [Item("2", (user("Q?"),), "5"), Item("1", (user("R?"),), "5"), Item("1", (user("Q?"),), None)]
+    changes: list[dict[str, Any]] = [{"id": "2"}, {"messages": (user("R?"),)}, {"answer": None}, {"reply": "a"}]
+    changes += [{"actual": "a"}, {"options": ("4", "5")}, {"options": ("5", "4")}]
+    others = [replace(item, **change) for change in changes]
     assert sets_hash([item]) == sets_hash([Item("1", (user("Q?"),), "5")])
-    assert len({sets_hash(asked) for asked in ([item], *([other] for other in others), [item, others[0]], [])}) == 6
+    assert len({sets_hash(asked) for asked in ([item], *([other] for other in others), [item, others[0]], [])}) == 10
 
 
 def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:
@@ -222,6 +250,103 @@ def test_a_set_that_was_stored_once_is_taken_from_the_cache(own_cache: Path) -> 
     assert read_items(locate("gsm8k"))[0].answer == "5"
 
 
+def test_a_file_from_windows_is_read_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    rows = '{"question": "Größe?", "answer": 5}\r\n\r\n  \r\n{"question": "b", "answer": "6"}'
+    path.write_bytes(b"\xef\xbb\xbf" + rows.encode())
+    assert [(item.id, item.answer) for item in read_items(locate("own", path))] == [("1", "5"), ("4", "6")]
+    assert read_items(path)[0].messages == (user("Größe?"),)
+
+
+OTHER_FILES = [
+    ("set.json", b'[{"prompt": "a"}]', r"one JSON array \(`jq -c '\.\[\]'"),
+    ("set.jsonl", b"\xef\xbb\xbf\n [\n", "one JSON array"),
+    ("set.json", b'{\n  "prompt": "a"\n}\n', "one JSON object over several lines"),
+    ("set.csv", b"question,answer\na,1\n", "a table"),
+    ("set.parquet", b"PAR1\x15\x04", "a Parquet file"),
+    ("set.jsonl.gz", b"\x1f\x8b\x08", "a compressed file"),
+    ("set.jsonl", '{"prompt": "a"}\n'.encode("utf-16"), "a file in UTF-16"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kind"), OTHER_FILES)
+def test_a_file_of_another_kind_is_told_apart(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}: {kind}.* \(set 'own'\), wanted JSONL: one JSON object a line"):
+        locate("own", tmp_path / name)
+
+
+def test_the_name_of_a_file_alone_does_not_matter(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "set.csv", [{"prompt": "a"}])
+    assert len(read_items(locate("own", tmp_path / "set.csv"))) == 1
+
+
+HUB_ROWS: dict[str, dict[str, Any]] = {
+    "gsm8k": {"question": "Q?", "answer": "#### 5"},
+    "gsm8k_train": {"question": "Q?", "answer": "#### 5"},
+    "gpqa_diamond": {"Question": "Q?", "Correct Answer": "5", "Incorrect Answer 1": "6", "Incorrect Answer 2": "7",
+                     "Incorrect Answer 3": "8", "Record ID": "rec1", "Subdomain": "Optics"},
+    "ifbench": {"key": "0", "prompt": "P", "instruction_id_list": ["x"], "kwargs": [{"n": 1}]},
+    "healthbench": {"prompt": TALK, "prompt_id": "p", "rubrics": [{"criterion": "c", "points": 1}]},
+    "coval": {"prompt_id": "c", "prompt": {"id": "c", "messages": TALK}, "responses": []},
+    "mt_bench": {"prompt": ["First.", "Second."], "prompt_id": 7, "category": "math", "reference": []},
+    "math": {"problem": "P", "solution": r"\boxed{4}", "answer": "4", "level": 5, "subject": "Algebra"},
+    "math_train": {"problem": "P", "solution": r"\boxed{4}", "answer": "4", "level": 5, "subject": "Algebra"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> list[tuple[Any, ...]]:
+    """A hub that holds HUB_ROWS; the list is what was asked of it."""
+    asked: list[tuple[Any, ...]] = []
+
+    def rows(hub_id: str, config: str | None, split: str, file: str | None = None) -> Iterator[dict[str, Any]]:
+        asked.append((hub_id, config, split, file))
+        (name,) = [name for name, one in HUB.items() if (one.hub_id, one.config, one.split, one.file) == asked[-1]]
+        return iter([HUB_ROWS[name]])
+
+    monkeypatch.setattr("probe.hub.hub_rows", rows)
+    return asked
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_named_set_is_fetched_once_and_read(hub: list[Any], name: str) -> None:
+    (item,) = read_items(locate(name))
+    assert item.messages[-1]["role"] == "user"
+    assert (item.answer is not None) == (name.startswith(("gsm8k", "math", "gpqa")))
+    assert bool(item.options) == (name == "gpqa_diamond")
+    assert item.id == {"gpqa_diamond": "rec1", "healthbench": "p", "coval": "c", "ifbench": "0", "mt_bench": "7"}.get(
+        name, "1"
+    )
+    stored = next(row for _, row in read_jsonl(locate(name)))
+    assert set(stored) <= {*HUB[name].fields, *HUB[name].more}, "rubrics and the like stay on the hub"
+    assert len(hub) == 1
+
+
+def test_columns_that_changed_are_named_with_the_way_out(hub: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HUB_ROWS, "coval", {"conversation": 1, "rubric": 2})
+    with pytest.raises(
+        SetOutOfReach, match="openai/coval has no `prompt`, only conversation, rubric.*`path`; its rows"
+    ):
+        locate("coval")
+    monkeypatch.delitem(HUB_ROWS["gpqa_diamond"], "Incorrect Answer 3")
+    with pytest.raises(SetOutOfReach, match="no `Incorrect Answer 3`.*accept the terms on its page there and set HF_"):
+        locate("gpqa_diamond")
+
+
+def test_one_file_of_a_dataset_is_read_where_its_files_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HealthBench's do: its files lie side by side, with other columns each."""
+    monkeypatch.setattr(hub_room, "unreachable", lambda: None)
+    write_jsonl(tmp_path / "one.jsonl", [{"prompt": TALK, "prompt_id": "p"}])
+    write_jsonl(tmp_path / "two.jsonl", [{"completion": {"text": "x"}, "labels": [1]}])
+    (row,) = hub_room.hub_rows(str(tmp_path), None, "train", "one.jsonl")
+    assert row == {"prompt": TALK, "prompt_id": "p"}
+    with pytest.raises(DataError, match="cannot be fetched"):
+        list(hub_room.hub_rows(str(tmp_path), None, "train"))
+    with pytest.raises(DataError, match="cannot be fetched"):
+        list(hub_room.hub_rows(str(tmp_path), None, "train", "three.jsonl"))
+
+
 REAL = {
     "gsm8k/test.jsonl": (1319, True),
     "math/math500_test.jsonl": (500, True),
@@ -241,7 +366,9 @@ def test_the_real_sets_are_read_whole(name: str) -> None:
     assert all((item.answer is not None) == answered for item in read)
     assert len({item.id for item in read}) == len(read)
     if answered:
-        assert [problem.answer for problem in read_problems(path)] == [item.answer for item in read]
+        for problem, item in zip(read_problems(path), read, strict=True):
+            assert problem.answer == item.answer or (item.options and item.answer in "ABCDEF")
+        assert sum(bool(item.options) for item in read) == (2 if "math" in name else 0)
 
 
 @pytest.mark.parametrize("name", ["math/train.jsonl", "math/test.jsonl", "gsm8k/train.jsonl"])
