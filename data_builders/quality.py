@@ -25,7 +25,10 @@ from probe.sets import Message
 # more than ten texts, which are phrases of the genre ("express your answer as a common fraction ...").
 NGRAM = 13
 COMMON = 10
-_TEXT_FIELDS = ("question", "problem", "prompt", "complete", "content", "turns", "messages")
+_TEXT_FIELDS = (
+    "question", "Question", "problem", "prompt", "complete", "turns", "messages", "conversations", "conversation",
+    "history", "content", "value", "user", "bot",
+)  # fmt: skip
 
 
 @section
@@ -123,7 +126,7 @@ def file_ngrams(path: Path) -> Iterator[int]:
         DataError: no such file, a broken line, or a row without any text to compare.
     """
     for number, row in read_jsonl(path):
-        texts = [text for name in _TEXT_FIELDS if name in row for text in _texts(row[name])]
+        texts = list(_texts(row))
         if not texts:
             raise DataError(
                 f"{path}:{number}: nothing to decontaminate against, wanted one of {', '.join(_TEXT_FIELDS)}"
@@ -136,7 +139,7 @@ def _texts(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict):
-        return _texts(value.get("content", ""))
+        return [text for name in _TEXT_FIELDS if name in value for text in _texts(value[name])]
     return [text for part in value for text in _texts(part)] if isinstance(value, list) else []
 
 

@@ -246,6 +246,23 @@ def test_phrases_that_many_probe_questions_share_do_not_count(tmp_path: Path) ->
     assert gate.reason(conversation(f"Number 3: {phrase}?", "\\boxed{7}")) == "contaminated"
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"Question": "TEXT", "Correct Answer": "x"},
+        {"prompt": {"messages": [{"role": "user", "content": "TEXT"}]}},
+        {"prompt": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "TEXT"}]},
+        {"conversations": [{"from": "human", "value": "TEXT"}]},
+    ],
+)
+def test_probe_questions_are_found_in_every_form_that_the_probe_reads(tmp_path: Path, row: dict[str, Any]) -> None:
+    asked = "a kettle of four litres loses a fifth of its water each hour how much is left then"
+    text = json.dumps(row).replace("TEXT", asked)
+    (tmp_path / "probe.jsonl").write_text(text + "\n")
+    gate = Gate(Quality(decontaminate=[str(tmp_path / "probe.jsonl")]), 10)
+    assert gate.reason(conversation(asked.capitalize() + "?", "\\boxed{7}")) == "contaminated"
+
+
 # --- the command
 
 
