@@ -128,12 +128,11 @@ def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert all((killed / "sft" / name).stat().st_mtime_ns == made for name, made in first.items())
 
 
-def test_a_finished_build_says_so_at_once(built: Path) -> None:
+def test_a_finished_build_says_so_and_changes_nothing(built: Path) -> None:
     arguments = [str(DEMO), "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
     arguments += ["--eval.clarify_n", "8", "--replay.fraction", "0.2", "--out", str(built)]
-    before, started = contents(built), time.monotonic()
+    before = contents(built)
     done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=True)
-    assert time.monotonic() - started < 2
     assert done.stdout.count("\n") == 1 and "already built" in done.stdout
     assert contents(built) == before
 
@@ -291,13 +290,15 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert visible("a\x1b[31mb\u202ec\nd") == "a\\u001b[31mb\\u202ec\nd"
 
 
-def test_help_and_a_bad_recipe_answer_at_once(tmp_path: Path) -> None:
+def test_help_and_a_bad_recipe_answer_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     for arguments, code in ((["--help"], 0), ([str(DEMO), "--conversation.hint", "0"], 2)):
-        started = time.monotonic()
-        done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=False)
-        assert time.monotonic() - started < 2
+        timed = [sys.executable, "-X", "importtime", *command(*arguments)[1:]]
+        done = subprocess.run(timed, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == code
         assert "Traceback" not in done.stderr
+        imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+        assert "argparse" in imported
+        assert not imported & {"torch", "transformers", "datasets", "numpy"}
 
 
 GOOD = '{"question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n'
