@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from judged_turns import CONVERSATIONS, TURNS
+from loopback import Faults, Loopback, Seen, chat_reply, models_reply
 
 from probe.errors import BadInput, DataError
 from probe.judges import agreement as module
 from probe.judges.agreement import LabelledTurn, agreement, format_agreement, read_labelled
 from probe.judges.fitting import cross_validated, fit, read_examples
 from probe.judges.labels import LABELS, Case, Verdict
+from probe.judges.prompt import prompt
 from probe.judges.scores import WEIGHTS
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Fixed:
     """Gives the verdicts it was told; stands for any judge, right, wrong or silent."""
 
-    name, version = "fixed", "fixed/1"
+    name, version, calls = "fixed", "fixed/1", 0
 
     def __init__(self, *labels: str | None) -> None:
         self.labels = labels
 
-    def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        return [Verdict(label, None if label else "timeout", "") for label in self.labels]
+    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+        """Last case first: whoever reads must go by the index."""
+        for index, label in reversed(list(enumerate(self.labels))):
+            yield index, Verdict(label, None if label else "timeout", "")
 
 
 def row(label: str, conversation: str = "a", turn: str = "why?") -> LabelledTurn:
@@ -91,6 +101,26 @@ def test_nothing_scored_gives_no_figure_instead_of_a_zero() -> None:
     assert "not defined" in format_agreement(found)
 
 
+def test_precision_and_recall_of_a_label_worked_by_hand() -> None:
+    human = ["genuine_followup"] * 8 + ["new_task"] * 2
+    judged = ["genuine_followup"] * 6 + ["new_task"] * 4
+    found = agreement([row(label, str(i)) for i, label in enumerate(human)], Fixed(*judged)).as_json()["labels"]
+    assert set(found) == {"genuine_followup", "new_task"}
+    genuine, new_task = found["genuine_followup"], found["new_task"]
+    assert (genuine["human"], genuine["judge"], genuine["precision"], genuine["recall"]) == (8, 6, 1.0, 0.75)
+    assert (new_task["human"], new_task["judge"], new_task["precision"], new_task["recall"]) == (2, 4, 0.5, 1.0)
+    # Wilson's bounds for 6 of 8 and for 2 of 4.
+    assert genuine["recall_ci95"] == pytest.approx([0.4093, 0.9285], abs=1e-4)
+    assert new_task["precision_ci95"] == pytest.approx([0.15, 0.85], abs=1e-3)
+    assert new_task["judged_as"] == {"new_task": 2} and genuine["judged_as"] == {"genuine_followup": 6, "new_task": 2}
+
+
+def test_a_label_that_only_one_side_uses_has_a_figure_on_that_side_only() -> None:
+    found = agreement([row("new_task", "a"), row("new_task", "b")], Fixed("role_drift", "new_task")).as_json()["labels"]
+    assert (found["role_drift"]["precision"], found["role_drift"]["recall"]) == (0.0, None)
+    assert found["role_drift"]["recall_ci95"] is None
+
+
 def test_turns_of_one_conversation_widen_the_interval() -> None:
     human = ["genuine_followup", "new_task"] * 20
     judged = ["genuine_followup", "new_task"] * 10 + ["new_task", "genuine_followup"] * 10
@@ -131,12 +161,96 @@ def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.Captu
     assert "genuine or not" in capsys.readouterr().out
     module.run(parser.parse_args([str(path), "--judge", "rules", "--json"]))
     printed = json.loads(capsys.readouterr().out)
-    assert set(printed) == {"judge", "n", "n_scored", "unscored", "binary", "full", "labels"}
+    assert set(printed) == {"judge", "judge_calls", "n", "n_scored", "unscored", "binary", "full", "labels"}
     assert set(printed["binary"]) == {"kappa", "ci95", "accuracy", "accuracy_ci95"}
     assert set(printed["labels"]) == set(LABELS)
     assert printed["labels"]["new_task"]["human"] == len(TURNS["new_task"])
     with pytest.raises(BadInput, match="rules"):
         module.run(parser.parse_args([str(path), "--judge", "nobody"]))
+
+
+# ----- judges that ask a server
+
+
+def command(*arguments: str) -> None:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    module.run(parser.parse_args(arguments))
+
+
+def knowing(rows: Sequence[dict[str, object]]) -> Loopback:
+    """A server whose judge knows every label but that of the drifting ones, which it calls genuine."""
+    labels = {prompt(turn.case): turn.label for turn in map(labelled, rows)}
+
+    def judge(request: Seen) -> dict[str, Any]:
+        label = labels[request.body["messages"][0]["content"]]
+        return chat_reply(f"VERDICT: {'genuine_followup' if label == 'role_drift' else label}")
+
+    return Loopback({"/chat/completions": judge, "/models": lambda request: models_reply("tiny")})
+
+
+def labelled(written: dict[str, Any]) -> LabelledTurn:
+    return LabelledTurn(Case(tuple(written["messages"]), written["user_turn"]), written["label"], "")
+
+
+def test_a_judge_behind_a_server_is_measured_and_a_rerun_asks_for_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, kept = write_turns(tmp_path / "labels.jsonl", own_turns()), tmp_path / "run" / "verdicts.jsonl"
+    with knowing(own_turns()) as server:
+        options = ["--judge", "llm", "--url", server.url, "--verdicts", str(kept), "--concurrency", "4", "--json"]
+        command(str(path), *options)
+        first = capsys.readouterr()
+        command(str(path), *options)
+        second = capsys.readouterr()
+        assert sum(request.method == "POST" for request in server.requests) == len(own_turns())
+    printed, again = json.loads(first.out), json.loads(second.out)
+    assert printed["judge"].startswith("llm/") and printed["judge"].endswith(" tiny")
+    assert (printed["judge_calls"], again["judge_calls"]) == (len(own_turns()), 0)
+    assert printed["labels"]["role_drift"]["recall"] == 0 and printed["labels"]["new_task"]["recall"] == 1
+    assert 0 < printed["binary"]["kappa"] < 1
+    assert {**printed, "judge_calls": 0} == again
+    assert "judge llm" in first.err and "turn/s" in first.err, "progress is shown apart from what machines read"
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    rows = own_turns()
+    path, kept = write_turns(tmp_path / "labels.jsonl", rows), tmp_path / "verdicts.jsonl"
+    with knowing(rows) as server:
+        server.faults = Faults(latency_s=0.05)
+        arguments = ["agreement", str(path), "--judge", "llm", "--url", server.url, "--verdicts", str(kept)]
+        line = [sys.executable, "-m", "probe", *arguments, "--model", "tiny", "--concurrency", "2", "--json"]
+        killed = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not (kept.exists() and kept.read_bytes().count(b"\n") >= 5):
+            assert killed.poll() is None, "the command ended before it could be killed"
+            time.sleep(0.01)
+        killed.kill()
+        killed.wait()
+        written = kept.read_bytes().count(b"\n")
+        assert written < len(rows)
+        finished = subprocess.run(line, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert json.loads(finished.stdout)["n_scored"] == len(rows)
+    assert json.loads(finished.stdout)["judge_calls"] == len(rows) - written
+    assert kept.read_bytes().count(b"\n") == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--judge", "llm"], "--url"),
+        (["--judge", "cascade"], "--url"),
+        (["--url", "http://localhost:1/v1"], "rules asks no server"),
+        (["--judge", "llm", "--url", "localhost"], "localhost"),
+        (["--judge", "llm", "--url", "http://localhost:1/v1", "--concurrency", "0"], "concurrency"),
+    ],
+)
+def test_server_options_that_cannot_be_used_are_bad_input(tmp_path: Path, options: list[str], said: str) -> None:
+    path = write_turns(tmp_path / "labels.jsonl", own_turns())
+    with pytest.raises(BadInput, match=said):
+        command(str(path), *options)
+
+
+# ----- the weights of the rules
 
 
 def test_weights_come_out_the_same_and_stay_within_what_is_allowed(tmp_path: Path) -> None:

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from probe.errors import BadInput
 from probe.judges.labels import Judge
+from probe.settings import ServerSection
 
-KNOWN_JUDGES = ("rules",)
+KNOWN_JUDGES = ("rules", "llm", "cascade")
 
 
-def get_judge(name: str) -> Judge:
-    """The judge called `name`.
+def get_judge(name: str, server: ServerSection | None = None) -> Judge:
+    """The judge called `name`; `server` is where `llm` and `cascade` ask.
 
     Raises:
-        BadInput: there is no judge of that name; lists those there are.
+        BadInput: there is no judge of that name, or it has no server to ask.
+        EngineError: the server cannot be reached to say which model it serves.
     """
+    if name not in KNOWN_JUDGES:
+        raise BadInput(f"judge: given {name!r}, wanted one of {', '.join(KNOWN_JUDGES)}")
     if name == "rules":
         from probe.judges.rules import RulesJudge
 
         return RulesJudge()
-    raise BadInput(f"judge: given {name!r}, wanted one of {', '.join(KNOWN_JUDGES)}")
+    if server is None or not server.urls:
+        raise BadInput(
+            f"judge {name}: no server to ask; a recipe wants probe.judge_server with `urls: [http://HOST:PORT/v1]`, "
+            "`probe agreement` wants --url"
+        )
+    from probe.judges.llm import LlmJudge
+
+    if name == "llm":
+        return LlmJudge(server)
+    from probe.judges.cascade import CascadeJudge
+
+    return CascadeJudge(LlmJudge(server))
