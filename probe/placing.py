@@ -42,15 +42,15 @@ def place_names(
         return float(x), float(y)
 
     crowd = [(x - 4 * point, y - 4 * point, x + 4 * point, y + 4 * point) for x, y in map(to_pixels, markers)]
-    grains = [grain for start, end in lines for grain in _grains(to_pixels(start), to_pixels(end), 2 * point)]
+    grains = [grain for start, end in lines for grain in grains_of(to_pixels(start), to_pixels(end), 2 * point)]
     taken: list[Box] = []
     for name, spot, colour in names:
         text = axis.text(*spot, name, fontsize=7, color=colour, parse_math=False, zorder=6)
         text.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
         extent = text.get_window_extent()
         x, y = to_pixels(spot)
-        boxes = _candidates(x, y, extent.width, extent.height, point)
-        box = min(boxes, key=lambda box: boxes[box] + _cost(box, room, taken, crowd, grains, point))
+        boxes = candidates(x, y, extent.width, extent.height, point)
+        box = min(boxes, key=lambda box: boxes[box] + cost(box, room, taken, crowd, grains, point))
         taken.append(box)
         middle_x, middle_y = to_data.transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
         text.set_position((float(middle_x), float(middle_y)))
@@ -61,7 +61,7 @@ def place_names(
             axis.plot(*zip(*ends, strict=True), color=colour, linewidth=0.5, alpha=0.7, zorder=5)
 
 
-def _candidates(x: float, y: float, width: float, height: float, point: float) -> dict[Box, float]:
+def candidates(x: float, y: float, width: float, height: float, point: float) -> dict[Box, float]:
     """Boxes around a marker, each with the price of its distance: near and to the right is best."""
     boxes = {}
     for distance in DISTANCES:
@@ -75,7 +75,7 @@ def _candidates(x: float, y: float, width: float, height: float, point: float) -
     return boxes
 
 
-def _cost(
+def cost(
     box: Box, room: Box, taken: Sequence[Box], crowd: Sequence[Box], grains: Sequence[Spot], point: float
 ) -> float:
     """What a box covers: other names cost most, then markers and the edge of the panel, then lines."""
@@ -92,7 +92,7 @@ def _overlap(a: Box, b: Box) -> float:
     return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
 
 
-def _grains(start: Spot, end: Spot, spacing: float) -> list[Spot]:
+def grains_of(start: Spot, end: Spot, spacing: float) -> list[Spot]:
     """Points along a line, `spacing` apart: covering a line is counted by them."""
     count = max(1, math.ceil(math.dist(start, end) / spacing))
     return [
