@@ -32,7 +32,7 @@ def backoff_s(times: int, first_s: float = _RETRY_S) -> float:
 def limit_wait_s(headers: Mapping[str, str], times: int) -> float:
     """Seconds to wait after the `times`-th 429: what Retry-After asks, and a little more so that not all return at once.
 
-    Without the header, or where it asks for less than nothing useful, the wait doubles each time.
+    Without the header the wait doubles each time; with one that asks for next to nothing it does so too, from less.
     """
     asked = retry_after_s(headers)
     if asked is None:

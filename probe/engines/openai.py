@@ -1,0 +1,161 @@
+"""Completions and scores from OpenAI-compatible servers, through raw completions (POST /completions).
+
+Raw, because no chat endpoint can open a user turn. What a server's own settings could change is said in every
+request: vLLM, for one, takes top_k, penalties and the like from the model's generation_config.json where a request
+is silent. Scores follow lm-evaluation-harness: the prompt echoed with its log-probabilities, one token generated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from probe.engines.base import Completion, Request, ScoreRequest
+from probe.engines.failures import EXTRAS, Failures
+from probe.errors import CannotScore
+from probe.servers import Client, Reply
+from probe.settings import ServerSection
+
+# OpenAI takes four at most, and the others take as many.
+_MOST_STOPS = 4
+_PLAIN_SAMPLING = {"top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
+
+
+class OpenAIEngine:
+    """Completions from one or several servers with the same model.
+
+    Args:
+        section: where they are and how they are asked.
+        tokenizer: the model's own; turns ids into text where text is sent, and counts tokens where a server does not.
+    """
+
+    name = "openai"
+
+    def __init__(self, section: ServerSection, tokenizer: Any) -> None:
+        self.section = section
+        self.tokenizer = tokenizer
+        self.client = Client(section)
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Each by itself: what a server puts together is its own affair."""
+        return [[index] for index in range(len(requests))]
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        """Raises EngineError at the end where requests failed, at once where every one of the first is refused."""
+        if not requests:
+            return
+        failures = Failures(self.section)
+        model = self.client.model
+        bodies = [self._completion_body(model, request) for request in requests]
+        for index, reply in self.client.stream("/completions", bodies, _unusable):
+            if reply.failure is None and reply.body is not None:
+                failures.done += 1
+                yield index, self._completion(requests[index], reply.body)
+            else:
+                failures.add(reply)
+        failures.raise_any(len(requests))
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        """The shortest goes first and alone, so that a server without log-probabilities is asked only once."""
+        order = sorted(
+            range(len(requests)), key=lambda index: len(requests[index].prefix_ids + requests[index].target_ids)
+        )
+        failures = Failures(self.section)
+        for indices in (order[:1], order[1:]):
+            bodies = [self._score_body(requests[index]) for index in indices]
+            for position, reply in self.client.stream("/completions", bodies, _unusable):
+                index = indices[position]
+                score = self._scored(requests[index], reply)
+                if isinstance(score, float):
+                    failures.done += 1
+                    yield index, score
+                elif failures.done or score.failure not in ("refused", "no_logprobs", "other_tokens"):
+                    failures.add(score)
+                else:
+                    why = f"{score.detail}{failures.hint(score)}"
+                    raise CannotScore(f"the server gives no log-probabilities of a prompt: {why}")
+        failures.raise_any(len(requests))
+
+    def _completion_body(self, model: str, request: Request) -> dict[str, Any]:
+        stops = self._stop_strings(request)[:_MOST_STOPS]
+        return {
+            **self._prompt(model, request.prompt_ids),
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed & 0x7FFFFFFF,
+            **({"stop": stops} if stops else {}),
+            **({"stop_token_ids": list(request.stop_ids)} if self.section.extras else {}),
+        }
+
+    def _score_body(self, request: ScoreRequest) -> dict[str, Any]:
+        # Temperature 1, since some servers give log-probabilities after the temperature.
+        prompt = self._prompt(self.client.model, request.prefix_ids + request.target_ids)
+        return {**prompt, "max_tokens": 1, "temperature": 1, "seed": 0, "echo": True, "logprobs": 1}
+
+    def _prompt(self, model: str, ids: tuple[int, ...]) -> dict[str, Any]:
+        prompt = list(ids) if self.section.prompt_as == "ids" else self._text(ids)
+        return {"model": model, "prompt": prompt, **_PLAIN_SAMPLING, **(EXTRAS if self.section.extras else {})}
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def _stop_strings(self, request: Request) -> list[str]:
+        texts = dict.fromkeys(self._text([token]) for token in request.stop_ids)
+        return [text for text in texts if text.strip()]
+
+    def _completion(self, request: Request, body: dict[str, Any]) -> Completion:
+        """What came back, as every engine gives it: no stop token in the text, nor in the count of tokens."""
+        choice = body["choices"][0]
+        text = whole = choice["text"]
+        for stop in self._stop_strings(request):
+            text = text.partition(stop)[0]
+        stopped = text != whole or choice["finish_reason"] == "stop"
+        usage = body.get("usage")
+        counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if text != whole or not isinstance(counted, int):
+            tokens = len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        else:
+            tokens = max(0, counted - 1) if stopped else counted  # servers count the stop token
+        return Completion(text, tokens, "stop" if stopped else "length")
+
+    def _scored(self, request: ScoreRequest, reply: Reply) -> float | Reply:
+        """The target's log-probability, or a failed reply that says why there is none."""
+        if reply.failure is not None or reply.body is None:
+            return reply
+        logprobs = reply.body["choices"][0].get("logprobs")
+        values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+        if not isinstance(values, list):
+            return Reply(None, "no_logprobs", "its reply to echo with logprobs holds no token_logprobs")
+        start, end = len(request.prefix_ids), len(request.prefix_ids) + len(request.target_ids)
+        if self.section.prompt_as == "text" and len(values) != end + 1:
+            before, whole = self._text(request.prefix_ids), self._text(request.prefix_ids + request.target_ids)
+            span = _span(logprobs.get("text_offset"), len(before), len(whole)) if whole.startswith(before) else None
+            if span is None:
+                detail = "it splits the prompt's text into other tokens, none of which starts at the target"
+                return Reply(None, "other_tokens", f"{detail}; set the server's `prompt_as: ids`")
+            start, end = span
+        scores = values[start:end]
+        if len(values) < end or not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
+            given = sum(score is not None for score in values)
+            return Reply(None, "no_logprobs", f"token_logprobs holds {given} numbers for a prompt of {end} tokens")
+        return math.fsum(scores)
+
+
+def _span(offsets: Any, start: int, end: int) -> tuple[int, int] | None:
+    """The tokens that make up the characters from `start` to `end`, by where each token starts; None if none do.
+
+    The last token is the generated one. A start token that the server adds shifts its place, and shows there.
+    """
+    if not isinstance(offsets, list) or not offsets or offsets[-1] != end or start not in offsets:
+        return None
+    return offsets.index(start), len(offsets) - 1
+
+
+def _unusable(body: dict[str, Any]) -> str | None:
+    """Why a reply is no completion; None if it is one."""
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict) or not isinstance(choice.get("text"), str):
+        return "no_text"
+    return None if choice.get("finish_reason") in ("stop", "length") else "unfinished"
