@@ -1,4 +1,4 @@
-"""python -m probe run | judge | compare | agreement: measures models, judges and compares runs, checks a judge."""
+"""python -m probe run | watch | judge | compare | agreement: measures models, judges and compares runs, checks a judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probe import compare, rejudge
+from probe import compare, rejudge, watch
 from probe.errors import BadInput, run_command
 from probe.judges import agreement
 
@@ -17,55 +17,66 @@ DESCRIPTION = "Measures what a chat model solves and whether it knows what a per
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m probe", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser(
-        "run",
-        help="measure one model or checkpoint",
-        description="Measures one model. Options in the recipe's own words override it: --probe.seed 1",
+    _add_run_arguments(
+        commands.add_parser(
+            "run",
+            help="measure one model or checkpoint",
+            description="Measures one model. Options in the recipe's own words override it: --probe.seed 1",
+        )
     )
-    run.add_argument("model", help="hub id, local folder, checkpoint, LoRA folder, or smollm2-135m")
-    run.add_argument("recipe", type=Path, help="a recipe with a `probe:` section, such as recipes/probe.yaml")
-    run.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")
-    run.add_argument("--label", help="how tables call this model (default: the last part of its name)")
-    run.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
-    run.add_argument("--dry-run", action="store_true", help="show what would be measured, and change nothing")
+    watch.add_arguments(
+        commands.add_parser("watch", help="measure a training run's checkpoints", description=watch.__doc__)
+    )
     rejudge.add_arguments(
         commands.add_parser("judge", help="judge a finished run anew, without generating", description=rejudge.__doc__)
     )
     compare.add_arguments(commands.add_parser("compare", help="compare runs: base, SFT, RL"))
     agreement.add_arguments(commands.add_parser("agreement", help="check a judge against human labels"))
     arguments, rest = parser.parse_known_args(argv)
-    if arguments.command == "run":
-        _run(arguments, rest)
-        return
-    if arguments.command == "judge":
-        rejudge.run(arguments, rest)
+    with_recipe = {"run": _run, "watch": watch.run, "judge": rejudge.run}
+    if arguments.command in with_recipe:
+        with_recipe[arguments.command](arguments, rest)
         return
     if rest:
         raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")
     (compare if arguments.command == "compare" else agreement).run(arguments)
 
 
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", help="hub id, local folder, checkpoint, LoRA folder, smollm2-135m, or a server such as http://HOST/v1"
+    )
+    parser.add_argument("recipe", type=Path, help="a recipe with a `probe:` section, such as recipes/probe.yaml")
+    parser.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")
+    parser.add_argument("--label", help="how tables call this model (default: the last part of its name)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be measured, and change nothing")
+
+
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from probe.questions import load_sets, sets_within_reach
-    from probe.recipe import load_recipe
+    from probe.recipe import load_recipe, recipe_dict
     from probe.settings import ProbeRecipe
+    from probe.tracking import check_tracking, report_run
 
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
-    probe = load_recipe(ProbeRecipe, arguments.recipe, overrides).probe
+    recipe = load_recipe(ProbeRecipe, arguments.recipe, overrides)
+    check_tracking(recipe.tracking)
     if arguments.dry_run:
         from probe.local import describe, open_model
 
         unchecked: list[str] = []
-        within_reach = [loaded for loaded in sets_within_reach(probe, unchecked).values() if loaded]
-        print(describe(*open_model(arguments.model, probe), within_reach, unchecked))
+        within_reach = [loaded for loaded in sets_within_reach(recipe.probe, unchecked).values() if loaded]
+        print(describe(*open_model(arguments.model, recipe.probe), within_reach, unchecked))
         return
-    sets = load_sets(probe)
+    sets = load_sets(recipe.probe)
 
     from probe.local import measure_folder, open_model
 
-    folder, probe = open_model(arguments.model, probe)
+    folder, probe = open_model(arguments.model, recipe.probe)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)
+    report_run(recipe.tracking, arguments.out, recipe_dict(recipe))
     print(compare.format_table([results]))
     print(f"{arguments.out / 'results.json'}")
 

@@ -72,14 +72,18 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
-def load_recipe(cls: type[R], path: Path | str, overrides: Sequence[str] = ()) -> R:
+def load_recipe(cls: type[R], path: Path | str, overrides: Sequence[str] = (), inside: str | None = None) -> R:
     """The recipe at `path` as a `cls`, with `overrides` such as ["--train.learning_rate", "2e-5"] applied.
+
+    A file with a section named `inside` is another command's recipe; only the sections of `cls` are read from it.
 
     Raises:
         RecipeError: the file, a key, a value or an override is wrong; one line.
     """
     path = Path(path)
     data = _read(path)
+    if inside in data:
+        data = {name: value for name, value in data.items() if name in _fields(cls)}
     for dotted, value in _parse_overrides(cls, overrides):
         _set(data, dotted, value)
     try:

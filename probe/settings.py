@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from probe.recipe import section
+from probe.tracking import TrackingSection
 
 Measure = Literal["accuracy", "clarify", "followup"]
 
@@ -49,7 +50,8 @@ class ServerSection:
     prompt_as: Literal["ids", "text"] = "ids"
     """How raw prompts are sent. Both are in the protocol; a server whose tokenizer adds a start token wants ids."""
     extras: bool = True
-    """Send stop_token_ids, skip_special_tokens and add_special_tokens, which vLLM and SGLang know."""
+    """Send fields that vLLM and SGLang know and the protocol does not: stop_token_ids, the handling of special tokens,
+    and neutral top_k, min_p and repetition_penalty, which such servers else take from the model's own defaults."""
 
 
 @section
@@ -99,3 +101,5 @@ class ProbeRecipe:
     """The recipe of `python -m probe run`."""
 
     probe: ProbeSection = field()
+    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
+    """A run by itself is shown nowhere unless the recipe says so."""

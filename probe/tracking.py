@@ -1,37 +1,39 @@
 """Shows a run in Weights & Biases or TensorBoard. The files of the run folder remain the truth: nothing here stops it.
 
 Training metrics come from transformers' own callback, which joins a run that already stands; `start_tracking` opens
-that run first, so that both share it. Probe figures go on an axis of their own, `probe/step`, because they may arrive
-late or out of order and wandb drops what lies behind its own step counter. Two traps decide the details:
+that run first, so that both share it. A watcher joins it from another process (`join_tracking`). Probe figures go on an
+axis of their own, `probe/step`, because they may arrive late or out of order and wandb drops what lies behind its own
+step counter. The trade-off is shown a second time as `tradeoff/SET/T=0_0` over `tradeoff/SET/accuracy`, which is what
+wandb's own pages draw for all runs of a project together. Two traps decide the details:
 
-- transformers declares `*` on `train/global_step`, and wandb takes any of the patterns that match, so each probe
-  figure is declared by its full name as well;
+- transformers declares `*` on `train/global_step`, and wandb takes any of the patterns that match, so each figure is
+  declared by its full name as well (probe/wandb_runs.py);
 - `trainer.log` inside a callback swallows the metrics that wait for the next log, so it is not used.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import netrc
 import os
 import re
-import sys
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from probe.errors import BadInput
-from probe.figures import LABEL_COLUMNS, SAMPLE_COLUMNS, STEP, flatten, label_rows, sample_rows
-from probe.files import read_json, write_json
-from probe.processes import is_main_process
+from probe.figures import LABEL_COLUMNS, SAMPLE_COLUMNS, STEP, flatten, label_rows, sample_rows, tradeoff
+from probe.files import json_line, read_json, read_jsonl
+from probe.processes import is_main_process, say
 from probe.recipe import section
+from probe.wandb_runs import RUN_FILE, axes_of, current_run, declare, is_shared, join_run, known_axes, open_run
 
-RUN_FILE = "wandb_run.json"
+TOLD = "tracked.json"
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
 
 # One tracked run per process, as in wandb itself.
 _tensorboard: Any = None
+_refused: set[str] = set()
 
 
 @section
@@ -40,6 +42,7 @@ class TrackingSection:
 
     project: str = "nextturn"
     group: str | None = None
+    """What belongs together in wandb's pages, such as one base model's SFT, RL and probe runs."""
     name: str | None = None
     tags: tuple[str, ...] = ()
     to: Literal["wandb", "tensorboard", "none"] = "wandb"
@@ -56,25 +59,84 @@ def report_to(section: TrackingSection) -> list[str]:
     return [] if section.to == "none" else [section.to]
 
 
-def start_tracking(section: TrackingSection, run_dir: Path, recipe: dict[str, Any]) -> None:
+def start_tracking(
+    section: TrackingSection, run_dir: Path, recipe: dict[str, Any], job_type: str = "sft", shared: bool = False
+) -> None:
     """Opens the tracked run, or goes on with the one this folder belongs to. Call it before `trainer.train()`.
+
+    Args:
+        job_type: "sft", "grpo" or "probe", by which wandb's pages can tell them apart.
+        shared: lets watchers write into the run from other processes.
 
     Raises:
         BadInput: TensorBoard is wanted and not installed.
     """
-    global _tensorboard
     check_tracking(section)
     if not is_main_process() or section.to == "none":
         return
     run_dir.mkdir(parents=True, exist_ok=True)
     if section.to == "tensorboard":
-        from torch.utils.tensorboard import SummaryWriter
-
-        # transformers' callback reads this variable.
-        folder = os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run_dir / "tensorboard"))
-        _tensorboard = SummaryWriter(folder)
+        _start_tensorboard(_tensorboard_folder(run_dir))
         return
-    _start_wandb(section, run_dir, recipe)
+    open_run(
+        run_dir,
+        job_type,
+        shared,
+        project=section.project,
+        group=section.group,
+        name=section.name or run_dir.name,
+        tags=section.tags,
+        config={"recipe": without_secrets(recipe)},
+    )
+
+
+def join_tracking(run_dir: Path, recipe: dict[str, Any]) -> bool:
+    """Joins the tracker of a training run from another process; False where it has none, or not yet.
+
+    Args:
+        recipe: the training run's recipe.json.
+    """
+    if _is_open():
+        return True
+    to = recipe.get("tracking", {}).get("to", "none")
+    if to == "tensorboard":
+        try:
+            check_tracking(TrackingSection(to=to))
+        except BadInput as error:
+            return _refuse(run_dir, str(error))
+        # A folder of its own: TensorBoard stops reading a file as soon as a newer one stands beside it.
+        _start_tensorboard(str(Path(_tensorboard_folder(run_dir)) / f"watch-{socket.gethostname()}-{os.getpid()}"))
+        return True
+    if to == "none" or not (run_dir / RUN_FILE).is_file() or str(run_dir) in _refused:
+        return False
+    reason = join_run(run_dir)
+    return reason is None or _refuse(run_dir, reason)
+
+
+def tell_probe(out: Path, run_dir: Path) -> None:
+    """Shows a finished probe, with the comparison's plot, unless a process has shown it already.
+
+    The mark is set before the figures are sent, so that among several processes one sends them; a kill right between
+    the two loses that point in the tracker, and nothing in the run folder.
+    """
+    if not _is_open():
+        return
+    try:
+        with (out / TOLD).open("x", encoding="utf-8") as file:
+            file.write(json_line({"schema": 1, "host": socket.gethostname(), "pid": os.getpid()}))
+    except FileExistsError:
+        return
+    plot = run_dir / "probe" / "comparison" / "tradeoff.png"
+    samples = [row for _, row in read_jsonl(out / "samples.jsonl")]
+    log_probe(read_json(out / "results.json"), samples, run_dir, plot if plot.is_file() else None)
+
+
+def report_run(section: TrackingSection, out: Path, recipe: dict[str, Any]) -> None:
+    """Shows one finished `probe run` as a tracked run of its own, job type "probe"; nothing for one shown before."""
+    if section.to != "none" and not (out / TOLD).exists():
+        start_tracking(section, out, recipe, job_type="probe")
+        tell_probe(out, out)
+        finish_tracking()
 
 
 def log_probe(
@@ -85,28 +147,56 @@ def log_probe(
     Does nothing on other processes and in a run without tracking.
     """
     values = flatten(results)
+    for figures in tradeoff(results).values():
+        values |= figures
     if _tensorboard is not None:
         for key, value in values.items():
             if key != STEP:
                 _tensorboard.add_scalar(key, value, int(values[STEP]))
         _tensorboard.flush()
-    run = _wandb_run()
+    run = current_run()
     if run is None:
         return
-    try:
-        import wandb
+    axes = known_axes(run_dir) if is_shared(run) else {}
+    axes |= axes_of(results)
+    axes |= dict.fromkeys(("probe/labels", "probe/samples", "probe/tradeoff"), STEP)
+    # Tables are uploaded as artifacts, which can fail alone; the numbers then go without them.
+    for what, make in (("tables and plot", lambda: _media(results, samples, plot)), ("figures", dict)):
+        try:
+            declare(run, axes)
+            run.log({**values, **make()})
+            return
+        except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
+            reason = " ".join(str(error).split())
+            print(f"warning: wandb did not take the probe's {what} ({reason}); see {run_dir / 'probe'}", flush=True)
 
-        row: dict[str, Any] = dict(values)
-        row["probe/labels"] = wandb.Table(columns=list(LABEL_COLUMNS), data=label_rows(results))
-        row["probe/samples"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=sample_rows(samples))
-        if plot is not None:
-            row["probe/tradeoff"] = wandb.Image(str(plot))
-        for key in row:
-            if key != STEP:
-                run.define_metric(key, step_metric=STEP)
-        run.log(row)
-    except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
-        print(f"warning: wandb did not take the probe figures ({error}); they are in {run_dir / 'probe'}", flush=True)
+
+def _media(results: dict[str, Any], samples: Sequence[dict[str, Any]], plot: Path | None) -> dict[str, Any]:
+    import wandb
+
+    shown: dict[str, Any] = {"probe/labels": wandb.Table(columns=list(LABEL_COLUMNS), data=label_rows(results))}
+    shown["probe/samples"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=sample_rows(samples))
+    if plot is not None:
+        shown["probe/tradeoff"] = wandb.Image(str(plot))
+    return shown
+
+
+def declare_figures(run_dir: Path) -> None:
+    """Declares what watchers have shown so far in a run that this process shares with them."""
+    run = current_run()
+    if run is not None and not run.disabled and is_shared(run):
+        declare(run, known_axes(run_dir))
+
+
+def finish_tracking() -> None:
+    """Sends what is waiting and closes the tracked run of this process."""
+    global _tensorboard
+    if _tensorboard is not None:
+        _tensorboard.close()
+        _tensorboard = None
+    run = current_run()
+    if run is not None:
+        run.finish()
 
 
 def without_secrets(value: Any, key: str = "") -> Any:
@@ -118,60 +208,25 @@ def without_secrets(value: Any, key: str = "") -> Any:
     return "<hidden>" if isinstance(value, str) and _SECRET.search(key) else value
 
 
-def _start_wandb(section: TrackingSection, run_dir: Path, recipe: dict[str, Any]) -> None:
-    run = _open_wandb(
-        project=section.project,
-        group=section.group,
-        name=section.name or run_dir.name,
-        tags=section.tags,
-        config={"recipe": without_secrets(recipe)},
-        dir=str(run_dir),
-        id=read_json(run_dir / RUN_FILE)["id"] if (run_dir / RUN_FILE).is_file() else None,
-    )
-    if run.disabled:
-        return
-    write_json(run_dir / RUN_FILE, {"schema": 1, "id": run.id, "project": section.project})
-    if run.offline:
-        why = "as WANDB_MODE says" if "WANDB_MODE" in os.environ else "no login or no connection"
-        print(f"wandb: kept offline ({why}); `wandb sync {run_dir}/wandb/offline-run-*` uploads it", flush=True)
-    run.define_metric("train/*", step_metric="train/global_step")
-    run.define_metric("probe/*", step_metric=STEP)
+def _is_open() -> bool:
+    run = current_run()
+    return _tensorboard is not None or (run is not None and not run.disabled)
 
 
-def _open_wandb(**options: Any) -> Any:
-    """wandb.init as wandb is set up, offline where nobody is logged in; a failure costs a warning, not the run.
-
-    After a failure the run is kept offline or, at worst, disabled, which keeps transformers' callback from trying
-    again. Offline, wandb cannot resume; there the shared id joins the parts of a run when they are synced.
-    """
-    import wandb
-
-    options["settings"] = wandb.Settings(quiet=True)
-    offline: dict[str, Any] = {"mode": "offline"}
-    attempts: list[dict[str, Any]] = [{"resume": "allow"}, offline]
-    if "WANDB_MODE" not in os.environ and not _has_wandb_login():
-        attempts = [offline]
-    for attempt in attempts:
-        try:
-            return wandb.init(**options, **attempt)
-        except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
-            if attempt is attempts[0]:
-                print(f"warning: wandb could not start ({' '.join(str(error).split())}); training goes on", flush=True)
-    return wandb.init(mode="disabled")
+def _refuse(run_dir: Path, reason: str) -> bool:
+    if str(run_dir) not in _refused:
+        _refused.add(str(run_dir))
+        say(f"figures stay in {run_dir / 'probe'}: {reason}")
+    return False
 
 
-def _wandb_run() -> Any:
-    """The run of this process, or None; wandb is not imported where nothing was started."""
-    wandb = sys.modules.get("wandb")
-    return wandb.run if wandb is not None else None
+def _tensorboard_folder(run_dir: Path) -> str:
+    # transformers' callback reads this variable.
+    return os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run_dir / "tensorboard"))
 
 
-def _has_wandb_login() -> bool:
-    """True where wandb finds credentials without asking: its two variables, or the netrc entry of `wandb login`."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
-    try:
-        return netrc.netrc(os.environ.get("NETRC") or Path("~/.netrc").expanduser()).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+def _start_tensorboard(folder: str) -> None:
+    global _tensorboard
+    from torch.utils.tensorboard import SummaryWriter
+
+    _tensorboard = SummaryWriter(folder)

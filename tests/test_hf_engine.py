@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probe.engines.base import Request, collect, item_seed
 from probe.engines.hf import HfEngine, _batches
+from probe.errors import EngineError
 from probe.models import load_model, load_tokenizer, resolve
 
 PROMPTS = [(5, 9, 30, 31), (7, 8), (100, 101, 102, 103, 104, 105, 106), (7, 8, 9)]
@@ -110,3 +112,11 @@ def _ids(model: Any, prompt: tuple[int, ...], n: int) -> list[int]:
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, eos_token_id=None
         )
     return out[0, len(prompt) :].tolist()
+
+
+def test_weights_that_are_not_numbers_make_no_text(tiny_chatml: Path) -> None:
+    folder = resolve(str(tiny_chatml))
+    model = load_model(folder, "float32", "cpu")
+    model.model.norm.weight.data[3] = float("nan")
+    with pytest.raises(EngineError, match="not numbers"):
+        collect(HfEngine(model, load_tokenizer(folder)), [Request((5, 6, 7), 4, (0,))])

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import yaml
+from loopback import Faults, Loopback, Seen, chat_reply
 
 from probe.files import read_json, read_jsonl, write_jsonl
-from tests.loopback import Faults, Loopback, Seen, chat_reply
 
 TRIALS = int(os.environ.get("NEXTTURN_KILL_TRIALS", "3"))
 CONCURRENCY = 4

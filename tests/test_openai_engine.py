@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from loopback import Answer, Faults, Loopback, Seen, completion_reply, models_reply
+from model_server import model_server, token_logprobs
 
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.engines.hf import HfEngine
@@ -34,26 +35,6 @@ def prompts(tokenizer: Any) -> list[tuple[int, ...]]:
     return [tuple(tokenizer(f"<|im_start|>user\n{turn}<|im_end|>\n")["input_ids"]) for turn in TURNS]
 
 
-def model_server(model: Any, tokenizer: Any) -> dict[str, Handler]:
-    """Raw completions as vLLM answers them: stop tokens counted but not shown, the prompt echoed with log-probs."""
-
-    def completions(seen: Seen) -> dict[str, Any]:
-        body, prompt = seen.body, seen.body["prompt"]
-        ids = tuple(tokenizer(prompt, add_special_tokens=False)["input_ids"] if isinstance(prompt, str) else prompt)
-        stops = {*body.get("stop_token_ids", ()), *(tokenizer(stop)["input_ids"][0] for stop in body.get("stop", ()))}
-        request = Request(ids, body["max_tokens"], tuple(stops), body["temperature"], body["seed"])
-        (made,) = collect(HfEngine(model, tokenizer), [request])
-        reply = completion_reply(made.text, made.finish, made.tokens + (made.finish == "stop"))
-        if body.get("echo"):
-            pieces = [tokenizer.decode([token]) for token in ids]
-            offsets = [len("".join(pieces[:count])) for count in range(len(ids) + 1)]
-            values = [None, *token_logprobs(model, ids), -1.0]
-            reply["choices"][0]["logprobs"] = {"token_logprobs": values, "text_offset": offsets}
-        return reply
-
-    return {"/completions": completions, "/models": lambda seen: models_reply("tiny")}
-
-
 def stop_token(model: Any, tokenizer: Any, prompt: tuple[int, ...]) -> int:
     """A token of the model's own greedy completion that its text stands for alone, so that it can stop there."""
     import torch
@@ -68,15 +49,6 @@ def stop_token(model: Any, tokenizer: Any, prompt: tuple[int, ...]) -> int:
         and tokenizer.decode([token]).strip()
         and tokenizer.decode([token]) not in tokenizer.decode(made[:place])
     )
-
-
-def token_logprobs(model: Any, ids: tuple[int, ...]) -> list[float]:
-    """log p of every token but the first."""
-    import torch
-
-    with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0, :-1].float()
-    return logits.log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
 
 @pytest.mark.parametrize("prompt_as", ["ids", "text"])

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probe import tracking, wandb_runs
 from probe.errors import BadInput
-from probe.figures import SAMPLE_COLUMNS, SAMPLE_ROWS
+from probe.figures import SAMPLE_COLUMNS, SAMPLE_ROWS, flatten, label_rows, sample_rows, slug, tradeoff
 from probe.tiny import build_tiny_llama
-from probe.tracking import (
-    TrackingSection,
-    flatten,
-    label_rows,
-    log_probe,
-    report_to,
-    sample_rows,
-    start_tracking,
-    without_secrets,
-)
-from train import tracking
+from probe.tracking import TrackingSection, log_probe, report_to, start_tracking, tell_probe, without_secrets
 
 
 def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:
@@ -61,6 +55,7 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     yield
     wandb.finish()
     tracking._tensorboard = None
+    tracking._refused.clear()
 
 
 def records(run_dir: Path) -> Iterator[Any]:
@@ -112,6 +107,36 @@ def test_flatten_gives_every_figure_with_its_bounds_and_leaves_out_what_was_not_
 BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
 
 
+def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_never_shared() -> None:
+    assert slug("truncate(0.5)") == "truncate_0_5" and slug("none") == "none" and slug("T=0.7") == "T=0_7"
+    asked = slug("question(What do you think?)")
+    assert re.fullmatch(r"question_What_do_you_think_[0-9a-f]{4}", asked)
+    assert len({asked, slug("question(What do you think!)"), slug("question(What/do.you think?)")}) == 3
+    assert len(slug("question(" + "why " * 100 + ")")) <= 45
+    whole = results(2)
+    cell = whole["followup"]["v1.5"]["none"]["T=0.0"]
+    whole["followup"]["v1.5"]["question(What do you think?)"] = {
+        "T=0.0": {**cell, "changed_text": {"value": 0.5, "ci95": [0.4, 0.6]}}
+    }
+    whole["actual"] = {"talks": cell}
+    values = flatten(whole)
+    assert values[f"probe/followup/v1_5/{asked}/T=0_0/changed_text_hi"] == 0.6
+    assert values["probe/actual/talks/rate"] == 0.25 and values["probe/actual/talks/grounding"] == 0.5
+    assert all(re.fullmatch(r"[A-Za-z0-9_=/-]+", name) for name in values)
+    assert [2, "talks", "actual", "", "genuine_followup", 1] in label_rows(whole)
+
+
+def test_the_tradeoff_stands_on_the_sets_own_accuracy_else_on_the_first_sets() -> None:
+    whole = results(2)
+    whole["accuracy"]["v1.5"] = {"n": 4, "lenient": {"value": 0.75, "ci95": None}, "strict": None, "outcomes": {}}
+    whole["followup"]["talks"] = {"none": whole["followup"]["v1.5"]["none"], "truncate(0.5)": {"T=0.0": {"rate": 1.0}}}
+    assert tradeoff(whole) == {
+        "tradeoff/v1_5/accuracy": {"tradeoff/v1_5/accuracy": 0.75, "tradeoff/v1_5/T=0_0": 0.25},
+        "tradeoff/talks/accuracy": {"tradeoff/talks/accuracy": 0.5, "tradeoff/talks/T=0_0": 0.25},
+    }
+    assert tradeoff({**whole, "accuracy": {}}) == {}
+
+
 def test_tables_show_unscored_turns_and_at_most_200_spread_samples() -> None:
     assert label_rows(results(6))[:2] == [
         [6, "v1.5", "none", "T=0.0", "genuine_followup", 1],
@@ -151,6 +176,8 @@ def test_every_probe_figure_is_declared_by_name_on_the_probe_axis(tmp_path: Path
     axes = {r.metric.name: r.metric.step_metric for r in records(tmp_path) if r.HasField("metric") and r.metric.name}
     figures = flatten(results(2)).keys() - {"probe/step"} | {"probe/labels", "probe/samples"}
     assert {name: axes.get(name) for name in figures} == dict.fromkeys(figures, "probe/step")
+    assert axes["tradeoff/v1_5/T=0_0"] == "tradeoff/v1_5/accuracy"
+    assert history(tmp_path)[0]["tradeoff/v1_5/accuracy"] == 0.5
 
 
 def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
@@ -164,7 +191,7 @@ def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_pa
     ids = set()
     for steps in (1, 2):
         start_tracking(section, run_dir, {})
-        ids.add(tracking._wandb_run().id)
+        ids.add(wandb_runs.current_run().id)
         args = TrainingArguments(
             output_dir=str(run_dir),
             max_steps=steps,
@@ -186,6 +213,98 @@ def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_pa
     assert [row["probe/step"] for row in rows if "probe/step" in row] == [1, 2]
 
 
+WATCHER = """
+import sys
+from pathlib import Path
+from probe.tracking import finish_tracking, join_tracking, tell_probe
+run_dir = Path(sys.argv[1])
+assert join_tracking(run_dir, {"tracking": {"to": "wandb"}})
+for name in sys.argv[2:]:
+    tell_probe(run_dir / "probe" / name, run_dir)
+finish_tracking()
+"""
+
+
+def test_watchers_in_other_processes_add_each_probe_once_to_the_run_that_training_opened(tmp_path: Path) -> None:
+    import wandb
+
+    run_dir = tmp_path / "run"
+    start_tracking(TrackingSection(project="p", group="g", name="n"), run_dir, {}, "sft", shared=True)
+    wandb.log({"train/loss": 1.0, "train/global_step": 9})
+    for step in (0, 2, 4, 6):
+        out = run_dir / "probe" / (f"step-{step}" if step else "base")
+        out.mkdir(parents=True)
+        (out / "results.json").write_text(json.dumps(results(step, rate=step / 10)))
+        (out / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SAMPLES[:3]))
+    told = [["step-4", "base", "step-2"], ["step-6", "step-2", "base"]]
+    processes = [subprocess.Popen([sys.executable, "-c", WATCHER, str(run_dir), *names]) for names in told]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    for name in ("base", "step-6"):  # the trainer itself finds them told
+        tell_probe(run_dir / "probe" / name, run_dir)
+
+    rows = history(run_dir)
+    probes = {row["probe/step"]: row for row in rows if "probe/step" in row}
+    assert len([row for row in rows if "probe/step" in row]) == 4 and sorted(probes) == [0, 2, 4, 6]
+    for step, row in probes.items():
+        expected = flatten(results(int(step), rate=step / 10))
+        assert {key: row[key] for key in expected} == expected
+    assert [row["train/loss"] for row in rows if "train/loss" in row] == [1.0]
+    runs = [record.run for record in records(run_dir) if record.HasField("run")]
+    assert len(list(run_dir.glob("wandb/offline-run-*"))) == 3
+    opened = json.loads((run_dir / "wandb_run.json").read_text())
+    assert {(run.run_id, run.project, run.run_group) for run in runs} == {(opened["id"], "p", "g")}
+    assert opened["mode"] == "offline"
+
+
+def test_online_the_trainer_is_primary_and_watchers_are_secondary_writers_of_a_shared_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import wandb
+
+    real, asked = wandb.init, []
+
+    def recorded(**options: Any) -> Any:
+        asked.append(options)
+        return real(**{**options, "mode": "offline", "resume": None})
+
+    monkeypatch.setattr(wandb, "init", recorded)
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    start_tracking(TrackingSection(), tmp_path, {}, "grpo", shared=True)
+    facts = json.loads((tmp_path / "wandb_run.json").read_text())
+    (tmp_path / "wandb_run.json").write_text(json.dumps({**facts, "mode": "shared"}))
+    wandb.finish()
+    recipe = {"tracking": {"to": "wandb"}}
+    assert tracking.join_tracking(tmp_path, recipe)
+    trainer, watcher = asked
+    assert trainer["mode"] == watcher["mode"] == "shared" and trainer["resume"] == watcher["resume"] == "allow"
+    assert trainer["settings"].x_primary and trainer["job_type"] == "grpo"
+    assert not watcher["settings"].x_primary and not watcher["settings"].x_update_finish_state
+    assert watcher["settings"].x_label.startswith("watch-") and watcher["id"] == facts["id"]
+    assert "config" not in watcher and "job_type" not in watcher, "the trainer's are kept"
+
+    wandb.finish()
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert not tracking.join_tracking(tmp_path, recipe) and "wandb login" in capsys.readouterr().out
+    other = tmp_path / "other"
+    other.mkdir()
+    assert not tracking.join_tracking(other, recipe), "training has not opened its run yet"
+    (other / "wandb_run.json").write_text(json.dumps({**facts, "mode": "online"}))
+    assert not tracking.join_tracking(other, recipe)
+    assert "one writer only; train with `probe.when: watch`" in capsys.readouterr().out
+    assert len(asked) == 2
+
+
+def test_a_probe_run_reports_once_as_a_run_of_its_own_in_the_group(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(results(None)))
+    (tmp_path / "samples.jsonl").write_text("")
+    for _ in range(2):
+        tracking.report_run(TrackingSection(group="qwen2b"), tmp_path, {})
+    tracking.report_run(TrackingSection(to="none"), tmp_path / "nowhere", {})
+    runs = [record.run for record in records(tmp_path) if record.HasField("run")]
+    assert {(run.run_group, run.job_type) for run in runs} == {("qwen2b", "probe")}
+    assert [row["probe/step"] for row in history(tmp_path)] == [0]
+
+
 def test_wandb_that_cannot_start_or_take_figures_only_warns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,9 +320,20 @@ def test_wandb_that_cannot_start_or_take_figures_only_warns(
     monkeypatch.setattr(wandb, "init", broken)
     start_tracking(TrackingSection(), tmp_path, {})
     assert "warning: wandb could not start (the server is away)" in capsys.readouterr().out
-    assert tracking._wandb_run().disabled and not (tmp_path / "wandb_run.json").exists()
+    assert wandb_runs.current_run().disabled and not (tmp_path / "wandb_run.json").exists()
     log_probe(results(1), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
-    assert "warning: wandb did not take the probe figures" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "warning: wandb did not take the probe's tables and plot" in output
+
+
+def test_figures_are_shown_when_tables_or_the_plot_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_tracking(TrackingSection(), tmp_path, {})
+    log_probe(results(4), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
+    assert "did not take the probe's tables and plot" in capsys.readouterr().out
+    rows = [row for row in history(tmp_path) if "probe/step" in row]
+    assert len(rows) == 1 and rows[0]["probe/accuracy/gsm8k/strict"] == 0.5 and "probe/samples" not in rows[0]
 
 
 def test_none_and_other_processes_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,11 +348,11 @@ def test_none_and_other_processes_open_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_netrc_login_counts_for_its_own_host_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not tracking._has_wandb_login()
+    assert not wandb_runs._has_login()
     (tmp_path / "no-netrc").write_text("machine wandb.example.org\n login user\n password none\n")
-    assert not tracking._has_wandb_login()
+    assert not wandb_runs._has_login()
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert tracking._has_wandb_login()
+    assert wandb_runs._has_login()
 
 
 def test_secrets_stay_out_of_the_config() -> None:
@@ -251,5 +381,6 @@ def test_tensorboard_gets_the_same_scalars_or_a_clear_refusal(tmp_path: Path, mo
     events.Reload()
     shown = {tag: events.Scalars(tag)[0] for tag in events.Tags()["scalars"]}
     expected = {key: value for key, value in flatten(results(4)).items() if key != "probe/step"}
+    expected |= tradeoff(results(4))["tradeoff/v1_5/accuracy"]
     assert {tag: round(event.value, 6) for tag, event in shown.items()} == expected
     assert {event.step for event in shown.values()} == {4}

@@ -16,6 +16,7 @@ from probe.checkpoints import FINISHED, MARKER, is_complete, list_checkpoints, m
 from probe.errors import BadInput
 from probe.files import read_json
 from probe.processes import say
+from probe.watch import withdraw
 
 ASIDE = "set-aside-"
 
@@ -66,6 +67,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         reason = is_complete(folder) or (past if step > reached else None)
         if reason is not None:
             leftovers.append((folder, reason))
+    withdraw(run_dir, above=reached)
     leftovers += [(folder, past) for step, folder in numbered(run_dir / "probe", "step") if step > reached]
     moved = []
     for folder, reason in leftovers:

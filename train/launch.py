@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe.errors import BadInput
 from probe.processes import processes, say
+from probe.watch import command
 
 if TYPE_CHECKING:
     from train.recipe import SftRecipe
@@ -78,6 +79,11 @@ def trainer_class(args: Any) -> type:
             return Trainer.compute_loss(self, model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
 
     return CpuSFTTrainer
+
+
+def watch_line(run_dir: Path) -> str:
+    """How to measure a run with `probe.when: watch`, which starts no probe of its own."""
+    return f"probe     not here; start it in this directory, on another GPU or machine: {command(run_dir)}"
 
 
 def launch_line(trainer: Any) -> str:

@@ -20,6 +20,7 @@ from probe.errors import DataError, ModelError, SetOutOfReach
 from probe.models import load_tokenizer, resolve
 from probe.processes import processes
 from probe.questions import sets_within_reach, work_of
+from train.launch import watch_line
 from train.recipe import SftRecipe
 from train.rows import RowCounts, conversations_path, make_rows, read_conversations, show_loss
 
@@ -195,6 +196,8 @@ def _probe_lines(recipe: SftRecipe, unchecked: list[str]) -> list[str]:
     if recipe.probe is None or recipe.probe.when == "never":
         return ["probe     none during training"]
     probe, lines = recipe.probe, []
+    if probe.when == "watch":
+        lines.append(watch_line(Path(recipe.train.output_dir)))  # type: ignore[attr-defined]
     for name, loaded in sets_within_reach(probe, unchecked, _data_folder(recipe)).items():
         if loaded is None:
             lines.append(f"probe     {name}: {probe.sets[name].n or 'all'} items")

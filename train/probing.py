@@ -19,13 +19,12 @@ from probe.compare import compare
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine
 from probe.errors import BadInput, NextturnError
-from probe.files import read_jsonl
 from probe.local import model_info
 from probe.models import ModelFolder, resolve
 from probe.questions import LoadedSet
 from probe.run import run_probe
 from probe.settings import ProbeSection
-from probe.tracking import log_probe
+from probe.tracking import declare_figures, tell_probe
 
 # Requests per rank and round: enough to fill batches, few enough that a kill loses little.
 _ROUND = 64
@@ -146,24 +145,27 @@ class ProbeCallback(TrainerCallback):
             if accelerator.is_main_process:
                 out = self.run_dir / "probe" / label
                 try:
-                    results = run_probe(
-                        shared, self.chat, model_info(folder, self.chat, label, step), self.probe, out, self.sets
-                    )
+                    info = model_info(folder, self.chat, label, step)
+                    run_probe(shared, self.chat, info, self.probe, out, self.sets)
                 finally:
                     shared.close()
-                self._report(results, out)
+                compare([self.run_dir], self.run_dir / "probe" / "comparison")
+                tell_probe(out, self.run_dir)
             else:
                 shared.serve()
         accelerator.wait_for_everyone()
 
-    def _report(self, results: dict[str, Any], out: Path) -> None:
-        compare([self.run_dir], self.run_dir / "probe" / "comparison")
-        log_probe(
-            results,
-            [row for _, row in read_jsonl(out / "samples.jsonl")],
-            self.run_dir,
-            plot=self.run_dir / "probe" / "comparison" / "tradeoff.png",
-        )
+
+class WatchedCallback(TrainerCallback):
+    """Stands where watchers measure the run: what they have shown must stay declared in the run that they share."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            declare_figures(Path(args.output_dir))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            declare_figures(Path(args.output_dir))
 
 
 @contextmanager

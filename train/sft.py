@@ -60,9 +60,9 @@ def train(recipe: SftRecipe, resume: str) -> None:
     from probe.tracking import start_tracking
     from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
     from train.guards import install_guard
-    from train.launch import launch_line, trainer_class, training_arguments
+    from train.launch import launch_line, trainer_class, training_arguments, watch_line
     from train.policy import load_policy, lora_config
-    from train.probing import ProbeCallback
+    from train.probing import ProbeCallback, WatchedCallback
     from train.rows import as_dataset, conversations_path, make_rows, read_conversations
 
     # Everything that can be wrong with the input is found before the model is loaded.
@@ -90,7 +90,11 @@ def train(recipe: SftRecipe, resume: str) -> None:
     mark_checkpoints(trainer)
     if recipe.probe and sets is not None:
         trainer.add_callback(ProbeCallback(trainer, folder, chat, recipe.probe, sets))
-    start_tracking(recipe.tracking, run_dir, recipe_dict(recipe))
+    watched = recipe.probe is not None and recipe.probe.when == "watch"
+    if watched:
+        say(watch_line(run_dir))
+        trainer.add_callback(WatchedCallback())
+    start_tracking(recipe.tracking, run_dir, recipe_dict(recipe), "sft", shared=watched)
 
     if trainer.accelerator.is_main_process:
         remove_incomplete(run_dir, checkpoint)

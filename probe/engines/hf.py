@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
+from probe.errors import EngineError
 
 if TYPE_CHECKING:
     import torch
@@ -181,10 +182,16 @@ class _Row:
 
 
 def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
-    """The next token of every row: argmax at temperature 0, else the inverse of the cumulative distribution."""
+    """The next token of every row: argmax at temperature 0, else the inverse of the cumulative distribution.
+
+    Raises:
+        EngineError: the logits are not numbers, as with damaged weights; argmax would make text of them all the same.
+    """
     import torch
 
     tokens = logits.argmax(dim=-1)
+    if logits.gather(1, tokens[:, None]).isnan().any():  # a NaN is the largest to argmax
+        raise EngineError("the model's logits are not numbers: its weights are damaged, or its dtype overflows")
     sampled = [position for position, row in enumerate(rows) if row.temperature > 0 and row.finish is None]
     if sampled:
         index = torch.tensor(sampled, device=logits.device)
