@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,12 @@ def measure_folder(
     """
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer, probe.enable_thinking)
-    engine = wrap(open_engine(folder, tokenizer, probe, device))
-    info = _served_info(folder, probe.server, chat, label) if probe.server and probe.engine == "openai" else None
-    return run_probe(engine, chat, info or model_info(folder, chat, label, step), probe, out, sets)
+    with closing(open_engine(folder, tokenizer, probe, device)) as engine:
+        if probe.server and probe.engine == "openai":
+            info = _served_info(probe.server, chat, label)
+        else:
+            info = model_info(folder, chat, label, step)
+        return run_probe(wrap(engine), chat, info, probe, out, sets)
 
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:
@@ -87,7 +91,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     return "\n".join([*lines, *(f"could not check {line}" for line in unchecked), "nothing was written"])
 
 
-def _served_info(folder: ModelFolder, server: ServerSection, chat: Chat, label: str | None) -> ModelInfo:
+def _served_info(server: ServerSection, chat: Chat, label: str | None) -> ModelInfo:
     """A server's weights cannot be hashed; its own name for the model is all that identifies them."""
     from probe.servers import Client
 

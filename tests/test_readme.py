@@ -9,9 +9,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loopback import Loopback, chat_reply, models_reply
+
+from probe.checkpoints import mark_complete
+from probe.files import write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,13 +42,28 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         '"user_turn": "What do you think?", "label": "generic_filler"}\n'
     )
     shutil.copytree(tiny_chatml, folder / "my_model")
+    shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
+    mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
     for label in ("base", "step-28"):
         out = f"runs/demo/sft/probe/{label}"
         command = f"run my_model recipes/probe.yaml --out {out} --label {label} --probe.sets {{}}"
         sets = "{q: {path: questions.jsonl}}"
         limits = ["--probe.max_answer_tokens", "8", "--probe.max_user_tokens", "6"]
         run([sys.executable, "-m", "probe", *shlex.split(command)[:-1], sets, *limits], folder)
+    probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
+    write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
     return folder
+
+
+@pytest.fixture(scope="module")
+def server(workplace: Path) -> Iterator[str]:
+    """Stands for every server that the README names: it lists one model and judges."""
+    handlers = {
+        "/models": lambda seen: models_reply("my_model"),
+        "/chat/completions": lambda seen: chat_reply("VERDICT: new_task"),
+    }
+    with Loopback(handlers) as opened:
+        yield opened.url
 
 
 def run(command: list[str], cwd: Path) -> str:
@@ -59,8 +79,8 @@ def test_the_readme_shows_the_commands_of_every_stage() -> None:
 
 
 @pytest.mark.parametrize("shown", SHOWN)
-def test_a_shown_command_works(shown: str, workplace: Path) -> None:
-    words = shlex.split(shown)
+def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None:
+    words = shlex.split(re.sub(r"http://localhost:\d+/v1", server, shown))
     if words[0] == "make":
         run(["make", "--dry-run", *words[1:]], workplace)
     elif words[0] == "accelerate":

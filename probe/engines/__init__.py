@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from probe.settings import ProbeSection
 
 
-def open_engine(folder: ModelFolder, tokenizer: Any, probe: ProbeSection, device: str | None = None) -> Engine:
+def open_engine(folder: ModelFolder, tokenizer: Any, probe: ProbeSection, device: str | None = None) -> OpenedEngine:
     """The engine that the recipe names; a model in this process is loaded when the first completion is asked for.
 
     Raises:
@@ -21,14 +21,15 @@ def open_engine(folder: ModelFolder, tokenizer: Any, probe: ProbeSection, device
     """
     if device is not None and probe.engine != "hf":
         raise BadInput(f"--device {device}: only for the engine hf, and the recipe names {probe.engine}")
-    if probe.engine == "openai":
-        from probe.engines.openai import OpenAIEngine
-
-        if probe.server is None:
-            raise BadInput("probe.engine: openai needs `probe.server` with `urls`, such as http://localhost:8000/v1")
-        return OpenAIEngine(probe.server, tokenizer)
+    server = probe.server
+    if probe.engine == "openai" and server is None:
+        raise BadInput("probe.engine: openai needs `probe.server` with `urls`, such as http://localhost:8000/v1")
 
     def load() -> Engine:
+        if server is not None and probe.engine == "openai":
+            from probe.engines.openai import OpenAIEngine
+
+            return OpenAIEngine(server, tokenizer)
         if probe.engine == "vllm":
             from probe.engines.vllm import VllmEngine
 
@@ -38,10 +39,10 @@ def open_engine(folder: ModelFolder, tokenizer: Any, probe: ProbeSection, device
 
         return HfEngine(load_model(folder, probe.dtype, device), tokenizer, probe.batch_tokens)
 
-    return _Lazy(probe.engine, load)
+    return OpenedEngine(probe.engine, load)
 
 
-class _Lazy:
+class OpenedEngine:
     """An engine that loads its model when it is first needed: a run whose completions are all stored never does."""
 
     def __init__(self, name: str, load: Callable[[], Engine]) -> None:
@@ -62,3 +63,9 @@ class _Lazy:
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         return self._loaded().score(requests) if requests else iter(())
+
+    def close(self) -> None:
+        """Gives memory and processes back, so that another model can be loaded after this one."""
+        engine, self._engine = self._engine, None
+        if engine is not None and hasattr(engine, "close"):
+            engine.close()
