@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.alike import differences, remarks
+from probe.comparing.alike import differences, remarks
+from probe.comparing.patterns import LOW, Pattern, overall, pattern_of
+from probe.comparing.results import Metric, Run, figures_of, temperature
+from probe.comparing.runs import load_runs, runs_of
+from probe.comparing.tables import terminal_table
+from probe.comparing.within import AgainstActual, Grounding, Perturbed, against_actual, grounding, perturbed
 from probe.errors import BadInput, IncomparableRuns
 from probe.files import write_atomic, write_json
-from probe.patterns import LOW, Pattern, overall, pattern_of
-from probe.results import Metric, Run, figures_of, temperature
-from probe.runs import load_runs, runs_of
 from probe.stats import NOTHING, Estimate, PairedDifference, paired_difference
-from probe.tables import terminal_table
-from probe.within import AgainstActual, Grounding, Perturbed, against_actual, grounding, perturbed
 
 FILES = ("report.html", "comparison.md", "comparison.json", "tradeoff.png")
 
@@ -83,9 +83,9 @@ def compare(dirs: Sequence[Path], out: Path, force: bool = False) -> Comparison:
         BadInput: a folder is missing, unfinished or of another schema, or `out` is a file.
         IncomparableRuns: the runs were measured differently and `force` is off.
     """
-    from probe.page import html
-    from probe.plot import draw_tradeoff
-    from probe.report import markdown
+    from probe.comparing.page import html
+    from probe.comparing.plot import draw_tradeoff
+    from probe.comparing.report import markdown
 
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}: a file, wanted a folder to write the comparison to")

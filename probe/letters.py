@@ -1,4 +1,4 @@
-"""Finds the chosen letter in a reply to a question with lettered options (see `probe.choices`).
+"""Finds the chosen letter in a reply to a question with lettered options (see `probe.sets.choices`).
 
 As with values there are two readings, and both are always reported. *Strict* takes the last marked letter:
 `\\boxed{B}`, `Answer: B`, `#### B`, or `**B**` at the end. *Lenient* falls back to "the answer is B" or "B is

@@ -74,5 +74,7 @@ def _parse(written: str) -> Perturbation | None:
 
 def _first_tokens(answer: str, share: float, tokenizer: Any) -> str:
     """Cut by the tokens' places in the text: decoding would break a character that several tokens make up."""
-    ends = [end for _, end in tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]]
+    ends = [
+        end for _, end in tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    ]
     return answer[: ends[max(1, int(len(ends) * share)) - 1]].rstrip() if ends else answer

@@ -4,9 +4,9 @@ It needs nothing of the training process but its folder, on a shared file system
 comes first, then every complete checkpoint in step order, each exactly once, into RUN_DIR/probe/{base,step-N} as a probe
 inside training would have written it; then the comparison in RUN_DIR/probe/comparison, then the tracker.
 
-Any number of watchers share one run (probe/claims.py says how). A killed watcher's probe is taken up where it stopped,
+Any number of watchers share one run (probe/watching/claims.py says how). A killed watcher's probe is taken up where it stopped,
 by another one or by the same command again. As soon as a checkpoint is complete its model is kept for the probe
-(probe/kept.py says what that costs), also while another one is being measured, so that `save_total_limit` takes nothing
+(probe/watching/kept.py says what that costs), also while another one is being measured, so that `save_total_limit` takes nothing
 away; one that was gone before is reported. A probe that fails is reported at the end and stops no other.
 """
 
@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probe.claims import Claims
 from probe.errors import BadInput
-from probe.kept import drop, kept_checkpoints
 from probe.processes import say
-from probe.watcher import CLAIMS, KEPT, Watcher
+from probe.watching.claims import Claims
+from probe.watching.kept import drop, kept_checkpoints
+from probe.watching.watcher import CLAIMS, KEPT, Watcher
 
 if TYPE_CHECKING:
     from probe.questions import LoadedSet

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from probe.judges import get_judge
+from probe.judges.labels import Case, Verdict, judge_all
+
 CONVERSATIONS: dict[str, tuple[str, str]] = {
     "paint": (
         "Nadia paints a fence of 18 panels. Each panel takes 25 minutes and she takes a 10 minute break after every 6 "
@@ -174,3 +177,15 @@ TURNS: dict[str, list[tuple[str, str]]] = {
         ("email", "a of"),
     ],
 }
+
+JUDGE = get_judge("rules")
+ALL_TURNS = [(label, name, turn) for label, turns in TURNS.items() for name, turn in turns]
+
+
+def case(name: str, turn: str) -> Case:
+    question, answer = CONVERSATIONS[name]
+    return Case(({"role": "user", "content": question}, {"role": "assistant", "content": answer}), turn)
+
+
+def judge(name: str, turn: str) -> Verdict:
+    return judge_all(JUDGE, [case(name, turn)])[0]

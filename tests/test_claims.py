@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe import claims
-from probe.claims import Claim, ClaimLost, Claims
+from probe.watching import claims
+from probe.watching.claims import Claim, ClaimLost, Claims
 
 NAMES = [f"step-{n}" for n in range(40)]
 

@@ -13,15 +13,15 @@ import pytest
 
 from probe import compare as command
 from probe.compare import build, compare, format_table
+from probe.comparing.plot import draw_tradeoff
+from probe.comparing.report import markdown
+from probe.comparing.results import Cell, Metric
+from probe.comparing.runs import expand, load_runs
+from probe.comparing.tradeoff import ends, frontier, marker_name, panel_of, paths
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
-from probe.plot import draw_tradeoff
-from probe.report import markdown
-from probe.results import Cell, Metric
-from probe.runs import expand, load_runs
 from probe.stats import mcnemar
-from probe.tradeoff import ends, frontier, marker_name, panel_of, paths
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.pacing import Latencies, Server, backoff_s, choose, limit_wait_s, retry_after_s
+from probe.servers.pacing import Latencies, Server, backoff_s, choose, limit_wait_s, retry_after_s
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("probe.pacing.time", clock)
+    monkeypatch.setattr("probe.servers.pacing.time", clock)
     return clock
 
 

@@ -15,7 +15,7 @@ import pytest
 from page_runs import HOSTILE, QUESTION, rows_of, three_runs
 
 from probe.compare import Comparison
-from probe.page import html
+from probe.comparing.page import html
 from probe.rows import Row
 
 if TYPE_CHECKING:

@@ -81,7 +81,9 @@ def test_a_run_pairs_every_perturbed_turn_with_the_plain_one(tiny_chatml: Path, 
             assert row["changed"] is None
         else:
             assert row["changed"] == (row["user_turn"] != plain[_place(row)]["user_turn"])
-            wanted = f"{answer}\n\nWhat do you think?".strip() if row["perturbation"] == QUESTION else answer[: len(shown)]
+            wanted = (
+                f"{answer}\n\nWhat do you think?".strip() if row["perturbation"] == QUESTION else answer[: len(shown)]
+            )
             assert shown == wanted
         assert (row["grounding"] is None) == (not row["user_turn"])
     for name in (TRUNCATE, QUESTION):

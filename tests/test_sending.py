@@ -13,9 +13,9 @@ import pytest
 from loopback import Faults, chat_reply
 
 from probe.errors import EngineError
-from probe.pacing import Server
-from probe.replies import Reply
-from probe.sending import Sending
+from probe.servers.pacing import Server
+from probe.servers.replies import Reply
+from probe.servers.sending import Sending
 from probe.settings import ServerSection
 
 
@@ -93,10 +93,10 @@ def simulate(
         replies[result[0]] = result[1]
 
     with monkeypatch.context() as patch:
-        patch.setattr("probe.sending._send", server.send)
-        patch.setattr("probe.sending.time", loop)
-        patch.setattr("probe.pacing.time", loop)
-        patch.setattr("probe.pacing.random", random.Random(0))
+        patch.setattr("probe.servers.sending._send", server.send)
+        patch.setattr("probe.servers.sending.time", loop)
+        patch.setattr("probe.servers.pacing.time", loop)
+        patch.setattr("probe.servers.pacing.random", random.Random(0))
         bodies: list[dict[str, Any]] = [{"n": n} for n in range(count)]
         sending = Sending(section, [Server(section.urls[0])], "/x", bodies, lambda body: None, put, lambda sent: None)
         with contextlib.closing(loop):

@@ -56,7 +56,7 @@ def dead_url() -> str:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a request waits after a server's failure is tested by itself, in test_pacing.py."""
-    monkeypatch.setattr("probe.sending.backoff_s", lambda times: 0.01)
+    monkeypatch.setattr("probe.servers.sending.backoff_s", lambda times: 0.01)
 
 
 @pytest.mark.timeout(60)

@@ -14,11 +14,19 @@ from typing import Any
 
 import pytest
 
-from probe import tracking, wandb_runs
+from probe import tracking
 from probe.errors import BadInput
-from probe.figures import SAMPLE_COLUMNS, SAMPLE_ROWS, flatten, label_rows, sample_rows, slug, tradeoff
-from probe.tiny import build_tiny_llama
-from probe.tracking import TrackingSection, log_probe, report_to, start_tracking, tell_probe, without_secrets
+from probe.models.tiny import build_tiny_llama
+from probe.tracking import (
+    TrackingSection,
+    log_probe,
+    report_to,
+    start_tracking,
+    tell_probe,
+    wandb_runs,
+    without_secrets,
+)
+from probe.tracking.figures import SAMPLE_COLUMNS, SAMPLE_ROWS, flatten, label_rows, sample_rows, slug, tradeoff
 
 
 def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:

@@ -18,9 +18,7 @@ import pytest
 import yaml
 from model_parts import lora_on
 
-from probe import kept
 from probe.checkpoints import finish_run, mark_complete
-from probe.claims import Claims
 from probe.errors import NextturnError, SettingsChanged
 from probe.local import measure_folder
 from probe.models import fingerprint, resolve
@@ -28,7 +26,9 @@ from probe.questions import load_sets
 from probe.recipe import load_recipe
 from probe.settings import ProbeRecipe, ProbeSection
 from probe.watch import command
-from probe.watcher import Watcher
+from probe.watching import kept
+from probe.watching.claims import Claims
+from probe.watching.watcher import Watcher
 from train.checkpoints import remove_incomplete
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from probe.errors import EngineError
-from probe.replies import Reply
+from probe.servers.replies import Reply
 from probe.settings import ServerSection
 
 EXTRAS = {"skip_special_tokens": False, "add_special_tokens": False, "top_k": -1, "min_p": 0, "repetition_penalty": 1}

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.engines.vllm_load import checkpoint_dtype, end_with_this_process, import_vllm, load, text_config
 from probe.errors import BadInput, CannotScore, EngineError
-from probe.loading import one_line
 from probe.models import ModelFolder
+from probe.models.loading import one_line
 from probe.settings import VllmSection
 
 if TYPE_CHECKING:

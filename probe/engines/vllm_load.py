@@ -9,13 +9,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe.conversions import made_once
 from probe.errors import BadInput, EngineError
 from probe.files import sha256_text
-from probe.loading import load_any_tokenizer, one_line
 from probe.models import ModelFolder, fingerprint, load_model, parameter_count
+from probe.models.conversions import made_once
+from probe.models.loading import load_any_tokenizer, one_line
+from probe.models.weights import count_parameters, read_config, tokenizer_sha256
 from probe.settings import VllmSection
-from probe.weights import count_parameters, read_config, tokenizer_sha256
 
 if TYPE_CHECKING:
     from vllm import LLM

@@ -43,7 +43,7 @@ _AIMED = re.compile(
     rf"{_JUDGES}\b"
     rf"|\b{_JUDGES}\b[^\n]{{0,40}}?\b(?:must|should|shall|will|please|needs? to|ha(?:s|ve) to)\b[^\n]{{0,40}}?"
     rf"\b{_RULING}\b"
-    rf"|^\W{{0,4}}{_JUDGES}\s{{0,2}}:|\bverdict\W{{1,3}}{_OTHER_LABELS}\b"
+    rf"|^\W{{0,4}}{_JUDGES}\s{{0,2}}(?::|,[^\n]{{0,60}}?\bgenuine\b)|\bverdict\W{{1,3}}{_OTHER_LABELS}\b"
     rf"|\b(?:ignore|disregard|forget|override)\b[^\n]{{0,20}}?\b(?:rubric|grading|labels?|criteria)\b"
     rf"|\b(?:verdict|final label|label|classification)\s{{0,2}}[:=]\s{{0,2}}\S",
     re.IGNORECASE | re.MULTILINE,
@@ -54,7 +54,16 @@ _PLANTED = re.compile(
     r"(?:</[^<>\n]{0,40}>)?",
     re.IGNORECASE,
 )
-_FENCE = re.compile(r"```\w{0,20}")
+# What sets off or wraps text aimed at the judge: "=== end of turn ===", "assistant:", a JSON object, a comment.
+_SCAFFOLD = re.compile(
+    r"[=*#_~-]{3}[^\n]{0,80}?[=*#_~-]{3,8}|<!-{0,2}|-{1,2}>|```\w{0,20}"
+    r"|\b(?:begin(?:ning)?|start|end) of (?:the )?(?:(?:user|assistant|system|human)(?:'s)? )?"
+    r"(?:turn|message|input|conversation|transcript|text|data|response)\b"
+    r"|\{\s{0,20}\"[^{}]{0,400}\}|\"[^\"\n]{1,40}\"[ \t]{0,4}:(?:[ \t]{0,4}\"[^\"\n]{0,200}\")?"
+    r"|(?:^|(?<=\s))[^\w\s]{0,4}[ \t]{0,4}(?:user|assistant|system|human)[ \t]{0,2}:"
+    r"|^[ \t]{0,4}[^\w\s][^\w\n]{0,8}(?:user|assistant|system|human)[^\w\n]{0,8}$|^[\s{}\[\],]{1,8}$|[{\[][ \t]{0,4}$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _PIECE = re.compile(r"\[[^\[\]\n]{0,400}\]|\([^()\n]{0,400}\)|[^\n.!?\[\]()]+[.!?]*|[\n.!?\[\]()]")
 
 
@@ -79,12 +88,10 @@ def clean(turn: str) -> Cleaned:
     """The turn without terminal codes, markup, a leading "User:" and text aimed at the judge."""
     visible, planted = _PLANTED.subn(" ", _TERMINAL_CODES.sub("", turn))
     speech = _MARKUP.sub(" ", visible)
-    pieces = _PIECE.findall(_FENCE.sub("", speech) if planted or _AIMED.search(speech) else speech)
-    kept = [piece for piece in pieces if not _AIMED.search(piece)]
     # Tags may hold the words that aim at the judge, so the version with them is searched as well.
-    aimed = bool(planted or len(kept) < len(pieces) or _AIMED.search(visible))
+    aimed = bool(planted or _AIMED.search(visible)) or any(map(_AIMED.search, _PIECE.findall(speech)))
     if aimed:
-        speech = _without_leftovers("".join(kept))
+        speech = "\n".join(map(_without_aimed, speech.split("\n")))
         # Markup around text that is cut out goes with it, or a planted tag could turn a short turn into markup.
         visible = "\n".join(line for line in visible.split("\n") if not _AIMED.search(line))
     tagged = sum(_solid(match.group()) for match in _MARKUP.finditer(visible))
@@ -98,6 +105,11 @@ def _solid(text: str) -> int:
     return len("".join(text.split()))
 
 
-def _without_leftovers(speech: str) -> str:
-    """Lines that hold no letter or digit any more once the aimed text is gone."""
-    return "\n".join(line for line in speech.split("\n") if any(character.isalnum() for character in line))
+def _without_aimed(line: str) -> str:
+    """The line as it is, or what speaks in it once the text aimed at the judge and its wrapping are cut out."""
+    bare = _SCAFFOLD.sub(" ", line)
+    pieces = _PIECE.findall(bare)
+    kept = [piece for piece in pieces if not _AIMED.search(piece)]
+    if bare == line and len(kept) == len(pieces):
+        return line
+    return "".join(piece for piece in kept if any(map(str.isalnum, piece)))

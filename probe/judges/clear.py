@@ -13,7 +13,7 @@ from probe.judges import voices
 from probe.judges.cleaning import Cleaned
 from probe.judges.reading import Reading
 from probe.judges.signals import repetition, share_inside
-from probe.judges.words import FUNCTION_WORDS, content_stems, ngrams, sentences, stems, word_set, words
+from probe.judges.words import FILLER_WORDS, FUNCTION_WORDS, content_stems, ngrams, sentences, stems, word_set, words
 
 # Function words of German, French, Spanish, Italian, Dutch and Portuguese that are no English words.
 _FOREIGN_WORDS = word_set(
@@ -33,6 +33,14 @@ _TELLING_WORDS = word_set(
 _QUANTITY = re.compile(
     r"\bhow (?:many|much|old|long|far|often|tall|heavy)\b|\bwhat (?:is|are|was|were)\b", re.IGNORECASE
 )
+# How an assistant asks for what it was not told.
+_CLARIFYING = re.compile(
+    r"\bis it (?:known|given|stated)\b|\bdo you know\b|\b(?:can|could) you (?:tell me|look up|find out|say)\b"
+    r"|\b(?:text|problem|question) does(?:n.t| not) (?:say|tell|state)\b|\bi (?:need|miss|can.t|cannot) "
+    r"|\byou did(?:n.t| not) (?:say|tell|mention)\b",
+    re.IGNORECASE,
+)
+_THANKS = re.compile(r"\b(?:thanks|thank you|thx|appreciate)\b", re.IGNORECASE)
 # Stems of asking itself, which are no part of what is asked for.
 _ASKING = frozenset(stems("known know given tell look problem text say need detail question number finish"))
 _RUN = re.compile(r"(.)\1{19,}|\d{25,}|[A-Za-z]{23,}", re.DOTALL)
@@ -72,7 +80,7 @@ def _english(reading: Reading) -> bool:
     english, foreign = _function_words(tokens)
     if foreign > english:
         return foreign * 6 < len(tokens)
-    if english or any(token in voices.FILLER_WORDS for token in tokens):
+    if english or any(token in FILLER_WORDS for token in tokens):
         return True
     # Nobody writes a long English sentence without one function word, unless the words stand in the conversation.
     if len(tokens) >= (4 if not reading.turn.isascii() else 8):
@@ -151,16 +159,14 @@ def _asks_back(reading: Reading) -> Settled | None:
     said = [part for text in reading.asked for part in sentences(text) if not part.endswith("?")]
     if any(wanted <= set(content_stems(part)) for part in said if any(character.isdigit() for character in part)):
         return Settled("role_drift", "asks for a given that the user stated")
-    if voices.CLARIFYING.search(reading.turn) and wanted <= {
-        stem for text in reading.asked for stem in content_stems(text)
-    }:
+    if _CLARIFYING.search(reading.turn) and wanted <= {stem for text in reading.asked for stem in content_stems(text)}:
         return Settled("role_drift", "asks back about the user's own words")
     return None
 
 
 def _worn(reading: Reading) -> Settled | None:
     content = [token for token in reading.words if token not in FUNCTION_WORDS]
-    if not all(token in voices.FILLER_WORDS for token in content):
+    if not all(token in FILLER_WORDS for token in content):
         return None
     if reading.unfinished and voices.CONTINUING.search(reading.turn):
         return Settled("genuine_followup", "asks for the rest of an unfinished answer")
@@ -168,6 +174,7 @@ def _worn(reading: Reading) -> Settled | None:
         return Settled("genuine_followup", "answers the assistant's question")
     if voices.ASSISTANT.search(reading.turn):
         return None
-    if content and voices.LEANING.search(reading.turn):
+    thanks = not reading.asks and _THANKS.search(reading.turn)
+    if content and voices.LEANING.search(reading.turn) and not thanks:
         return None
     return Settled("generic_filler", "worn words only")

@@ -8,10 +8,22 @@ from functools import cached_property
 
 from probe.judges import voices
 from probe.judges.labels import Case
-from probe.judges.words import content_stems, sentences, words
+from probe.judges.words import FUNCTION_WORDS, content_stems, sentences, word_set, words
 
 # How far from its end an answer may ask something and still wait for a reply.
 _ASKING_TAIL = 160
+
+_PRONOUNS = word_set("it they them this these those he she him ones")
+# "that" stands for something where one of these follows; before other words it mostly joins two clauses.
+_AFTER_THAT = word_set("is was would means mean in into as for to be work works happen with again and or")
+_INTRODUCING = word_set("a an my our")
+# "it" that stands for nothing: "is it true that".
+_EMPTY_IT = re.compile(
+    r"\bis it (?:true|possible|safe|okay|ok|better|necessary|important|worth|legal|normal|hard|easy|bad|good|the case)\b"
+    r"|\bit(?:'s| is) (?:true|possible|important)\b",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?|\d+")
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,16 @@ class Sentence:
     def asks(self) -> bool:
         """Ends with a question mark, or opens like a question, which casual writers leave unmarked."""
         return self.text.endswith("?") or self.speaks(voices.QUESTION_OPENING)
+
+    @cached_property
+    def mentions_answer(self) -> bool:
+        return self.speaks(voices.ABOUT_ANSWER)
+
+    @cached_property
+    def leans(self) -> bool:
+        """Rests on what was just said, or asks about the answer by name or for a change of it."""
+        asks_on = self.mentions_answer and (self.asks or self.speaks(voices.IMPERATIVE))
+        return asks_on or self.speaks(voices.LEANING)
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,11 @@ class Reading:
         return len(self.sentences) == 1 and self.asks
 
     @cached_property
+    def points_back(self) -> bool:
+        """A pronoun stands before anything in the turn that it could stand for, so it stands for something earlier."""
+        return _points_back(self.turn)
+
+    @cached_property
     def asked_back(self) -> bool:
         """The assistant's message ends by asking, so that a plain statement can be a reply."""
         return "?" in self.answer[-_ASKING_TAIL:]
@@ -107,3 +134,19 @@ class Reading:
 
 
 ENDED = re.compile(r"[.!?:。!?\"'”’)*`}\]$]\s*$")
+
+
+def _points_back(text: str) -> bool:
+    tokens = _WORD.findall(_EMPTY_IT.sub(" ", text))
+    lower = [token.lower().replace("’", "'").split("'")[0] for token in tokens]
+    for index, word in enumerate(lower):
+        following = lower[index + 1] if index + 1 < len(lower) else ""
+        if word in _PRONOUNS or (word == "that" and (not following or following in _AFTER_THAT)):
+            return True
+        if word in _INTRODUCING or word[0].isdigit():
+            return False
+        # A name, unless the capital may only be that of the first word.
+        plain_opening = not index and (voices.IMPERATIVE.search(text) or voices.REACTION.search(text))
+        if tokens[index][0].isupper() and word not in FUNCTION_WORDS and not plain_opening:
+            return False
+    return False

@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from probe.judges import voices
-from probe.judges.reading import Reading
+from probe.judges.reading import Reading, Sentence
 from probe.judges.words import (
+    FILLER_WORDS,
     FUNCTION_WORDS,
     content_stems,
     is_number,
     ngrams,
     stem,
-    stems,
     words,
 )
 
@@ -29,7 +29,6 @@ _DEFINITE = re.compile(
     r"\b(?:the|this|that|these|those|his|her|their|its|your|my|our)\s+(?:[a-z]+\s+)?([a-z]+)", re.IGNORECASE
 )
 _INDEFINITE = re.compile(r"(?:^|[^a-z])an?\s+(?:[a-z]+[- ])?([a-z]+)", re.IGNORECASE)
-_GLUED = re.compile(r"\d[a-z]{3,}|[{}#∆^]|[a-z]\.[a-z]{2,}")
 _CAMEL = re.compile(r"[a-z][A-Z]")
 _CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{5}")
 _LETTERS = re.compile(r"[A-Za-z]+")
@@ -56,24 +55,12 @@ def _likeness(one: Collection[str], other: Collection[str]) -> float:
 
 
 def _repeated(reading: Reading) -> dict[str, float]:
-    content, sequences = reading.content, ngrams(stems(reading.turn), 3)
-    echo = 0.0 if reading.asks else share_inside(content, reading.in_answer)
+    content = reading.content
     return {
-        # of the turn's content words, the share that stands in the user's own messages
-        "in_question": share_inside(content, reading.in_question),
-        # of one question's content words, the share that comes back in the turn
-        "question_covered": max(
-            (share_inside(set(content_stems(text)), set(content)) for text in reading.asked), default=0
-        ),
         "question_likeness": max((_likeness(content_stems(text), content) for text in reading.asked), default=0),
-        "lone_question_asked": reading.lone_question * share_inside(content, reading.in_question),
-        "question_sequences": share_inside(
-            sequences, {gram for text in reading.asked for gram in ngrams(stems(text), 3)}
-        ),
         "in_answer": share_inside(content, reading.in_answer),
-        "answer_sequences": share_inside(sequences, set(ngrams(stems(reading.answer), 3))),
         # says what the answer says, and asks nothing
-        "echo": echo,
+        "echo": 0.0 if reading.asks else share_inside(content, reading.in_answer),
         "answer_numbers": float(any(map(is_number, set(content) & (reading.in_answer - reading.in_question)))),
     }
 
@@ -84,42 +71,55 @@ def _brought(reading: Reading) -> dict[str, float]:
     new_numbers = [item for item in new if is_number(item)]
     definite = [stem(word.lower()) for word in _DEFINITE.findall(reading.turn)]
     indefinite = [stem(word.lower()) for word in _INDEFINITE.findall(reading.turn)]
-    # A fresh problem lays down its own facts before it asks; talk about the answer leans on it instead.
-    premise = any(
-        sentence.size >= 4
-        and not sentence.asks
-        and not sentence.speaks(voices.FIRST_PERSON, voices.REACTION, voices.LEANING)
-        for sentence in reading.sentences
-    )
-    fresh_problem = premise and bool(new_numbers) and reading.sentences[-1].asks and not reading.asked_back
     return {
         "new_words": _share(len(new), len(content)),
         "new_numbers": math.log1p(len(new_numbers)),
         # "a ladder" brings a ladder along; "the ladder" leans on one that is there
         "indefinite_new": min(2, sum(item not in known for item in indefinite)) / 2,
         "definite_known": 5 * _share(sum(item in known for item in definite), len(reading.words)),
-        "fresh_problem": float(fresh_problem),
+        "unanchored": float(_unanchored(reading)),
     }
 
 
+def _unanchored(reading: Reading) -> bool:
+    """Names several things, none of them named before, and neither leans on nor points at what was said.
+
+    A statement after the assistant's question is no such turn: what it was asked for may well be new.
+    """
+    content = set(reading.content)
+    if len(content) < 2 or not content.isdisjoint(reading.known) or (reading.asked_back and not reading.asks):
+        return False
+    return not reading.points_back and not any(each.leans or each.mentions_answer for each in reading.sentences)
+
+
 def _voice(reading: Reading) -> dict[str, float]:
-    total = sum(sentence.size for sentence in reading.sentences)
+    spoken = reading.sentences
+    total = sum(sentence.size for sentence in spoken)
 
-    def spoken(*patterns: re.Pattern[str]) -> float:
-        return _share(sum(sentence.size for sentence in reading.sentences if sentence.speaks(*patterns)), total)
+    def share(chosen: Iterable[Sentence]) -> float:
+        return _share(sum(sentence.size for sentence in chosen), total)
 
-    first_person = spoken(voices.FIRST_PERSON)
+    def voice(*patterns: re.Pattern[str]) -> float:
+        return share(sentence for sentence in spoken if sentence.speaks(*patterns))
+
+    first_person = voice(voices.FIRST_PERSON)
+    # What is asked of the answer, or with a pronoun for something in it, is asked on: no task of its own.
+    alone = [
+        sentence
+        for index, sentence in enumerate(spoken)
+        if not sentence.mentions_answer and (index or not reading.points_back)
+    ]
+    opens_alone = bool(alone) and alone[0] is spoken[0]
     return {
-        "assistant_voice": spoken(voices.ASSISTANT, voices.ASSISTANT_OPENING),
-        "solving_voice": spoken(voices.SOLVING, _EQUATION),
-        "asking": _share(sum(sentence.size for sentence in reading.sentences if sentence.asks), total),
+        "assistant_voice": voice(voices.ASSISTANT, voices.ASSISTANT_OPENING),
+        "solving_voice": voice(voices.SOLVING, _EQUATION),
+        "asking": share(sentence for sentence in spoken if sentence.asks),
         "first_person": first_person,
         "person_reply": float(reading.asked_back and first_person > 0),
-        "second_person": spoken(voices.SECOND_PERSON),
-        "imperative": spoken(voices.IMPERATIVE),
-        "leaning": spoken(voices.LEANING),
+        "imperative": share(sentence for sentence in alone if sentence.speaks(voices.IMPERATIVE)),
+        "leaning": share(sentence for sentence in spoken if sentence.leans),
         "reaction": float(bool(voices.REACTION.search(reading.turn))),
-        "fresh_question": float(bool(voices.FRESH_QUESTION.search(reading.turn))),
+        "fresh_question": float(opens_alone and bool(voices.FRESH_QUESTION.search(reading.turn))),
     }
 
 
@@ -131,12 +131,10 @@ def _build(reading: Reading) -> dict[str, float]:
         "length": math.log1p(len(tokens)) / 4,
         "sentences": math.log1p(len(reading.sentences)) / 2,
         "ends_asking": float(turn.endswith("?")),
-        "filler": _share(sum(token in voices.FILLER_WORDS for token in content), len(content)),
+        "filler": _share(sum(token in FILLER_WORDS for token in content), len(content)),
         "equations": min(4, len(_EQUATION.findall(turn))) / 4,
         "function_words": _share(len(tokens) - len(content), len(tokens)),
-        "repetition": repetition(tokens),
         "odd_words": float(any(_odd(word) for word in _LETTERS.findall(turn) if word.lower() not in known_words)),
-        "glued": float(bool(_GLUED.search(turn))),
         "foreign_letters": float(any(character.isalpha() and character > "\u024f" for character in turn)),
         "asked_back": float(reading.asked_back),
         "leads_on": float(reading.leads_on),

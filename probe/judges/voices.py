@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from probe.judges.words import word_set
-
 
 def _anywhere(phrases: str) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{_alternatives(phrases)})(?!\w)", re.IGNORECASE)
@@ -151,8 +149,19 @@ add (?:a|an|the|some|in|one)|put (?:it|them|those|that|a|in)|turn (?:it|this|tha
 i (?:thought|got|get|tried|meant|already|still|think|would|expected|counted|was|'?d|'?ve|have)
 the (?:problem|question|text) (?:says?|states?|said|only|doesn)|it (?:says?|said)
 """)
+# The answer itself by name, or told to be changed.
+ABOUT_ANSWER = _anywhere(r"""
+(?:this|that|these|those|your|(?:the )?(?:same|above|previous|earlier|last|original|initial|current)) (?:\w{1,20} )?
+    (?:answer|advice|analogy|article|argument|calculation|code|concept|definition|description|draft|e-?mail|essay|
+    estimate|example|explanation|formula|function|idea|information|insight|letter|line|list|message|method|passage|
+    paragraph|part|plan|poem|point|program|proof|reasoning|recipe|recommendation|reply|response|result|script|
+    sentence|snippet|solution|statement|step|story|suggestion|summary|table|text|tip|translation|version|word|
+    working)s?
+(?:re(?:write|phrase|state|word|frame|work|organi[sz]e|structure|format|do)|condense|shorten|summari[sz]e|
+    expand on|elaborate on|present|explain|express|translate|put|turn|make|simplify|describe|say|repeat|change|
+    convert) (?:it|that|this|them|those|these)
+""")
 FIRST_PERSON = _anywhere(r"i|i'?m|i'?ve|i'?d|i'?ll|im|ive|me|my|mine|we|our|us")
-SECOND_PERSON = _anywhere(r"you|your|you'?re|u|ur")
 IMPERATIVE = _opening(r"""
 (?:(?:please|now|then|next|ok|okay|perfect|great|thanks|(?:can|could) you(?: please)?),? ){0,2}(?:write|find|
     list|compute|calculate|describe|explain|implement|prove|give|create|draft|design|generate|suggest|compose|
@@ -179,24 +188,3 @@ CONTINUING = _anywhere(
     r"continue|keep going|go on|carry on|finish|cut off|stopped|rest of|complete (?:it|that|the)|and then|go ahead"
 )
 ANSWERING = _opening(r"yes|yeah|yep|yup|no|nope|not really|sure|please do|idk|i don'?t know|neither|both")
-# Worn words that fit any exchange whatever: praise, thanks, and requests for more of the same.
-FILLER_WORDS = word_set(
-    """
-    advice agree alright amazing answer anything appreciate appreciated appreciating awesome beautiful best bit bye
-    brilliant clarification clarify continue cool correct day detail details done elaborate everything example
-    examples excellent explain explanation fantastic fascinating fine further glad go good goodbye great hello help
-    helpful hey hi idea ideas impressive info information insightful interesting job keep know learn learned learning
-    little look looks lot love loved make makes more much nice noted ok okay opinion perfect please point problem
-    question questions reply response right see sense share solution something sound sounds sure tell thank thanks
-    think thought thoughts thx tip tips today topic true understand understood useful way welcome well wonderful
-    work works wow yes
-    """
-)
-
-# How an assistant asks for what it was not told.
-CLARIFYING = re.compile(
-    r"\bis it (?:known|given|stated)\b|\bdo you know\b|\b(?:can|could) you (?:tell me|look up|find out|say)\b"
-    r"|\b(?:text|problem|question) does(?:n.t| not) (?:say|tell|state)\b|\bi (?:need|miss|can.t|cannot) "
-    r"|\byou did(?:n.t| not) (?:say|tell|mention)\b",
-    re.IGNORECASE,
-)

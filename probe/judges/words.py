@@ -42,6 +42,20 @@ TASK_WORDS = word_set(
     """
 )
 
+# Worn words that fit any exchange whatever: praise, thanks, and requests for more of the same.
+FILLER_WORDS = word_set(
+    """
+    advice agree alright amazing answer anything appreciate appreciated appreciating awesome beautiful best bit bye
+    brilliant clarification clarify continue cool correct day detail details done elaborate everything example
+    examples excellent explain explanation fantastic fascinating fine further glad go good goodbye great hello help
+    helpful hey hi idea ideas impressive info information insightful interesting job keep know learn learned learning
+    little look looks lot love loved make makes more much nice noted ok okay opinion perfect please point problem
+    question questions reply response right see sense share solution something sound sounds sure tell thank thanks
+    think thought thoughts thx tip tips today topic true understand understood useful way welcome well wonderful
+    work works wow yes
+    """
+)
+
 _NUMBER_NAMES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty"

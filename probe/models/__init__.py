@@ -1,0 +1,206 @@
+"""Turns the name of a model into a local folder that training, vLLM and the probe can all load.
+
+A name is a local folder (a whole model, or a LoRA adapter on its base), a hub id, or `smollm2-135m`, the model
+that comes as a package. A multimodal Qwen3.5 becomes its text-only folder once. Custom model code is never
+run, and weights are read from safetensors only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probe.errors import ModelError, TemplateError
+from probe.hub import hub_folder
+from probe.models.conversions import cache_root
+from probe.models.embedded import EMBEDDED_NAME, embedded_folder
+from probe.models.loading import load_any_tokenizer, load_causal_lm, merge_adapter
+from probe.models.multimodal import is_multimodal, text_only_folder
+from probe.models.weights import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    count_parameters,
+    fingerprint_of,
+    read_config,
+    shape_of,
+    weight_files,
+)
+
+__all__ = [
+    "EMBEDDED_NAME",
+    "ModelFolder",
+    "cache_root",
+    "fingerprint",
+    "load_model",
+    "load_tokenizer",
+    "parameter_count",
+    "resolve",
+    "tokenizer_folder",
+]
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+# Tokens that models keep for filling batches, tried in this order where a tokenizer names no pad token.
+PAD_TOKENS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|end_of_text|>", "<unk>")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model on this machine.
+
+    Attributes:
+        name: as the user gave it.
+        path: folder with config.json, weights and tokenizer, or a LoRA adapter folder.
+        base: the base model's folder where `path` is a LoRA adapter folder, else None.
+    """
+
+    name: str
+    path: Path
+    base: Path | None = None
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The folder to load the tokenizer from: an adapter's own where it was saved with one, else its base's."""
+        own = (self.path / "tokenizer_config.json").is_file() or (self.path / "tokenizer.json").is_file()
+        return self.path if own or self.base is None else self.base
+
+
+def resolve(name: str) -> ModelFolder:
+    """The local folder of a model: a local folder first, then `smollm2-135m`, then a hub id.
+
+    Imports torch only where a model has to be converted first, which happens once.
+
+    Raises:
+        ModelError: nothing is there under this name, or what is there is no model; the message says what to do.
+    """
+    local = Path(name).expanduser()
+    if local.is_dir():
+        return _local(name, local)
+    if name == EMBEDDED_NAME:
+        return ModelFolder(name, embedded_folder())
+    if local.exists():
+        raise ModelError(f"{name}: a file, wanted a model folder with {CONFIG} or {ADAPTER_CONFIG}")
+    if _HUB_ID.fullmatch(name):
+        return _local(name, hub_folder(name))
+    raise ModelError(f"{name}: no such model folder; wanted a folder, a hub id such as org/model, or {EMBEDDED_NAME}")
+
+
+def tokenizer_folder(name: str) -> ModelFolder:
+    """A folder with at least the model's tokenizer, for a model whose weights a server holds.
+
+    Raises:
+        ModelError: nothing is there under this name.
+    """
+    if Path(name).expanduser().is_dir():
+        return ModelFolder(name, Path(name).expanduser().absolute())
+    if name != EMBEDDED_NAME and _HUB_ID.fullmatch(name):
+        return ModelFolder(name, hub_folder(name, weights=False))
+    return resolve(name)
+
+
+def load_tokenizer(folder: ModelFolder) -> Any:
+    """The tokenizer with padding on the left, a pad token and a chat template.
+
+    Generation continues at the right end of every row, hence left padding. Where the tokenizer names no pad
+    token, one that its vocabulary holds for the purpose is taken (PAD_TOKENS), else the end token; none is
+    added, so that the embedding keeps its size. Padding is always masked, so the choice changes no result.
+
+    Raises:
+        TemplateError: the tokenizer has no chat template.
+    """
+    tokenizer = load_any_tokenizer(folder.tokenizer_path)
+    tokenizer.padding_side = "left"
+    if not tokenizer.chat_template:
+        raise TemplateError(
+            f"{folder.name}: its tokenizer has no chat template; wanted a chat model, or a chat_template.jinja in "
+            f"{folder.tokenizer_path}"
+        )
+    if tokenizer.pad_token is None:
+        vocabulary = tokenizer.get_vocab()
+        tokenizer.pad_token = next((token for token in PAD_TOKENS if token in vocabulary), tokenizer.eos_token)
+    if tokenizer.pad_token is None:
+        raise ModelError(f"{folder.name}: its tokenizer names neither a pad token nor an end token")
+    return tokenizer
+
+
+def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = None) -> Any:
+    """The causal language model in evaluation mode; a LoRA adapter is merged into its base.
+
+    Args:
+        folder: from `resolve`.
+        dtype: "auto" keeps the type of the checkpoint.
+        device: a torch device; None takes this process's GPU (LOCAL_RANK) where there is one, else the CPU.
+    """
+    import torch
+
+    if dtype not in DTYPES:
+        raise ModelError(f"{folder.name}: dtype {dtype!r}, wanted one of {', '.join(DTYPES)}")
+    model = load_causal_lm(folder.base or folder.path, dtype if dtype == "auto" else getattr(torch, dtype))
+    if folder.base is not None:
+        model = merge_adapter(model, folder.path)
+    return model.to(device or _own_device()).eval()
+
+
+def fingerprint(folder: ModelFolder) -> str:
+    """sha256 of what the model is: weights and configuration, its base's too; independent of where they lie."""
+    return fingerprint_of([folder.path] if folder.base is None else [folder.base, folder.path])
+
+
+def parameter_count(folder: ModelFolder) -> dict[str, Any]:
+    """Sizes read from headers and configuration without loading the model, for estimates of memory.
+
+    Returns:
+        "total" parameters of the merged model, "by_dtype" {safetensors type: parameters}, "bytes" on disk,
+        "adapter" parameters of a LoRA (0 without one), and the shape: "layers", "full_attention_layers",
+        "hidden", "intermediate", "vocab", "heads", "kv_heads", "head_dim".
+    """
+    source = folder.base or folder.path
+    return {
+        **count_parameters(source),
+        "adapter": 0 if folder.base is None else count_parameters(folder.path)["total"],
+        **shape_of(source),
+    }
+
+
+def _local(name: str, folder: Path) -> ModelFolder:
+    folder = folder.absolute()
+    if (folder / ADAPTER_CONFIG).is_file():
+        weight_files(folder)
+        return ModelFolder(name, folder, _base_of(name, folder))
+    if not (folder / CONFIG).is_file():
+        raise ModelError(
+            f"{name}: this folder holds no model, wanted {CONFIG} or {ADAPTER_CONFIG} in it{_checkpoints(folder)}"
+        )
+    weight_files(folder)
+    if is_multimodal(folder):
+        return ModelFolder(name, text_only_folder(folder))
+    return ModelFolder(name, folder)
+
+
+def _base_of(name: str, adapter: Path) -> Path:
+    base = read_config(adapter, ADAPTER_CONFIG).get("base_model_name_or_path")
+    advice = f"set base_model_name_or_path in {adapter / ADAPTER_CONFIG} to the base model's folder"
+    if not base:
+        raise ModelError(f"{name}: a LoRA adapter that does not name its base; {advice}")
+    # A path is taken from where the command runs, then from the adapter's own folder.
+    folder = next((place for place in (Path(base).expanduser(), adapter / base) if place.is_dir()), None)
+    if folder is not None and (folder / ADAPTER_CONFIG).is_file():
+        raise ModelError(f"{name}: a LoRA adapter on another adapter, {base}, wanted one on a whole model; {advice}")
+    try:
+        return resolve(str(folder) if folder else base).path
+    except ModelError as error:
+        raise ModelError(f"{name}: a LoRA adapter without its base ({error}); {advice}") from None
+
+
+def _own_device() -> str:
+    import torch
+
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+
+
+def _checkpoints(folder: Path) -> str:
+    inside = sorted(path.name for path in folder.glob("checkpoint-*") if path.is_dir())
+    return f"; it has checkpoints inside, such as {folder / inside[-1]}" if inside else ""

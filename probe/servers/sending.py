@@ -1,0 +1,204 @@
+"""The requests of one stream on their way: a fixed number of workers, a queue, and a wait for what failed.
+
+Each worker has a connection of its own: one shared pool looks through all its connections for every request, which
+costs more than the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from probe.errors import EngineError
+from probe.servers.pacing import Latencies, Server, backoff_s, choose
+from probe.servers.replies import MOST_BYTES, Access, Outcome, Reply
+from probe.settings import ServerSection
+
+if TYPE_CHECKING:
+    import httpx
+
+_LOOK_AGAIN_S = 0.1
+
+Usable = Callable[[dict[str, Any]], str | None]
+
+
+@dataclass(order=True)
+class _Job:
+    """One request on its way. Earlier ones go first, so that one that failed is not left for the end."""
+
+    index: int
+    tries: int = field(default=0, compare=False)
+    timeouts: int = field(default=0, compare=False)
+    limits: int = field(default=0, compare=False)
+    waited_s: float = field(default=0.0, compare=False)
+    last: Server | None = field(default=None, compare=False)
+
+
+class Sending:
+    """Sends `bodies` (None for a GET), puts (index, reply) for each once; all of it in the thread of its loop.
+
+    Args:
+        put: takes the replies, as they come.
+        count: called with 1 for each request that is sent, with -1 for one that turns out not to have been.
+    """
+
+    def __init__(
+        self,
+        section: ServerSection,
+        servers: Sequence[Server],
+        path: str,
+        bodies: Sequence[dict[str, Any] | None],
+        usable: Usable,
+        put: Callable[[tuple[int, Reply]], None],
+        count: Callable[[int], None],
+    ) -> None:
+        self._section = section
+        self._servers = servers
+        self._path = path
+        self._bodies = bodies
+        self._usable = usable
+        self._put = put
+        self._count = count
+        self._left = len(bodies)
+        self._workers = min(section.concurrency, len(bodies))
+        self._access = Access.from_environment(section.api_key_env)
+        self._latencies = Latencies(section.timeout_s, len(bodies), self._workers)
+        self._running: dict[asyncio.Timeout, tuple[float, _Job]] = {}
+
+    async def run(self) -> None:
+        """Ends when every body has its reply. Raises EngineError when no server can be reached."""
+        import httpx
+
+        self._jobs: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
+        self._context = httpx.create_ssl_context()
+        for index in range(len(self._bodies)):
+            self._jobs.put_nowait(_Job(index))
+        workers = [asyncio.create_task(self._work()) for _ in range(self._workers)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            connections: dict[Server, httpx.AsyncClient] = {}
+            while (job := await self._jobs.get()).index < len(self._bodies):
+                server = await self._free_server(job)
+                if server not in connections:
+                    connection = self._access.connection(server.url, self._context, self._section.timeout_s)
+                    connections[server] = await stack.enter_async_context(connection)
+                started = time.monotonic()
+                server.under_way += 1
+                try:
+                    outcome = await self._attempt(job, server, connections[server], started)
+                finally:
+                    server.under_way -= 1
+                self._settle(job, server, started, outcome)
+
+    async def _free_server(self, job: _Job) -> Server:
+        while (server := choose(self._servers, now := time.monotonic(), job.last)) is None:
+            soonest = min(server.rests_until for server in self._servers)
+            await asyncio.sleep(max(_LOOK_AGAIN_S, soonest - now))
+        return server
+
+    async def _attempt(self, job: _Job, server: Server, connection: httpx.AsyncClient, started: float) -> Outcome:
+        import httpx
+
+        body = self._bodies[job.index]
+        sent = int(body is not None)
+        self._count(sent)
+        try:
+            async with asyncio.timeout(self._limit_s(job)) as scope:
+                self._running[scope] = (started, job)
+                try:
+                    response, content = await _send(connection, server.url + self._path, body)
+                finally:
+                    del self._running[scope]
+        except TimeoutError:
+            detail = f"{server.url}: no reply in {time.monotonic() - started:.1f} s"
+            return Outcome(self._access.failure("timeout", detail), silent=True)
+        except httpx.RequestError as error:
+            outcome = self._access.lost(server.url, error)
+            if not outcome.reached:
+                self._count(-sent)
+            return outcome
+        outcome = self._access.read(response, content, job.limits)
+        if outcome.reply.body is not None:
+            self._learn(time.monotonic() - started)
+            if reason := self._usable(outcome.reply.body):
+                return Outcome(Reply(outcome.reply.body, reason, "the reply came, but cannot be used"))
+        return outcome
+
+    def _settle(self, job: _Job, server: Server, started: float, outcome: Outcome) -> None:
+        """Ends the job, or lets it wait for its next attempt without a worker."""
+        reply, section = outcome.reply, self._section
+        job.last = server if reply.failure else None
+        if reply.failure == "rate_limited":
+            server.limited(started, outcome.wait_s, section.max_wait_s)
+            job.limits += 1
+            job.waited_s += outcome.wait_s
+            return self._finish(job, reply) if job.waited_s > section.max_wait_s else self._again(job, outcome.wait_s)
+        if reply.failure == "server_error" or outcome.silent:
+            server.failed(started, outcome.silent, unreachable=not outcome.reached)
+        else:
+            server.served()
+        if all(server.gone for server in self._servers):
+            raise EngineError(self._nobody(reply))
+        if not outcome.reached:
+            return self._again(job, 0.0)  # nothing was sent, so it was no try; the server rests
+        job.tries += 1
+        job.timeouts += reply.failure == "timeout"
+        final = reply.failure is None or reply.failure == "refused" or job.tries >= section.attempts
+        if final:
+            return self._finish(job, reply)
+        # Only a server in trouble gains from a pause: a time limit was one, and a reply of no use is still a reply.
+        pause = reply.failure in ("server_error", "connection", "bad_reply")
+        return self._again(job, backoff_s(min(job.tries, max(1, server.failures))) if pause else 0.0)
+
+    def _limit_s(self, job: _Job) -> float:
+        return self._latencies.limit_s(job.timeouts, last=job.tries + 1 >= self._section.attempts)
+
+    def _learn(self, took_s: float) -> None:
+        """Takes in what a reply took, and gives those under way the time limit that follows from it."""
+        self._latencies.add(took_s)
+        for scope, (started, job) in self._running.items():
+            if not scope.expired():
+                scope.reschedule(started + self._limit_s(job))
+
+    def _again(self, job: _Job, wait_s: float) -> None:
+        asyncio.get_running_loop().call_later(wait_s, self._jobs.put_nowait, job)
+
+    def _finish(self, job: _Job, reply: Reply) -> None:
+        self._put((job.index, reply))
+        self._left -= 1
+        if not self._left:
+            for _ in range(self._workers):
+                self._jobs.put_nowait(_Job(len(self._bodies)))
+
+    def _nobody(self, reply: Reply) -> str:
+        urls = ", ".join(server.url for server in self._servers)
+        return (
+            f"no server answers ({urls}; last: {reply.detail}); check that it runs, its address with port and /v1, "
+            "and the recipe's timeout_s; what came is stored, and the same command asks only for the rest"
+        )
+
+
+async def _send(
+    connection: httpx.AsyncClient, url: str, body: dict[str, Any] | None
+) -> tuple[httpx.Response, bytes | None]:
+    """The response and its content; None for content that is too long."""
+    method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
+    content = bytearray()
+    async with connection.stream(method, url, content=data) as response:
+        async for chunk in response.aiter_bytes():
+            content += chunk
+            if len(content) > MOST_BYTES:
+                return response, None
+    return response, bytes(content)
