@@ -41,7 +41,7 @@ lint: setup
 	$(BIN)/mypy probe data_builders train
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
