@@ -94,6 +94,13 @@ def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
         state = "is not finished" if (out / "settings.json").is_file() else "is no data build"
         raise DataError(f"{out}: {state} (no manifest.json); build it with: python -m data_builders RECIPE --out {out}")
     for path in sorted((out / "sft").glob("part-*.jsonl")):
-        for number, row in read_jsonl(path):
-            check_messages(row.get("messages"), f"{path}:{number}")
-            yield row
+        yield from read_sft_rows(path)
+
+
+def read_sft_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of one JSONL file, each with `messages` that end with the assistant; else DataError with file:line."""
+    for number, row in read_jsonl(path):
+        messages = check_messages(row.get("messages"), f"{path}:{number}")
+        if messages[-1]["role"] != "assistant":
+            raise DataError(f"{path}:{number}: the conversation ends with the user, wanted an assistant turn last")
+        yield row

@@ -209,7 +209,7 @@ def test_a_dry_run_of_training_reads_the_probe_sets_too(line: str, message: str,
 def test_a_dry_run_of_training_names_what_is_not_there(training: Path, capfd: Any) -> None:
     (training / "unfinished").mkdir()
     assert "nowhere.jsonl: no such file or folder (data.path)" in refused(capfd, "--data.path", "nowhere.jsonl")
-    assert "unfinished: no manifest.json" in refused(capfd, "--data.path", "unfinished")
+    assert "unfinished: is no data build (no manifest.json)" in refused(capfd, "--data.path", "unfinished")
     for name, message in bad_models(training).items():
         assert message in refused(capfd, "--model.name", name)
 

@@ -71,7 +71,7 @@ def test_a_row_that_is_no_conversation_is_named_by_line(row: Any, said: str, tmp
 def test_an_unfinished_builder_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sft").mkdir()
     write_rows(tmp_path / "sft" / "part-00000.jsonl", {"messages": TALK})
-    with pytest.raises(DataError, match="has not finished"):
+    with pytest.raises(DataError, match="no manifest.json"):
         list(read_conversations(tmp_path))
 
 

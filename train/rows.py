@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from data_builders.views import load_sft_rows, read_sft_rows
 from probe.chat import Chat, Message, TrainingRow
 from probe.errors import DataError
-from probe.files import read_jsonl
-from probe.sets import check_messages
 from train.recipe import DataSection
 
 IGNORED = -100
@@ -46,17 +45,8 @@ def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:
     Raises:
         DataError: nothing there, a builder that did not finish, or a row that is no conversation (file:line).
     """
-    if path.is_dir() and not (path / "manifest.json").is_file():
-        raise DataError(f"{path}: no manifest.json, so its builder has not finished; run it again, it resumes")
-    files = sorted((path / "sft").glob("*.jsonl")) if path.is_dir() else [path]
-    if not files:
-        raise DataError(f"{path}: no sft/*.jsonl in it, wanted a builder's output folder or a JSONL file")
-    for file in files:
-        for number, row in read_jsonl(file):
-            messages = check_messages(row.get("messages"), f"{file}:{number}")
-            if messages[-1]["role"] != "assistant":
-                raise DataError(f"{file}:{number}: the conversation ends with the user, wanted an assistant turn last")
-            yield messages
+    rows = load_sft_rows(path) if path.is_dir() else read_sft_rows(path)
+    return (tuple(row["messages"]) for row in rows)
 
 
 def make_rows(
