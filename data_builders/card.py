@@ -19,6 +19,7 @@ def card(rows: Iterable[dict[str, Any]], rejected: Counter[str], settings: dict[
     asked: Counter[str] = Counter()
     wordings: dict[str, Counter[str]] = defaultdict(Counter)
     samples: dict[str, dict[str, Any]] = {}
+    talks = Talks()
     for row in rows:
         kinds[row["kind"]] += 1
         turns[len(row["messages"])] += 1
@@ -26,10 +27,12 @@ def card(rows: Iterable[dict[str, Any]], rejected: Counter[str], settings: dict[
         asked[row["kind"]] += _asks(row["messages"][1]["content"])
         for wording in row["acts"]:
             wordings[wording.partition(":")[0]][wording] += 1
+        talks.add(row)
         if row["kind"] != "replay":
             samples.setdefault(row["kind"], row)
     total = sum(kinds.values())
-    over = (asked["complete"] + asked["replay"]) / max(1, kinds["complete"] + kinds["replay"])
+    at_once = ("complete", "replay", "stated")
+    over = sum(asked[kind] for kind in at_once) / max(1, sum(kinds[kind] for kind in at_once))
     parts = [
         "# Data card",
         f"{total} kept, {sum(rejected.values())} rejected. Source: {settings['source']['kind']}, seed {settings['seed']}.",
@@ -42,8 +45,7 @@ def card(rows: Iterable[dict[str, Any]], rejected: Counter[str], settings: dict[
         "Messages a conversation: " + ", ".join(f"{count} ({n})" for count, n in sorted(turns.items())) + ".",
         "## Rejected",
         _table(("reason", "rows"), [(reason, str(n)) for reason, n in rejected.most_common()]) if rejected else "None.",
-        "## Variety of wording",
-        _table(("act", "uses", "wordings seen", "of", "commonest"), [_variety(act, n) for act, n in sorted(wordings.items())]),
+        *(talks.lines() if "dialogue" in settings else _wordings(wordings)),
         "## Samples",
         *(_sample(row) for row in list(samples.values())[:3]),
     ]  # fmt: skip
@@ -52,6 +54,31 @@ def card(rows: Iterable[dict[str, Any]], rejected: Counter[str], settings: dict[
 
 def _asks(text: str) -> bool:
     return any(part.endswith("?") for part in sentences(text)[-2:])
+
+
+def _wordings(used: dict[str, Counter[str]]) -> list[str]:
+    head = ("act", "uses", "wordings seen", "of", "commonest")
+    return ["## Variety of wording", _table(head, [_variety(act, n) for act, n in sorted(used.items())])]
+
+
+class Talks:
+    """What the rows of conversations between models say beside their messages."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, row: dict[str, Any]) -> None:
+        for name in ("persona", "knowledge", "effort", "ended"):
+            if "dialogue" in row:
+                self.counts[name][row["dialogue"][name]] += 1
+
+    def lines(self) -> list[str]:
+        rows = [(name, _listed(counts)) for name, counts in self.counts.items()]
+        return ["## Who talked", _table(("what", "conversations"), rows)]
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
 
 
 def _variety(act: str, used: Counter[str]) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from probe.errors import BadInput
 from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic, write_json
 from probe.store import refuse_changes
 
+VIEWS = ("candidates", "rl", "pairs")
+"""Folders that only conversations between models fill: what there was to choose from, and two more ways to train."""
+
 
 def finished(out: Path, settings: dict[str, Any]) -> bool:
     """Whether `out` holds a finished build with these settings. Raises SettingsChanged for other settings."""
@@ -44,8 +47,8 @@ def concatenate(parts: Sequence[Path], target: Path) -> None:
             file.write(part.read_bytes())
 
 
-def finish(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Writes the card and, last, the manifest, both counted from the files themselves."""
+def finish(out: Path, settings: dict[str, Any], totals: dict[str, Any]) -> dict[str, Any]:
+    """Writes the card and, last, the manifest, both counted from the files themselves; `totals` joins the manifest."""
     rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
     parts = sorted((out / "sft").glob("part-*.jsonl"))
     write_atomic(out / "card.md", card((row for part in parts for _, row in read_jsonl(part)), rejected, settings))
@@ -53,6 +56,7 @@ def finish(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         *parts,
         *sorted((out / "rejected").glob("*.jsonl")),
         out / "rejected.jsonl",
+        *(path for view in VIEWS for path in sorted((out / view).glob("part-*.jsonl"))),
         *sorted((out / "eval").glob("*.jsonl")),
     ]
     rows = {path: sum(1 for _ in read_jsonl(path)) for path in files}
@@ -64,6 +68,7 @@ def finish(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "rejected": dict(sorted(rejected.items())),
         "seed": settings["seed"],
         "settings": settings,
+        **totals,
         "files": {str(path.relative_to(out)): {"rows": rows[path], "sha256": sha256_file(path)} for path in files},
     }
     write_json(out / "manifest.json", manifest)

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_builders.dialogue.settings import Dialogue
 from data_builders.problems import Source
 from data_builders.quality import Quality
 from data_builders.scripted import Conversations
 from data_builders.views import Replay
+from probe.errors import RecipeError
 from probe.recipe import load_recipe, section
 
 
@@ -35,10 +37,27 @@ class DataRecipe:
     source: Source
     output: Output
     conversations: Conversations = dataclasses.field(default_factory=Conversations)
+    dialogue: Dialogue | None = None
+    """Two models talk, in place of the scripted conversations."""
     quality: Quality = dataclasses.field(default_factory=Quality)
     replay: Replay = dataclasses.field(default_factory=Replay)
     eval: Evaluation = dataclasses.field(default_factory=Evaluation)
     seed: int = 0
+
+    @property
+    def per_problem(self) -> float:
+        """Conversations that a problem gives on average, without replay."""
+        return self.conversations.per_problem if self.dialogue is None else self.dialogue.per_problem
+
+    def check(self) -> None:
+        """Raises RecipeError where the conversations asked for cannot be made."""
+        self.conversations.check()
+        if self.dialogue is not None:
+            if self.conversations != Conversations():
+                raise RecipeError(
+                    "conversations: these are the scripted ones; wanted either this section or `dialogue`"
+                )
+            self.dialogue.check()
 
 
 def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:

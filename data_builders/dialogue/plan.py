@@ -1,0 +1,67 @@
+"""What a conversation is to be, drawn before anybody speaks: the problem, the user, and what is held back at first."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data_builders.dialogue.personas import Persona, draw_persona
+from data_builders.dialogue.settings import Dialogue
+from data_builders.tasks import Task
+from probe.sets import Message
+
+_NUMBER = re.compile(r"(?<![\w.,\\])\d+(?:\.\d+)?(?![\w]|[.,]\d)")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One conversation to make.
+
+    Attributes:
+        stated: the user opens with the whole problem, word for word.
+        hidden: numbers of the problem that the opening must not state.
+        clause: what the hidden number is ("how many marbles are in each bag"), where the task knows.
+    """
+
+    id: str
+    task: Task
+    persona: Persona
+    stated: bool
+    hidden: tuple[str, ...] = ()
+    clause: str = ""
+
+    @property
+    def kind(self) -> str:
+        return "stated" if self.stated else "withheld"
+
+    def still_hidden(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        """The hidden numbers that no message has stated so far."""
+        return tuple(value for value in self.hidden if not any(states(one["content"], value) for one in messages))
+
+
+def states(text: str, value: str) -> bool:
+    """Whether a value stands in the text by itself, not as a part of another number."""
+    return re.search(rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)", text) is not None
+
+
+def plan_of(task: Task, again: int, seed: int, settings: Dialogue) -> Plan:
+    """Conversation number `again` about a task; the same arguments always give the same plan."""
+    rng = random.Random(f"dialogue:{seed}:{again}:{task.id}")
+    persona = draw_persona(rng, settings.personas, settings.knowledge, settings.effort)
+    name = f"{task.id}-dialogue" + (f"-{again}" if again else "")
+    if rng.random() < settings.stated:
+        return Plan(name, task, persona, stated=True)
+    if task.gaps:
+        gap = rng.choice(task.gaps)
+        return Plan(name, task, persona, False, (gap.value,), gap.clause)
+    return Plan(name, task, persona, False, _numbers(task.question, rng))
+
+
+def _numbers(question: str, rng: random.Random) -> tuple[str, ...]:
+    """One or two numbers that the question states once; rather large ones, since 1 and 2 stand in many formulas."""
+    found = _NUMBER.findall(question)
+    once = [number for number in dict.fromkeys(found) if found.count(number) == 1]
+    telling = [number for number in once if float(number) > 2] or once
+    return tuple(rng.sample(telling, min(len(telling), rng.choice((1, 2)))))

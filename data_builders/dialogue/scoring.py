@@ -1,0 +1,112 @@
+"""What a simulated continuation is worth: accuracy, interactivity, efficiency, each from 0 to 1 and kept by itself.
+
+After CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a candidate is worth the mean over several
+simulated continuations. A part that could not be had is None, and so is the score of its sample: counted as 0 it would
+turn a judge's failure into a bad reply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+from data_builders.dialogue.replies import EMPTY, Heard, spoken
+from data_builders.dialogue.settings import Weights
+from data_builders.dialogue.speaker import Said
+from probe.answers import lenient_answer, outcome, same_answer, strict_answer
+from probe.judges.words import content_stems, ngrams, stems
+from probe.sets import Message
+
+NO_VERDICT = "no_verdict"
+_MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)
+_NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
+# No reference is nearly as long; algebra on what a model wrote on and on could take for ever.
+_LONGEST = 200
+# Two turns of the assistant that share more of their four-word runs say the same.
+_REPEATS, _RUN = 0.6, 4
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one continuation's score; None where one could not be had."""
+
+    accuracy: float | None = None
+    interactivity: float | None = None
+    efficiency: float | None = None
+
+
+def score(parts: Parts, weights: Weights) -> float | None:
+    """The weighted mean of the parts, from 0 to 1; None where a part that counts is None."""
+    worth = asdict(parts)
+    counted = {name: weight for name, weight in vars(weights).items() if name in worth and weight}
+    if any(worth[name] is None for name in counted):
+        return None
+    total = sum(counted.values())
+    return sum(weight * worth[name] for name, weight in counted.items()) / total if total else None
+
+
+def mean_score(scores: Sequence[float | None]) -> float | None:
+    """The mean of those that there are."""
+    known = [one for one in scores if one is not None]
+    return fmean(known) if known else None
+
+
+def accuracy(messages: Sequence[Message], answer: str) -> float | None:
+    """1 where the conversation's last answer is the reference; 0 also where it has none yet."""
+    if not answer:
+        return None
+    replies = _by(messages, "assistant")
+    given = next((found for text in reversed(replies) if (found := strict_answer(text)) is not None), None)
+    if given is None and replies and outcome(replies[-1], truncated=False) == "answered":
+        given = lenient_answer(replies[-1])
+    if given is not None and len(given) > _LONGEST:
+        return float(given == answer)
+    return float(same_answer(given, answer))
+
+
+def efficiency(tokens: int, limit: int) -> float:
+    """1 for no tokens at all, 0 from `limit` tokens on."""
+    return 1 - min(tokens / limit, 1.0)
+
+
+def interactivity_by_rule(messages: Sequence[Message]) -> float:
+    """How well the assistant's turns take up what the user says, without any judge.
+
+    The mean over its turns of three rules: it takes up a word or number of the last message; it asks one question at
+    the most; it does not say again what it said before.
+    """
+    marks: list[float] = []
+    for place, message in enumerate(messages):
+        if message["role"] == "assistant" and place:
+            text, before = message["content"], _by(messages[:place], "assistant")
+            taken_up = not (asked := set(content_stems(messages[place - 1]["content"]))) or bool(
+                asked & set(content_stems(text))
+            )
+            marks.append(fmean((taken_up, text.count("?") <= 1, not any(_same(text, other) for other in before))))
+    return fmean(marks) if marks else 0.0
+
+
+def read_judge(said: Said) -> Heard:
+    """The last verdict of a judge's reply; a slip where it names no number from 1 to 5."""
+    text, slip = spoken(said)
+    marks = list(_MARK.finditer(text))
+    found = _NUMBER.match(text, marks[-1].end()) if marks else None
+    if found is not None:
+        return Heard(text, score=int(found.group(1)))
+    return Heard(text, slip if slip and slip != EMPTY else NO_VERDICT)
+
+
+def from_verdict(verdict: int) -> float:
+    """A verdict from 1 to 5 as a part from 0 to 1."""
+    return (verdict - 1) / 4
+
+
+def _same(text: str, other: str) -> bool:
+    runs, others = set(ngrams(stems(text), _RUN)), set(ngrams(stems(other), _RUN))
+    return len(runs & others) > _REPEATS * len(runs) if runs else text == other
+
+
+def _by(messages: Sequence[Message], role: str) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == role]

@@ -1,0 +1,172 @@
+"""The `dialogue:` section of a data recipe: who speaks, how far is looked ahead, what is worth how much."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, Literal
+
+from data_builders.dialogue.personas import EFFORTS, KNOWLEDGES, PERSONAS
+from probe.errors import RecipeError
+from probe.recipe import recipe_dict, section
+from probe.settings import ServerSection, VllmSection
+
+Role = Literal["assistant", "simulator", "judge"]
+ROLES: tuple[Role, ...] = ("assistant", "simulator", "judge")
+
+
+@section
+class Price:
+    """Money for a million tokens; 0 for a model of one's own."""
+
+    input: float = 0.0
+    output: float = 0.0
+
+
+@section
+class RoleSection:
+    """A model in a role: behind OpenAI-compatible servers, or in this process."""
+
+    engine: Literal["openai", "hf", "vllm"] = "openai"
+    server: ServerSection | None = None
+    """For openai, with `model`, since the data says who made it. Of its limits, `max_tokens` below counts. Roles with
+    the same `urls` share their slots: the sum of what each may have under way."""
+    model: str | None = None
+    """For hf and vllm: a hub id, a folder, or smollm2-135m."""
+    temperature: float = 0.8
+    max_tokens: int = 1024
+    """The most tokens of one reply, thinking included; a reply that reaches it is asked for again."""
+    enable_thinking: bool | None = None
+    """Handed to the chat template; left out, its own default."""
+    price: Price = field(default_factory=Price)
+    latency_s: float = 2.0
+    """What one reply takes, for the estimate of the dry run alone."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    batch_tokens: int = 16384
+    vllm: VllmSection = field(default_factory=VllmSection)
+
+
+@section
+class Weights:
+    """What the parts of a score are worth; 0 leaves one out."""
+
+    accuracy: float = 1.0
+    interactivity: float = 1.0
+    efficiency: float = 0.5
+
+
+@section
+class Dialogue:
+    """Conversations between two models. The defaults of the look-ahead are those of arXiv 2502.00640."""
+
+    assistant: RoleSection
+    simulator: RoleSection
+    judge: RoleSection | None = None
+    """Gives interactivity a number; left out, rules do."""
+    per_problem: int = 1
+    """Conversations about each problem, with other personas and other seeds."""
+    stated: float = 0.3
+    """Share of the conversations that open with the whole problem, which a good assistant answers at once."""
+    max_turns: int = 6
+    """The most turns of the assistant."""
+    candidates: int = 3
+    """Replies to choose from at each assistant turn; 1 takes what comes, without a look-ahead."""
+    window: int = 2
+    """How many exchanges (user, assistant) each candidate is looked ahead."""
+    samples: int = 3
+    """How often each look-ahead is played; the score is the mean."""
+    weights: Weights = field(default_factory=Weights)
+    efficient_tokens: int = 4000
+    """Assistant tokens at which a conversation's efficiency is down to 0. CollabLLM's 5e-4 a token means 2,000, which
+    most MATH conversations go beyond, so that it told them apart no more."""
+    min_gap: float = 0.1
+    """The least difference of two scores that makes a preference pair."""
+    tries: int = 3
+    """How often a reply is asked for that is empty, cut off, or out of role, each time with another seed."""
+    personas: tuple[str, ...] = tuple(PERSONAS)
+    knowledge: tuple[str, ...] = tuple(KNOWLEDGES)
+    effort: tuple[str, ...] = tuple(EFFORTS)
+    at_once: int | None = None
+    """Conversations under way together; left out: three for each request that the servers may hold, 256 otherwise."""
+    max_cost: float | None = None
+    """The build stops before it costs more; the same command with a higher limit goes on."""
+
+    def roles(self) -> dict[Role, RoleSection]:
+        named: dict[Role, RoleSection | None] = {
+            "assistant": self.assistant, "simulator": self.simulator, "judge": self.judge,
+        }  # fmt: skip
+        return {role: section for role, section in named.items() if section is not None}
+
+    @property
+    def in_process(self) -> bool:
+        """Whether a model is run in this process, so that its replies may hang on what is in its batch."""
+        return any(role.engine != "openai" for role in self.roles().values())
+
+    @property
+    def together(self) -> int:
+        """How many conversations are under way at once."""
+        if self.at_once is not None:
+            return self.at_once
+        slots = [role.server.concurrency for role in self.roles().values() if role.server is not None]
+        return 256 if self.in_process else 3 * sum(slots)
+
+    def check(self) -> None:
+        """Raises RecipeError where the settings cannot be used."""
+        for role, given in self.roles().items():
+            _check_role(role, given)
+        for name, least in {
+            "per_problem": 1,
+            "max_turns": 1,
+            "candidates": 1,
+            "samples": 1,
+            "tries": 1,
+            "window": 0,
+        }.items():
+            if getattr(self, name) < least:
+                raise RecipeError(f"dialogue.{name}: given {getattr(self, name)}, wanted {least} or more")
+        if self.at_once is not None and self.at_once < 1:
+            raise RecipeError(f"dialogue.at_once: given {self.at_once}, wanted 1 or more")
+        if not 0 <= self.stated <= 1:
+            raise RecipeError(f"dialogue.stated: given {self.stated:g}, wanted a share from 0 to 1")
+        if self.efficient_tokens < 1 or self.min_gap < 0:
+            raise RecipeError("dialogue: efficient_tokens is to be 1 or more, min_gap 0 or more")
+        for name, known in (("personas", PERSONAS), ("knowledge", KNOWLEDGES), ("effort", EFFORTS)):
+            given_names = getattr(self, name)
+            unknown = [one for one in given_names if one not in known]
+            if unknown or not given_names:
+                shown = repr(unknown[0]) if unknown else "none"
+                raise RecipeError(f"dialogue.{name}: given {shown}, wanted some of {', '.join(known)}")
+
+    def shaping(self) -> dict[str, Any]:
+        """The settings that shape what is written; where a server lies and how fast it is asked does not."""
+        kept = recipe_dict(self)
+        for name in ("max_cost", *(() if self.in_process else ("at_once",))):
+            del kept[name]
+        for role in ROLES:
+            given = kept[role]
+            if given is None:
+                continue
+            server = given.pop("server")
+            unused = ("dtype", "batch_tokens", "vllm") if given["engine"] == "openai" else ()
+            for name in ("price", "latency_s", *unused):
+                del given[name]
+            if server is not None:
+                given.update(model=server["model"], extras=server["extras"])
+        return kept
+
+
+def place_of(server: ServerSection) -> tuple[str, ...]:
+    """What roles have in common that ask the same servers."""
+    return tuple(sorted(url.rstrip("/") for url in server.urls))
+
+
+def _check_role(role: Role, given: RoleSection) -> None:
+    if given.engine == "openai":
+        if given.server is None or not given.server.model:
+            raise RecipeError(
+                f"dialogue.{role}.server: wanted `urls` and `model`, such as "
+                "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
+            )
+    elif given.model is None or given.server is not None:
+        raise RecipeError(f"dialogue.{role}: the engine {given.engine} wants `model` and no `server`")
+    if given.max_tokens < 1 or given.temperature < 0:
+        raise RecipeError(f"dialogue.{role}: max_tokens is to be 1 or more, temperature 0 or more")

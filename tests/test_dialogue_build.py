@@ -1,0 +1,372 @@
+"""Building data from two models behind servers, or in this process: nothing is lost, and every run ends the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dialogue_server import MATRIX, problems, recipe, role_of, speak
+from loopback import Answer, Faults, Loopback, Seen, chat_reply
+
+from data_builders.__main__ import main
+from data_builders.build import build
+from data_builders.dialogue import engine_speaker
+from data_builders.dialogue.engine_speaker import EngineSpeaker
+from data_builders.dialogue.speaker import Said
+from data_builders.recipe import load_data_recipe
+from data_builders.views import load_sft_rows
+from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
+from probe.files import read_json, read_jsonl
+
+ROOT = Path(__file__).resolve().parent.parent
+N = 24
+
+
+@pytest.fixture
+def answers(tmp_path: Path) -> dict[str, str]:
+    return problems(tmp_path / "problems.jsonl", N)
+
+
+@pytest.fixture
+def server(answers: dict[str, str]) -> Iterator[Loopback]:
+    with Loopback({"/chat/completions": speak(answers)}) as opened:
+        yield opened
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def rows(folder: Path, view: str) -> list[dict[str, Any]]:
+    return [row for path in sorted((folder / view).glob("part-*.jsonl")) for _, row in read_jsonl(path)]
+
+
+def built(made: Path, out: Path, *overrides: str) -> Path:
+    return build(load_data_recipe(made, overrides), out)
+
+
+def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp_path: Path) -> None:
+    out = built(recipe(tmp_path, server.url), tmp_path / "d")
+    manifest = read_json(out / "manifest.json")
+    kept, rejected = rows(out, "sft"), rows(out, "rejected")
+    talks = [row for row in kept + rejected if row["kind"] != "replay"]
+    assert manifest["conversations"] == N == len(talks) == len({row["id"] for row in talks})
+    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values()) == len(kept) + len(rejected)
+    assert Counter(row["reason"] for row in rejected) == manifest["rejected"]
+    assert "settings.json" in contents(out) and not (out / "calls").exists()
+    asked = Counter(f"{role_of(seen.body)}.calls" for seen in server.requests)
+    assert asked == {name: count for name, count in manifest["calls"].items() if name.endswith(".calls")}
+    assert set(manifest["files"]) == set(contents(out)) - {"manifest.json", "settings.json", "card.md"}
+    assert [row["id"] for row in kept] == [row["id"] for row in load_sft_rows(out)]
+
+    turns = {row["id"] for row in talks}
+    choices = rows(out, "candidates")
+    assert {row["id"] for row in choices} <= turns
+    whole = {row["id"]: row["messages"] for row in talks}
+    for row in choices:
+        chosen = row["candidates"][row["chosen"]]
+        assert whole[row["id"]][row["before"]]["content"] == chosen["text"]
+        known = [one["score"] for one in row["candidates"] if one["score"] is not None]
+        assert not known or chosen["score"] == max(known)
+    prompts = rows(out, "rl")
+    assert len(prompts) == sum(len(row["messages"]) // 2 for row in kept if row["kind"] != "replay")
+    assert all(row["prompt"][-1]["role"] == "user" and row["answer"] for row in prompts)
+    assert rows(out, "pairs") and all(row["score_chosen"] - row["score_rejected"] >= 0.1 for row in rows(out, "pairs"))
+    assert any(MATRIX in json.dumps(row["messages"]).replace("\\\\", "\\") for row in talks)
+    card = (out / "card.md").read_text()
+    assert "## Who talked" in card and "persona" in card and "Variety of wording" not in card
+
+
+def test_datasets_reads_every_view(server: Loopback, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    out = built(recipe(tmp_path, server.url), tmp_path / "d")
+    for view in ("sft", "rl", "pairs", "candidates"):
+        loaded = load_dataset(
+            "json", data_files=str(out / view / "*.jsonl"), split="train", cache_dir=str(tmp_path / "c")
+        )
+        assert len(loaded) == len(rows(out, view)) > 0
+
+
+@pytest.mark.parametrize("slips", [0.0, 0.2])
+def test_no_conversation_is_dropped_by_faults_of_the_server(
+    answers: dict[str, str], tmp_path: Path, slips: float
+) -> None:
+    """A fifth of all replies are errors, lost, empty or broken; or a fifth are cut, empty or out of role."""
+    share = 0.0 if slips else 0.04
+    faults = Faults(
+        rate_limited=share, server_error=share, disconnect=share, empty_text=share, invalid_json=share,
+        retry_after="0.01", seed=2,
+    )  # fmt: skip
+    with Loopback({"/chat/completions": speak(answers, slips)}, faults) as server:
+        made = recipe(tmp_path, server.url)
+        out = built(made, tmp_path / "d")
+        assert slips or server.faults_sent.total() > 0.1 * len(server.requests)
+    manifest = read_json(out / "manifest.json")
+    talks = [row for row in rows(out, "sft") + rows(out, "rejected") if row["kind"] != "replay"]
+    assert len(talks) == manifest["conversations"] == N and len({row["id"] for row in talks}) == N
+    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
+    for row in rows(out, "rejected"):
+        assert row["reason"] and (row["kind"] == "replay" or isinstance(row["slips"], list))
+        named = row["reason"].partition("_")[0] in ("assistant", "simulator", "judge")
+        assert not named or slips, "what the server failed at was asked for again"
+    for row in rows(out, "sft"):
+        assert [one["role"] for one in row["messages"]] == ["user", "assistant"] * (len(row["messages"]) // 2)
+        assert all(one["content"].strip() for one in row["messages"])
+    if not slips:
+        with Loopback({"/chat/completions": speak(answers)}) as sound:
+            assert contents(out) == contents(built(recipe(tmp_path, sound.url), tmp_path / "sound"))
+
+
+def test_a_role_that_never_answers_rejects_under_its_name(answers: dict[str, str], tmp_path: Path) -> None:
+    """Simulators of half the problems are refused for good."""
+
+    def partly(seen: Seen) -> dict[str, Any] | Answer:
+        text = seen.body["messages"][0]["content"]
+        if role_of(seen.body) == "simulator" and any(f"Zoea{letter} has" in text for letter in "abcdefghijkl"):
+            return Answer(400, {"error": {"message": "content filter"}})
+        return speak(answers)(seen)
+
+    with Loopback({"/chat/completions": partly}) as server:
+        out = built(recipe(tmp_path, server.url), tmp_path / "d")
+    manifest = read_json(out / "manifest.json")
+    assert manifest["rejected"]["simulator_refused"] >= 6
+    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
+
+
+def test_a_server_that_refuses_everything_ends_the_build_with_its_words(
+    answers: dict[str, str], tmp_path: Path
+) -> None:
+    def refuse(seen: Seen) -> Answer:
+        return Answer(404, {"error": {"message": "no such model"}})
+
+    with (
+        Loopback({"/chat/completions": refuse}) as server,
+        pytest.raises(EngineError, match="all failed.*no such model.*is `model` what the server calls it"),
+    ):
+        built(recipe(tmp_path, server.url), tmp_path / "d", "--source.n", "60")
+    assert not (tmp_path / "d" / "manifest.json").exists()
+
+
+def test_a_server_that_is_not_there_ends_the_build(answers: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="no server answers"):
+        built(recipe(tmp_path, "http://127.0.0.1:9/v1"), tmp_path / "d")
+
+
+def test_names_that_a_server_does_not_know_are_changed(answers: dict[str, str], tmp_path: Path) -> None:
+    """OpenAI's reasoning models take no temperature, and another name for the limit."""
+
+    def reasoner(seen: Seen) -> dict[str, Any] | Answer:
+        if "max_tokens" in seen.body:
+            return Answer(400, {"error": {"message": "Unsupported parameter: 'max_tokens' is not supported"}})
+        return speak(answers)(seen)
+
+    with Loopback({"/chat/completions": reasoner}) as server:
+        manifest = read_json(built(recipe(tmp_path, server.url), tmp_path / "d") / "manifest.json")
+        refused = sum(reply.status == 400 for reply in server.replies)
+    assert not [reason for reason in manifest["rejected"] if "refused" in reason]
+    assert refused <= 3 * 24, "asked the old way only until the first refusal comes"
+
+
+def test_same_seed_same_bytes_whatever_the_order_and_another_seed_another_text(
+    server: Loopback, answers: dict[str, str], tmp_path: Path
+) -> None:
+    first = built(recipe(tmp_path, server.url), tmp_path / "a")
+    with Loopback({"/chat/completions": speak(answers)}, Faults(disconnect=0.03, latency_s=0.003)) as other:
+        made = recipe(tmp_path, other.url)
+        assert contents(built(made, tmp_path / "b", "--dialogue.at_once", "3")) == contents(first)
+        changed = built(made, tmp_path / "c", "--seed", "4")
+    talks = {row["id"]: row["messages"] for row in rows(first, "sft") + rows(first, "rejected")}
+    others = {row["id"]: row["messages"] for row in rows(changed, "sft") + rows(changed, "rejected")}
+    both = [name for name in talks if name in others and not name.endswith("replay")]
+    assert both and sum(talks[name] == others[name] for name in both) < len(both) / 2
+
+
+def start(made: Path, out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "data_builders", str(made), "--out", str(out)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said[-2000:]
+    return said
+
+
+def test_a_killed_build_ends_with_the_same_bytes_and_pays_for_no_reply_twice(
+    answers: dict[str, str], tmp_path: Path
+) -> None:
+    with Loopback({"/chat/completions": speak(answers)}, Faults(latency_s=0.02)) as server:
+        made = recipe(tmp_path, server.url, at_once=6)
+        finish(start(made, tmp_path / "whole"))
+        wanted = Counter(json.dumps(seen.body) for seen in server.requests)
+        server.requests.clear()
+        for share in (0.2, 0.6):
+            process = start(made, tmp_path / "killed")
+            before = len(server.requests)
+            while len(server.requests) < before + share * wanted.total() / 2:
+                assert process.poll() is None, process.communicate()[0]
+                time.sleep(0.005)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        assert not (tmp_path / "killed" / "manifest.json").exists()
+        said = finish(start(made, tmp_path / "killed"))
+        asked = Counter(json.dumps(seen.body) for seen in server.requests)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert set(asked) == set(wanted)
+    assert asked.total() - wanted.total() <= 2 * 3 * 8, "only what was under way at a kill is asked for again"
+    assert f"of {read_json(tmp_path / 'whole' / 'manifest.json')['asked']} conversations kept" in said
+
+
+def test_the_slots_of_roles_on_one_server_are_shared_and_kept_to(answers: dict[str, str], tmp_path: Path) -> None:
+    with Loopback({"/chat/completions": speak(answers)}, Faults(latency_s=0.03)) as server:
+        built(recipe(tmp_path, server.url), tmp_path / "d")
+        assert server.most_under_way == 3 * 8
+
+
+def test_other_settings_are_refused_and_another_server_is_not(server: Loopback, tmp_path: Path) -> None:
+    made = recipe(tmp_path, server.url)
+    out = built(made, tmp_path / "d")
+    with pytest.raises(SettingsChanged, match=r"dialogue\.candidates"):
+        built(made, out, "--dialogue.candidates", "3")
+    asked = len(server.requests)
+    built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2), out)
+    assert len(server.requests) == asked
+
+
+def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server: Loopback, tmp_path: Path) -> None:
+    whole = contents(built(recipe(tmp_path, server.url), tmp_path / "whole"))
+    asked = len(server.requests)
+    made = recipe(tmp_path, server.url)
+    data = yaml.safe_load(made.read_text())
+    data["dialogue"]["simulator"]["price"] = {"input": 10.0, "output": 20.0}
+    made.write_text(yaml.safe_dump(data))
+    with pytest.raises(NextturnError, match=r"dialogue\.max_cost: 0\.1 is used up"):
+        built(made, tmp_path / "d", "--dialogue.max_cost", "0.1")
+    spent = len(server.requests) - asked
+    assert 0 < spent < asked
+    assert contents(built(made, tmp_path / "d")) == whole
+    assert len(server.requests) - asked <= asked + 3 * 24, "each role may lose what it had under way"
+
+
+# --- the command
+
+
+def test_the_dry_run_estimates_and_asks_nobody(
+    server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = recipe(tmp_path, server.url)
+    data = yaml.safe_load(made.read_text())
+    data["dialogue"]["assistant"] |= {"price": {"input": 1.0, "output": 2.0}, "latency_s": 4.0}
+    made.write_text(yaml.safe_dump(data))
+    main([str(made), "--out", str(tmp_path / "d"), "--dry-run"])
+    shown = capsys.readouterr().out
+    assert not server.requests and not (tmp_path / "d").exists()
+    # 3 turns, 2 candidates; two samples of one exchange where a turn is left: 3 x 2 + 2 x 4 each.
+    assert f"assistant        {14 * N} calls" in shown
+    assert "judge            240 calls" in shown  # 2 x 4 + 2
+    assert "tokens in" in shown and "minutes" in shown and "at the recipe's prices" in shown
+    assert "what the simulator is told first" in shown
+
+
+def test_the_estimate_is_an_upper_bound_of_what_is_asked(
+    server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from data_builders.build import open_build
+    from data_builders.dialogue.build import DialogueBuild
+    from data_builders.dialogue.estimate import estimate
+
+    ready = open_build(load_data_recipe(recipe(tmp_path, server.url)))
+    assert isinstance(ready, DialogueBuild)
+    plans = [plan for index in range(N) for plan in ready.plans(index)]
+    found = estimate(plans, N, ready.dialogue, seed=0)
+    made = ready.run(tmp_path / "d")["calls"]
+    for role, load in found.loads.items():
+        assert 0.3 * load.calls < made[f"{role}.calls"] <= load.calls
+
+
+def test_preview_shows_conversations_with_loss_marked_and_writes_nothing(
+    server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(recipe(tmp_path, server.url)), "--out", str(tmp_path / "d"), "--preview", "3"])
+    shown = capsys.readouterr().out
+    assert shown.count("turns marked > carry loss") == 3
+    assert "> assistant |" in shown and "  user      |" in shown
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_wrong_section_answers_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problems(tmp_path / "problems.jsonl", 2)
+    made = recipe(tmp_path, "http://127.0.0.1:9/v1")
+    assert run_command(main, [str(made), "--dialogue.canditates", "2"]) == 2
+    assert "did you mean dialogue.candidates?" in capsys.readouterr().err
+    assert run_command(main, [str(made), "--conversations.hint", "0.0", "--conversations.complete", "0.58"]) == 2
+    assert "either this section or `dialogue`" in capsys.readouterr().err
+    assert run_command(main, [str(made), "--dialogue.assistant.server.concurrency", "0"]) == 2
+    assert "`concurrency` is 0" in capsys.readouterr().err
+
+
+def test_the_shipped_recipe_goes_through_its_dry_run_without_hub_and_server(
+    own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(ROOT / "recipes" / "math_dialogue.yaml"), "--dry-run"])
+    shown = capsys.readouterr().out
+    assert "500 conversations" in shown and "calls" in shown and "time" in shown
+
+
+# --- models in this process
+
+
+@pytest.mark.parametrize("simulated_by", ["engine", "server"])
+def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
+    simulated_by: str, tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16, where a text can hang on its batch. A tiny random model ends no turn by itself, so cuts are let pass."""
+    names = problems(tmp_path / "problems.jsonl", 6)
+    local = {"engine": "hf", "model": str(tiny_chatml), "max_tokens": 8, "dtype": "bfloat16", "batch_tokens": 800}
+
+    class Stopped(Exception):
+        pass
+
+    def uncut(text: str, prompt_tokens: int, tokens: int, cut: bool) -> Said:
+        return Said(text, prompt_tokens, tokens)
+
+    monkeypatch.setattr(engine_speaker, "Said", uncut)
+
+    def user(seen: Seen) -> dict[str, Any]:
+        return chat_reply("<message>" + "help me with the pens " * (1 + seen.body["seed"] % 4) + "</message>")
+
+    with Loopback({"/chat/completions": user}) as server:
+        made = recipe(tmp_path, server.url, assistant=local, judge=None, tries=4, max_turns=2)
+        data = yaml.safe_load(made.read_text())
+        if simulated_by == "engine":
+            data["dialogue"]["simulator"] = local
+        data["output"]["shard_size"] = 3
+        made.write_text(yaml.safe_dump(data))
+        whole = contents(built(made, tmp_path / "whole"))
+        work, left = EngineSpeaker.work, [5]
+
+        def stopping(speaker: EngineSpeaker) -> None:
+            work(speaker)
+            left[0] -= 1
+            if not left[0]:
+                raise Stopped
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+            patch.setattr(EngineSpeaker, "work", stopping)
+            built(made, tmp_path / "stopped")
+        assert list((tmp_path / "stopped" / "calls").rglob("generations.jsonl"))
+        assert contents(built(made, tmp_path / "stopped")) == whole
+    manifest = json.loads(whole["manifest.json"])
+    assert manifest["conversations"] == len(names) and manifest["calls"]["assistant.calls"] > 20
+    assert b'"score": 0.' in whole["candidates/part-00000.jsonl"], "candidates were looked ahead"
