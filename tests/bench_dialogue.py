@@ -2,12 +2,15 @@
 
     python -m tests.bench_dialogue [--problems N] [--concurrency C] [--peer/--no-peer] [--peer-workers 1 8]
 
-One server process plays assistant, user simulator and judge for both, and takes 300 ms for each reply. Both make the
-same conversations: as many assistant turns, candidates, exchanges looked ahead, samples and judgements; the calls are
-counted at the server. The peer is driven through its own functions (arXiv 2502.00640): one call of
-`generate_multiturn_dataset` for each problem, which makes its candidates one after the other. `--peer-workers` says
-how many problems it has under way in threads: the package has no loop over problems (1), the script in its repository
-takes 8. Its rate does not hang on the number of problems once its threads are full, so it gets a few for each.
+One server process plays assistant, user simulator and judge for both, and takes 300 ms for each reply; calls are
+counted there. Both get the same settings: assistant turns, candidates, exchanges looked ahead, samples, one judgement
+for each look-ahead. Ours looks no further ahead than its conversation can go, which the peer does, so it asks less for
+the same conversations; the replies are compared too, call for call.
+
+The peer is driven through its own functions (arXiv 2502.00640): `generate_multiturn_dataset` once for each problem.
+`--peer-workers` says how many problems it has under way in threads: the package has no loop over problems (1), the
+script in its repository takes 8. Its rate does not hang on how many problems there are once its threads are full, so
+it gets two for each, or `--peer-problems`.
 
 What is worth knowing of both: conversations a minute, and of ours the share of the bound, calls times latency over
 requests at once. Each side runs in turn, three times; shown are the median, the lowest and the highest. Loading either
@@ -260,7 +263,7 @@ def _peer_environment() -> Path:
     command = [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
     packages = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
     (packages / "borrowed.pth").write_text(f"{here}\n")
-    install = [python, "-m", "pip", "install", "-qq", "--no-warn-conflicts", "--disable-pip-version-check"]
+    install = [str(python), "-m", "pip", "install", "-qq", "--no-warn-conflicts", "--disable-pip-version-check"]
     for wanted in (["--no-deps", PEER], [LITELLM]):
         if subprocess.run([*install, *wanted]).returncode:
             raise SystemExit(f"{wanted[-1]} cannot be installed here (see above); --no-peer measures ours alone")

@@ -88,7 +88,7 @@ def problems(path: Path, n: int) -> dict[str, str]:
 
 def recipe(folder: Path, url: str, **dialogue: Any) -> Path:
     """A recipe with all three roles at `url`; `dialogue` goes over its section."""
-    server = {"urls": [url], "model": "tiny", "concurrency": 8, "attempts": 8, "timeout_s": 5}
+    server = {"urls": [url], "model": "tiny", "concurrency": 8, "attempts": 40, "timeout_s": 20}
     section = {
         "assistant": {"server": server, "max_tokens": 200},
         "simulator": {"server": server, "max_tokens": 80},

@@ -63,7 +63,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_under_every_kind_of_fault_each_request_gets_its_own_reply_once() -> None:
     shares = {"rate_limited": 0.1, "server_error": 0.1, "hang": 0.01, "disconnect": 0.05, "empty_body": 0.05}
     with Loopback({PATH: echo}, Faults(**shares, invalid_json=0.05, retry_after="0.1", seed=5)) as server:  # type: ignore[arg-type]
-        client = Client(section(server.url, attempts=8))
+        client = Client(section(server.url, attempts=40))
         replies = ask(client, 200)
     assert [text(reply) for reply in replies] == [f"reply to {n}" for n in range(200)]
     assert set(server.faults_sent) == {*shares, "invalid_json"}
