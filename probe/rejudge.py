@@ -15,7 +15,9 @@ from typing import Any
 
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
-from probe.judges.labels import GENUINE, Case, Judge, Verdict, names_answer
+from probe.judges.labels import Case, Judge
+from probe.measures.followup import labelled
+from probe.progress import collected
 from probe.rows import Row, figures
 from probe.store import ModelInfo, RunStore
 
@@ -64,13 +66,15 @@ def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, An
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
     store = RunStore(out or folder, model, {**before["settings"], "judge": judge.version})
     places = [place for place, row in enumerate(rows) if row["kind"] in JUDGED and not (same and row["label"])]
+    cases = [_case(rows[place]) for place in places]
     stored = StoredJudge(judge, store.folder / "verdicts.jsonl", again=same)
     try:
-        verdicts = _judged(stored, [_case(rows[place]) for place in places], model.label)
+        what = f"probe {model.label}: judged by {judge.name}"
+        verdicts = collected(stored.stream(cases), len(cases), what)
     finally:
         stored.close()
-    for place, verdict in zip(places, verdicts, strict=True):
-        rows[place] = _relabelled(rows[place], verdict)
+    for place, case, verdict in zip(places, cases, verdicts, strict=True):
+        rows[place] = {**rows[place], **labelled(case, verdict)}
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": stored.calls}
     return store.finish({**figures(rows), "timing": timing})
@@ -85,22 +89,5 @@ def _finished(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     return read_json(folder / "results.json"), rows
 
 
-def _judged(judge: Judge, cases: Sequence[Case], label: str) -> list[Verdict]:
-    from tqdm import tqdm
-
-    done: dict[int, Verdict] = {}
-    with tqdm(total=len(cases), desc=f"probe {label}: judged by {judge.name}", delay=1) as bar:
-        for index, verdict in judge.stream(cases):
-            done[index] = verdict
-            bar.update()
-    return [done[index] for index in range(len(cases))]
-
-
 def _case(row: Row) -> Case:
     return Case(tuple(row["messages"]), row["user_turn"], bool(row["user_cut"]))
-
-
-def _relabelled(row: Row, verdict: Verdict) -> Row:
-    specific = names_answer(_case(row)) if verdict.label == GENUINE else None
-    judged = {"label": verdict.label, "unscored": verdict.unscored, "judge_raw": verdict.raw, "specific": specific}
-    return {**row, **judged}

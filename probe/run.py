@@ -23,6 +23,7 @@ from probe.measures.followup import Said
 from probe.measures.grounding import UNMEASURED, Grounding, groundings, score_requests
 from probe.perturb import NONE
 from probe.processes import say
+from probe.progress import collected
 from probe.questions import LoadedSet, contexts, load_sets, settings_of
 from probe.rows import Row, figures, make_row
 from probe.settings import ProbeSection
@@ -144,15 +145,7 @@ class _Run:
         return completions
 
     def _collect(self, stream: Iterator[tuple[int, T]], total: int, what: str) -> list[T]:
-        """The stream's results in order, with a progress bar where it takes longer than a moment."""
-        from tqdm import tqdm
-
-        done: dict[int, T] = {}
-        with tqdm(total=total, desc=f"probe {self.store.model.label}: {what}", delay=1) as bar:
-            for index, result in stream:
-                done[index] = result
-                bar.update()
-        return [done[index] for index in range(total)]
+        return collected(stream, total, f"probe {self.store.model.label}: {what}")
 
     def _accuracy(self, loaded: LoadedSet, replies: Sequence[Completion]) -> Iterable[Row]:
         for item, reply in zip(loaded.items, replies, strict=True):

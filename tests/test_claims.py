@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,16 +20,6 @@ from probe.watching import claims
 from probe.watching.claims import Claim, ClaimLost, Claims
 
 NAMES = [f"step-{n}" for n in range(40)]
-
-
-class Clock:
-    """A clock that the test sets, in place of time.monotonic."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -6,18 +6,11 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
+from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.servers.pacing import Latencies, Server, backoff_s, choose, limit_wait_s, retry_after_s
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

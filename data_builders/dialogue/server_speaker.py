@@ -12,15 +12,12 @@ from data_builders.dialogue.settings import Role, RoleSection
 from data_builders.dialogue.speaker import Ask, Results, Said, Ticket
 from data_builders.dialogue.stored import StoredReplies
 from data_builders.tokens import estimated_tokens
-from probe.engines.failures import Failures
+from probe.engines.failures import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError
 from probe.judges.prompt import storable
 from probe.servers.replies import Reply
 from probe.sets import Message
 
-# What a server's own defaults would shape is said in every request, as the probe's engine does.
-_PLAIN = {"top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
-_EXTRAS = {"top_k": -1, "min_p": 0, "repetition_penalty": 1}
 # OpenAI's reasoning models refuse the usual names; they count thinking and reply under one other name.
 _UNSUPPORTED = re.compile(
     r"^(?=.*(?:max_tokens|temperature|top_p|penalty)).*(?:unsupported|not support)", re.IGNORECASE | re.DOTALL
@@ -91,8 +88,8 @@ class ServerSpeaker:
     def _body(self, ask: Ask, as_reasoner: bool) -> dict[str, Any]:
         limits: dict[str, Any] = {"max_completion_tokens": ask.max_tokens}
         if not as_reasoner:
-            limits = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, **_PLAIN}
-            limits |= _EXTRAS if self.server.extras else {}
+            limits = {"max_tokens": ask.max_tokens, "temperature": ask.temperature, **PLAIN_SAMPLING}
+            limits |= PLAIN_EXTRAS if self.server.extras else {}
         thinking = self.section.enable_thinking
         template = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
         seed = ask.seed & 0x7FFFFFFF

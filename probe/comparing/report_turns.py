@@ -13,7 +13,7 @@ from probe.comparing.cells import md, number, share, table, tested
 from probe.comparing.results import Followup, Metric, estimate_of, rate_of, temperature
 from probe.comparing.tables import percent
 from probe.comparing.tradeoff import ends
-from probe.judges.labels import LABELS
+from probe.judges.labels import in_order
 
 if TYPE_CHECKING:
     from probe.compare import Comparison
@@ -79,7 +79,7 @@ def groundings(comparison: Comparison) -> str:
     shown = {comparison.names[index] for index in ends(comparison)}
     found = [one for one in comparison.grounding if one.run in shown]
     given = {label for one in found for label in one.labels}
-    labels = [label for label in LABELS if label in given] + sorted(given - set(LABELS))
+    labels = in_order(given)
     rows = []
     for name in dict.fromkeys(one.set for one in found):
         for one in (one for one in found if one.set == name):
@@ -136,7 +136,7 @@ def _fingerprint(part: Followup, labels: Sequence[str]) -> list[str]:
 
 def _given(parts: Sequence[Followup]) -> list[str]:
     given = {label for part in parts for label, count in part.labels.items() if count}
-    return [label for label in LABELS if label in given] + sorted(given - set(LABELS))
+    return in_order(given)
 
 
 def _rate(comparison: Comparison, name: str, perturbation: str, decoding: str, index: int) -> str:

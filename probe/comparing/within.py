@@ -13,7 +13,7 @@ from typing import Any
 
 from probe.comparing.results import Metric, Run, estimate_of
 from probe.comparing.samples import Grounded, actual
-from probe.judges.labels import GENUINE, LABELS
+from probe.judges.labels import GENUINE, in_order
 from probe.stats import Estimate, PairedDifference, auc, mean_ci, paired_difference
 
 
@@ -94,7 +94,7 @@ def grounding(run: Run) -> Iterator[Grounding]:
     """Every set in which labelled user turns have a grounding."""
     for name, turns in (run.samples.grounded if run.samples else {}).items():
         given = {turn.label for turn in turns}
-        labels = [label for label in LABELS if label in given] + sorted(given - set(LABELS))
+        labels = in_order(given)
         separation = auc(
             [turn.grounding for turn in turns],
             [turn.label == GENUINE for turn in turns],

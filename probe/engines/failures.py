@@ -8,7 +8,9 @@ from probe.errors import EngineError
 from probe.servers.replies import Reply
 from probe.settings import ServerSection
 
-EXTRAS = {"skip_special_tokens": False, "add_special_tokens": False, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
+PLAIN_SAMPLING = {"top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
+PLAIN_EXTRAS = {"top_k": -1, "min_p": 0, "repetition_penalty": 1}
+EXTRAS = {"skip_special_tokens": False, "add_special_tokens": False, **PLAIN_EXTRAS}
 """What vLLM and SGLang know beside `stop_token_ids`: special tokens stay as they are, and nothing shapes the
 distribution but the temperature."""
 

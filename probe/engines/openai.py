@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
-from probe.engines.failures import EXTRAS, Failures
+from probe.engines.failures import EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import CannotScore
 from probe.servers import Client, Reply
 from probe.settings import ServerSection
 
 # OpenAI takes four at most, and the others take as many.
 _MOST_STOPS = 4
-_PLAIN_SAMPLING = {"top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
 
 
 class OpenAIEngine:
@@ -95,7 +94,7 @@ class OpenAIEngine:
 
     def _prompt(self, model: str, ids: tuple[int, ...]) -> dict[str, Any]:
         prompt = list(ids) if self.section.prompt_as == "ids" else self._text(ids)
-        return {"model": model, "prompt": prompt, **_PLAIN_SAMPLING, **(EXTRAS if self.section.extras else {})}
+        return {"model": model, "prompt": prompt, **PLAIN_SAMPLING, **(EXTRAS if self.section.extras else {})}
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))

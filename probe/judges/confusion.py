@@ -14,6 +14,7 @@ from typing import Any
 from probe import stats
 from probe.judges.labelled import LabelledTurn
 from probe.judges.labels import GENUINE, LABELS, Judge, Verdict
+from probe.progress import collected
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,8 @@ def agreement(rows: Sequence[LabelledTurn], judge: Judge, progress: bool = False
 
 
 def _judged(rows: Sequence[LabelledTurn], judge: Judge, progress: bool) -> list[Verdict]:
-    from tqdm import tqdm
-
-    done: dict[int, Verdict] = {}
-    with tqdm(total=len(rows), desc=f"judge {judge.name}", unit="turn", disable=not progress) as bar:
-        for index, verdict in judge.stream([row.case for row in rows]):
-            done[index] = verdict
-            bar.update()
-    return [done[index] for index in range(len(rows))]
+    stream = judge.stream([row.case for row in rows])
+    return collected(stream, len(rows), f"judge {judge.name}", delay=0, unit="turn", disable=not progress)
 
 
 def _genuine(label: str) -> str:

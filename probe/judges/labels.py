@@ -6,7 +6,7 @@ reason: an unscored turn is left out of every rate and never counts as "not genu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,12 @@ LABELS: tuple[str, ...] = (
     "degenerate",
 )
 GENUINE = "genuine_followup"
+
+
+def in_order(given: Collection[str]) -> list[str]:
+    """Labels in the order of LABELS; those of another version, if any, after them."""
+    return [label for label in LABELS if label in given] + sorted(set(given) - set(LABELS))
+
 
 # Who speaks, not how well: a person can repeat a question, change the subject or merely say thanks. A turn that
 # solves or explains, says the answer over again, or is no language at all was not written from the user's side.

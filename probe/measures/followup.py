@@ -91,19 +91,25 @@ def row(turn: Said, verdict: Verdict, grounding: Grounding, unperturbed: str | N
 
     `unperturbed` is the text at the same place of the plain run; None where there is none to compare with.
     """
-    genuine = verdict.label == GENUINE
     return {
         "perturbation": turn.place.perturbation,
         "temperature": turn.place.temperature,
         "sample": turn.place.sample,
         "user_turn": turn.text,
         "user_cut": turn.cut,
+        **labelled(turn.case(), verdict),
+        **grounding.as_row(),
+        "changed": None if unperturbed is None else turn.text != unperturbed,
+    }
+
+
+def labelled(case: Case, verdict: Verdict) -> dict[str, Any]:
+    """What a judge said of a case, as it stands in samples.jsonl."""
+    return {
         "label": verdict.label,
         "unscored": verdict.unscored,
         "judge_raw": verdict.raw,
-        "specific": names_answer(turn.case()) if genuine else None,
-        **grounding.as_row(),
-        "changed": None if unperturbed is None else turn.text != unperturbed,
+        "specific": names_answer(case) if verdict.label == GENUINE else None,
     }
 
 

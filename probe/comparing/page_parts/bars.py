@@ -13,7 +13,7 @@ from probe.comparing.page_parts.markup import Child, Html, beside, join, label_c
 from probe.comparing.page_parts.numbers import decoding, mean, percent, rate
 from probe.comparing.results import Followup, Metric, estimate_of, rate_of
 from probe.comparing.tables import followups
-from probe.judges.labels import LABELS
+from probe.judges.labels import LABELS, in_order
 
 if TYPE_CHECKING:
     from probe.compare import Comparison
@@ -84,8 +84,7 @@ def _drawn(bar: Bar) -> Html:
 
 
 def _counts(metric: Metric, found: Sequence[Bar]) -> Html:
-    given = [label for label in LABELS if any(part.labels.get(label) for _, part, _ in found)]
-    given += sorted({label for _, part, _ in found for label, count in part.labels.items() if count} - set(LABELS))
+    given = in_order({label for _, part, _ in found for label, count in part.labels.items() if count})
     parts = [part for _, part, _ in found]
     columns: dict[str, list[Child]] = {
         label.replace("_", " "): [str(part.labels.get(label, 0)) for part in parts] for label in given

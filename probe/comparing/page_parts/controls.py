@@ -19,7 +19,7 @@ from probe.comparing.page_parts.markup import (
 )
 from probe.comparing.page_parts.numbers import decoding, difference, mean, percent, rate, setting, short_hash
 from probe.comparing.results import Metric, rate_of
-from probe.judges.labels import LABELS
+from probe.judges.labels import in_order
 from probe.stats import NOTHING, Estimate
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def perturbations(comparison: Comparison) -> Html | None:
 
 def grounding(comparison: Comparison) -> Html | None:
     given = {label for one in comparison.grounding for label in one.labels}
-    labels = [label for label in LABELS if label in given] + sorted(given - set(LABELS))
+    labels = in_order(given)
     groups: Groups = {}
     for one in comparison.grounding:
         means = [_counted(one.labels.get(label, NOTHING)) for label in labels]
