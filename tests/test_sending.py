@@ -88,9 +88,9 @@ def simulate(
     section = ServerSection(urls=("http://127.0.0.1:1/v1",), **options)
     replies: dict[int, Reply] = {}
 
-    def put(result: tuple[int, Reply]) -> None:
-        assert result[0] not in replies, "each request once"
-        replies[result[0]] = result[1]
+    def received(index: int, reply: Reply) -> None:
+        assert index not in replies, "each request once"
+        replies[index] = reply
 
     with monkeypatch.context() as patch:
         patch.setattr("probe.servers.sending._send", server.send)
@@ -98,9 +98,18 @@ def simulate(
         patch.setattr("probe.servers.pacing.time", loop)
         patch.setattr("probe.servers.pacing.random", random.Random(0))
         bodies: list[dict[str, Any]] = [{"n": n} for n in range(count)]
-        sending = Sending(section, [Server(section.urls[0])], "/x", bodies, lambda body: None, put, lambda sent: None)
+        sending = Sending(
+            section,
+            [Server(section.urls[0])],
+            "/x",
+            usable=lambda body: None,
+            received=received,
+            count=lambda sent: None,
+            workers=min(section.concurrency, count),
+            expected=count,
+        )
         with contextlib.closing(loop):
-            loop.run_until_complete(sending.run())
+            loop.run_until_complete(sending.send_all(bodies))
     return loop.time(), [replies[index] for index in range(count)]
 
 

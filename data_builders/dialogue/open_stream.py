@@ -11,24 +11,18 @@ them. What a reply takes is learned for each role by itself, since a verdict is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import threading
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from probe.servers.pacing import Latencies, Server
-from probe.servers.replies import Outcome, Reply
-from probe.servers.sending import Sending, Usable, _Job
+from probe.servers.pacing import Server
+from probe.servers.replies import Reply
+from probe.servers.sending import Sending, Usable
 from probe.settings import ServerSection
-
-if TYPE_CHECKING:
-    import httpx
 
 # As long a list as there may be: attempts get a time limit once a whole round of replies is known.
 _MANY = 10**6
-# With hundreds of requests under way, moving all their time limits at each reply takes longer than the reply does.
-_LEARN_EVERY = 16
 
 
 class Line:
@@ -49,7 +43,7 @@ class Line:
         self.loop.close()
 
 
-class OpenStream(Sending):
+class OpenStream:
     """The requests of one role, until it is closed.
 
     Args:
@@ -59,70 +53,42 @@ class OpenStream(Sending):
     def __init__(
         self, line: Line, section: ServerSection, path: str, usable: Usable, failed: Callable[[BaseException], None]
     ) -> None:
-        self._asked: list[dict[str, Any] | None] = []
-        self._received: list[Callable[[Reply], None] | None] = []
-        self._lock = threading.Lock()
         self._line = line
         self._failed = failed
-        servers = [Server(url.rstrip("/")) for url in section.urls]
-        super().__init__(section, servers, path, self._asked, usable, self._hand_out, lambda sent: None)
-        self._workers = line.total
-        self._learned = 0
-        self._latencies = Latencies(section.timeout_s, _MANY, section.concurrency)
-        # What is handed in before the run has begun would be taken for a part of a list known from the start.
-        begun = threading.Event()
-        self._task = asyncio.run_coroutine_threadsafe(self._begin(begun), line.loop).result()
-        begun.wait()
+        self._waiting: dict[int, Callable[[Reply], None]] = {}
+        self._numbers = itertools.count()
+        self._sending = Sending(
+            section,
+            [Server(url.rstrip("/")) for url in section.urls],
+            path,
+            usable,
+            received=lambda number, reply: self._waiting.pop(number)(reply),
+            count=lambda sent: None,
+            workers=line.total,
+            expected=_MANY,
+            slots=line.slots,
+        )
+        self._task: asyncio.Task[Any] | None = None
+        asyncio.run_coroutine_threadsafe(self._serve(), line.loop)
 
     def send(self, body: dict[str, Any], received: Callable[[Reply], None]) -> None:
         """Hands in one request; `received` is called with its reply, in the line's thread."""
-        with self._lock:
-            number = len(self._asked)
-            self._received.append(received)
-            self._asked.append(body)
-        self._line.loop.call_soon_threadsafe(self._take_in, number)
+        number = next(self._numbers)
+        self._waiting[number] = received
+        self._line.loop.call_soon_threadsafe(self._sending.add, number, body)
 
     def close(self) -> None:
-        """Breaks off what is under way."""
+        """Breaks off what is under way, and waits until it is."""
         asyncio.run_coroutine_threadsafe(self._stop(), self._line.loop).result()
 
-    async def _begin(self, begun: threading.Event) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._serve())
-        asyncio.get_running_loop().call_soon(begun.set)  # after the task's first step
-        return task
-
     async def _serve(self) -> None:
+        self._task = asyncio.current_task()
         try:
-            await self.run()
+            await self._sending.serve()
         except Exception as error:  # noqa: BLE001 - raised again in the thread that reads
             self._failed(error)
 
     async def _stop(self) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-
-    def _take_in(self, number: int) -> None:
-        self._jobs.put_nowait(_Job(number))
-
-    async def _attempt(self, job: _Job, server: Server, connection: httpx.AsyncClient, started: float) -> Outcome:
-        async with self._line.slots:
-            return await super()._attempt(job, server, connection, time.monotonic())
-
-    def _learn(self, took_s: float) -> None:
-        self._learned += 1
-        if self._learned % _LEARN_EVERY:
-            self._latencies.add(took_s)
-        else:
-            super()._learn(took_s)
-
-    def _finish(self, job: _Job, reply: Reply) -> None:
-        self._put((job.index, reply))
-
-    def _hand_out(self, numbered: tuple[int, Reply]) -> None:
-        number, reply = numbered
-        received = self._received[number]
-        # A long build would otherwise hold all that it ever asked.
-        self._asked[number] = self._received[number] = None
-        if received is not None:
-            received(reply)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,10 @@ from data_builders.tokens import estimated_tokens
 from probe.engines.failures import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError
 from probe.judges.prompt import storable
+from probe.servers.chat_replies import BAD_REPLY, content, cut_off, unusable, wants_other_names
 from probe.servers.replies import Reply
 from probe.sets import Message
 
-# OpenAI's reasoning models refuse the usual names; they count thinking and reply under one other name.
-_UNSUPPORTED = re.compile(
-    r"^(?=.*(?:max_tokens|temperature|top_p|penalty)).*(?:unsupported|not support)", re.IGNORECASE | re.DOTALL
-)
-_BAD_REPLY = "bad_reply"
 # So many failures with no reply between them: what is wrong is wrong for every request.
 _FAILURES_IN_A_ROW = 32
 
@@ -54,7 +49,7 @@ class ServerSpeaker:
             self._results.put((ticket, said))
             return
         if self._stream is None:  # not before something has to be asked
-            self._stream = OpenStream(self.line, self.server, "/chat/completions", _unusable, self._results.put)
+            self._stream = OpenStream(self.line, self.server, "/chat/completions", unusable, self._results.put)
         self._send(self._stream, ticket, ask)
 
     def work(self) -> None:
@@ -73,7 +68,7 @@ class ServerSpeaker:
 
         def received(reply: Reply) -> None:
             """In the stream's thread."""
-            if reply.failure == "refused" and not as_reasoner and _UNSUPPORTED.search(reply.detail):
+            if not as_reasoner and wants_other_names(reply):
                 self._reasoner = True
                 self._send(stream, ticket, ask)
                 return
@@ -97,15 +92,15 @@ class ServerSpeaker:
 
     def _said(self, ask: Ask, reply: Reply) -> Said:
         if reply.failure is not None or reply.body is None:
-            return Said("", failure=reply.failure or _BAD_REPLY, detail=storable(reply.detail))
-        choice, usage = reply.body["choices"][0], reply.body.get("usage")
+            return Said("", failure=reply.failure or BAD_REPLY, detail=storable(reply.detail))
+        usage = reply.body.get("usage")
         counts = usage if isinstance(usage, dict) else {}
-        text = storable(choice["message"].get("content") or "")
+        text = storable(content(reply.body) or "")
         return Said(
             text=text,
             prompt_tokens=_counted(counts.get("prompt_tokens"), ask.messages),
             tokens=_counted(counts.get("completion_tokens"), [{"content": text}]),
-            cut=choice.get("finish_reason") == "length",
+            cut=cut_off(reply.body),
         )
 
     def _count_failures(self, said: Said, reply: Reply) -> None:
@@ -117,18 +112,6 @@ class ServerSpeaker:
                 f"{self.role}: the last {self._failures} requests to {', '.join(self.server.urls)} all failed (last: "
                 f"{said.failure}, {said.detail}{hint}); what came is stored, and the same command goes on from there"
             )
-
-
-def _unusable(body: dict[str, Any]) -> str | None:
-    """Why a reply with status 200 is to be asked for again, or None. One that was cut at its limit is no such reply."""
-    try:
-        choice = body["choices"][0]
-        content = choice["message"].get("content")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return _BAD_REPLY
-    if content is not None and not isinstance(content, str):
-        return _BAD_REPLY
-    return None if (content or "").strip() or choice.get("finish_reason") == "length" else "empty_reply"
 
 
 def _counted(given: Any, messages: Sequence[Message]) -> int:

@@ -6,7 +6,6 @@ server's reason, and too many of them end the run instead of shrinking what the 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -17,6 +16,7 @@ from probe.errors import JudgeError
 from probe.judges.labels import Case, Verdict
 from probe.judges.prompt import NO_VERDICT, PROMPT_VERSION, prompt, read_verdict, storable
 from probe.servers import Client, Reply
+from probe.servers.chat_replies import BAD_REPLY, content, cut_off, unusable, wants_other_names
 from probe.settings import ServerSection
 
 FAILED_AT_MOST = 0.2
@@ -24,11 +24,7 @@ FAILED_AT_MOST = 0.2
 could turn most findings around, and the cause is one to mend."""
 FEWEST_FOR_A_SHARE = 20
 """Below this many verdicts a share says nothing, and all are kept as they are."""
-# Not merely a limit that is too large for the model, which names the same parameters.
-_UNSUPPORTED = re.compile(r"^(?=.*(?:max_tokens|temperature)).*(?:unsupported|not support)", re.IGNORECASE | re.DOTALL)
 
-BAD_REPLY = "bad_reply"
-EMPTY_REPLY = "empty_reply"
 CUT_OFF = "cut_off"
 """The reply reached max_tokens before its verdict, as those of models that think at length do."""
 
@@ -47,7 +43,6 @@ class LlmJudge:
         self._client = Client(server)
         self._urls = ", ".join(server.urls)
         self._limits: dict[str, Any] = {"temperature": 0, "max_tokens": server.max_tokens}
-        # OpenAI's reasoning models refuse both of these; they count thinking and reply under one other name.
         self._limits_of_reasoners: dict[str, Any] = {"max_completion_tokens": server.max_tokens}
         self.version = f"llm/{PROMPT_VERSION} {self._client.model}"
         self.calls = 0
@@ -78,8 +73,8 @@ class LlmJudge:
     def _verdict(self, reply: Reply) -> Verdict:
         if reply.failure is not None or reply.body is None:
             return Verdict(None, reply.failure or BAD_REPLY, storable(reply.detail))
-        verdict = read_verdict(_content(reply.body) or "")
-        return replace(verdict, unscored=CUT_OFF) if verdict.label is None and _cut_off(reply.body) else verdict
+        verdict = read_verdict(content(reply.body) or "")
+        return replace(verdict, unscored=CUT_OFF) if verdict.label is None and cut_off(reply.body) else verdict
 
     def _replies(self, cases: Sequence[Case]) -> Iterator[tuple[int, Reply]]:
         """Every case's reply once; starts over with what is missing if the server wants other names for its limits."""
@@ -87,10 +82,10 @@ class LlmJudge:
         while missing:
             asked = sorted(missing)
             bodies = [self._body(cases[index]) for index in asked]
-            with closing(self._client.stream("/chat/completions", bodies, usable=_unusable)) as replies:
+            with closing(self._client.stream("/chat/completions", bodies, usable=unusable)) as replies:
                 for position, reply in replies:
                     self.calls = self._client.calls
-                    if self._other_names_wanted(reply):
+                    if self._limits is not self._limits_of_reasoners and wants_other_names(reply):
                         self._limits = self._limits_of_reasoners
                         break
                     missing.remove(asked[position])
@@ -99,28 +94,3 @@ class LlmJudge:
     def _body(self, case: Case) -> dict[str, Any]:
         message = {"role": "user", "content": prompt(case)}
         return {"model": self._client.model, "messages": [message], **self._limits}
-
-    def _other_names_wanted(self, reply: Reply) -> bool:
-        refused = reply.failure == "refused" and self._limits is not self._limits_of_reasoners
-        return refused and _UNSUPPORTED.search(reply.detail) is not None
-
-
-def _unusable(body: dict[str, Any]) -> str | None:
-    """Why a reply with status 200 holds nothing to read; None also where asking again would end the same way."""
-    content = _content(body)
-    if content is None:
-        return BAD_REPLY
-    return None if content.strip() or _cut_off(body) else EMPTY_REPLY
-
-
-def _content(body: dict[str, Any]) -> str | None:
-    """The text of the first choice, "" where a model only thought; None where there is no message."""
-    try:
-        content = body["choices"][0]["message"]["content"]
-    except (KeyError, IndexError, TypeError):
-        return None
-    return content if isinstance(content, str) else "" if content is None else None
-
-
-def _cut_off(body: dict[str, Any]) -> bool:
-    return bool(body["choices"][0].get("finish_reason") == "length")

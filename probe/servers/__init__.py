@@ -72,9 +72,18 @@ class Client:
         if not bodies:
             return
         results: queue.SimpleQueue[tuple[int, Reply] | BaseException | None] = queue.SimpleQueue()
-        sending = Sending(self.section, self._servers, path, bodies, usable, results.put, self._count)
+        sending = Sending(
+            self.section,
+            self._servers,
+            path,
+            usable,
+            received=lambda index, reply: results.put((index, reply)),
+            count=self._count,
+            workers=min(self.section.concurrency, len(bodies)),
+            expected=len(bodies),
+        )
         loop = asyncio.new_event_loop()
-        task = loop.create_task(sending.run())
+        task = loop.create_task(sending.send_all(bodies))
         thread = threading.Thread(target=_run, args=(loop, task, results.put), name="servers", daemon=True)
         thread.start()
         try:

@@ -1,5 +1,7 @@
 """The requests of one stream on their way: a fixed number of workers, a queue, and a wait for what failed.
 
+A stream may be a list that is known from the start, or be added to for as long as it is served.
+
 Each worker has a connection of its own: one shared pool looks through all its connections for every request, which
 costs more than the request.
 """
@@ -11,6 +13,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     import httpx
 
 _LOOK_AGAIN_S = 0.1
+# With hundreds of requests under way, moving all their time limits at each reply takes longer than the reply does.
+_MOVES_ALL, _MOVES_EVERY = 64, 16
 
 Usable = Callable[[dict[str, Any]], str | None]
 
@@ -32,6 +37,7 @@ class _Job:
     """One request on its way. Earlier ones go first, so that one that failed is not left for the end."""
 
     index: int
+    body: dict[str, Any] | None = field(compare=False)
     tries: int = field(default=0, compare=False)
     timeouts: int = field(default=0, compare=False)
     limits: int = field(default=0, compare=False)
@@ -40,11 +46,15 @@ class _Job:
 
 
 class Sending:
-    """Sends `bodies` (None for a GET), puts (index, reply) for each once; all of it in the thread of its loop.
+    """Sends each body that is added (None for a GET) and hands out its reply once; all of it in the thread of its loop.
 
     Args:
-        put: takes the replies, as they come.
+        usable: why a reply with status 200 cannot be used, or None.
+        received: takes (index, reply) of each, as they come.
         count: called with 1 for each request that is sent, with -1 for one that turns out not to have been.
+        workers: the most requests under way at once.
+        expected: about how many there will be.
+        slots: held while a request is under way, for a bound that several streams share.
     """
 
     def __init__(
@@ -52,32 +62,63 @@ class Sending:
         section: ServerSection,
         servers: Sequence[Server],
         path: str,
-        bodies: Sequence[dict[str, Any] | None],
         usable: Usable,
-        put: Callable[[tuple[int, Reply]], None],
+        received: Callable[[int, Reply], None],
         count: Callable[[int], None],
+        workers: int,
+        expected: int,
+        slots: AbstractAsyncContextManager[Any] | None = None,
     ) -> None:
         self._section = section
         self._servers = servers
         self._path = path
-        self._bodies = bodies
         self._usable = usable
-        self._put = put
+        self._received = received
         self._count = count
-        self._left = len(bodies)
-        self._workers = min(section.concurrency, len(bodies))
+        self._workers = workers
+        self._slots = slots or contextlib.nullcontext()
         self._access = Access.from_environment(section.api_key_env)
-        self._latencies = Latencies(section.timeout_s, len(bodies), self._workers)
+        self._latencies = Latencies(section.timeout_s, expected, workers)
         self._running: dict[asyncio.Timeout, tuple[float, _Job]] = {}
+        self._learned = 0
+        self._jobs: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
 
-    async def run(self) -> None:
+    def add(self, index: int, body: dict[str, Any] | None) -> None:
+        """Queues one request; those with a smaller index go first."""
+        self._jobs.put_nowait(_Job(index, body))
+
+    async def send_all(self, bodies: Sequence[dict[str, Any] | None]) -> None:
         """Ends when every body has its reply. Raises EngineError when no server can be reached."""
+        left = len(bodies)
+        whole = asyncio.Event()
+        receive = self._received
+
+        def received(index: int, reply: Reply) -> None:
+            nonlocal left
+            receive(index, reply)
+            left -= 1
+            if not left:
+                whole.set()
+
+        self._received = received
+        for index, body in enumerate(bodies):
+            self.add(index, body)
+        serving = asyncio.create_task(self.serve())
+        done = asyncio.create_task(whole.wait())
+        try:
+            await asyncio.wait((serving, done), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+        finally:
+            for task in (serving, done):
+                task.cancel()
+            await asyncio.gather(serving, done, return_exceptions=True)
+
+    async def serve(self) -> None:
+        """Sends what is added until it is cancelled. Raises EngineError when no server can be reached."""
         import httpx
 
-        self._jobs: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
         self._context = httpx.create_ssl_context()
-        for index in range(len(self._bodies)):
-            self._jobs.put_nowait(_Job(index))
         workers = [asyncio.create_task(self._work()) for _ in range(self._workers)]
         try:
             await asyncio.gather(*workers)
@@ -89,15 +130,17 @@ class Sending:
     async def _work(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
             connections: dict[Server, httpx.AsyncClient] = {}
-            while (job := await self._jobs.get()).index < len(self._bodies):
+            while True:
+                job = await self._jobs.get()
                 server = await self._free_server(job)
                 if server not in connections:
                     connection = self._access.connection(server.url, self._context, self._section.timeout_s)
                     connections[server] = await stack.enter_async_context(connection)
-                started = time.monotonic()
                 server.under_way += 1
                 try:
-                    outcome = await self._attempt(job, server, connections[server], started)
+                    async with self._slots:
+                        started = time.monotonic()
+                        outcome = await self._attempt(job, server, connections[server], started)
                 finally:
                     server.under_way -= 1
                 self._settle(job, server, started, outcome)
@@ -111,14 +154,13 @@ class Sending:
     async def _attempt(self, job: _Job, server: Server, connection: httpx.AsyncClient, started: float) -> Outcome:
         import httpx
 
-        body = self._bodies[job.index]
-        sent = int(body is not None)
+        sent = int(job.body is not None)
         self._count(sent)
         try:
             async with asyncio.timeout(self._limit_s(job)) as scope:
                 self._running[scope] = (started, job)
                 try:
-                    response, content = await _send(connection, server.url + self._path, body)
+                    response, content = await _send(connection, server.url + self._path, job.body)
                 finally:
                     del self._running[scope]
         except TimeoutError:
@@ -144,7 +186,9 @@ class Sending:
             server.limited(started, outcome.wait_s, section.max_wait_s)
             job.limits += 1
             job.waited_s += outcome.wait_s
-            return self._finish(job, reply) if job.waited_s > section.max_wait_s else self._again(job, outcome.wait_s)
+            if job.waited_s > section.max_wait_s:
+                return self._received(job.index, reply)
+            return self._again(job, outcome.wait_s)
         if reply.failure == "server_error" or outcome.silent:
             server.failed(started, outcome.silent, unreachable=not outcome.reached)
         else:
@@ -157,7 +201,7 @@ class Sending:
         job.timeouts += reply.failure == "timeout"
         final = reply.failure is None or reply.failure == "refused" or job.tries >= section.attempts
         if final:
-            return self._finish(job, reply)
+            return self._received(job.index, reply)
         # Only a server in trouble gains from a pause: a time limit was one, and a reply of no use is still a reply.
         pause = reply.failure in ("server_error", "connection", "bad_reply")
         return self._again(job, backoff_s(min(job.tries, max(1, server.failures))) if pause else 0.0)
@@ -168,19 +212,15 @@ class Sending:
     def _learn(self, took_s: float) -> None:
         """Takes in what a reply took, and gives those under way the time limit that follows from it."""
         self._latencies.add(took_s)
+        self._learned += 1
+        if len(self._running) > _MOVES_ALL and self._learned % _MOVES_EVERY:
+            return
         for scope, (started, job) in self._running.items():
             if not scope.expired():
                 scope.reschedule(started + self._limit_s(job))
 
     def _again(self, job: _Job, wait_s: float) -> None:
         asyncio.get_running_loop().call_later(wait_s, self._jobs.put_nowait, job)
-
-    def _finish(self, job: _Job, reply: Reply) -> None:
-        self._put((job.index, reply))
-        self._left -= 1
-        if not self._left:
-            for _ in range(self._workers):
-                self._jobs.put_nowait(_Job(len(self._bodies)))
 
     def _nobody(self, reply: Reply) -> str:
         urls = ", ".join(server.url for server in self._servers)
