@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,6 @@ from probe.errors import run_command
 
 if TYPE_CHECKING:
     from data_builders.build import Build
-    from probe.sets import Message
 
 _USAGE = """Examples:
   python -m data_builders recipes/demo_data.yaml
@@ -59,12 +56,8 @@ def main(argv: Sequence[str]) -> None:
             return
     build = open_build(recipe)
     out = options.out or Path(recipe.output.path)
-    if recipe.dialogue is not None and (options.dry_run or options.preview is not None):
-        _show_dialogue(build, out, None if options.dry_run else options.preview)
-    elif options.dry_run:
-        _dry_run(build, out)
-    elif options.preview is not None:
-        _preview(build, options.preview)
+    if options.dry_run or options.preview is not None:
+        _show(build, out, None if options.dry_run else options.preview)
     elif finished(out, build.settings):
         print(f"{out}: already built with these settings, nothing to do")
     else:
@@ -73,56 +66,19 @@ def main(argv: Sequence[str]) -> None:
         print(f"{out}: {manifest['kept']} of {manifest['asked']} conversations kept{rejected}; see {out / 'card.md'}")
 
 
-def _dry_run(build: Build, out: Path) -> None:
-    from data_builders.tokens import estimated_tokens
-
-    sampled = range(0, len(build.problems), max(1, len(build.problems) // 500))
-    conversations = [conversation for index in sampled for conversation in build.conversations(index)]
-    mean = sum(estimated_tokens(conversation.messages) for conversation in conversations) / len(conversations)
-    rows = round(len(conversations) / len(sampled) * len(build.problems))
-    print(
-        f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, about {rows} conversations"
-    )
-    print(f"about {mean:.0f} tokens each, {rows * mean:,.0f} in all (an estimate; no tokenizer was loaded)")
-    for name, eval_rows in build.eval_rows.items():
-        print(f"{name}: {len(eval_rows)} held-out rows")
-    _preview(build, 1)
-    print("dry run: nothing was written")
-
-
-def _preview(build: Build, n: int) -> None:
-    every = (c for index in range(len(build.problems)) for c in build.conversations(index))
-    for conversation in itertools.islice(every, n):
-        _show(f"{conversation.id} ({conversation.kind})", conversation.messages)
-
-
-def _show_dialogue(build: Build, out: Path, n: int | None) -> None:
-    """The plan of a build between two models, or `n` of its conversations, which asks those models."""
+def _show(build: Build, out: Path, n: int | None) -> None:
+    """What would be built, or `n` conversations; those between two models are made for it, which asks these models."""
+    from data_builders import shown
+    from data_builders.dialogue import shown as dialogue_shown
     from data_builders.dialogue.build import DialogueBuild
-    from data_builders.dialogue.shown import dry_run, preview
+    from probe.terminal import visible
 
-    assert isinstance(build, DialogueBuild)
-    if n is None:
-        print(visible("\n".join(dry_run(build, out))))
-        return
-    for heading, messages in preview(build, n):
-        _show(heading, messages)
-
-
-def _show(heading: str, messages: Sequence[Message]) -> None:
-    print(f"\n--- {heading}; turns marked > carry loss")
-    for message in messages:
-        mark = ">" if message["role"] == "assistant" else " "
-        for line in visible(message["content"]).split("\n"):
-            print(f"{mark} {message['role']:9} | {line}")
-
-
-def visible(text: str) -> str:
-    """The text with control characters (other than line ends) written out, so that none reaches the terminal."""
-    return "".join(
-        char if char == "\n" or unicodedata.category(char) not in ("Cc", "Cf") else f"\\u{ord(char):04x}"
-        for char in text
-    )
+    if isinstance(build, DialogueBuild):
+        lines = dialogue_shown.dry_run(build, out) if n is None else dialogue_shown.preview(build, n)
+    else:
+        lines = shown.dry_run(build, out) if n is None else shown.preview(build, n)
+    for line in lines:
+        print(visible(line))
 
 
 if __name__ == "__main__":

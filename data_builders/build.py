@@ -8,22 +8,27 @@ same bytes. Sources are read and checked in full before the folder is made.
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from data_builders.folder import claim, concatenate, finish, finished
-from data_builders.problems import Problems, Source, difficulty_of
+from data_builders.evaluation import evaluation
+from data_builders.folder import WORK, claim, concatenate, finish, finished
+from data_builders.problems import Problems
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
+from data_builders.replay import Answered, ReplayRows
+from data_builders.replay_answers import Answering, count_answers, load_answers
+from data_builders.rl import rl_rows
 from data_builders.scripted import Conversation, converse, plan
-from data_builders.starter import starter_problems
-from data_builders.tasks import Task
-from data_builders.views import ReplayRows, sft_row
-from probe.errors import DataError, RecipeError
+from data_builders.views import sft_row
+from probe.errors import RecipeError
 from probe.files import read_jsonl, sha256_file, write_jsonl
 from probe.recipe import recipe_dict
+
+Row = dict[str, Any]
+ANSWERS = f"{WORK}/replay"
 
 
 class Build:
@@ -43,15 +48,13 @@ class Build:
         if replay.path is None and replay.source == recipe.source.kind:  # the same problems, asked plainly
             replay = dataclasses.replace(replay, path=recipe.source.path)
         self.replay = ReplayRows(replay, recipe.per_problem, len(self.problems), recipe.seed)
-        self.eval_rows = {f"eval/{name}.jsonl": rows for name, rows in _evaluation(recipe).items() if rows}
+        self.eval_rows = {f"eval/{name}.jsonl": rows for name, rows in evaluation(recipe).items() if rows}
         checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else [])]
-        missing = [path for path in checked if not Path(path).is_file()]
-        if missing:
-            raise DataError(f"{missing[0]}: no such file (quality.decontaminate)")
         self.quality = dataclasses.replace(recipe.quality, decontaminate=checked)
-        files = {path: sha256_file(Path(path)) for path in checked}
+        files = {given: sha256_file(path) for given, path in self.quality.files().items()}
         settings = recipe_dict(recipe)
         del settings["output"]["path"]  # the folder may be moved
+        settings["replay"] = recipe.replay.shaping()
         if recipe.dialogue is None:
             del settings["dialogue"]
         self.settings: dict[str, Any] = {
@@ -60,11 +63,10 @@ class Build:
         }
 
     def conversations(self, index: int) -> Iterator[Conversation]:
-        """What problem `index` gives, replay included."""
+        """What problem `index` gives, without replay."""
         task, settings, seed = self.problems[index], self.recipe.conversations, self.recipe.seed
         for kind in plan(task, seed, settings):
             yield converse(task, kind, seed, settings)
-        yield from self.replay.for_problem(index)
 
     def shards(self) -> list[range]:
         size = self.recipe.output.shard_size
@@ -75,49 +77,72 @@ class Build:
         fraction = self.recipe.replay.fraction
         return round(len(self.problems) * self.recipe.per_problem / (1 - fraction))
 
+    def gate(self, folder: Path) -> Gate:
+        """The gate of this build, with what grows in `folder`. Raises DataError for a file that it cannot use."""
+        return Gate(self.quality, self.expected_rows(), folder / "gate.sqlite")
+
     def run(self, out: Path) -> dict[str, Any]:
         """Builds into `out`, or takes up an interrupted build there, and returns the manifest."""
-        gate = Gate(self.quality, self.expected_rows())  # reads files, so before anything is written
-        claim(out, self.settings)
-        self._build_shards(out, gate)
+        with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
+            claim(out, self.settings)
+            if self.replay.section.asked is not None:
+                Answering(self.replay, out / ANSWERS, self.recipe.seed).run(dict(enumerate(self.shards())))
+            self._build_shards(out, gate)
         concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
         for name, rows in self.eval_rows.items():
             write_jsonl(out / name, rows)
-        return finish(out, self.settings, self.totals(out))
+        return finish(out, self.settings, self.totals(out), gate.checked)
 
     def totals(self, out: Path) -> dict[str, Any]:
-        """What the manifest says beside counts and files; of a finished build whose shards are all written."""
-        return {}
+        """What the manifest says beside counts and files; of a build whose shards are all written."""
+        if self.replay.section.asked is None:
+            return {}
+        return {"calls": dict(sorted(count_answers(out / ANSWERS, range(len(self.shards()))).items()))}
 
     def _build_shards(self, out: Path, gate: Gate) -> None:
         from tqdm import tqdm
 
-        rejects = 0
+        kept = rejected = 0
         with tqdm(total=len(self.problems), unit=" problems", disable=None) as bar:
             for number, shard in enumerate(self.shards()):
-                kept, rejected = out / f"sft/part-{number:05}.jsonl", out / f"rejected/part-{number:05}.jsonl"
-                if kept.is_file():  # written after its rejects, so both are whole
-                    for _, row in read_jsonl(kept):
-                        gate.remember(row["messages"])
+                files = {view: out / f"{view}/part-{number:05}.jsonl" for view in ("rejected", "rl", "sft")}
+                if files["sft"].is_file():  # written last of its shard
+                    for _, row in read_jsonl(files["sft"]):
+                        gate.remember(row["messages"], row["kind"])
+                        kept += 1
+                    rejected += sum(1 for _ in read_jsonl(files["rejected"]))
                 else:
-                    good, bad = self._judge(shard, gate)
-                    write_jsonl(rejected, bad)
-                    write_jsonl(kept, good)
-                    rejects += len(bad)
+                    views = self._judge(shard, gate, self.answers(out, number))
+                    for view, path in files.items():
+                        write_jsonl(path, views[view])
+                    kept, rejected = kept + len(views["sft"]), rejected + len(views["rejected"])
                 bar.update(len(shard))
-                bar.set_postfix(rejected=rejects)
+                bar.set_postfix({"kept": f"{kept:,}", "rejected": f"{rejected:,}"})
 
-    def _judge(self, shard: range, gate: Gate) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The rows of a shard: those kept, and those rejected with their reason."""
-        good, bad = [], []
+    def _judge(self, shard: range, gate: Gate, answers: Mapping[str, Answered]) -> dict[str, list[Row]]:
+        """The rows of a shard: those kept, their prompts for reinforcement learning, and those rejected."""
+        views: dict[str, list[Row]] = {"rejected": [], "rl": [], "sft": []}
         for index in shard:
             for conversation in self.conversations(index):
-                reason, row = gate.reason(conversation), sft_row(conversation)
-                if reason:
-                    bad.append({**row, "reason": reason})
+                if reason := gate.reason(conversation):
+                    views["rejected"].append({**sft_row(conversation), "reason": reason})
                 else:
-                    good.append(row)
-        return good, bad
+                    views["sft"].append(sft_row(conversation))
+                    views["rl"] += map(vars, rl_rows(conversation))
+            for row in self.replay_rows(index, gate, answers):
+                views["rejected" if "reason" in row else "sft"].append(row)
+        return views
+
+    def answers(self, out: Path, number: int) -> Mapping[str, Answered]:
+        """What a model answered to a shard's replay questions."""
+        return load_answers(out / ANSWERS, number) if self.replay.section.asked is not None else {}
+
+    def replay_rows(self, index: int, gate: Gate, answers: Mapping[str, Answered]) -> Iterator[Row]:
+        """The replay rows that go with a problem; a rejected one has a `reason`."""
+        for plain in self.replay.for_problem(index, answers):
+            row, reason = sft_row(plain.conversation), plain.reason or gate.reason(plain.conversation)
+            told = {"reason": reason} | ({"slips": list(plain.slips)} if plain.slips else {})
+            yield {**row, **told} if reason else row
 
 
 def open_build(recipe: DataRecipe) -> Build:
@@ -136,41 +161,3 @@ def build(recipe: DataRecipe, out: Path | None = None) -> Path:
     if not finished(folder, ready.settings):
         ready.run(folder)
     return folder
-
-
-def _evaluation(recipe: DataRecipe) -> dict[str, list[dict[str, Any]]]:
-    """Held-out problems for accuracy, and others in complete and underspecified form for clarify."""
-    wanted, seed = recipe.eval, recipe.seed
-    if not wanted.accuracy_n and not wanted.clarify_n:
-        return {}
-    if recipe.source.kind == "starter":
-        hard = difficulty_of(recipe.source)
-        accuracy = list(starter_problems(wanted.accuracy_n, seed, "test", difficulty=hard))
-        clarify = list(starter_problems(wanted.clarify_n, seed, "test", start=wanted.accuracy_n, difficulty=hard))
-    else:
-        if wanted.path is None:
-            raise RecipeError(
-                "eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n and clarify_n 0)"
-            )
-        kind = recipe.source.kind
-        held_out = Problems(Source(kind=kind, path=wanted.path), seed, where="eval")
-        tasks = [held_out[index] for index in range(len(held_out))]
-        accuracy, rest = tasks[: wanted.accuracy_n], tasks[wanted.accuracy_n :]
-        clarify = [task for task in rest if task.gaps][: wanted.clarify_n]
-    return {"accuracy": [_accuracy_row(task) for task in accuracy], "clarify": [_pair(task, seed) for task in clarify]}
-
-
-def _accuracy_row(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "question": task.question,
-        "answer": task.answer,
-        "solution": task.boxed_solution or task.solution,
-    }
-
-
-def _pair(task: Task, seed: int) -> dict[str, Any]:
-    gap = random.Random(f"pair:{seed}:{task.id}").choice(task.gaps)
-    return {
-        "id": task.id, "complete": task.question, "underspecified": gap.question, "missing": gap.clause, "answer": task.answer,
-    }  # fmt: skip

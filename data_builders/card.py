@@ -2,107 +2,116 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
-from data_builders.acts import ACTS
-from probe.answers import sentences
+from data_builders.card_counts import Closings, Kinds, Rejects, Row, Talks
+from data_builders.card_text import block, chat, inline, table
+from data_builders.scripted import Kind
+from data_builders.variety import Variety
+
+if TYPE_CHECKING:
+    from data_builders.decontaminate import Checked
+
+_SAMPLES = 3
+# A sample is a conversation that can be read at a glance, where there is one.
+_SHORT, _MESSAGE = 1_500, 900
+_SHOWN_FIRST = ("underspecified", "withheld", "complete", "stated")
 
 
-def card(rows: Iterable[dict[str, Any]], rejected: Counter[str], settings: dict[str, Any]) -> str:
-    """Markdown: counts, lengths, rejects, asking, variety of wording, three samples. Reads `rows` once."""
-    kinds: Counter[str] = Counter()
-    turns: Counter[int] = Counter()
-    words = array("I")
-    asked: Counter[str] = Counter()
-    wordings: dict[str, Counter[str]] = defaultdict(Counter)
-    samples: dict[str, dict[str, Any]] = {}
-    talks = Talks()
+def card(
+    rows: Iterable[Row],
+    rejected: Iterable[Row],
+    settings: dict[str, Any],
+    checked: Sequence[Checked] = (),
+    calls: Mapping[str, int] | None = None,
+) -> str:
+    """Markdown. Reads the rows once and keeps counts, a few samples and one example of each reason.
+
+    Args:
+        rejected: rows with their `reason`.
+        checked: the probe sets that the rows were held against.
+        calls: replies and tokens of the models that talked, as in the manifest.
+    """
+    kinds, closings, variety, talks, rejects = Kinds(), Closings(), Variety(), Talks(), Rejects()
+    samples: dict[str, Row] = {}
     for row in rows:
-        kinds[row["kind"]] += 1
-        turns[len(row["messages"])] += 1
-        words.append(sum(len(message["content"].split()) for message in row["messages"]))
-        asked[row["kind"]] += _asks(row["messages"][1]["content"])
-        for wording in row["acts"]:
-            wordings[wording.partition(":")[0]][wording] += 1
+        for count in (kinds, closings, variety, talks):
+            count.add(row)
+        kind = row["kind"]
+        if kind not in samples or (_size(samples[kind]) > _SHORT >= _size(row)):
+            samples[kind] = row
+    for row in rejected:
+        rejects.add(row)
         talks.add(row)
-        if row["kind"] != "replay":
-            samples.setdefault(row["kind"], row)
-    total = sum(kinds.values())
-    at_once = ("complete", "replay", "stated")
-    over = sum(asked[kind] for kind in at_once) / max(1, sum(kinds[kind] for kind in at_once))
+    kept, lost = kinds.rows.total(), rejects.reasons.total()
+    asked = kept + lost
     parts = [
         "# Data card",
-        f"{total} kept, {sum(rejected.values())} rejected. Source: {settings['source']['kind']}, seed {settings['seed']}.",
-        _table(("kind", "rows", "share", "first reply asks"), [
-            (kind, str(n), f"{n / total:.1%}", f"{asked[kind] / n:.1%}") for kind, n in kinds.most_common()
-        ]),
-        f"Over-asking, the share of complete problems whose first reply asks: {over:.1%}.",
-        "## Length",
-        _lengths(words),
-        "Messages a conversation: " + ", ".join(f"{count} ({n})" for count, n in sorted(turns.items())) + ".",
+        f"{kept:,} of {asked:,} conversations kept ({kept / max(1, asked):.1%}), {lost:,} rejected. "
+        f"Source: {inline(settings['source']['kind'])}, seed {settings['seed']}.",
+        kinds.table(_wanted(settings), rejects.kinds),
+        kinds.over_asking(),
+        closings.table(),
+        kinds.lengths(),
         "## Rejected",
-        _table(("reason", "rows"), [(reason, str(n)) for reason, n in rejected.most_common()]) if rejected else "None.",
-        *(talks.lines() if "dialogue" in settings else _wordings(wordings)),
+        *rejects.lines(asked),
+        *_compared(settings["quality"], checked, rejects),
+        *variety.lines(),
+        *talks.lines(calls or {}),
         "## Samples",
-        *(_sample(row) for row in list(samples.values())[:3]),
-    ]  # fmt: skip
+        *(part for row in _chosen(samples) for part in _sample(row)),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
-def _asks(text: str) -> bool:
-    return any(part.endswith("?") for part in sentences(text)[-2:])
+def _wanted(settings: dict[str, Any]) -> dict[str, float]:
+    """The recipe's shares of all rows, by kind."""
+    fraction = settings["replay"]["fraction"]
+    if "dialogue" in settings:
+        stated = settings["dialogue"]["stated"]
+        shares = {"stated": stated, "withheld": 1 - stated}
+    else:
+        shares = {kind: settings["conversations"][kind] for kind in get_args(Kind)}
+    wanted = {kind: share * (1 - fraction) for kind, share in shares.items() if share}
+    return {**wanted, "replay": fraction} if fraction else wanted
 
 
-def _wordings(used: dict[str, Counter[str]]) -> list[str]:
-    head = ("act", "uses", "wordings seen", "of", "commonest")
-    return ["## Variety of wording", _table(head, [_variety(act, n) for act, n in sorted(used.items())])]
+def _compared(quality: dict[str, Any], checked: Sequence[Checked], rejects: Rejects) -> list[str]:
+    """What the rows were held against: the probe sets, and each other."""
+    if checked:
+        lines = [
+            (inline(one.name), f"{one.rows:,}", f"{one.ngrams:,}", f"{rejects.reasons[f'contaminated:{one.name}']:,}")
+            for one in checked
+        ]
+        held = [
+            "Held against these sets by runs of 13 words (arXiv 2005.14165, appendix C): the problem and every turn of "
+            "each conversation. A row that several sets reject is counted at the first.",
+            table(("set", "rows", "runs of 13 words", "rejected"), lines),
+        ]
+    else:
+        held = [
+            "Held against no probe set (`quality.decontaminate` is empty): what a probe asks may stand in the data."
+        ]
+    near = quality["near_duplicates"]
+    same = (
+        f"MinHash, {quality['permutations']} permutations, runs of 3 words; of two conversations of one kind that share "
+        f"{near:g} or more (Jaccard), the first is kept."
+        if near is not None
+        else "Not looked for (`quality.near_duplicates` is null)."
+    )
+    alike = f"At most {quality['max_same_wording']:.1%} of all rows are alike but for their numbers and names."
+    return ["## Decontamination", *held, "## Near-duplicates", f"{same} {alike}"]
 
 
-class Talks:
-    """What the rows of conversations between models say beside their messages."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
-
-    def add(self, row: dict[str, Any]) -> None:
-        for name in ("persona", "knowledge", "effort", "ended"):
-            if "dialogue" in row:
-                self.counts[name][row["dialogue"][name]] += 1
-
-    def lines(self) -> list[str]:
-        rows = [(name, _listed(counts)) for name, counts in self.counts.items()]
-        return ["## Who talked", _table(("what", "conversations"), rows)]
+def _size(row: Row) -> int:
+    return sum(len(message["content"]) for message in row["messages"])
 
 
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
+def _chosen(samples: dict[str, Row]) -> list[Row]:
+    names = [*_SHOWN_FIRST, *(kind for kind in samples if kind not in (*_SHOWN_FIRST, "replay")), "replay"]
+    return [samples[kind] for kind in names if kind in samples][:_SAMPLES]
 
 
-def _variety(act: str, used: Counter[str]) -> tuple[str, ...]:
-    uses = sum(used.values())
-    return act, str(uses), str(len(used)), str(ACTS[act].combinations), f"{used.most_common(1)[0][1] / uses:.1%}"
-
-
-def _lengths(words: array[int]) -> str:
-    if not words:
-        return "No rows."
-    ordered = sorted(words)
-    at = {share: ordered[min(len(ordered) - 1, int(share / 100 * len(ordered)))] for share in (10, 50, 90, 99)}
-    shown = ", ".join(f"{share}% {n}" for share, n in at.items())
-    return f"Words a conversation: mean {sum(ordered) / len(ordered):.0f}, percentiles {shown}, longest {ordered[-1]}."
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _sample(row: dict[str, Any]) -> str:
-    lines = []
-    for message in row["messages"]:
-        text = "\n> ".join(message["content"].split("\n"))
-        lines.append(f"> **{message['role']}:** {text}")
-    return f"### {row['kind']} ({row['id']})\n\n" + "\n>\n".join(lines)
+def _sample(row: Row) -> list[str]:
+    return [f"### {inline(row['kind'])} ({inline(row['id'])})", block(chat(row["messages"], _MESSAGE))]

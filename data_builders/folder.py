@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_builders.card import card
-from probe.errors import BadInput
+from probe.errors import BadInput, DataError
 from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic, write_json
 from probe.store import refuse_changes
 
-VIEWS = ("candidates", "rl", "pairs")
-"""Folders that only conversations between models fill: what there was to choose from, and two more ways to train."""
+if TYPE_CHECKING:
+    from data_builders.decontaminate import Checked
+
+VIEWS = ("rl", "candidates", "pairs")
+"""Folders beside sft: prompts for reinforcement learning, and where two models talked, what there was to choose from."""
+
+
+WORK = ".work"
+"""The folder inside a build's for what is needed only until it ends."""
 
 
 def finished(out: Path, settings: dict[str, Any]) -> bool:
@@ -21,6 +29,7 @@ def finished(out: Path, settings: dict[str, Any]) -> bool:
     if not (out / "manifest.json").is_file():
         return False
     _refuse_changes(out, settings)
+    shutil.rmtree(out / WORK, ignore_errors=True)  # of a build that was killed at its very end
     return True
 
 
@@ -40,18 +49,41 @@ def _refuse_changes(out: Path, settings: dict[str, Any]) -> None:
     refuse_changes(out, "built", read_json(out / "settings.json"), settings)
 
 
+def shards(out: Path, view: str) -> list[Path]:
+    """The files of one view ("sft", "rl", ...) of a finished build, in order.
+
+    Raises:
+        DataError: no build there, an unfinished one, or one without this view.
+    """
+    if not (out / "manifest.json").is_file():
+        state = "is not finished" if (out / "settings.json").is_file() else "is no data build"
+        raise DataError(f"{out}: {state} (no manifest.json); build it with: python -m data_builders RECIPE --out {out}")
+    found = sorted((out / view).glob("part-*.jsonl"))
+    if not found:
+        raise DataError(f"{out}: holds no {view} rows; delete the folder and build it anew")
+    return found
+
+
 def concatenate(parts: Sequence[Path], target: Path) -> None:
     """Joins files into one, atomically and without holding them in memory."""
     with atomic(target) as file:
         for part in parts:
-            file.write(part.read_bytes())
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, file)
 
 
-def finish(out: Path, settings: dict[str, Any], totals: dict[str, Any]) -> dict[str, Any]:
-    """Writes the card and, last, the manifest, both counted from the files themselves; `totals` joins the manifest."""
+def finish(
+    out: Path, settings: dict[str, Any], totals: dict[str, Any], checked: Sequence[Checked] = ()
+) -> dict[str, Any]:
+    """Writes the card and, last, the manifest, both counted from the files themselves; `totals` joins the manifest.
+
+    `checked` are the probe sets that the rows were held against.
+    """
     rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
     parts = sorted((out / "sft").glob("part-*.jsonl"))
-    write_atomic(out / "card.md", card((row for part in parts for _, row in read_jsonl(part)), rejected, settings))
+    kept_rows = (row for part in parts for _, row in read_jsonl(part))
+    rejected_rows = (row for _, row in read_jsonl(out / "rejected.jsonl"))
+    write_atomic(out / "card.md", card(kept_rows, rejected_rows, settings, checked, totals.get("calls")))
     files = [
         *parts,
         *sorted((out / "rejected").glob("*.jsonl")),
@@ -72,4 +104,5 @@ def finish(out: Path, settings: dict[str, Any], totals: dict[str, Any]) -> dict[
         "files": {str(path.relative_to(out)): {"rows": rows[path], "sha256": sha256_file(path)} for path in files},
     }
     write_json(out / "manifest.json", manifest)
+    shutil.rmtree(out / WORK, ignore_errors=True)
     return manifest

@@ -1,157 +1,137 @@
 """The gate: what keeps a conversation out of the training data, each with one named reason.
 
-Rejected rows are written beside the kept ones, so asked = kept + rejected always holds. The gate remembers
-hashes of what it kept (8 bytes a row); everything else about a row is judged by the row alone.
+Rejected rows are written beside the kept ones, so asked = kept + rejected always holds. The rules, in their order:
+
+    roles, empty_turn       user and assistant do not take turns, or one says nothing
+    leak, not_withheld      what is withheld stands in an assistant's turn before it is told, or in the user's own
+    over_asking             the whole problem is there, and the first reply asks
+    no_question             something is missing, and the first reply does not ask
+    closes_asking           a turn that answers closes with a question
+    answer_missing          no boxed answer, or the problem has no reference to hold it against
+    answered_early          a boxed answer before what it takes was told
+    answer_wrong            a boxed answer that is not the reference
+    contaminated:SET        a run of 13 words that a probe set has, too
+    duplicate               the same text was kept before
+    near_duplicate          nearly the same text of the same kind was kept before
+    same_wording            too many are alike but for their numbers and names
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from data_builders.checks import answer, asking, form
+from data_builders.leaks import leak
 from data_builders.scripted import Conversation
-from probe.answers import boxed, same_answer, sentences
-from probe.errors import DataError
-from probe.files import read_jsonl
+from probe.errors import DataError, RecipeError
 from probe.recipe import section
-from probe.sets import Message
+from probe.sets import HUB, Message, locate
 
-# As in GPT-3's decontamination (arXiv 2005.14165, appendix C): runs of 13 words, without those that stand in
-# more than ten texts, which are phrases of the genre ("express your answer as a common fraction ...").
-NGRAM = 13
-COMMON = 10
-_TEXT_FIELDS = (
-    "question", "Question", "problem", "prompt", "complete", "turns", "messages", "conversations", "conversation",
-    "history", "content", "value", "user", "bot",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from data_builders.decontaminate import Checked
 
 
 @section
 class Quality:
-    """`decontaminate`: JSONL files of probe sets. `max_same_wording`: share of all rows that may be alike but
-    for their numbers and names."""
+    """What keeps a conversation out, beside the rules that always hold."""
 
     decontaminate: list[str] = dataclasses.field(default_factory=list)
+    """Sets that the probe measures: JSONL files, or known names (gsm8k, ifbench, mt_bench, ...), fetched once."""
+    near_duplicates: float | None = 0.9
+    """Two conversations of one kind count as the same from this share of common word runs on (Jaccard, by MinHash); null
+    leaves the test out. On MATH, pairs at 0.9 and above differ in a few words of ours; at 0.8 in the numbers of a problem."""
+    permutations: int = 128
+    """Numbers in a MinHash signature. More tell 0.9 from 0.85 better and take more time: 128 are right to about 0.03."""
     max_same_wording: float = 0.02
+    """Share of all rows that may be alike but for their numbers and names, which MinHash does not see in short texts."""
+
+    def files(self) -> dict[str, Path]:
+        """The file of each set in `decontaminate`.
+
+        Raises:
+            DataError: neither a file nor a known name.
+            SetOutOfReach: a known name whose set is neither in the cache nor to be had from the hub.
+        """
+        return {given: _set_file(given) for given in self.decontaminate}
+
+    def check(self) -> None:
+        """Raises RecipeError where the settings cannot be used."""
+        if self.near_duplicates is not None and not 0.5 <= self.near_duplicates <= 1:
+            raise RecipeError(
+                f"quality.near_duplicates: given {self.near_duplicates:g}, wanted 0.5 to 1, or null to leave the test out"
+            )
+        if not 16 <= self.permutations <= 1024:
+            raise RecipeError(f"quality.permutations: given {self.permutations}, wanted 16 to 1024")
+        if not 0 < self.max_same_wording <= 1:
+            raise RecipeError(f"quality.max_same_wording: given {self.max_same_wording:g}, wanted above 0, at most 1")
 
 
 class Gate:
-    """Judges conversations one by one; `asked` is how many there will be, for the share of alike ones."""
+    """Judges conversations one by one; the same ones in the same order always get the same reasons.
 
-    def __init__(self, quality: Quality, asked: int) -> None:
-        counts = Counter(gram for path in quality.decontaminate for gram in file_ngrams(Path(path)))
-        self._ngrams = {gram for gram, count in counts.items() if count <= COMMON}
+    Args:
+        asked: how many conversations there will be, for the share of those alike.
+        index: a file for what grows with the rows, made anew at the first row and deleted by `close`.
+
+    Raises:
+        BadInput: settings or probe sets that cannot be used; nothing has been written then.
+    """
+
+    def __init__(self, quality: Quality, asked: int, index: Path) -> None:
+        from data_builders.decontaminate import ProbeTexts
+        from data_builders.near import Kept
+
+        quality.check()
+        self._probe = ProbeTexts(quality.files())
+        self._kept = Kept(index, quality.near_duplicates, quality.permutations)
         self._most_alike = max(3, int(quality.max_same_wording * asked))
-        self._seen: set[int] = set()
-        self._alike: Counter[int] = Counter()
+
+    @property
+    def checked(self) -> tuple[Checked, ...]:
+        """The probe sets that conversations are held against."""
+        return self._probe.checked
 
     def reason(self, conversation: Conversation) -> str | None:
         """Why the conversation is rejected; None keeps it and remembers it."""
-        found = _form(conversation) or _leak(conversation) or _over_asking(conversation) or _answer(conversation)
-        if found:
-            return found
-        if self._ngrams and any(
-            gram in self._ngrams for message in _by(conversation.messages, "user") for gram in ngrams(message)
-        ):
-            return "contaminated"
-        whole, alike = _hashes(conversation.messages)
-        if whole in self._seen:
+        found = form(conversation) or leak(conversation) or asking(conversation) or answer(conversation)
+        return found or self._known(conversation)
+
+    def remember(self, messages: Sequence[Message], kind: str) -> None:
+        """Takes a row as kept, one of an earlier run of the same build."""
+        from data_builders.words import hashed
+
+        texts = [message["content"] for message in messages]
+        self._kept.add(self._kept.print_of(texts, [hashed(text) for text in texts], kind))
+
+    def close(self) -> None:
+        self._kept.close()
+
+    def _known(self, conversation: Conversation) -> str | None:
+        """Whether a probe set holds some of it, or it was kept before."""
+        from data_builders.words import hashed
+
+        texts = [message["content"] for message in conversation.messages]
+        words = [hashed(text) for text in texts]
+        problem = [hashed(conversation.task.question)] if conversation.task is not None and self.checked else []
+        if held := self._probe.holding([*words, *problem]):
+            return f"contaminated:{held}"
+        made = self._kept.print_of(texts, words, conversation.kind)
+        if self._kept.same_text(made):
             return "duplicate"
-        if self._alike[alike] >= self._most_alike:
+        if self._kept.nearly_same(made):
             return "near_duplicate"
-        self.remember(conversation.messages)
+        if self._kept.same_wording(made) >= self._most_alike:
+            return "same_wording"
+        self._kept.add(made)
         return None
 
-    def remember(self, messages: Sequence[Message]) -> None:
-        """Takes a row as kept, also one kept by an earlier run of the same build."""
-        whole, alike = _hashes(messages)
-        self._seen.add(whole)
-        self._alike[alike] += 1
 
-
-def _form(conversation: Conversation) -> str | None:
-    roles = [message["role"] for message in conversation.messages]
-    if not roles or len(roles) % 2 or roles != ["user", "assistant"] * (len(roles) // 2):
-        return "roles"
-    if any(not message["content"].strip() for message in conversation.messages):
-        return "empty_turn"
-    return None
-
-
-def _leak(conversation: Conversation) -> str | None:
-    """An assistant turn that states the withheld number before the user did."""
-    if not conversation.hidden:
-        return None
-    early = conversation.messages[: conversation.reveal_at]
-    pattern = re.compile(rf"(?<![\d.,]){re.escape(conversation.hidden)}(?!\d|[.,]\d)")
-    if any(pattern.search(text) for text in _by(early, "user")):
-        return "not_withheld"
-    return "leak" if any(pattern.search(text) for text in _by(early, "assistant")) else None
-
-
-def _over_asking(conversation: Conversation) -> str | None:
-    """A complete problem whose first reply ends in a question; an incomplete one whose first reply does not."""
-    ends_asking = any(part.endswith("?") for part in sentences(conversation.messages[1]["content"])[-2:])
-    if conversation.kind in ("complete", "replay") and ends_asking:
-        return "over_asking"
-    return "no_question" if conversation.kind == "underspecified" and not ends_asking else None
-
-
-def _answer(conversation: Conversation) -> str | None:
-    """Every boxed answer equals the reference, and there is one. Text first, math-verify where that differs."""
-    found = [inside[1] for text in _by(conversation.messages, "assistant") if (inside := boxed(text))]
-    if not found or not conversation.answer:
-        return "answer_missing"
-    if all(same_answer(inside, conversation.answer) for inside in found):
-        return None
-    return "answer_wrong"
-
-
-def ngrams(text: str) -> Iterator[int]:
-    """Hashes of all runs of NGRAM words, without case and punctuation; none for a shorter text."""
-    words = re.findall(r"\w+", text.lower())
-    for start in range(len(words) - NGRAM + 1):
-        yield _hash(" ".join(words[start : start + NGRAM]))
-
-
-def file_ngrams(path: Path) -> Iterator[int]:
-    """The n-grams of every question, prompt or conversation in a JSONL file.
-
-    Raises:
-        DataError: no such file, a broken line, or a row without any text to compare.
-    """
-    for number, row in read_jsonl(path):
-        texts = list(_texts(row))
-        if not texts:
-            raise DataError(
-                f"{path}:{number}: nothing to decontaminate against, wanted one of {', '.join(_TEXT_FIELDS)}"
-            )
-        for text in texts:
-            yield from set(ngrams(text))
-
-
-def _texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [text for name in _TEXT_FIELDS if name in value for text in _texts(value[name])]
-    return [text for part in value for text in _texts(part)] if isinstance(value, list) else []
-
-
-def _by(messages: Sequence[Message], role: str) -> list[str]:
-    return [message["content"] for message in messages if message["role"] == role]
-
-
-def _hashes(messages: Sequence[Message]) -> tuple[int, int]:
-    """Two hashes of a conversation: of its text, and of its text without numbers and capitalised words."""
-    text = " ".join(" ".join(message["content"].split()) for message in messages)
-    return _hash(text.lower()), _hash(re.sub(r"\b[A-Z]\w*", "@", re.sub(r"\d+", "#", text)))
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+def _set_file(given: str) -> Path:
+    if Path(given).is_file():
+        return locate(given, given)  # says so where it is no JSONL
+    if given not in HUB:
+        raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({', '.join(HUB)})")
+    return locate(given)

@@ -9,8 +9,8 @@ from pathlib import Path
 from data_builders.dialogue.settings import Dialogue
 from data_builders.problems import Source
 from data_builders.quality import Quality
+from data_builders.replay import Replay
 from data_builders.scripted import Conversations
-from data_builders.views import Replay
 from probe.errors import RecipeError
 from probe.recipe import load_recipe, section
 
@@ -52,6 +52,8 @@ class DataRecipe:
     def check(self) -> None:
         """Raises RecipeError where the conversations asked for cannot be made."""
         self.conversations.check()
+        self.replay.check()
+        self.quality.check()
         if self.dialogue is not None:
             if self.conversations != Conversations():
                 raise RecipeError(

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from data_builders.starter_things import other_of, short_of, thing_of
 from data_builders.starter_words import CONTEXTS, GENERAL, lower_first, words_for
 from data_builders.tasks import Gap, Given, Slip, Task, WhatIf
 from data_builders.template import MAX_RESULT, Template, compute, draw_values, run, solve
@@ -150,14 +151,17 @@ class _Wording:
         slot = next(slot for slot in self.template.slots if slot.key == key)
         reveal = self.sentence(key, self.values)
         value = str(self.values[key])
-        shown = re.search(rf"\$?\b{value}\b%?", reveal)
+        clause, short = slot.clause.format(**self.words), short_of(value, reveal)
+        other = other_of(value, clause, self.values.values())
         return Gap(
             question=self.question({key: rng.choice(slot.vague).format(**self.words)}),
-            clause=slot.clause.format(**self.words),
+            clause=clause,
             ask=slot.ask.format(**self.words),
             reveal=reveal,
-            short=shown.group() if shown else value,
+            short=short,
             value=value,
+            thing=thing_of(clause),
+            other=short.replace(value, other),
         )
 
 

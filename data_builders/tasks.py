@@ -8,6 +8,9 @@ offers an act only where the task holds what the act needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+GapKind = Literal["number", "formula", "goal", "figure"]
 
 # Verb, past tense, and the words around two operands, for each operation of a step.
 VERBS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "take a percentage"}
@@ -66,14 +69,21 @@ class Given:
 
 @dataclass(frozen=True)
 class Gap:
-    """The same question with one needed given withheld."""
+    """The same question with one needed thing withheld.
+
+    A *number* is a stated amount, a *formula* the right side of a definition or condition, the *goal* the
+    sentence that says what is wanted, a *figure* the drawing that the text speaks of.
+    """
 
     question: str
-    clause: str  # "how many marbles are in each bag"
-    ask: str  # "How many marbles are in each bag?"
+    clause: str  # follows "tell me": "how many marbles are in each bag", "what $f(x)$ is"
+    ask: str  # a whole question that names it: "How many marbles are in each bag?"
     reveal: str  # a sentence of the user that supplies it
-    short: str  # the bare value: "12", "$12", "20%"
-    value: str  # the number that no assistant turn may state before the reveal
+    short: str  # the bare thing: "12 marbles", "$12", "20%", "$x^2+1$"
+    value: str  # the text that no assistant turn may hold before the reveal
+    kind: GapKind = "number"
+    thing: str = ""  # a noun phrase: "the number of marbles in each bag", "the definition of $f(x)$"
+    other: str = ""  # of a number: the same thing with a near, different value ("15 marbles"); "" where none
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,17 @@ class Slip:
     at: int
     did: str  # "3 + 4 = 7"; empty when the slip is that the user stopped after step `at`
     answer: str
+    quote: str = ""  # text solutions: the formula where the number stands on the way, "$c-a = 6$"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A formula of a text solution that a user can point at."""
+
+    formula: str  # with its dollars, "$2a+4e = 40$"; never the boxed answer
+    line: str  # the sentence it stands in
+    before: str  # the sentence before it, "" for the first
+    value: str = ""  # the number on its right side, where it is one
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,12 @@ class Task:
     slips: tuple[Slip, ...] = ()
     template: str = ""
     boxed_solution: str = ""  # a reference solution that boxes its answer itself, kept word for word
+    topic: str = ""  # "algebra", "counting and probability", "a word problem"
+    # Of a `boxed_solution`: its first sentences, which say something and hold neither the answer nor the box, and
+    # what follows. `start + rest == boxed_solution`; both "" where it cannot be cut so.
+    start: str = ""
+    rest: str = ""
+    pieces: tuple[Piece, ...] = ()
 
     @property
     def solution(self) -> str:

@@ -3,16 +3,20 @@
 Extraction alone moves GSM8K scores by ten points and more, so there are two readings and both are always
 reported. *Strict* takes only a marked answer: the last `\\boxed{...}` or `#### ...`. *Lenient* falls back to
 "the answer is ..." and then to the last number, leaving out questions that close the reply ("72. Shall I
-explain the 5 apples?"). Equality is decided by text, then as numbers, then by math-verify.
+explain the 5 apples?"). Equality is decided by text, then as numbers, then by math-verify, which gets a time limit:
+what a model wrote as its answer can take algebra for ever.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import threading
 from fractions import Fraction
 from typing import Literal
+
+from probe.timelimit import Workers
 
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
@@ -25,7 +29,7 @@ _NUMBER = re.compile(_DIGITS)
 _GOES_ON = r"(?!\s*(?:[+*/=^×÷]|[-x]\s*\d|\\(?:times|cdot|div)))"
 _STATED = re.compile(rf"answer\s*(?:is|:|=)\s*:?\s*\**\s*\$?((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
-_PARSE_SECONDS = 5
+_SECONDS = 5
 
 
 def boxed(text: str) -> tuple[int, str] | None:
@@ -103,16 +107,40 @@ def outcome(text: str, truncated: bool) -> Outcome:
 
 
 def same_answer(given: str | None, reference: str) -> bool:
-    """Whether `given` equals `reference`; False for None."""
+    """Whether `given` equals `reference`; False for None, and where that cannot be told within seconds."""
     if given is None:
         return False
+    at_sight = same_at_sight(given, reference)
+    return _verified(given, reference) if at_sight is None else at_sight
+
+
+def same_at_sight(given: str, reference: str) -> bool | None:
+    """What text and numbers tell about two answers at once; None where only algebra can."""
     given, reference = _normal(given), _normal(reference)
     if given == reference:
         return True
     numbers = _as_number(given), _as_number(reference)
-    if numbers[0] is not None and numbers[1] is not None:
-        return numbers[0] == numbers[1]
-    return _verify(given, reference)
+    return numbers[0] == numbers[1] if None not in numbers else None
+
+
+def same_by_algebra(given: str, reference: str, seconds: int | None = None) -> bool:
+    """What math-verify says; without `seconds` it may take for ever, and with them it wants the main thread."""
+    from math_verify import parse, verify
+
+    if seconds is None:
+        logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that nobody keeps the time
+    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=seconds)
+    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=seconds)
+    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+
+
+def load_algebra() -> None:
+    """What the first comparison would wait for: imports, and a grammar that is built."""
+    same_by_algebra("\\sqrt{2}", "x")
+
+
+# math-verify's own time limit is an alarm signal, which only the main thread may set.
+_worker = Workers(1, _SECONDS, prepare=load_algebra)
 
 
 def _normal(answer: str) -> str:
@@ -131,11 +159,8 @@ def _as_number(answer: str) -> Fraction | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _verify(given: str, reference: str) -> bool:
-    """math-verify; its time limit is an alarm signal, which only the main thread may set."""
-    from math_verify import parse, verify
-
-    seconds = _PARSE_SECONDS if threading.current_thread() is threading.main_thread() else None
-    gold = parse(f"\\boxed{{{reference}}}", parsing_timeout=seconds)
-    target = parse(f"\\boxed{{{given}}}", parsing_timeout=seconds)
-    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+def _verified(given: str, reference: str) -> bool:
+    """In the main thread at once; in any other by a worker, which is killed when it takes too long."""
+    if threading.current_thread() is threading.main_thread():
+        return same_by_algebra(given, reference, _SECONDS)
+    return _worker.start(same_by_algebra, given, reference).wait().value is True

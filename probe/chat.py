@@ -8,7 +8,8 @@ header; `add_generation_prompt` can only open an assistant turn).
 Two prefixes open a user turn, and some templates make them differ (Qwen3.5 drops the think block from turns
 that are history):
 - history: what the model would see in a real second turn. The default.
-- generation: what it saw while answering, followed by the end of its turn and the user header.
+- generation: what it saw while answering, followed by the end of its turn and the user header. A conversation that
+  is trained as one sequence grows in this form (`continuation_ids`).
 """
 
 from __future__ import annotations
@@ -62,6 +63,22 @@ class Chat:
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._ids(self.prompt_text(messages))
+
+    def continuation_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """What stands between the last token of an assistant turn and the first of the next one.
+
+        `messages` end with that turn and the user's reply to it. The ids are the rest of the turn's end (its own token
+        is the model's), the user's turn, and the header of the next assistant turn. Ids so far + these are the prompt
+        of the next turn in the `generation` form: what the model has really seen, without a token rendered anew. On a
+        prefix-preserving template that is `prompt_ids(messages)`; Qwen3.5 keeps the think block that `prompt_ids`
+        drops from history.
+        """
+        if len(messages) < 2 or (messages[-2]["role"], messages[-1]["role"]) != ("assistant", "user"):
+            raise TemplateError("a conversation can only be continued by a user message after an assistant message")
+        mark = _unused(messages)
+        text = self.prompt_text([*messages[:-2], {"role": "assistant", "content": mark}, messages[-1]])
+        ids = self._ids(text[text.rindex(mark) + len(mark) :])
+        return ids[len(self.turn_end_ids) :]
 
     def user_prefix_text(self, messages: Sequence[Message], form: PrefixForm = "history") -> str:
         """The text that opens a user turn after `messages`, which end with the assistant."""

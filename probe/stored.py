@@ -48,7 +48,10 @@ class StoredEngine:
         """Yields (index, completion) for every request; equal requests are made once."""
 
         def make(missing: Sequence[Request]) -> Iterator[tuple[int, Row]]:
-            return ((position, asdict(completion)) for position, completion in self.engine.stream(missing))
+            return (
+                (position, {"text": made.text, "tokens": made.tokens, "finish": made.finish})
+                for position, made in self.engine.stream(missing)
+            )
 
         # A greedy completion does not depend on the seed.
         shaped = [{**asdict(request), "seed": request.seed if request.temperature else 0} for request in requests]

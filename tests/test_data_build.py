@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from data_builders.__main__ import main, visible
+from data_builders.__main__ import main
 from data_builders.build import Build, build
-from data_builders.quality import Gate, Quality
 from data_builders.recipe import DataRecipe, load_data_recipe
-from data_builders.scripted import Conversation
 from data_builders.starter import Difficulty, starter_problems
 from data_builders.views import load_sft_rows
 from probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from probe.files import read_jsonl, write_jsonl
+from probe.terminal import visible
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
@@ -69,7 +68,6 @@ def test_the_folder_holds_what_training_and_probe_expect(built: Path) -> None:
     assert all(row["complete"] != row["underspecified"] for row in clarify)
     questions = {row["messages"][0]["content"] for row in kept}
     assert not questions & {row["question"] for row in accuracy} | questions & {row["complete"] for row in clarify}
-    assert "## Variety of wording" in (built / "card.md").read_text()
 
 
 def test_the_manifest_adds_up_and_its_hashes_are_those_of_the_files(built: Path) -> None:
@@ -108,7 +106,7 @@ def test_same_seed_same_bytes_and_another_seed_another_text(built: Path, tmp_pat
 
 
 def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    arguments = [str(DEMO), "--source.n", "3000", "--output.shard_size", "20", "--quality.max_same_wording", "0.0001"]
+    arguments = [str(DEMO), "--source.n", "300", "--output.shard_size", "10", "--quality.max_same_wording", "0.0001"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen(command(*arguments, "--out", str(killed)), cwd=ROOT, stderr=subprocess.DEVNULL)
     while len(list(killed.glob("sft/part-*.jsonl"))) < 4:
@@ -144,7 +142,7 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built, unfinished)
     (unfinished / "manifest.json").unlink()
     with pytest.raises(SettingsChanged, match=r"conversations\.hint"):
-        changed = ("--conversations.hint", "0.0", "--conversations.complete", "0.62")
+        changed = ("--conversations.hint", "0.0", "--conversations.wrong_start", "0.06")
         build(recipe(unfinished, "--replay.fraction", "0.2", *changed), unfinished)
 
 
@@ -167,99 +165,6 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no data build"):
         build(recipe(tmp_path))
     assert list(tmp_path.iterdir()) == [tmp_path / "thesis.tex"]
-
-
-# --- the gate
-
-
-def conversation(*turns: str, kind: str = "complete", answer: str = "7", hidden: str = "") -> Conversation:
-    messages = tuple({"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns))
-    return Conversation("c", kind, messages, "starter", answer, hidden, 2 if hidden else 0)
-
-
-@pytest.mark.parametrize(
-    ("made", "reason"),
-    [
-        (conversation("What is 3 + 4?", "It is \\boxed{7}."), None),
-        (conversation("What is 3 + 4?", "It is \\boxed{8}."), "answer_wrong"),
-        (conversation("What is 3 + 4?", "It is 7."), "answer_missing"),
-        (conversation("What is 3 + 4?", "\\boxed{7}", answer=""), "answer_missing"),
-        (conversation("What is 3 + 4?", "\\boxed{7}. Why?", "Because.", "It is \\boxed{8}."), "over_asking"),
-        (conversation("What is 3 + 4?", "\\boxed{7}", "Sure?", "It is \\boxed{8}."), "answer_wrong"),
-        (conversation("What is 3 + 4?", "Which base do you mean?", "10", "\\boxed{7}"), "over_asking"),
-        (conversation("What is half?", "\\boxed{0.5}", answer="\\frac{1}{2}"), None),
-        (conversation("x?", "\\boxed{\\{2,1\\}}", answer="\\{1,2\\}"), None),
-        (conversation("What is 3 + 4?"), "roles"),
-        (conversation("What is 3 + 4?", "\\boxed{7}", " ", "\\boxed{7}"), "empty_turn"),
-        (conversation("3 + x?", "What is x?", "4", "\\boxed{7}", kind="underspecified", hidden="4"), None),
-        (conversation("3 + x?", "Is x 4?", "4", "\\boxed{7}", kind="underspecified", hidden="4"), "leak"),
-        (conversation("3 + 4?", "What is x?", "4", "\\boxed{7}", kind="underspecified", hidden="4"), "not_withheld"),
-        (conversation("3 + x?", "It is \\boxed{7}.", "4", "\\boxed{7}", kind="underspecified"), "no_question"),
-    ],
-)
-def test_the_gate_names_its_reason(made: Conversation, reason: str | None) -> None:
-    assert Gate(Quality(), 100).reason(made) == reason
-
-
-def test_roles_that_do_not_alternate_are_rejected() -> None:
-    twice = ({"role": "user", "content": "a"}, {"role": "user", "content": "b"})
-    assert Gate(Quality(), 10).reason(Conversation("c", "complete", twice, "s", "7")) == "roles"
-
-
-def test_duplicates_and_too_many_alike_are_rejected() -> None:
-    gate = Gate(Quality(max_same_wording=0.01), asked=100)
-    reasons = [gate.reason(conversation(f"Ann has {n} and 7?", "\\boxed{7}")) for n in (1, 2, 3, 4, 5)]
-    assert reasons == [None, None, None, "near_duplicate", "near_duplicate"]
-    assert gate.reason(conversation("Ann has 1  and 7?", "\\boxed{7}")) == "duplicate"
-    assert gate.reason(conversation("Nobody has 1 and 7?", "It is \\boxed{7}")) is None
-
-
-def test_questions_of_the_probe_are_kept_out(tmp_path: Path) -> None:
-    words = [
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "thirteen",
-        "fourteen",
-    ]
-    write_jsonl(tmp_path / "probe.jsonl", [{"prompt": " ".join(words)}, {"turns": ["short one", "two"]}])
-    gate = Gate(Quality(decontaminate=[str(tmp_path / "probe.jsonl")]), 10)
-    assert gate.reason(conversation("So: " + ", ".join(words[:13]).upper() + "?", "\\boxed{7}")) == "contaminated"
-    assert gate.reason(conversation(" ".join(words[:12]) + "?", "\\boxed{7}")) is None
-
-
-def test_phrases_that_many_probe_questions_share_do_not_count(tmp_path: Path) -> None:
-    phrase = "enter your answer in the form a over b where both are whole numbers"
-    write_jsonl(tmp_path / "probe.jsonl", [{"question": f"Number {i}: {phrase}."} for i in range(11)])
-    gate = Gate(Quality(decontaminate=[str(tmp_path / "probe.jsonl")]), 10)
-    assert gate.reason(conversation(f"Something else. {phrase}?", "\\boxed{7}")) is None
-    assert gate.reason(conversation(f"Number 3: {phrase}?", "\\boxed{7}")) == "contaminated"
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"Question": "TEXT", "Correct Answer": "x"},
-        {"prompt": {"messages": [{"role": "user", "content": "TEXT"}]}},
-        {"prompt": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "TEXT"}]},
-        {"conversations": [{"from": "human", "value": "TEXT"}]},
-    ],
-)
-def test_probe_questions_are_found_in_every_form_that_the_probe_reads(tmp_path: Path, row: dict[str, Any]) -> None:
-    asked = "a kettle of four litres loses a fifth of its water each hour how much is left then"
-    text = json.dumps(row).replace("TEXT", asked)
-    (tmp_path / "probe.jsonl").write_text(text + "\n")
-    gate = Gate(Quality(decontaminate=[str(tmp_path / "probe.jsonl")]), 10)
-    assert gate.reason(conversation(asked.capitalize() + "?", "\\boxed{7}")) == "contaminated"
 
 
 # --- the command
@@ -287,7 +192,7 @@ def test_shipped_recipes_pass_a_dry_run_without_the_hub(
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
-    assert visible("a\x1b[31mb\u202ec\nd") == "a\\u001b[31mb\\u202ec\nd"
+    assert visible("a\x1b[31mb\u202ec\nd\u2028\ud83d") == "a\\u001b[31mb\\u202ec\nd\\u2028\\ud83d"
 
 
 def test_help_and_a_bad_recipe_answer_before_anything_heavy_is_imported(tmp_path: Path) -> None:
@@ -392,12 +297,12 @@ def real(name: str) -> Path:
 def test_math_and_gsm8k_build_and_verify(tmp_path: Path) -> None:
     for kind in ("math", "gsm8k"):
         source, held_out = real(f"{kind}/train.jsonl"), real(f"{kind}/test.jsonl")
-        arguments = ["--source.kind", kind, "--source.path", str(source), *ANY_SIZE, "--source.n", "300"]
+        arguments = ["--source.kind", kind, "--source.path", str(source), *ANY_SIZE, "--source.n", "150"]
         arguments += ["--eval.path", str(held_out), "--replay.source", kind, "--replay.path", str(source)]
         out = build(recipe(tmp_path / kind, *arguments))
         manifest = json.loads((out / "manifest.json").read_text())
         # MATH's own train and test share about a tenth of their problems nearly word for word.
-        contaminated = manifest["rejected"].pop("contaminated", 0)
+        contaminated = manifest["rejected"].pop(f"contaminated:{kind}/test.jsonl", 0)
         assert contaminated / manifest["asked"] < 0.2
         assert sum(manifest["rejected"].values()) / manifest["asked"] < 0.05, manifest["rejected"]
         assert len(rows(out / "eval/accuracy.jsonl")) == 12 and len(rows(out / "eval/clarify.jsonl")) == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,17 +34,19 @@ from data_builders.dialogue.scoring import (
 from data_builders.dialogue.settings import Dialogue, RoleSection, Weights
 from data_builders.dialogue.speaker import Ask, Flow, Said, Speaker, together
 from data_builders.quality import Gate, Quality
+from data_builders.rl import load_rl_rows
 from data_builders.starter import starter_problems
-from data_builders.tasks import Task
+from data_builders.tasks import Gap, Task
 from probe.chat import Chat
 from probe.errors import RecipeError
-from probe.files import json_line
+from probe.files import json_line, write_jsonl
 from probe.models import load_tokenizer, resolve
 from probe.settings import ServerSection
 
 QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?"
 TASK = Task("t", QUESTION, "53", "own", (), boxed_solution="$12 \\times 5 - 7 = \\boxed{53}$")
-PLAN = Plan("t-dialogue", TASK, Persona("terse", "some", "low"), False, ("12",), "how many marbles are in each bag")
+GAP = Gap("How many?", "how many marbles are in each bag", "How many in each?", "12 in each bag.", "12 marbles", "12")
+PLAN = Plan("t-dialogue", TASK, Persona("terse", "some", "low"), False, ("12",), GAP)
 ROLE = RoleSection(server=ServerSection(urls=("http://localhost:1/v1",), model="m"))
 
 
@@ -103,7 +106,7 @@ def tiny_chat(tiny_chatml: Path) -> Chat:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=latex, user=latex, reply=latex)
 def test_latex_passes_unchanged_through_every_role_and_file_and_the_template(
-    problem: str, user: str, reply: str, tiny_chat: Chat
+    problem: str, user: str, reply: str, tiny_chat: Chat, tmp_path: Path
 ) -> None:
     user, box = user.replace(r"\boxed", r"\fbox "), f"{reply} \\boxed{{53}}"
     plan = replace(PLAN, task=replace(TASK, question=problem), hidden=())
@@ -128,8 +131,10 @@ def test_latex_passes_unchanged_through_every_role_and_file_and_the_template(
     assert {one["content"] for ask in speakers["assistant"].asked for one in ask.messages if one["role"] == "user"} == {
         user
     }
-    rows = [told_row(done, ("assistant",)), *candidate_rows(done), *rl_rows(done), *pair_rows(done, 0.0)]
+    rows = [told_row(done, ("assistant",)), *candidate_rows(done), *pair_rows(done, 0.0)]
     assert [json.loads(json_line(row)) for row in rows] == rows
+    write_jsonl(tmp_path / "rl.jsonl", map(vars, rl_rows(done)))
+    assert list(load_rl_rows(tmp_path / "rl.jsonl")) == list(rl_rows(done))
     assert box in tiny_chat.prompt_text(done.messages[:3])
     learned = tiny_chat.training_rows(done.messages)[-1]
     kept = [token for token, loss in zip(learned.input_ids, learned.loss_mask, strict=True) if loss]
@@ -284,7 +289,7 @@ def test_equal_candidates_are_not_looked_ahead_twice() -> None:
     assert len(speakers["assistant"].asked) == 6 and [turn.chosen for turn in done.turns] == [0, 0]
 
 
-def test_the_right_candidate_is_chosen_and_makes_a_pair() -> None:
+def test_the_right_candidate_is_chosen_and_makes_a_pair(tmp_path: Path) -> None:
     texts = iter(["It is \\boxed{12}.", "It is \\boxed{53}."])
     done, _ = play(
         PLAN,
@@ -298,8 +303,11 @@ def test_the_right_candidate_is_chosen_and_makes_a_pair() -> None:
     assert pair["prompt"] == chat("help with marbles")
     assert list(pair_rows(done, 0.9)) == []
     (prompt,) = rl_rows(done)
-    assert (prompt["prompt"], prompt["answer"], prompt["problem"]) == (chat("help with marbles"), "53", QUESTION)
-    assert Gate(Quality(), 10).reason(conversation_of(done)) is None
+    assert (list(prompt.prompt), prompt.answer, prompt.problem) == (chat("help with marbles"), "53", QUESTION)
+    assert (prompt.hidden, prompt.clause, prompt.reveal) == (("12",), GAP.clause, GAP.reveal)
+    assert (prompt.persona, prompt.knowledge, prompt.effort) == ("terse", "some", "low")
+    with closing(Gate(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
+        assert gate.reason(conversation_of(done)) is None
 
 
 def test_plans_keep_to_the_settings_and_hold_back_what_the_task_knows() -> None:

@@ -22,9 +22,12 @@ from data_builders.__main__ import main
 from data_builders.build import build
 from data_builders.dialogue import engine_speaker
 from data_builders.dialogue.engine_speaker import EngineSpeaker
+from data_builders.dialogue.plan import states
 from data_builders.dialogue.speaker import Said
 from data_builders.recipe import load_data_recipe
+from data_builders.rl import load_rl_rows
 from data_builders.views import load_sft_rows
+from probe.answers import boxed
 from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
 from probe.files import read_json, read_jsonl
 
@@ -79,8 +82,11 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
         known = [one["score"] for one in row["candidates"] if one["score"] is not None]
         assert not known or chosen["score"] == max(known)
     prompts = rows(out, "rl")
-    assert len(prompts) == sum(len(row["messages"]) // 2 for row in kept if row["kind"] != "replay")
-    assert all(row["prompt"][-1]["role"] == "user" and row["answer"] for row in prompts)
+    assert [row.id for row in load_rl_rows(out)] == [row["id"] for row in prompts]
+    assert len(prompts) == sum(until_answered(row["messages"]) for row in kept if row["kind"] != "replay") > 0
+    assert all(row["prompt"][-1]["role"] == "user" and row["answer"] and row["persona"] for row in prompts)
+    for row in prompts:
+        assert not any(states(one["content"], value) for one in row["prompt"] for value in row["hidden"])
     assert rows(out, "pairs") and all(row["score_chosen"] - row["score_rejected"] >= 0.1 for row in rows(out, "pairs"))
     assert any(MATRIX in json.dumps(row["messages"]).replace("\\\\", "\\") for row in talks)
     card = (out / "card.md").read_text()
@@ -190,6 +196,12 @@ def test_same_seed_same_bytes_whatever_the_order_and_another_seed_another_text(
     others = {row["id"]: row["messages"] for row in rows(changed, "sft") + rows(changed, "rejected")}
     both = [name for name in talks if name in others and not name.endswith("replay")]
     assert both and sum(talks[name] == others[name] for name in both) < len(both) / 2
+
+
+def until_answered(messages: list[dict[str, str]]) -> int:
+    """Assistant turns up to and including the first that boxes an answer."""
+    replies = [message["content"] for message in messages[1::2]]
+    return next(number for number, reply in enumerate(replies, start=1) if boxed(reply))
 
 
 def start(made: Path, out: Path) -> subprocess.Popen[str]:
@@ -310,7 +322,7 @@ def test_a_wrong_section_answers_in_one_line(tmp_path: Path, capsys: pytest.Capt
     made = recipe(tmp_path, "http://127.0.0.1:9/v1")
     assert run_command(main, [str(made), "--dialogue.canditates", "2"]) == 2
     assert "did you mean dialogue.candidates?" in capsys.readouterr().err
-    assert run_command(main, [str(made), "--conversations.hint", "0.0", "--conversations.complete", "0.58"]) == 2
+    assert run_command(main, [str(made), "--conversations.reactions", "0.1"]) == 2
     assert "either this section or `dialogue`" in capsys.readouterr().err
     assert run_command(main, [str(made), "--dialogue.assistant.server.concurrency", "0"]) == 2
     assert "`concurrency` is 0" in capsys.readouterr().err

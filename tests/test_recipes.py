@@ -15,17 +15,18 @@ ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
-def dry_run(recipe: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def dry_run(recipe: Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run from a copy of the recipes, so that data of an earlier demo changes nothing here."""
     name = Path("recipes") / recipe.name
     content = yaml.safe_load(recipe.read_text())
     if "source" in content:
         command = ["-m", "data_builders", str(name), "--dry-run"]
     elif "train" in content:
-        command = [str(ROOT / "train" / "sft.py"), str(name), "--dry-run"]
+        script = "grpo.py" if "rollout" in content else "sft.py"
+        command = [str(ROOT / "train" / script), str(name), "--dry-run"]
     else:
         command = ["-m", "probe", "run", "smollm2-135m", str(name), "--dry-run"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
@@ -54,6 +55,15 @@ def test_the_plan_of_the_2b_recipe_says_what_it_knows_and_what_it_could_not_chec
     for reason in ("could not check the model", "could not check the data", "could not check probe set gpqa_diamond"):
         assert reason in plan
     assert "HF_HUB_OFFLINE" in plan, "the reason is named"
+
+
+def test_the_plan_of_grpo_counts_samples_over_all_gpus_and_the_reference(elsewhere: Path) -> None:
+    plan = dry_run(ROOT / "recipes" / "qwen2b_grpo.yaml", elsewhere, WORLD_SIZE="8").stdout
+    assert "8 samples of each of 16 prompts: 128 at a time (4 a process x 8 x 4)" in plan
+    # 128 x 2,048 tokens are trained, and 3 x 2 x 128 x 2,048 looked ahead.
+    assert "1,835,008 tokens at most a generation (262,144 trained, 1,572,864 ahead" in plan
+    assert "reference 3.51" in plan, "1.88 billion parameters in bfloat16"
+    assert "vllm      takes 30% of each GPU's memory" in plan
 
 
 @pytest.mark.parametrize("stage", [2, 3])

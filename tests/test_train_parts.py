@@ -12,7 +12,7 @@ from probe.chat import Chat
 from probe.errors import DataError, ModelError, RecipeError
 from probe.models import load_tokenizer, resolve
 from train.arguments import trl_section
-from train.plan import Size, memory_parts
+from train.memory import Size, memory_parts
 from train.recipe import LoraSection, ModelSection, load_sft_recipe
 from train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
 

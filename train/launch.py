@@ -11,6 +11,7 @@ from probe.processes import processes, say
 from probe.watch import command
 
 if TYPE_CHECKING:
+    from train.grpo_recipe import GrpoRecipe
     from train.recipe import SftRecipe
 
 
@@ -19,10 +20,16 @@ def launcher_deepspeed() -> bool:
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
-def training_arguments(recipe: SftRecipe, config_class: type) -> Any:
+def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **ours: Any) -> Any:
     """trl's config from the recipe's `train:` section, fitted to this launch; says what it changed.
 
     It has to exist before the model is loaded: with ZeRO-3 it makes transformers load the weights in parts.
+
+    Args:
+        ours: fields of the config that no recipe sets.
+
+    Raises:
+        BadInput: the config refuses a value, or a file is missing.
     """
     import torch
 
@@ -40,7 +47,10 @@ def training_arguments(recipe: SftRecipe, config_class: type) -> Any:
             say(f"train.deepspeed {deepspeed}: {refusal}")
     if not on_gpu:
         given["use_cpu"] = True
-    return config_class(**given, dataset_kwargs={"skip_prepare_dataset": True}, report_to=report_to(recipe.tracking))
+    try:
+        return config_class(**given, **ours, report_to=report_to(recipe.tracking))
+    except ValueError as error:
+        raise BadInput(f"train: {' '.join(str(error).split())}") from error
 
 
 def _deepspeed_refusal(on_gpu: bool) -> str | None:

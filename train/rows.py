@@ -10,7 +10,6 @@ from typing import Any, Literal
 from data_builders.views import load_sft_rows, read_sft_rows
 from probe.chat import Chat, Message, TrainingRow
 from probe.errors import DataError
-from train.recipe import DataSection
 
 IGNORED = -100
 
@@ -26,17 +25,24 @@ class RowCounts:
     longest: int
     too_long: int
 
+    def told(self, loss_on: str) -> str:
+        """For a model card."""
+        return (
+            f"on {self.conversations:,} conversations:\n{self.rows:,} rows, {self.tokens:,} tokens of which "
+            f"{self.loss_tokens:,} carry loss ({loss_on} turns), {self.too_long} rows left out as too long."
+        )
 
-def conversations_path(section: DataSection) -> Path:
-    """Where the conversations lie; those of a data recipe are built first, or taken up where building stopped."""
-    if section.path is not None:
-        if not Path(section.path).exists():
-            raise DataError(f"{section.path}: no such file or folder (data.path)")
-        return Path(section.path)
+
+def data_path(path: str | None, recipe: str | None) -> Path:
+    """Where the data lies; that of a data recipe is built first, or taken up where building stopped."""
+    if path is not None:
+        if not Path(path).exists():
+            raise DataError(f"{path}: no such file or folder (data.path)")
+        return Path(path)
     from data_builders.build import build
     from data_builders.recipe import load_data_recipe
 
-    return build(load_data_recipe(Path(section.recipe or "")))
+    return build(load_data_recipe(Path(recipe or "")))
 
 
 def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:

@@ -12,14 +12,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_builders.build import Build
+from data_builders.build import Build, Row
 from data_builders.dialogue.conversation import Finished, converse
 from data_builders.dialogue.meter import Meter
 from data_builders.dialogue.plan import Plan, plan_of
 from data_builders.dialogue.pool import Pool
 from data_builders.dialogue.prompts import PROMPT_VERSION
 from data_builders.dialogue.rows import (
-    Row,
     candidate_rows,
     conversation_of,
     pair_rows,
@@ -31,7 +30,6 @@ from data_builders.dialogue.speaker import Flow
 from data_builders.dialogue.speakers import open_speakers
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
-from data_builders.views import sft_row
 from probe.errors import NextturnError
 from probe.files import read_jsonl, write_jsonl
 
@@ -82,7 +80,8 @@ class DialogueBuild(Build):
         if found != asked:
             raise NextturnError(f"{out}: holds {found} conversations between models, wanted {asked}; build it anew")
         shutil.rmtree(out / "calls", ignore_errors=True)
-        return {"conversations": asked, "calls": dict(sorted(meter.counts.items()))}
+        calls = {**meter.counts, **super().totals(out).get("calls", {})}
+        return {"conversations": asked, "calls": dict(sorted(calls.items()))}
 
     def _build_shards(self, out: Path, gate: Gate) -> None:
         from tqdm import tqdm
@@ -96,7 +95,7 @@ class DialogueBuild(Build):
                 del shards[number]
             # In this process a shard's replies hang on what is asked beside them, so each shard is played by itself.
             stretches = [{number: shard} for number, shard in shards.items()] if self.dialogue.in_process else [shards]
-            speakers = open_speakers(self.dialogue, self.recipe.seed)
+            speakers = open_speakers(self.dialogue.roles(), self.recipe.seed)
             try:
                 for stretch in stretches:
                     if stretch:
@@ -129,7 +128,7 @@ class DialogueBuild(Build):
     ) -> None:
         """Judges the conversations of a shard and writes its files, the kept rows last."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "candidates", "rl", "pairs", "sft")}
-        per_problem = self.dialogue.per_problem
+        per_problem, answers = self.dialogue.per_problem, self.answers(out, number)
         for index in shard:
             for place in range(index * per_problem, (index + 1) * per_problem):
                 done = ended.pop(place)
@@ -140,13 +139,10 @@ class DialogueBuild(Build):
                     progress.rejected(0 if done.reason else 1)
                 else:
                     views["sft"].append(told_row(done, self.roles))
-                    views["rl"] += rl_rows(done)
+                    views["rl"] += map(vars, rl_rows(done))
                     views["pairs"] += pair_rows(done, self.dialogue.min_gap)
-            for plain in self.replay.for_problem(index):
-                reason = gate.reason(plain)
-                views["rejected" if reason else "sft"].append(
-                    {**sft_row(plain), **({"reason": reason} if reason else {})}
-                )
+            for row in self.replay_rows(index, gate, answers):
+                views["rejected" if "reason" in row else "sft"].append(row)
         for name, rows in views.items():
             write_jsonl(out / f"{name}/part-{number:05}.jsonl", rows)
 
@@ -155,7 +151,7 @@ class DialogueBuild(Build):
         for view in ("rejected", "sft"):
             for _, row in read_jsonl(out / f"{view}/part-{number:05}.jsonl"):
                 if view == "sft":
-                    gate.remember(row["messages"])
+                    gate.remember(row["messages"], row["kind"])
                 if "dialogue" in row:
                     progress.meter.add(row["dialogue"]["calls"])
                     progress.ended(view == "rejected")
@@ -175,6 +171,4 @@ class _Progress:
 
     def rejected(self, more: int) -> None:
         self._rejected += more
-        cost = {"cost": f"{self.meter.cost:.2f}"} if self.meter.cost else {}
-        shown = {"rejected": self._rejected, "calls": self.meter.calls, "tokens": f"{self.meter.tokens:,}", **cost}
-        self._bar.set_postfix(shown, refresh=False)
+        self._bar.set_postfix({"rejected": self._rejected, **self.meter.shown()}, refresh=False)

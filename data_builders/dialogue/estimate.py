@@ -15,8 +15,9 @@ from pathlib import Path
 from data_builders.dialogue.conversation import Finished, converse
 from data_builders.dialogue.plan import Plan
 from data_builders.dialogue.pool import Pool
-from data_builders.dialogue.settings import Dialogue, Role, place_of
+from data_builders.dialogue.settings import Dialogue, Price, Role, place_of
 from data_builders.dialogue.speaker import Ask, Results, Said, Ticket
+from data_builders.tasks import Task
 from data_builders.tokens import estimated_tokens
 
 # A chat reply explains more than a terse reference solution does.
@@ -54,10 +55,7 @@ def estimate(plans: Sequence[Plan], conversations: int, settings: Dialogue, seed
         role: Load(*(round(many * counts[f"{role}.{kind}"]) for kind in ("calls", "input", "output")))
         for role in settings.roles()
     }
-    prices = {role: section.price for role, section in settings.roles().items()}
-    cost = (
-        sum(load.input * prices[role].input + load.output * prices[role].output for role, load in loads.items()) / 1e6
-    )
+    cost = sum(cost_of(given.price, loads[role].input, loads[role].output) for role, given in settings.roles().items())
     return Estimate(conversations, loads, cost, _seconds(loads, conversations, settings))
 
 
@@ -70,10 +68,21 @@ def rehearse(plans: Sequence[Plan], settings: Dialogue, seed: int) -> list[Finis
 
 def plan_lengths(plans: Sequence[Plan]) -> dict[int, int]:
     """Words of a usual reply in each conversation."""
-    return {
-        number: max(_LEAST_WORDS, round(_LONGER * len((plan.task.boxed_solution or plan.task.solution).split())))
-        for number, plan in enumerate(plans)
-    }
+    return {number: words_of_reply(plan.task) for number, plan in enumerate(plans)}
+
+
+def words_of_reply(task: Task) -> int:
+    """Of a usual reply about this problem."""
+    return max(_LEAST_WORDS, round(_LONGER * len((task.boxed_solution or task.solution).split())))
+
+
+def cost_of(price: Price, given: float, made: float) -> float:
+    """Money for so many tokens in and out."""
+    return (given * price.input + made * price.output) / 1e6
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
 def _seconds(loads: dict[Role, Load], conversations: int, settings: Dialogue) -> float:

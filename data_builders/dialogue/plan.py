@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from data_builders.dialogue.personas import Persona, draw_persona
 from data_builders.dialogue.settings import Dialogue
-from data_builders.tasks import Task
+from data_builders.tasks import Gap, Task
 from probe.sets import Message
 
 _NUMBER = re.compile(r"(?<![\w.,\\])\d+(?:\.\d+)?(?![\w]|[.,]\d)")
@@ -22,7 +22,7 @@ class Plan:
     Attributes:
         stated: the user opens with the whole problem, word for word.
         hidden: numbers of the problem that the opening must not state.
-        clause: what the hidden number is ("how many marbles are in each bag"), where the task knows.
+        gap: what the hidden number is, where the task knows.
     """
 
     id: str
@@ -30,7 +30,12 @@ class Plan:
     persona: Persona
     stated: bool
     hidden: tuple[str, ...] = ()
-    clause: str = ""
+    gap: Gap | None = None
+
+    @property
+    def clause(self) -> str:
+        """Such as "how many marbles are in each bag"; "" where the task does not know."""
+        return self.gap.clause if self.gap else ""
 
     @property
     def kind(self) -> str:
@@ -53,9 +58,10 @@ def plan_of(task: Task, again: int, seed: int, settings: Dialogue) -> Plan:
     name = f"{task.id}-dialogue" + (f"-{again}" if again else "")
     if rng.random() < settings.stated:
         return Plan(name, task, persona, stated=True)
-    if task.gaps:
-        gap = rng.choice(task.gaps)
-        return Plan(name, task, persona, False, (gap.value,), gap.clause)
+    gaps = [gap for gap in task.gaps if gap.kind == "number"]  # whether one was told can be seen in any wording
+    if gaps:
+        gap = rng.choice(gaps)
+        return Plan(name, task, persona, False, (gap.value,), gap)
     return Plan(name, task, persona, False, _numbers(task.question, rng))
 
 

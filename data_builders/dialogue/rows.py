@@ -1,16 +1,17 @@
 """What a finished conversation becomes: training rows of three kinds, and a record of what there was to choose from.
 
-sft: the conversation as it went, best candidates all the way. rl: each assistant turn as a prompt, with the hidden
-problem for a simulator. pairs: of a turn, the best against the worst candidate, in the form that trl's preference
+sft: the conversation as it went, best candidates all the way. rl: assistant turns as prompts, with the hidden problem
+for a simulator. pairs: of a turn, the best against the worst candidate, in the form that trl's preference
 trainers read. candidates: every candidate of every turn with its simulated continuations and the parts of their scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from data_builders import rl
 from data_builders.dialogue.conversation import Finished, Turn
 from data_builders.dialogue.settings import Role
 from data_builders.scripted import Conversation
@@ -21,9 +22,19 @@ COUNTS = ("calls", "input", "output")
 
 
 def conversation_of(done: Finished) -> Conversation:
-    """As the gate and the sft view take it."""
-    task = done.plan.task
-    return Conversation(done.plan.id, done.plan.kind, tuple(done.messages), task.source, task.answer)
+    """As the gate and the views of training take it."""
+    plan, messages = done.plan, done.messages
+    told = (place for place in range(len(messages)) if not plan.still_hidden(messages[: place + 1]))
+    return Conversation(
+        id=plan.id,
+        kind=plan.kind,
+        messages=tuple(messages),
+        source=plan.task.source,
+        answer=plan.task.answer,
+        reveal_at=next(told, len(messages)),
+        task=plan.task,
+        gap=plan.gap,
+    )
 
 
 def told_row(done: Finished, roles: tuple[Role, ...]) -> Row:
@@ -36,7 +47,7 @@ def told_row(done: Finished, roles: tuple[Role, ...]) -> Row:
         "hidden": list(plan.hidden),
         "ended": done.ended,
         "scores": [turn.candidates[turn.chosen].score for turn in done.turns],
-        "slips": len(done.slips),
+        "slips": " ".join(f"{slip.role}.{slip.reason}" for slip in done.slips),
         "calls": {f"{role}.{count}": done.calls[f"{role}.{count}"] for role in roles for count in COUNTS},
     }
     return {**sft_row(conversation_of(done)), "dialogue": told}
@@ -68,23 +79,12 @@ def candidate_rows(done: Finished) -> Iterator[Row]:
         }
 
 
-def rl_rows(done: Finished) -> Iterator[Row]:
-    """One row for each assistant turn: the chat before it, and all that a reward or a simulator has to know."""
-    plan = done.plan
-    for number, turn in enumerate(done.turns):
-        yield {
-            "id": f"{plan.id}-{number}",
-            "prompt": done.messages[: turn.before],
-            "answer": plan.task.answer,
-            "problem": plan.task.question,
-            "solution": plan.task.boxed_solution or plan.task.solution,
-            "persona": plan.persona.name,
-            "knowledge": plan.persona.knowledge,
-            "effort": plan.persona.effort,
-            "hidden": list(plan.hidden),
-            "clause": plan.clause,
-            "turn": number,
-        }
+def rl_rows(done: Finished) -> Iterator[rl.RlRow]:
+    """As of a scripted conversation, with who the user was; hidden is what nobody had stated at that turn."""
+    plan, who = done.plan, done.plan.persona
+    for row in rl.rl_rows(conversation_of(done)):
+        hidden = plan.still_hidden(row.prompt)
+        yield replace(row, hidden=hidden, persona=who.name, knowledge=who.knowledge, effort=who.effort)
 
 
 def pair_rows(done: Finished, min_gap: float) -> Iterator[Row]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from data_builders.dialogue.replies import EMPTY, Heard, spoken
 from data_builders.dialogue.settings import Weights
@@ -23,7 +24,7 @@ NO_VERDICT = "no_verdict"
 _MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)
 _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 # No reference is nearly as long; algebra on what a model wrote on and on could take for ever.
-_LONGEST = 200
+LONGEST_ANSWER = 200
 # Two turns of the assistant that share more of their four-word runs say the same.
 _REPEATS, _RUN = 0.6, 4
 
@@ -57,13 +58,19 @@ def accuracy(messages: Sequence[Message], answer: str) -> float | None:
     """1 where the conversation's last answer is the reference; 0 also where it has none yet."""
     if not answer:
         return None
-    replies = _by(messages, "assistant")
-    given = next((found for text in reversed(replies) if (found := strict_answer(text)) is not None), None)
-    if given is None and replies and outcome(replies[-1], truncated=False) == "answered":
-        given = lenient_answer(replies[-1])
-    if given is not None and len(given) > _LONGEST:
+    given = final_answer(messages)
+    if given is not None and len(given) > LONGEST_ANSWER:
         return float(given == answer)
     return float(same_answer(given, answer))
+
+
+def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
+    """The assistant's last marked answer, else what its last reply answers; `cut`: that reply has no end."""
+    replies = _by(messages, "assistant")
+    given = next((found for text in reversed(replies) if (found := strict_answer(text)) is not None), None)
+    if given is None and replies and outcome(replies[-1], truncated=cut) == "answered":
+        given = lenient_answer(replies[-1])
+    return given
 
 
 def efficiency(tokens: int, limit: int) -> float:
@@ -71,20 +78,33 @@ def efficiency(tokens: int, limit: int) -> float:
     return 1 - min(tokens / limit, 1.0)
 
 
-def interactivity_by_rule(messages: Sequence[Message]) -> float:
-    """How well the assistant's turns take up what the user says, without any judge.
+class TurnMarks(NamedTuple):
+    """Whether a turn of the assistant takes up a word or number of the message before it, asks one question at the most,
+    and does not say again what the assistant said before."""
 
-    The mean over its turns of three rules: it takes up a word or number of the last message; it asks one question at
-    the most; it does not say again what it said before.
-    """
-    marks: list[float] = []
-    for place, message in enumerate(messages):
-        if message["role"] == "assistant" and place:
-            text, before = message["content"], _by(messages[:place], "assistant")
-            taken_up = not (asked := set(content_stems(messages[place - 1]["content"]))) or bool(
-                asked & set(content_stems(text))
-            )
-            marks.append(fmean((taken_up, text.count("?") <= 1, not any(_same(text, other) for other in before))))
+    takes_up: bool
+    one_question: bool
+    fresh: bool
+
+
+def turn_marks(messages: Sequence[Message], place: int) -> TurnMarks:
+    """The marks of the assistant's message at `place`, which is not the first message."""
+    text, before = messages[place]["content"], _by(messages[:place], "assistant")
+    asked = set(content_stems(messages[place - 1]["content"]))
+    return TurnMarks(
+        takes_up=not asked or bool(asked & set(content_stems(text))),
+        one_question=text.count("?") <= 1,
+        fresh=not any(_same(text, other) for other in before),
+    )
+
+
+def interactivity_by_rule(messages: Sequence[Message]) -> float:
+    """How well the assistant's turns take up what the user says, without any judge: the mean of all their marks."""
+    marks = [
+        fmean(turn_marks(messages, place))
+        for place, message in enumerate(messages)
+        if message["role"] == "assistant" and place
+    ]
     return fmean(marks) if marks else 0.0
 
 

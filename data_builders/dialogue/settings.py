@@ -10,8 +10,9 @@ from probe.errors import RecipeError
 from probe.recipe import recipe_dict, section
 from probe.settings import ServerSection, VllmSection
 
-Role = Literal["assistant", "simulator", "judge"]
+Role = Literal["assistant", "simulator", "judge", "replay"]
 ROLES: tuple[Role, ...] = ("assistant", "simulator", "judge")
+"""Those of a conversation; `replay` answers plain questions."""
 
 
 @section
@@ -112,7 +113,7 @@ class Dialogue:
     def check(self) -> None:
         """Raises RecipeError where the settings cannot be used."""
         for role, given in self.roles().items():
-            _check_role(role, given)
+            check_role(f"dialogue.{role}", given)
         for name, least in {
             "per_problem": 1,
             "max_turns": 1,
@@ -142,16 +143,22 @@ class Dialogue:
         for name in ("max_cost", *(() if self.in_process else ("at_once",))):
             del kept[name]
         for role in ROLES:
-            given = kept[role]
-            if given is None:
-                continue
-            server = given.pop("server")
-            unused = ("dtype", "batch_tokens", "vllm") if given["engine"] == "openai" else ()
-            for name in ("price", "latency_s", *unused):
-                del given[name]
-            if server is not None:
-                given.update(model=server["model"], extras=server["extras"])
+            kept[role] = role_shaping(getattr(self, role))
         return kept
+
+
+def role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
+    """The settings of one model that shape what it says."""
+    if section is None:
+        return None
+    kept = recipe_dict(section)
+    server = kept.pop("server")
+    unused = ("dtype", "batch_tokens", "vllm") if section.engine == "openai" else ()
+    for name in ("price", "latency_s", *unused):
+        del kept[name]
+    if server is not None:
+        kept.update(model=server["model"], extras=server["extras"])
+    return kept
 
 
 def place_of(server: ServerSection) -> tuple[str, ...]:
@@ -159,14 +166,15 @@ def place_of(server: ServerSection) -> tuple[str, ...]:
     return tuple(sorted(url.rstrip("/") for url in server.urls))
 
 
-def _check_role(role: Role, given: RoleSection) -> None:
+def check_role(where: str, given: RoleSection) -> None:
+    """Raises RecipeError where a model's section, which stands at `where` in the recipe, cannot be used."""
     if given.engine == "openai":
         if given.server is None or not given.server.model:
             raise RecipeError(
-                f"dialogue.{role}.server: wanted `urls` and `model`, such as "
+                f"{where}.server: wanted `urls` and `model`, such as "
                 "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
             )
     elif given.model is None or given.server is not None:
-        raise RecipeError(f"dialogue.{role}: the engine {given.engine} wants `model` and no `server`")
+        raise RecipeError(f"{where}: the engine {given.engine} wants `model` and no `server`")
     if given.max_tokens < 1 or given.temperature < 0:
-        raise RecipeError(f"dialogue.{role}: max_tokens is to be 1 or more, temperature 0 or more")
+        raise RecipeError(f"{where}: max_tokens is to be 1 or more, temperature 0 or more")

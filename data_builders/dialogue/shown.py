@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from data_builders.dialogue.build import DialogueBuild
 from data_builders.dialogue.conversation import Finished
-from data_builders.dialogue.estimate import Estimate, estimate
+from data_builders.dialogue.estimate import Estimate, duration, estimate
 from data_builders.dialogue.plan import Plan, plan_of
 from data_builders.dialogue.pool import Pool
 from data_builders.dialogue.prompts import assistant_prompt, simulator_prompt
 from data_builders.dialogue.rows import conversation_of
 from data_builders.dialogue.settings import Dialogue
 from data_builders.dialogue.speakers import open_speakers
-from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
+from data_builders.shown import chat_lines, replay_lines
 from data_builders.starter import starter_problems
 from data_builders.tokens import estimated_tokens
-from probe.sets import Message
 
 # Enough problems for a mean; a rehearsal plays some hundred replies for each.
 _REHEARSED = 12
@@ -34,6 +34,7 @@ def dry_run(build: DialogueBuild, out: Path) -> list[str]:
         f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, {asked} conversations"
     ]
     lines += _estimated(estimate(plans, asked, build.dialogue, build.recipe.seed), build.dialogue)
+    lines += replay_lines(build)
     lines += [f"{name}: {len(rows)} held-out rows" for name, rows in build.eval_rows.items()]
     return [*lines, "", *_opening(plans), "dry run: no model was asked, nothing was written"]
 
@@ -49,29 +50,37 @@ def dry_run_without_problems(recipe: DataRecipe) -> list[str]:
     return [f"{asked} conversations, estimated with generated problems in their place:", *lines]
 
 
-def preview(build: DialogueBuild, n: int) -> Iterable[tuple[str, list[Message]]]:
-    """The first `n` conversations as (heading, messages), made now and kept nowhere."""
+def preview(build: DialogueBuild, n: int) -> Iterator[str]:
+    """The first `n` conversations, made now and kept nowhere."""
     asked = min(n, len(build.problems) * build.dialogue.per_problem)
     needed = -(-asked // build.dialogue.per_problem)
     flows = ((number, flow) for number, flow in build.flows(range(needed)) if number < asked)
-    gate = Gate(build.quality, build.expected_rows())
-    with closing(open_speakers(build.dialogue, build.recipe.seed)) as speakers:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(build.gate(Path(folder))) as gate,
+        closing(open_speakers(build.dialogue.roles(), build.recipe.seed)) as speakers,
+    ):
         pool: Pool[Finished] = Pool(speakers.by_role, build.dialogue.together, build.meter().heard)
         for _, done in sorted(pool.run(flows), key=lambda one: one[0]):
             reason = done.reason or gate.reason(conversation_of(done))
             told = f"{done.plan.persona.name}, {done.plan.kind}" + (f"; rejected: {reason}" if reason else "")
-            yield f"{done.plan.id} ({told})", done.messages
+            yield from chat_lines(f"{done.plan.id} ({told})", done.messages)
+            if done.plan.hidden:
+                yield f"  withheld at first: {done.plan.clause or 'numbers'} ({', '.join(done.plan.hidden)})"
 
 
 def _estimated(found: Estimate, dialogue: Dialogue) -> list[str]:
     lines = ["at most, if every conversation takes all its turns:"]
     for role, load in found.loads.items():
         lines.append(f"  {role:9} {load.calls:>10,} calls {load.input:>14,} tokens in {load.output:>12,} out")
-    hours = f"{found.seconds / 3600:.1f} hours" if found.seconds >= 5400 else f"{found.seconds / 60:.0f} minutes"
     assumed = ", ".join(f"{role} {section.latency_s:g} s" for role, section in dialogue.roles().items())
     priced = any(section.price.input or section.price.output for section in dialogue.roles().values())
     cost = f"{found.cost:,.2f} at the recipe's prices" if priced else "none, no prices are given (`price`)"
-    return [*lines, f"  time      {hours}, where a reply takes: {assumed} (`latency_s`)", f"  cost      {cost}"]
+    return [
+        *lines,
+        f"  time      {duration(found.seconds)}, where a reply takes: {assumed} (`latency_s`)",
+        f"  cost      {cost}",
+    ]
 
 
 def _opening(plans: list[Plan]) -> list[str]:

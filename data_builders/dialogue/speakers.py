@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from data_builders.dialogue.engine_speaker import EngineSpeaker, LoadedModel, load
 from data_builders.dialogue.open_stream import Line
 from data_builders.dialogue.server_speaker import ServerSpeaker
-from data_builders.dialogue.settings import Dialogue, Role, RoleSection, place_of
+from data_builders.dialogue.settings import Role, RoleSection, place_of
 from data_builders.dialogue.speaker import Speaker
 from probe.servers import Client
 
@@ -27,11 +28,11 @@ class Speakers:
             line.close()
 
 
-def open_speakers(dialogue: Dialogue, seed: int) -> Speakers:
+def open_speakers(roles: Mapping[Role, RoleSection], seed: int) -> Speakers:
     """Raises BadInput where a server's section or a model cannot be used. No request is sent, no weights are loaded."""
     models: dict[tuple[object, ...], LoadedModel] = {}
     slots: Counter[tuple[str, ...]] = Counter()
-    for section in dialogue.roles().values():
+    for section in roles.values():
         if section.server is not None:
             Client(section.server)  # checks its addresses and numbers
             slots[place_of(section.server)] += section.server.concurrency
@@ -42,7 +43,7 @@ def open_speakers(dialogue: Dialogue, seed: int) -> Speakers:
         role: EngineSpeaker(role, models[_loading(section)])
         if section.server is None
         else ServerSpeaker(role, section, lines[place_of(section.server)])
-        for role, section in dialogue.roles().items()
+        for role, section in roles.items()
     }
     return Speakers(by_role, list(models.values()), list(lines.values()))
 

@@ -24,11 +24,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """What came back: text and number of tokens without the stop token; "length" where the limit cut it."""
+    """What came back: text and number of tokens without the stop token; "length" where the limit cut it.
+
+    Attributes:
+        ids: every token that was generated, the stop token included. Engines that know of no ids leave it empty, and
+            stored completions do not keep it.
+        log_probs: log p of each of `ids` under the sampling distribution, None where it could not be had; empty unless
+            training asked for it.
+    """
 
     text: str
     tokens: int
     finish: Literal["stop", "length"]
+    ids: tuple[int, ...] = ()
+    log_probs: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,8 @@ class HfEngine:
             logits, cache = output.logits[:, -1], output.past_key_values
 
     def _completion(self, row: _Row) -> Completion:
-        return Completion(self.tokenizer.decode(row.tokens), len(row.tokens), row.finish or "stop")
+        ids = (*row.tokens, *row.stopped_by)
+        return Completion(self.tokenizer.decode(row.tokens), len(row.tokens), row.finish or "stop", ids)
 
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, Any, torch.Tensor]:
         """Left-pads and runs the prompts; gives logits [prompts, vocabulary], the cache and the mask."""
@@ -164,6 +165,7 @@ class _Row:
         self.stop = frozenset(request.stop_ids)
         self.limit = request.max_tokens
         self.tokens: list[int] = []
+        self.stopped_by: tuple[int, ...] = ()
         self.finish: Any = None
         self.reported = False
         # Drawn on the CPU in one go, so that a request gets the same numbers on every device.
@@ -174,7 +176,7 @@ class _Row:
         if self.finish is not None:
             return
         if token in self.stop:
-            self.finish = "stop"
+            self.finish, self.stopped_by = "stop", (token,)
             return
         self.tokens.append(token)
         if len(self.tokens) >= self.limit:

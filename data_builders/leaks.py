@@ -1,0 +1,82 @@
+"""Whether a text that is withheld at first stands in a turn before it is revealed.
+
+A number counts where it stands by itself. Any other text (a formula, a sentence, the code of a drawing) counts whatever
+its white space, and a long one also in part: a run of its words that the user has not said.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from data_builders.dialogue.plan import states
+from data_builders.scripted import Conversation
+
+RUN = 8
+"""Words of a long text that give it away."""
+
+_NUMBER = re.compile(r"-?\d[\d.,]*")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\!|,)+(?=\d{3}(?!\d))")
+# What LaTeX shows as white space, or not at all.
+_UNSEEN = re.compile(r"\\(?:left|right|big|Big|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")
+_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
+_DELIMITERS = re.compile(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$")
+
+
+def leak(conversation: Conversation) -> str | None:
+    """ "leak" for an assistant turn that holds what is withheld, "not_withheld" for a user turn; None for neither."""
+    task, gap = conversation.task, conversation.gap
+    withheld = [(conversation.hidden, conversation.reveal_at)] if conversation.hidden else []
+    if conversation.kind == "vague" and task is not None:  # the problem itself, told in the next message
+        withheld.append((task.question, 2))
+    if conversation.kind == "withheld" and gap is not None and len(gap.value) > 1:
+        # A model that knows the problem by heart supplies what it was not told. A digit stands in any text.
+        first = next((one for one in conversation.messages if holds(one["content"], gap.value)), None)
+        return "leak" if first is not None and first["role"] == "assistant" else None
+    return next((found for hidden, until in withheld if (found := _leak(conversation, hidden, until))), None)
+
+
+def _leak(conversation: Conversation, hidden: str, until: int) -> str | None:
+    said = ""
+    for message in conversation.messages[:until]:
+        text = message["content"]
+        if message["role"] == "user":
+            said += f"\n{text}"
+            if holds(text, hidden):
+                return "not_withheld"
+        elif holds(text, hidden) or tells_part(text, hidden, said):
+            return "leak"
+    return None
+
+
+def holds(text: str, hidden: str) -> bool:
+    """Whether the whole of `hidden` stands in the text."""
+    if _NUMBER.fullmatch(hidden):
+        return states(_THOUSANDS.sub("", text), _THOUSANDS.sub("", hidden))
+    pattern = _pattern(hidden)
+    return pattern is not None and pattern.search(_seen(text)) is not None
+
+
+def tells_part(text: str, hidden: str, said: str) -> bool:
+    """Whether the text holds a run of RUN words of `hidden` that does not stand in `said`."""
+    return bool(_word_runs(text) & (_word_runs(hidden) - _word_runs(said)))
+
+
+@functools.lru_cache(maxsize=256)
+def _pattern(hidden: str) -> re.Pattern[str] | None:
+    """Finds the text with any white space in it, but not as a part of a longer word or number."""
+    letters = re.sub(r"\s", "", _DELIMITERS.sub("", _seen(hidden).strip()))
+    if not letters:
+        return None
+    before = r"(?<![A-Za-z0-9])" if letters[0].isalnum() else ""
+    after = r"(?![A-Za-z0-9])" if letters[-1].isalnum() else ""
+    return re.compile(before + r"\s*".join(map(re.escape, letters)) + after, re.IGNORECASE)
+
+
+def _seen(text: str) -> str:
+    return _FRACTION.sub(r"\\frac", _UNSEEN.sub(" ", text))
+
+
+def _word_runs(text: str) -> set[tuple[str, ...]]:
+    found = re.findall(r"\w+", text.lower())
+    return {tuple(found[start : start + RUN]) for start in range(len(found) - RUN + 1)}

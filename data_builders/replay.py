@@ -1,0 +1,149 @@
+"""Replay: plain questions with their solutions, mixed in so that a model's single-turn answers are not forgotten.
+
+The assistant turn is the reference solution, or the first right one of several replies of a model, which is to be the
+model that will be trained: what it says already is what it should not forget. Replay rows are attached to problems by
+number, so that a shard always holds the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from data_builders.dialogue.settings import RoleSection, check_role, role_shaping
+from data_builders.problems import Kind, Problems, Source
+from data_builders.scripted import Conversation
+from data_builders.tasks import Task
+from probe.errors import RecipeError
+from probe.recipe import recipe_dict, section
+from probe.sets import Message
+
+
+@section
+class Replay:
+    """`fraction` of all rows is replay, from `source` (the file at `path`, else generated or from the hub)."""
+
+    fraction: float = 0.0
+    source: Kind = "starter"
+    path: str | None = None
+    answers: Literal["reference", "model"] = "reference"
+    """Where the assistant turn comes from; `model` and what follows count only for `model`."""
+    model: RoleSection | None = None
+    """Asked the bare question; the base model itself is meant, so that what it can do already stays."""
+    tries: int = 4
+    """How often a question is asked at most; the first right reply is kept, a question without one is rejected."""
+    max_cost: float | None = None
+    """The build stops before the replies cost more; the same command with a higher limit goes on."""
+
+    def check(self) -> None:
+        """Raises RecipeError where the settings cannot be used."""
+        if not 0 <= self.fraction < 1:
+            raise RecipeError(f"replay.fraction: given {self.fraction}, wanted 0 or more and less than 1")
+        if self.tries < 1:
+            raise RecipeError(f"replay.tries: given {self.tries}, wanted 1 or more")
+        if self.answers == "model":
+            if self.model is None:
+                raise RecipeError("replay.model: missing, wanted a section such as {engine: hf, model: smollm2-135m}")
+            check_role("replay.model", self.model)
+
+    @property
+    def asked(self) -> RoleSection | None:
+        """The model that is asked; None where no reply is needed."""
+        return self.model if self.answers == "model" and self.fraction else None
+
+    def shaping(self) -> dict[str, Any]:
+        """The settings that shape what is written; those of a model only where one is asked."""
+        kept = recipe_dict(self)
+        for name in ("max_cost", *(() if self.asked else ("answers", "model", "tries"))):
+            del kept[name]
+        return {**kept, "model": role_shaping(self.asked)} if self.asked else kept
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What came of one question: the right reply, or the `reason` why there is none.
+
+    Attributes:
+        slips: the replies that could not be used, each as {reason, text}.
+        calls: {"replay.calls", "replay.input", "replay.output"}: replies and their tokens.
+    """
+
+    text: str
+    reason: str
+    slips: tuple[dict[str, str], ...]
+    calls: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay row to be: its conversation, and why it cannot be used where no right reply came."""
+
+    conversation: Conversation
+    reason: str = ""
+    slips: tuple[dict[str, str], ...] = ()
+
+
+class ReplayRows:
+    """The replay rows that go with problem `i`; their count follows `fraction` on average.
+
+    Args:
+        per_problem: conversations that one problem gives on average.
+        problems: how many problems there are.
+    """
+
+    def __init__(self, replay: Replay, per_problem: float, problems: int, seed: int) -> None:
+        self.section = replay
+        self._per_problem = per_problem * replay.fraction / (1 - replay.fraction)
+        self._seed = seed
+        self._problems: Problems | None = None
+        if replay.fraction:
+            n = problems if replay.source == "starter" else None
+            # Another seed, so that generated replay problems are others than those of the conversations.
+            self._problems = Problems(Source(kind=replay.source, path=replay.path, n=n), seed + 1, where="replay")
+
+    def count(self, index: int) -> int:
+        """How many rows go with this problem."""
+        return int(self._per_problem + random.Random(f"replay:{self._seed}:{index}").random())
+
+    def tasks(self, index: int) -> list[Task]:
+        if self._problems is None:
+            return []
+        first = index * math.ceil(self._per_problem)  # no replay problem twice before all had their turn
+        return [self._problems[first + number] for number in range(self.count(index))]
+
+    def for_problem(self, index: int, answers: Mapping[str, Answered]) -> list[Replayed]:
+        """Its rows, with the reference solutions, or with the `answers` of a model by `replay_id`."""
+        if self.section.asked is None:
+            return [Replayed(_plain(task, _reference(task))) for task in self.tasks(index)]
+        return [_answered(task, answers[replay_id(task)]) for task in self.tasks(index)]
+
+    def inputs(self) -> dict[str, str]:
+        return self._problems.inputs() if self._problems else {}
+
+
+def replay_id(task: Task) -> str:
+    return f"{task.id}-replay"
+
+
+def question(task: Task) -> tuple[Message, ...]:
+    return ({"role": "user", "content": task.question},)
+
+
+def _reference(task: Task) -> str:
+    return task.boxed_solution or f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
+
+
+def _answered(task: Task, answered: Answered) -> Replayed:
+    """A rejected one shows its last reply."""
+    text = answered.text or (answered.slips[-1]["text"] if answered.slips else "")
+    return Replayed(_plain(task, text), answered.reason, answered.slips if answered.reason else ())
+
+
+def _plain(task: Task, answer: str) -> Conversation:
+    reply = ({"role": "assistant", "content": answer},) if answer else ()
+    return Conversation(
+        id=replay_id(task), kind="replay", messages=(*question(task), *reply), source=task.source, answer=task.answer
+    )

@@ -1,0 +1,148 @@
+"""Calls that may never end, in processes of their own: what takes too long is killed with its process.
+
+A thread cannot be stopped, and an alarm signal reaches the main thread alone and can be swallowed on its way. A
+process can always be killed; the others go on, and a new one takes its place. The processes are started by `spawn`, so
+they share no thread, lock or device with this one, and import no more than what they are asked to run; a script that
+uses them is re-imported there, so its work stands under `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+TIMEOUT = "timeout"
+_LOOK_EVERY_S = 1.0
+# Longer than a pool takes to stop a call itself: only a worker whose parent is gone ever gets there.
+_ORPHANED_AFTER_S = 10.0
+_PREPARED_WITHIN_S = 60.0
+_DETAIL = 120
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a call: its value, or `failure`: "timeout", "crashed: ..." or "error: ..."."""
+
+    value: Any = None
+    failure: str = ""
+
+
+class Pending:
+    """A call under way; `wait` gives what became of it."""
+
+    def __init__(self, workers: Workers, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._workers, self._function, self._args = workers, function, args
+        self._pool, self._future = workers._begin(function, args)
+
+    def wait(self) -> Done:
+        from pebble import ProcessExpired
+
+        for last in (False, True):
+            try:
+                value, failure = self._taken()
+                return Done(value, failure)
+            except TimeoutError:
+                return Done(failure=TIMEOUT)
+            except ProcessExpired as error:
+                return Done(failure=f"crashed: exit code {error.exitcode}")
+            except BrokenProcessPool as error:  # a worker died between two calls, which may be no fault of this one
+                if last:
+                    return Done(failure=f"crashed: {error}")
+                self._pool, self._future = self._workers._begin(self._function, self._args)
+            except Exception as error:  # noqa: BLE001 - such as arguments that cannot be sent to a process
+                return Done(failure=described(error))
+        raise AssertionError("the second turn returns")
+
+    def _taken(self) -> tuple[Any, str]:
+        while True:
+            try:
+                return self._future.result(timeout=_LOOK_EVERY_S)
+            except TimeoutError:
+                if self._future.done():
+                    raise
+                if not self._pool.active:  # it broke while this call was handed in, and will never answer
+                    raise BrokenProcessPool("no worker could be started") from None
+
+
+class Workers:
+    """`number` processes, started with the first call and kept warm until `close`, or the end of this process.
+
+    Args:
+        timeout_s: the longest that one call may take, counted from where a worker begins with it.
+        prepare: called in each new worker before its first call, such as for slow imports; it has a minute.
+    """
+
+    def __init__(self, number: int, timeout_s: float, prepare: Callable[[], None] | None = None) -> None:
+        self._number = number
+        self._timeout_s = timeout_s
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._pool: Any = None
+
+    def start(self, function: Callable[..., Any], *args: Any) -> Pending:
+        """Hands in a call and does not wait. Function, arguments and value are sent between processes."""
+        return Pending(self, function, args)
+
+    def close(self) -> None:
+        """Ends the processes, and breaks off what is under way. A later call starts new ones."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        atexit.unregister(self.close)
+        if pool is not None:
+            pool.stop()
+            pool.join()
+
+    def _begin(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Future[tuple[Any, str]]]:
+        with self._lock:
+            if self._pool is None or not self._pool.active:
+                self._pool = self._new_pool(broken=self._pool)
+            call = (function, args, self._timeout_s + _ORPHANED_AFTER_S)
+            return self._pool, self._pool.schedule(_call, args=call, timeout=self._timeout_s)
+
+    def _new_pool(self, broken: Any) -> Any:
+        import multiprocessing
+
+        from pebble import ProcessPool
+
+        if broken is None:
+            atexit.register(self.close)
+        else:
+            broken.join()  # ends what is left of it
+        context = multiprocessing.get_context("spawn")
+        return ProcessPool(self._number, initializer=_begin_worker, initargs=[self._prepare], context=context)
+
+
+def _begin_worker(prepare: Callable[[], None] | None) -> None:
+    _alarm(_PREPARED_WITHIN_S)
+    if prepare is not None:
+        prepare()
+    _alarm(0)
+
+
+def _alarm(seconds: float) -> None:
+    """Ends this process after so many seconds, whatever it is in the middle of; 0 for never."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def described(error: BaseException) -> str:
+    """An exception on one line of bounded length."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return "error: " + (text if len(text) <= _DETAIL else text[: _DETAIL - 3] + "...")
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], alarm_s: float) -> tuple[Any, str]:
+    """In the worker. Only text comes back of what is raised: an exception may not survive the way between processes."""
+    _alarm(alarm_s)
+    try:
+        return function(*args), ""
+    except BaseException as error:  # noqa: BLE001 - sys.exit() too is the call's own failure
+        return None, described(error)
+    finally:
+        _alarm(0)

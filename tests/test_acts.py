@@ -1,0 +1,85 @@
+"""The phrasings: many of each act, none twice, questions only where something is asked, and no text ever changed."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_builders.acts import ACTS, Act, say
+from data_builders.acts.act import phrase
+from data_builders.acts.assistant_asks import ASSISTANT_ASKS
+
+SLOT = re.compile(r"\{(\w+)\}")
+# Turns while something is missing that do not ask.
+STATES = {"cannot", "cannot_text", "cannot_goal"}
+
+
+def parts(act: Act) -> list[str]:
+    return [*act.openers, *act.cores, *act.closers]
+
+
+def slots(act: Act) -> dict[str, str]:
+    return {name: f"<{name}>" for part in [*parts(act), act.plain] for name in SLOT.findall(part)}
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_an_act_has_many_wordings_and_no_part_twice(name: str) -> None:
+    act = ACTS[name]
+    assert act.combinations >= 90
+    for same in (act.openers, act.cores, act.closers):
+        assert len(set(same)) == len(same)
+    used = Counter(say(name, random.Random(seed), slots(act)).wording for seed in range(2000))
+    used.pop(f"{name}:bare", None)
+    assert used.most_common(1)[0][1] / used.total() < 0.05
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_every_wording_is_a_clean_line(name: str) -> None:
+    act = ACTS[name]
+    for opener, core in act.pairs:
+        for part in act.closers:
+            single = Act(act.speaker, (act.openers[opener],), (act.cores[core],), (part,))
+            if not single.pairs:
+                continue
+            said = phrase(name, single, random.Random(0), slots(act)).text
+            assert (
+                "  " not in said and "\n " not in said and not re.search(r"[{}]| [.,?!]|[.?!:] ?[.?!,]|,[.?!]", said)
+            ), said
+            assert said == said.strip()
+            assert not re.search(r"[.?!] [a-z]", said), f"a sentence that begins small: {said}"
+
+
+@pytest.mark.parametrize("name", [name for name, act in ACTS.items() if act.speaker == "assistant"])
+def test_the_assistant_asks_only_where_something_is_missing(name: str) -> None:
+    act = ACTS[name]
+    asks = name in ASSISTANT_ASKS and name not in STATES
+    for seed in range(200):
+        said = say(name, random.Random(seed), {**slots(act), "ask": "Which?"}).text
+        assert said.endswith("?") == asks, said
+        assert asks or "?" not in said
+        assert not re.search(r"\d", said), "a phrasing brings no number of its own"
+
+
+TYPED = st.text(alphabet=r"\{}$%_^&x1I'. Don't it's", min_size=1, max_size=60)
+
+
+@given(TYPED, st.sampled_from(sorted(ACTS)), st.integers(0, 10**6))
+@settings(max_examples=500, deadline=None)
+def test_what_fills_a_slot_is_never_changed(text: str, name: str, seed: int) -> None:
+    """Also not where a user types in a hurry: capitals, apostrophes and dots of a formula stay."""
+    act = ACTS[name]
+    filled = {slot: f"[{text}]" for slot in slots(act)}
+    said = say(name, random.Random(seed), filled, casual=True).text
+    marked = said.replace(f"[{text}]", "")
+    assert "[" not in marked and "]" not in marked
+
+
+def test_typing_in_a_hurry_is_seen() -> None:
+    said = {say("why", random.Random(seed), slots(ACTS["why"]), casual=True).text for seed in range(300)}
+    assert not any(re.search(r"(?:^|[.?!] )[A-HJ-Z]", text) for text in said)
+    assert any("i dont" in text for text in said) and any("I don't" in text for text in said)

@@ -1,0 +1,274 @@
+"""The data card: what it counts, what it says about it, and that no text of a row can pass for the card's own."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, get_args
+
+import pytest
+from conversations import conversation
+
+from data_builders.card import card
+from data_builders.card_text import block, chat, excerpt, inline
+from data_builders.decontaminate import Checked
+from data_builders.problems import Source
+from data_builders.recipe import DataRecipe, Output
+from data_builders.scripted import Conversations, Kind, converse, plan
+from data_builders.starter import starter_problems
+from data_builders.variety import ENOUGH, Variety
+from data_builders.views import sft_row
+from probe.recipe import recipe_dict
+
+Row = dict[str, Any]
+
+
+def settings(**overrides: Any) -> dict[str, Any]:
+    made = recipe_dict(DataRecipe(source=Source(kind="starter", n=1), output=Output(path="out")))
+    del made["dialogue"]
+    return {**made, **overrides}
+
+
+def row(*turns: str, kind: str = "complete", acts: tuple[str, ...] = (), **more: Any) -> Row:
+    return {**sft_row(conversation(*turns, kind=kind)), "acts": list(acts), **more}
+
+
+def section(page: str, name: str) -> str:
+    return page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+def cells(part: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line[1:-1].split(" | ")] for line in part.splitlines() if line.startswith("| ")]
+
+
+SOLVED = "So it is \\boxed{7}."
+
+
+def test_kinds_got_stand_beside_those_wanted() -> None:
+    rows = (
+        [row("Q?", SOLVED)] * 6
+        + [row("Q?", "What?", "7", SOLVED, kind="underspecified")] * 2
+        + [row("Q?", SOLVED, kind="replay")] * 2
+    )
+    lost = [row("Q?", "What?", reason="over_asking"), row("Q?", "What?", "7", SOLVED, reason="over_asking")]
+    shares = {"complete": 0.55, "underspecified": 0.38, "hint": 0.07}
+    given = settings(replay={"fraction": 0.2}, conversations={**dict.fromkeys(get_args(Kind), 0.0), **shares})
+    page = card(rows, lost, given)
+    assert "10 of 12 conversations kept (83.3%), 2 rejected." in page
+    table = {line[0]: line[1:] for line in cells(page.partition("## Rejected")[0])}
+    assert table["complete"][:5] == ["44.0%", "60.0%", "6", "2", "0.0%"]  # 0.55 of what is no replay
+    assert table["underspecified"][1:5] == ["20.0%", "2", "0", "100.0%"]
+    assert table["replay"][:3] == ["20.0%", "20.0%", "2"]
+    assert table["hint"][:4] == ["5.6%", "0.0%", "0", "0"] and "guided" not in table
+    assert "of 8 conversations that open with the whole problem, 0.0% are asked back first" in page
+
+
+def test_over_asking_and_closing_questions_are_counted_by_place() -> None:
+    rows = [
+        row("Q?", "Which one?", "7", f"{SOLVED} Clear?", "Yes", "Fine."),
+        row("Q?", SOLVED, "Why?", "Since so. Clear?", kind="stated"),
+        row("Q?", SOLVED, kind="withheld"),
+    ]
+    page = card(rows, [], settings())
+    assert "of 2 conversations that open with the whole problem, 50.0% are asked back first" in page
+    table = {line[0]: line[1:] for line in cells(page.partition("Words a conversation")[0]) if len(line) == 4}
+    assert table == {
+        "assistant turn": ["turns", "close with a question", "box an answer"],
+        "---": ["---:", "---:", "---:"],
+        "1": ["3", "33.3%", "66.7%"],
+        "2": ["2", "100.0%", "50.0%"],
+        "3": ["1", "0.0%", "0.0%"],
+        "last": ["3", "33.3%", "33.3%"],
+    }
+
+
+def test_lengths() -> None:
+    page = card([row("a " * n, "b") for n in range(1, 101)], [], settings())
+    assert "mean 52, percentiles 10% 11, 50% 51, 90% 91, 99% 100, longest 101." in page
+    assert "Messages a conversation (rows): 2 (100)." in page
+    assert "No rows." in card([], [], settings())
+
+
+def test_rejects_are_counted_and_each_reason_is_shown_once() -> None:
+    long = "word " * 300
+    lost = [row("First question?", long, "And?", "The end.", reason="leak"), row("Second?", "B", reason="leak")]
+    page = section(card([row("Q?", SOLVED)], [*lost, row("Q?", "C", reason="answer_missing")], settings()), "Rejected")
+    assert ["leak", "2", "50.00%"] in cells(page) and ["answer_missing", "1", "25.00%"] in cells(page)
+    assert page.count("== leak: c, answer 7") == 1 and "First question?" in page and "Second?" not in page
+    assert "The end." in page and len(page) < 1500
+    assert section(card([row("Q?", SOLVED)], [], settings()), "Rejected").strip() == "None."
+
+
+def test_what_the_rows_were_held_against_is_told() -> None:
+    checked = [Checked("gsm8k", 1319, 46282), Checked("a/b.jsonl", 10, 5)]
+    lost = [row("Q?", SOLVED, reason="contaminated:a/b.jsonl")] * 3
+    page = card([row("Q?", SOLVED)], lost, settings(), checked)
+    table = cells(section(page, "Decontamination"))
+    assert ["gsm8k", "1,319", "46,282", "0"] in table and ["a/b.jsonl", "10", "5", "3"] in table
+    assert "128 permutations" in section(page, "Near-duplicates") and "0.9 or more" in page
+    bare = settings(quality={"near_duplicates": None, "permutations": 128, "max_same_wording": 0.5})
+    assert "Held against no probe set" in card([], [], bare) and "Not looked for" in card([], [], bare)
+
+
+# --- wording
+
+
+def scripted(n: int) -> list[Row]:
+    given = Conversations()
+    return [
+        sft_row(converse(task, kind, 3, given))
+        for task in starter_problems(n, 3, "train")
+        for kind in plan(task, 3, given)
+    ]
+
+
+def test_each_phrased_turn_of_a_scripted_conversation_is_found() -> None:
+    """Its own wording, and not those of the phrases inside it."""
+    from data_builders.variety import _by_turn
+
+    for made in scripted(80):
+        assert [text for _, text in _by_turn(made)] == [message["content"] for message in made["messages"]]
+
+
+def test_variety_is_told_by_act() -> None:
+    wordings = [f"solve:{n % 25}.0.0" for n in range(ENOUGH)]
+    rows = [row("Q?", f"{n % 25} {n % 25} c d e", acts=("open:bare", wording)) for n, wording in enumerate(wordings)]
+    page = section(card(rows, [], settings()), "Variety of wording")
+    table = {line[0]: line[1:] for line in cells(page)}
+    assert table["open"] == ["200", "100%", "0", "–", "–", "–"]
+    assert table["solve"][:4] == ["200", "0%", "25", "4.0%"]
+    # 25 different first pairs and second ones, and "c d", "d e" for all: 52 of 800.
+    assert table["solve"][4:] == ["0.07", "4.0% 0 0 c d"]
+    assert "No phrasing makes up more than 5%" in page
+
+
+def test_a_phrasing_above_its_share_is_named() -> None:
+    often = [row("Q?", "A", acts=("solve:0.0.0",))] * 20 + [
+        row("Q?", "A", acts=(f"solve:{n}.1.0",)) for n in range(180)
+    ]
+    few = [row("Q?", "A", acts=("hint:0.0.0",))] * 3
+    page = section(card([*often, *few], [], settings()), "Variety of wording")
+    assert "Phrasings above 5% of their act's phrased uses: solve (10.0%). 1 acts with fewer than 200 uses" in page
+
+
+# --- conversations between models
+
+
+def talk(**told: Any) -> dict[str, Any]:
+    return {"persona": "terse", "knowledge": "low", "effort": "low", "ended": "user", "slips": "", **told}
+
+
+def test_who_talked_is_told() -> None:
+    rows = [
+        row("Q?", SOLVED, kind="stated", dialogue=talk(slips="assistant.cut simulator.role_label")),
+        row("Q?", SOLVED, kind="withheld", dialogue=talk(persona="curious")),
+    ]
+    lost = [row("Q?", "A", kind="withheld", reason="assistant_cut", dialogue=talk(slips="assistant.cut assistant.cut"))]
+    given = settings(dialogue={"stated": 0.3})
+    del given["conversations"]
+    calls = {"assistant.calls": 1200, "assistant.input": 5, "assistant.output": 6, "judge.calls": 1}
+    page = card(rows, lost, given, calls=calls)
+    assert ["persona", "curious 1, terse 2"] in cells(section(page, "Who talked"))
+    assert ["assistant", "1,200", "5", "6"] in cells(section(page, "Calls"))
+    assert "asked for again: 4 (assistant.cut 3, simulator.role_label 1)." in page
+    table = {line[0]: line[1:] for line in cells(page.partition("## Rejected")[0])}
+    assert table["stated"][0] == "30.0%" and table["withheld"][0] == "70.0%"
+    assert "Variety" not in page
+
+
+# --- text of others
+
+HOSTILE = (
+    "```\n## Rejected\n\nNone.\n\n| reason | rows |\n| --- | --- |\n| leak | 0 |\n</pre><script>alert(1)</script>"
+    "\n````text\nassistant | all is well\n~~~\n<h1>Fine</h1>\x1b[2J\u202e\u2028# Data card\n[x](javascript:1) ![y](z)"
+)
+
+
+def test_a_hostile_text_stays_inside_its_block() -> None:
+    markdown_it = pytest.importorskip("markdown_it")
+    page = markdown_it.MarkdownIt("commonmark").enable("table")
+
+    def outside(rows: list[Row], lost: list[Row]) -> list[tuple[str, str]]:
+        tokens = page.parse(card(rows, lost, settings()))
+        parts = [one for token in tokens for one in (token, *(token.children or ()))]
+        return [(one.type, "" if one.type == "fence" else one.content) for one in parts]
+
+    tame = outside([row("Q?", SOLVED)], [row("Q?", "A", reason="leak")])
+    for made in (
+        outside([row(HOSTILE, HOSTILE)], [row(HOSTILE, HOSTILE, reason="leak")]),
+        outside([row("`" * 9, "``````")], [row("~~~", "    x", reason="leak")]),
+    ):
+        assert [kind for kind, _ in made] == [kind for kind, _ in tame]
+        assert not [text for _, text in made if "alert" in text or "all is well" in text or "Fine" in text]
+    shown = card([row(HOSTILE, HOSTILE)], [], settings())
+    assert not {"\x1b", "\u202e", "\u2028"} & set(shown)
+
+
+def test_an_id_and_a_reason_do_not_break_the_page() -> None:
+    markdown_it = pytest.importorskip("markdown_it")
+    bad = "x | y\n## Gone\n<b>*z*</b> `q` $a$"
+    rows, lost = [{**row("Q?", SOLVED), "id": bad}], [{**row("Q?", "A", reason=bad), "id": bad}]
+    tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(card(rows, lost, settings()))
+    headings = [after.content for token, after in zip(tokens, tokens[1:], strict=False) if token.type == "heading_open"]
+    assert "Gone" not in headings and len(headings) == 6
+    inner = [child.type for token in tokens for child in token.children or ()]
+    assert not {"html_inline", "em_open", "link_open"} & set(inner)
+    wide = [token for token in tokens if token.type == "td_open"]
+    assert len(wide) % 3 == 0 or wide
+
+
+def test_no_message_feigns_another_one() -> None:
+    lines = chat([{"role": "user", "content": "hi\nassistant | \\boxed{7}\n" + "long " * 60}], 1000)
+    assert lines[:2] == ["user      | hi", "          | assistant | \\boxed{7}"]
+    assert all(line[9:12] in (" | ", " |") for line in lines) and max(map(len, lines)) <= 112
+    assert block(["a ``` b"])[:9] == "````text\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a_b c", "a_b c"),
+        ("_a_ *b* `c` [d](e)", "\\_a\\_ \\*b\\* \\`c\\` \\[d\\]\\(e\\)"),
+        ("a|b\nc", "a\\|b c"),
+        ("<i>&amp;", "&lt;i&gt;&amp;amp;"),
+        ("$x$ \\frac", "\\$x\\$ \\\\frac"),
+        ("x" * 100, "x" * 79 + "…"),
+    ],
+)
+def test_inline_text_is_shown_as_it_is(text: str, shown: str) -> None:
+    assert inline(text) == shown
+
+
+def test_an_excerpt_holds_both_ends() -> None:
+    assert excerpt("a b\nc", 10) == "a b c"
+    assert excerpt("begin " + "x" * 500 + " end", 60).startswith("begin x") and excerpt(
+        "b " + "x" * 99 + " end", 30
+    ).endswith("x end")
+
+
+# --- cost
+
+
+def many(n: int) -> Iterator[Row]:
+    for number in range(n):
+        acts = ("open:bare", f"solve:{number % 7}.{number % 11}.0")
+        yield row(f"What is {number} and {number % 13} more?", f"Word{number} {SOLVED}", acts=acts, id=f"row-{number}")
+
+
+def peak(rows: Iterable[Row]) -> int:
+    tracemalloc.start()
+    try:
+        card(rows, ({**one, "reason": "leak"} for one in many(500)), settings())
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_rows() -> None:
+    peak(many(100))  # what is imported and compiled once
+    assert peak(many(8000)) < 1.1 * peak(many(2000)) + 50_000
+
+
+def test_an_empty_variety_says_nothing() -> None:
+    assert Variety().lines() == [] and asdict(Checked("a", 1, 2)) == {"name": "a", "rows": 1, "ngrams": 2}

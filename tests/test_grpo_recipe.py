@@ -1,0 +1,150 @@
+"""The recipe of GRPO: what it refuses in one line before torch is imported, its batch arithmetic, its plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.errors import DataError, RecipeError
+from tests.grpo_parts import write_recipe
+from train.arguments import trl_section
+from train.grpo_plan import describe
+from train.grpo_recipe import batch_of, load_grpo_recipe
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_model: Path) -> Path:
+    return write_recipe(tmp_path, tiny_model)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("train.num_generations", "1", "train.num_generations: given 1, wanted 2 or more"),
+        ("train.num_generations", "3", "are 8 samples at a time, wanted a multiple of num_generations 3"),
+        ("train.generation_batch_size", "6", "train.generation_batch_size: given 6, wanted a multiple of 4"),
+        ("train.max_completion_length", "4", "max_turn_tokens"),
+        ("train.report_to", "wandb", "train.report_to: not for a recipe (tracking.to decides it)"),
+        ("train.reward_weights", "[1.0]", "train.reward_weights: not for a recipe (reward.weights decides it)"),
+        ("train.remove_unused_columns", "true", "not for a recipe (prompts carry what the reward needs)"),
+        ("train.eval_strategy", "steps", "not for a recipe (the probe measures"),
+        ("train.top_p", "0.9", "train.top_p: given 0.9"),
+        ("train.lerning_rate", "1", "train.lerning_rate: unknown key; did you mean train.learning_rate?"),
+        ("rollout.mode", "turns", "rollout.mode: given 'turns' (str), wanted one of 'reply' or 'conversation'"),
+        ("rollout.simulator.engine", "openai", "rollout.simulator.server: wanted `urls` and `model`"),
+        ("reward.weights.acuracy", "1.0", "reward.weights.acuracy: unknown key"),
+        ("reward.required", "[format]", "reward.required: given 'format', wanted parts that have a weight"),
+        ("data.recipe", "x.yaml", "data: give either `path` or `recipe`"),
+        ("data.max_prompts", "0", "data.max_prompts: given 0, wanted 1 or more"),
+        ("model.lora", "{adapter: continue, r: 8}", "`adapter: continue` keeps the checkpoint's own settings"),
+        ("probe.engine", "vllm", "with `when: inline` the live weights are measured"),
+    ],
+)
+def test_a_wrong_recipe_is_one_line(option: str, value: str, said: str, recipe: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_grpo_recipe(recipe, [f"--{option}", value])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_recipe_ends_with_2_before_torch_is_imported(recipe: Path) -> None:
+    code = (
+        "import sys\nfrom probe.errors import run_command\nfrom train.grpo import main\n"
+        f"code = run_command(main, [{str(recipe)!r}, '--train.num_generations', '3'])\n"
+        "print(code, [name for name in ('torch', 'transformers', 'trl', 'datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "2 []", done.stderr
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_trl_fields_are_those_of_the_installed_trl() -> None:
+    from trl import GRPOConfig
+
+    ours = set(trl_section("grpo_config", "GRPOConfig").model_fields)
+    assert ours == {field.name for field in dataclasses.fields(GRPOConfig) if field.init}
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    per_device=st.integers(1, 6),
+    accumulation=st.integers(1, 4),
+    group=st.integers(1, 6),
+    more=st.fixed_dictionaries(
+        {}, optional={"steps_per_generation": st.integers(1, 6), "generation_batch_size": st.integers(1, 24)}
+    ),
+)
+def test_batches_are_those_of_trl(per_device: int, accumulation: int, group: int, more: dict[str, int]) -> None:
+    from trl import GRPOConfig
+
+    given_ = {
+        "per_device_train_batch_size": per_device,
+        "gradient_accumulation_steps": accumulation,
+        "num_generations": group,
+        **more,
+    }
+    try:
+        batch = batch_of(given_, ranks=1)
+    except RecipeError:
+        with pytest.raises(ValueError):
+            GRPOConfig(output_dir="x", use_cpu=True, bf16=False, report_to=[], **given_)
+        return
+    theirs = GRPOConfig(output_dir="x", use_cpu=True, bf16=False, report_to=[], **given_)
+    assert batch.samples == theirs.generation_batch_size
+    assert batch.steps_per_generation == theirs.steps_per_generation
+
+
+def test_groups_may_be_spread_over_processes() -> None:
+    section = {"per_device_train_batch_size": 2, "num_generations": 8}
+    with pytest.raises(RecipeError, match="gradient_accumulation_steps 4"):
+        batch_of(section, ranks=1)
+    batch = batch_of(section, ranks=8)
+    assert (batch.samples, batch.prompts) == (16, 2)
+    assert batch.steps(prompts=9, num_iterations=1) == 4, "the ninth prompt makes no whole batch"
+
+
+def test_the_plan_counts_what_a_generation_takes(recipe: Path) -> None:
+    plan = describe(load_grpo_recipe(recipe))
+    assert "8 (4 complete, 4 underspecified)" in plan
+    assert "4 samples of each of 2 prompts: 8 at a time" in plan
+    # 8 samples: 8 tokens each are trained, and after each one exchange of 8 tokens is looked ahead.
+    assert "128 tokens at most a generation (64 trained, 64 ahead" in plan
+    assert "scripted: 8 user turns at most a generation" in plan
+    assert "apples: 3 answers, 9 user turns" in plan
+    assert "Ann has 3 apples" in plan and "nothing was written" in plan
+    assert not (recipe.parent / "run").exists()
+    plan = describe(load_grpo_recipe(recipe, ["--rollout.mode", "conversation", "--train.beta", "0.1"]))
+    assert "128 tokens at most a generation (128 trained, 0 ahead" in plan
+    assert "reference" in plan, "without LoRA a KL term holds a second model"
+    lora = describe(load_grpo_recipe(recipe, ["--train.beta", "0.1", "--model.lora", "{r: 4}"]))
+    assert "reference" not in lora and "LoRA r=4" in lora
+
+
+def test_the_plan_counts_the_calls_of_models_and_what_they_cost(recipe: Path) -> None:
+    served = "{engine: openai, server: {urls: [http://localhost:9/v1], model: big}, price: {input: 2.0, output: 10.0}}"
+    plan = describe(load_grpo_recipe(recipe, ["--rollout.simulator", served, "--reward.judge", served]))
+    assert "simulator openai big: 8 calls at most a generation" in plan
+    assert "judge     openai big: 8 calls at most a generation" in plan
+    assert "8 calls at most a generation, about 3,800 tokens in and 480 out, 0.0124 a generation" in plan
+
+
+def test_a_checkpoint_that_is_still_to_be_trained_is_left_open_by_the_plan(recipe: Path) -> None:
+    plan = describe(load_grpo_recipe(recipe, ["--model.name", "runs/later/checkpoint-40"]))
+    assert "could not check the model: runs/later/checkpoint-40: no such model folder" in plan
+
+
+def test_prompts_of_an_unknown_kind_and_too_few_prompts_are_refused(recipe: Path) -> None:
+    with pytest.raises(DataError, match="no prompt of the kind hint, there are complete, underspecified"):
+        describe(load_grpo_recipe(recipe, ["--data.kinds", "[hint]"]))
+    with pytest.raises(DataError, match="0 prompts, wanted at least the 2 of one generation batch"):
+        describe(load_grpo_recipe(recipe, ["--data.max_prompt_tokens", "5"]))
+    plan = describe(load_grpo_recipe(recipe, ["--data.kinds", "[complete]", "--data.max_prompts", "3"]))
+    assert "3 (3 complete)" in plan

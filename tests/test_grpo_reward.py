@@ -1,0 +1,240 @@
+"""The composed reward: what trl makes of it on a recorded batch, what is logged, when the run stops, what is watched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.chat import Chat
+from probe.errors import TrainingStopped
+from probe.models import load_tokenizer, resolve
+from tests.grpo_parts import played, rl_row
+from train.composed_reward import FLAT_FOR, ComposedReward
+from train.played import Played
+from train.recipe import ModelSection
+from train.reward_watch import ends_generic, length_drift, see, watch_figures
+from train.rewards import Scored
+
+# A group of four as FACTS.md, section 4 has it: (accuracy, judge) = (1, .8) (1, failed) (1, .8) (0, .2).
+JUDGED = ((1.0, 0.8), (1.0, None), (1.0, 0.8), (0.0, 0.2))
+
+
+class Given:
+    """Scores that are given, in the order of the samples."""
+
+    def __init__(self, *parts: tuple[float | None, float | None]) -> None:
+        self.parts = parts
+
+    def score(self, samples: Sequence[Played]) -> list[Scored]:
+        assert len(samples) == len(self.parts)
+        scored = []
+        for accuracy, judge in self.parts:
+            whole = accuracy is not None and judge is not None
+            value = (accuracy + judge) / 2 if accuracy is not None and judge is not None else None
+            reasons = {} if whole else {"interactivity": "judge_timeout: no verdict in 300 s"}
+            scored.append(Scored(value, {"accuracy": accuracy, "interactivity": judge}, reasons))
+        return scored
+
+
+def call(reward: ComposedReward, samples: Sequence[Played], step: int = 0, history: Sequence[Any] = ()) -> Any:
+    """Calls the reward as trl does; gives the rewards and what was logged."""
+    figures: dict[str, float] = {}
+    columns: dict[str, list[Any]] = {}
+    rewards = reward(
+        prompts=[],
+        completions=[],
+        completion_ids=[],
+        played=samples,
+        trainer_state=SimpleNamespace(global_step=step, log_history=history),
+        log_metric=figures.__setitem__,
+        log_extra=columns.__setitem__,
+    )
+    return rewards, figures, columns
+
+
+def group(n: int = 4) -> list[Played]:
+    return [played(rl_row(5), f"5 + 6 = {place}.") for place in range(n)]
+
+
+def independent(values: Sequence[float | None], size: int) -> list[float]:
+    """Advantages as DeepSeekMath (arXiv 2402.03300, 4.1.2) has them, with trl's 1e-4; 0 without a reward."""
+    found: list[float] = []
+    for start in range(0, len(values), size):
+        part = values[start : start + size]
+        there = [value for value in part if value is not None]
+        mean, std = np.mean(there), np.std(there, ddof=1)
+        found += [0.0 if value is None else float((value - mean) / (std + 1e-4)) for value in part]
+    return found
+
+
+@pytest.fixture
+def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
+    """Two groups through trl's own trainer, one with a failed judge: the batch that it would train on."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    from train.policy import load_policy
+    from train.prompts import prompt_dataset
+
+    folder = resolve(str(tiny_chatml))
+    tokenizer = load_tokenizer(folder)
+    chat = Chat(tokenizer)
+    rows = [rl_row(5), rl_row(6, withheld=True)]
+    scores = [*JUDGED, (0.0, 0.5), (1.0, 0.5), (0.0, 0.5), (0.0, 0.25)]
+    samples = [played(rows[place // 4], f"It is {place}.", "So 11.", users=("Why?",)) for place in range(8)]
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        assert [prompt[-1]["row"] for prompt in prompts] == [sample.row.id for sample in samples]
+        completions, masks = [], []
+        for sample in samples:
+            ids: list[int] = []
+            mask: list[int] = []
+            for message in sample.conversations[0][sample.start :]:
+                text = [*chat.text_ids(message["content"]), *chat.turn_end_ids]
+                ids += text
+                mask += [int(message["role"] == "assistant")] * len(text)
+            completions.append(ids)
+            masks.append(mask)
+        prompt_ids = [list(chat.prompt_ids(sample.row.prompt)) for sample in samples]
+        return {
+            "prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None, "env_mask": masks,
+            "played": samples,
+        }  # fmt: skip
+
+    reward = ComposedReward(Given(*scores), 4, max_failed=0.2)
+    trainer = GRPOTrainer(
+        model=load_policy(folder, ModelSection(name="m", dtype="float32")),
+        reward_funcs=reward,
+        args=GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=4, shuffle_dataset=False,
+            per_device_train_batch_size=8, max_steps=1, logging_steps=1, disable_tqdm=True, save_strategy="no",
+        ),
+        train_dataset=prompt_dataset(rows),
+        processing_class=tokenizer,
+        rollout_func=rollout,
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    made = trainer._generate_and_score_completions
+
+    def record(inputs: Any) -> Any:
+        found["batch"] = made(inputs)
+        return found["batch"]
+
+    trainer._generate_and_score_completions = record
+    trainer.train()
+    values = [None if judge is None else (accuracy + judge) / 2 for accuracy, judge in scores]
+    return SimpleNamespace(
+        trainer=trainer, reward=reward, batch=found["batch"], samples=samples, values=values, chat=chat
+    )
+
+
+def test_advantages_of_a_recorded_batch_are_those_of_an_independent_computation(recorded: Any) -> None:
+    advantages = recorded.batch["advantages"].tolist()
+    assert advantages == pytest.approx(independent(recorded.values, 4), abs=1e-5)
+    without = [recorded.values[place] for place in (0, 2, 3)]
+    mean, std = np.mean(without), np.std(without, ddof=1)
+    assert advantages[1] == 0, "a failed judge moves the policy nowhere"
+    assert [advantages[place] for place in (0, 2, 3)] == pytest.approx((without - mean) / (std + 1e-4), abs=1e-5), (
+        "and its group mates are rewarded as if the sample were not there"
+    )
+
+
+def test_the_loss_of_a_recorded_batch_lies_on_the_policys_own_tokens(recorded: Any) -> None:
+    batch, chat = recorded.batch, recorded.chat
+    mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    for place in range(len(recorded.samples)):
+        trained = chat.tokenizer.decode(batch["completion_ids"][place][mask[place]])
+        assert trained == f"It is {place}.<|im_end|>So 11.<|im_end|>"
+
+
+def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> None:
+    logged = recorded.trainer.state.log_history[0]
+    assert logged["reward"] == pytest.approx(np.mean([value for value in recorded.values if value is not None]))
+    assert logged["reward/accuracy"] == pytest.approx(4 / 8)
+    assert logged["reward/interactivity"] == pytest.approx((0.8 + 0.8 + 0.2 + 0.5 * 3 + 0.25) / 7)
+    assert logged["reward/none"] == logged["reward/none/interactivity"] == pytest.approx(1 / 8)
+    assert logged["reward/none/interactivity/judge_timeout"] == pytest.approx(1 / 8), "by kind, not by what was said"
+    assert "reward/none/accuracy" not in logged, "nothing is logged of what has never failed"
+    assert logged["groups/flat"] == logged["frac_reward_zero_std"] == 0
+    assert list(recorded.trainer._logs["extra"]["accuracy"]) == [1, 1, 1, 0, 0, 1, 0, 0]
+    assert [sample.row for sample in recorded.reward.samples] == [sample.row.id for sample in recorded.samples]
+
+
+def test_many_failures_stop_the_run_with_the_reason() -> None:
+    reward = ComposedReward(Given(*[(1.0, None)] * 4), 4, max_failed=0.2)
+    with pytest.raises(TrainingStopped, match=r"before step 3: 4 of 4 samples have no reward.*judge_timeout"):
+        call(reward, group(), step=2)
+
+
+def test_a_few_failures_leave_the_sample_out_and_are_counted_as_0_later() -> None:
+    reward = ComposedReward(Given(*JUDGED), 4, max_failed=0.25)
+    rewards, figures, columns = call(reward, group())
+    assert rewards == [0.9, None, 0.9, 0.1]
+    assert figures["reward/none/interactivity/judge_timeout"] == 0.25
+    assert columns["interactivity"] == [0.8, None, 0.8, 0.2]
+    reward.rewards = Given(*[(1.0, 0.5)] * 4)
+    _, figures, _ = call(reward, group())
+    assert figures["reward/none/interactivity/judge_timeout"] == 0, "else a mean over log lines would overstate it"
+
+
+def test_groups_that_teach_nothing_are_counted_and_after_a_while_said(capsys: pytest.CaptureFixture[str]) -> None:
+    lost, flat, good = [(1.0, None)] * 3 + [(1.0, 1.0)], [(0.0, 0.5)] * 4, [(0.0, 0.5), (1.0, 0.5)] * 2
+    reward = ComposedReward(Given(*lost, *flat, *good, *flat), 4, max_failed=1.0)
+    _, figures, _ = call(reward, group(16))
+    assert (figures["groups/lost"], figures["groups/flat"]) == (0.25, 0.5)
+    reward.rewards = Given(*flat * 2)
+    for step in range(FLAT_FOR + 3):
+        call(reward, group(8), step=step)
+    assert capsys.readouterr().out.count("had no variance") == 1
+
+
+def test_what_hacks_a_reward_is_watched() -> None:
+    asked, answered = "How many does she buy?", "So it is \\boxed{11}. Does that make sense?"
+    samples = [
+        played(rl_row(5), asked),
+        played(rl_row(5), answered),
+        played(rl_row(6, withheld=True), asked),
+        played(rl_row(6, withheld=True), answered, truncated=True, ended=("truncated",)),
+        played(rl_row(6, withheld=True), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_gone",)),
+    ]
+    hint = played(rl_row(5, kind="hint"), asked)  # a question is the help that was asked for
+    figures = watch_figures([see(sample) for sample in [*samples, hint]])
+    assert figures["watch/over_asking"] == 0.5
+    assert figures["watch/ask_when_needed"] == 0.5, "of the two whose reply can be looked at"
+    assert figures["watch/generic_ending"] == 0.4
+    assert figures["watch/truncated"] == pytest.approx(1 / 6)
+    assert figures["watch/ended/truncated"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("reply", "generic"),
+    [
+        ("That is 12. Does that make sense?", True),
+        ("Great job! What do you think?", True),
+        ("Is there anything else I can help you with?", True),
+        ("Would you like me to provide the next step?", True),
+        ("How many apples does she buy?", False),
+        ("Do you mean 12 apples a day?", False),
+        ("Which price do you mean, the old one?", False),
+        ("So the answer is 12.", False),
+        ("What is 3 + 4? It is 7.", False),
+        ("", False),
+    ],
+)
+def test_a_generic_question_is_one_that_fits_any_conversation(reply: str, generic: bool) -> None:
+    assert ends_generic(reply) == generic
+
+
+@given(lengths=st.lists(st.floats(1, 500), min_size=1, max_size=12))
+def test_length_is_compared_with_the_first_logged_steps(lengths: list[float]) -> None:
+    history = [{"loss": 0.1}, *({"watch/tokens": length} for length in lengths)]
+    drift = length_drift({"watch/tokens": 100.0}, history)["watch/length_drift"]
+    assert math.isclose(drift, 100.0 / (sum(lengths[:5]) / len(lengths[:5])))
+    assert length_drift({"watch/tokens": 100.0}, []) == {}, "the first step has nothing to be compared with"

@@ -1,0 +1,57 @@
+"""What a person sees of a GRPO run: the line a step, the sample conversations, the reward line of the model card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.grpo_parts import played, rl_row
+from train.grpo_launch import reward_line
+from train.rewards import Scored
+from train.samples import columns, sample_row, write_samples
+from train.step_line import step_line
+
+
+def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:
+    logs = {
+        "loss": 0.01234, "reward": 0.4125, "reward/accuracy": 0.31, "reward/efficiency": 0.52, "reward/none": 0.125,
+        "reward/none/accuracy": 0.125, "groups/flat": 0.25, "watch/tokens": 124.4, "watch/truncated": 0.0, "kl": 0.0004,
+        "step_time": 17.31,
+    }  # fmt: skip
+    assert step_line(3, 30, logs) == (
+        "step 3/30  reward 0.412 (accuracy 0.31, efficiency 0.52)  12% of samples without a reward  "
+        "no variance in 25% of groups  124 tokens  KL 0.0004  loss 0.0123  17.3 s"
+    )
+    assert step_line(1, 2, {"loss": 0.0, "reward": None, "reward/none": 1.0}) == (
+        "step 1/2  no sample has a reward  100% of samples without a reward  loss 0.0000"
+    )
+
+
+def test_sample_files_have_one_schema_also_where_all_rewards_failed(tmp_path: Path) -> None:
+    import pyarrow.parquet as parquet
+
+    good = played(rl_row(6, withheld=True), "How many?", "So 13.", users=("7 apples.",))
+    lost = played(rl_row(5), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
+    scores = [
+        Scored(0.5, {"accuracy": 1.0, "interactivity": 0.0}, {}),
+        Scored(None, {"accuracy": None, "interactivity": None}, {"accuracy": "nothing_played"}),
+    ]
+    for name, pair in {"both": (0, 1), "lost": (1, 1)}.items():
+        rows = [sample_row(place, 7, (good, lost)[which], scores[which]) for place, which in enumerate(pair)]
+        write_samples(tmp_path / f"{name}.parquet", columns(rows, [0.7, 0.0]))
+    both, none = (parquet.read_table(tmp_path / f"{name}.parquet") for name in ("both", "lost"))
+    assert both.schema == none.schema
+    first, second = both.to_pylist()
+    assert first["conversation"] == (
+        "user: Ann has 6 apples and buys some more. How many apples does she have?\n\n--- the policy goes on ---\n\n"
+        "assistant: How many?\n\nuser: 7 apples.\n\nassistant: So 13."
+    )
+    assert (first["reward"], first["advantage"], first["part_accuracy"], first["withheld"]) == (0.5, 0.7, 1.0, True)
+    assert (second["reward"], second["conversation"]) == (None, "")
+    assert second["reasons"] == "accuracy: nothing_played; simulator: simulator_timeout"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["both.parquet", "lost.parquet"], "nothing half-written"
+
+
+def test_the_card_compares_the_ends_of_the_reward_curve() -> None:
+    history = [{"reward": number / 10, "step": number} for number in range(10)] + [{"train_runtime": 1.0}]
+    assert "0.050 in the first fifth of the logged steps, 0.850 in the last" in reward_line(history)
+    assert reward_line([{"reward": None}]) == "No reward was logged."

@@ -1,0 +1,291 @@
+"""The parts of a reward: what each is high for, what each is low for, and how each might be cheated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+from played import ANSWERED, PROBLEM, chat, given, play, withheld
+
+from data_builders.starter import starter_problems
+from data_builders.tasks import Task
+from probe import answers
+from probe.timelimit import Workers
+from train.played import Played
+from train.rewards.accuracy import PARTIAL, Accuracy
+from train.rewards.efficiency import efficiency
+from train.rewards.followup import followup
+from train.rewards.form import form, loops
+from train.rewards.interactivity import interactivity, need
+from train.rewards.part import NOTHING_PLAYED, Part, mean_part
+
+# Algebra on these takes hours, or the memory of a large machine.
+ENDLESS = [r"9^{9^{9^{9}}}", r"\binom{100000000}{50000000}", r"100000000!"]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    made = Workers(2, timeout_s=3.0, prepare=answers.load_algebra)
+    yield made
+    made.close()
+
+
+def accuracy(workers: Workers, played: Played, partial_credit: bool = False) -> Part:
+    return Accuracy(workers, partial_credit).begin(played)()
+
+
+@pytest.mark.parametrize(
+    ("turns", "right"),
+    [
+        ((ANSWERED,), 1.0),
+        ((ANSWERED.replace("53}", "54}"),), 0.0),
+        (("It is \\boxed{\\frac{106}{2}}.",), 1.0),
+        (("First 5 * 12 = 60.", "And then?", "Then 60 - 7 leaves 53."), 1.0),
+        ((ANSWERED, "Are you sure?", "Yes, I checked it twice."), 1.0),
+        ((ANSWERED, "Are you sure?", "You are right, it is \\boxed{67}."), 0.0),
+        (("How many marbles are in each bag?",), 0.0),
+        (("",), 0.0),
+        (("It is \\boxed{53} or \\boxed{54} or \\boxed{55}.",), 0.0),  # the last one counts, not any
+    ],
+)
+def test_accuracy_is_about_the_final_answer_of_the_conversation(
+    workers: Workers, turns: tuple[str, ...], right: float
+) -> None:
+    assert accuracy(workers, play(*turns)) == Part(right)
+
+
+def test_a_number_at_which_a_reply_was_cut_is_no_answer(workers: Workers) -> None:
+    said = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
+    assert accuracy(workers, play(said)).value == 1
+    assert accuracy(workers, play(said, ended=("truncated",))).value == 0
+    assert accuracy(workers, play(said, ended=("truncated",), row=given(answer="60"))).value == 0
+
+
+def test_what_the_prompt_or_the_user_says_is_not_the_policys_answer(workers: Workers) -> None:
+    row = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
+    assert accuracy(workers, play("Look at the bags again.", row=row)).value == 0
+    assert accuracy(workers, play("Let us see.", "It is \\boxed{53}, no?", "Tell me why.")).value == 0
+
+
+def test_algebra_decides_where_text_and_numbers_do_not(workers: Workers) -> None:
+    row = given(answer="2\\sqrt{2}")
+    assert accuracy(workers, play("\\boxed{\\sqrt{8}}", row=row)).value == 1
+    assert accuracy(workers, play("\\boxed{\\sqrt{7}}", row=row)).value == 0
+
+
+def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(workers: Workers) -> None:
+    row = given(answer="2\\sqrt{2}")
+    step = Accuracy(workers, partial_credit=False)
+    begun = [
+        step.begin(play(f"\\boxed{{{text}}}", row=row)) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")
+    ]
+    assert [wait() for wait in begun] == [Part(None, "timeout"), Part(1.0), Part(None, "timeout"), Part(0.0)]
+
+
+def test_in_any_thread_an_answer_that_takes_for_ever_is_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """math-verify's own limit is a signal to the main thread."""
+    short = Workers(1, timeout_s=3.0, prepare=answers.load_algebra)
+    monkeypatch.setattr(answers, "_worker", short)
+    found: list[bool] = []
+    pairs = [("\\sqrt{32}", "4\\sqrt{2}"), (ENDLESS[2], "4\\sqrt{2}"), ("\\sqrt{50}", "5\\sqrt{2}")]
+    thread = threading.Thread(target=lambda: found.extend(answers.same_answer(*pair) for pair in pairs))
+    thread.start()
+    thread.join()
+    short.close()
+    assert found == [True, False, True]
+
+
+def test_partial_credit_is_off_by_default_small_and_not_for_lists_of_numbers(workers: Workers) -> None:
+    wrong_end = "She has 5 * 12 = 60 marbles, and 60 - 7 = 54 are left. \\boxed{54}"
+    many = "".join(f"{number} + 0 = {number}. " for number in range(40, 70)) + "\\boxed{54}"
+    assert accuracy(workers, play(wrong_end)).value == 0
+    assert accuracy(workers, play(wrong_end), partial_credit=True).value == pytest.approx(PARTIAL / 2)
+    assert accuracy(workers, play(many), partial_credit=True).value == pytest.approx(PARTIAL / 30)
+    assert accuracy(workers, play(ANSWERED), partial_credit=True).value == 1
+    assert PARTIAL <= 0.2
+
+
+def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Workers) -> None:
+    one, other = chat(PROBLEM, ANSWERED), chat(PROBLEM, "It is 5.", "Sure?", "It is \\boxed{60}.")
+    both = play("", conversations=(one, other), ended=("user", "limit"), simulated_tokens=(10, 500))
+    assert accuracy(workers, both).value == 0.5
+    assert efficiency(both, 500).value == pytest.approx((500 / 510 + 0.5) / 2)
+    none = play("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
+    for part in (accuracy(workers, none), efficiency(none, 500), interactivity(none), form(none), followup(none)):
+        assert part == Part(None, f"{NOTHING_PLAYED}: simulator_timeout")
+
+
+@drawn(st.lists(st.none() | st.floats(0, 1), max_size=5))
+def test_a_mean_leaves_out_what_failed(values: list[float | None]) -> None:
+    part = mean_part([Part(value, "" if value is not None else "broken") for value in values])
+    known = [value for value in values if value is not None]
+    if known:
+        assert part.value == pytest.approx(sum(known) / len(known))
+    else:
+        assert part == Part(None, "broken" if values else NOTHING_PLAYED)
+
+
+@drawn(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**5))
+def test_efficiency_falls_for_ever(tokens: int, more: int, efficient: int) -> None:
+    shorter, longer = (efficiency(play("x", tokens=n), efficient).value for n in (tokens, tokens + more))
+    assert shorter is not None and longer is not None
+    assert 0 < longer < shorter < 1
+
+
+NEEDS = [
+    # what is missing is asked for, by name
+    (withheld(), "How many marbles are in each bag?", 1.0),
+    (withheld(), "Sure. Could you tell me how many marbles one of the bags holds?", 1.0),
+    (withheld(), "I am missing the number of marbles in each bag. What does the text say?", 1.0),
+    (withheld(), "Please tell me the number of marbles in each bag.", 1.0),
+    (withheld(), "Is something missing?", 0.5),
+    (withheld(), "What do you think?", 0.0),
+    (withheld(), "How old is Ann?", 0.0),
+    (withheld(), "How many marbles does she lose?", 0.0),
+    (withheld(), "Let's say 10 marbles a bag. That makes 50 - 7 = 43, so \\boxed{43}.", 0.0),
+    (withheld(), "That cannot be solved.", 0.0),
+    (withheld(), "How many marbles are in each bag? I take 10, so it is \\boxed{43}.", 0.0),
+    # nothing is missing
+    (given(), ANSWERED, 1.0),
+    (given(), "How many marbles are in each bag?", 0.0),
+    (given(), "Could you tell me more about the bags?", 0.0),
+    (given(), "Shall I solve it?", 0.0),
+    (given(), ANSWERED + " Does that help?", 0.5),
+    (given(), "First 5 * 12 = 60. Is that clear so far?", 0.5),
+    # the user has named a topic, and nothing else
+    (withheld(kind="vague", thing="the problem itself", clause="what the problem is"), "How does it read?", 1.0),
+    (given(kind="vague", prompt=chat("I need help with a word problem.")), "What does the problem say?", 1.0),
+    (given(kind="vague", prompt=chat("I need help with a word problem.")), ANSWERED, 0.0),
+    # two values are given; which?
+    (withheld(kind="conflict", hidden=()), "There are 12 and also 15 marbles in each bag. Which one is right?", 1.0),
+    (withheld(kind="conflict", hidden=()), ANSWERED, 0.0),
+    (given(kind="conflict"), "There are 12 and also 15 marbles in each bag. Which one is right?", 1.0),
+    # the user does not know
+    (withheld(kind="unsolvable", turn=1), "It can't be worked out without the number of marbles in each bag.", 1.0),
+    (withheld(kind="unsolvable", turn=1), "Then I guess \\boxed{43}.", 0.0),
+    # a question may be the help, or nobody knows what is given
+    (given(kind="hint"), "What is 5 * 12?", None),
+    (given(kind="withheld"), "How many marbles are in each bag?", None),
+]
+
+
+@pytest.mark.parametrize(("row", "reply", "mark"), NEEDS)
+def test_asking_is_right_where_something_is_missing_and_only_there(row: object, reply: str, mark: float | None) -> None:
+    assert need(row, reply) == mark  # type: ignore[arg-type]
+
+
+def tasks_with_a_gap(n: int) -> list[Task]:
+    return [task for task in starter_problems(n, 5, "train") if task.gaps]
+
+
+def test_a_policy_that_asks_about_everything_earns_less_than_one_that_looks() -> None:
+    """The failure that every pilot ran into: the same question, whatever is there."""
+    looks, asks_always, answers_always = [], [], []
+    for task in tasks_with_a_gap(40):
+        gap = task.gaps[0]
+        whole = given(prompt=chat(task.question), problem=task.question, answer=task.answer)
+        less = withheld(
+            prompt=chat(gap.question), problem=task.question, answer=task.answer, hidden=(gap.value,), clause=gap.clause,
+            thing=gap.thing,
+        )  # fmt: skip
+        solved = f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
+        for row in (whole, less):
+            asked, answered = interactivity(play(gap.ask, row=row)).value, interactivity(play(solved, row=row)).value
+            assert asked is not None and answered is not None
+            asks_always.append(asked)
+            answers_always.append(answered)
+            looks.append(asked if row is less else answered)
+    assert min(looks) > 0.9
+    assert sum(asks_always) / len(looks) < 0.9 * sum(looks) / len(looks)
+    assert sum(answers_always) / len(looks) < 0.9 * sum(looks) / len(looks)
+
+
+def test_later_turns_are_to_listen_ask_one_thing_and_not_repeat() -> None:
+    good = play("First 5 * 12 = 60 marbles.", "Why 60?", "Each of the 5 bags holds 12, so 60 in all. \\boxed{53}")
+    deaf = play("First 5 * 12 = 60 marbles.", "Why 60?", "Then we go on. \\boxed{53}")
+    many = play("First 5 * 12 = 60 marbles.", "Why 60?", "Why 60? Why not? What do you think? \\boxed{53}")
+    again = play(ANSWERED, "Why 60?", ANSWERED)
+    values = [interactivity(one).value for one in (good, deaf, many, again)]
+    assert values[0] == 1
+    assert all(value is not None and value < 1 for value in values[1:])
+
+
+FORMS = [
+    ((ANSWERED,), 1.0),
+    (("How many marbles are in each bag?",), 1.0),
+    (("They are 53.",), 2 / 3),  # no mark
+    ((ANSWERED + " So \\boxed{53}.",), 2 / 3),  # two
+    ((ANSWERED + "\n#### 53",), 2 / 3),
+    ((ANSWERED + "\nUser: thanks!\nAssistant: You are welcome.",), 2 / 3),
+    ((ANSWERED + "<|im_start|>user\nthanks",), 2 / 3),
+    ((ANSWERED + "\nQuestion: Ben has 4 bags. How many?",), 2 / 3),
+    ((ANSWERED + " and so on and on" * 60,), 2 / 3),
+    (("",), 0.0),
+    (("   \n",), 0.0),
+]
+
+
+@pytest.mark.parametrize(("turns", "value"), FORMS)
+def test_format_wants_one_mark_ones_own_voice_and_no_loop(turns: tuple[str, ...], value: float) -> None:
+    assert form(play(*turns)).value == pytest.approx(value)
+
+
+def test_format_wants_no_mark_where_no_answer_is_wanted_yet() -> None:
+    assert form(play("That cannot be solved without the number of marbles.", row=withheld())).value == 1
+    assert form(play("Begin with 5 * 12.", row=given(kind="hint"))).value == 1
+
+
+def test_worked_solutions_do_not_count_as_loops() -> None:
+    assert not any(loops(task.solution) for task in starter_problems(100, 3, "train"))
+    assert loops("The answer is the answer is " * 20)
+    assert loops(ANSWERED + " I hope this helps you." * 40)
+
+
+def test_followup_is_the_share_of_genuine_user_turns_that_could_be_judged() -> None:
+    genuine, restated = "Wait, why do you take 7 from 60 and not from 12?", PROBLEM
+    assert followup(play(ANSWERED, user_turns=(genuine,))).value == 1
+    assert followup(play(ANSWERED, user_turns=(restated,))).value == 0
+    assert followup(play(ANSWERED, user_turns=(genuine, restated))).value == 0.5
+    assert followup(play(ANSWERED)).reason == "no_user_turn"
+
+
+def test_followup_is_judged_after_the_last_trained_turn() -> None:
+    turns = ("First 5 * 12 = 60.", "And then?", ANSWERED)
+    repeats = (ANSWERED,)  # a restatement of an answer that was given, but not of one that has not come yet
+    conversation = play(*turns, user_turns=repeats, tokens=80, simulated_tokens=(80,))
+    reply = play(*turns, user_turns=("And then?",), tokens=30, simulated_tokens=(80,))
+    assert followup(conversation).value == 0
+    assert followup(reply).value is not None
+
+
+TEXTS = st.lists(
+    st.sampled_from([
+        "\\boxed{", "}", "####", "?", ". ", "\n", "User:", "<think>", "</think>", "= 60", "53", "marbles", "each bag",
+        "Question:", "how many ", "\\frac{", "$", " ", "<|im_end|>",
+    ]) | st.text(max_size=6),
+    max_size=14,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@drawn(st.lists(TEXTS, min_size=1, max_size=3), st.booleans())
+def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1(replies: list[str], hides: bool) -> None:
+    turns = [text for reply in replies for text in (reply, "Go on.")][:-1]
+    sample = play(*turns, row=withheld() if hides else given())
+    for part in (interactivity(sample), form(sample), efficiency(sample, 500)):
+        assert part.value is not None
+        assert 0 <= part.value <= 1
+
+
+@pytest.mark.parametrize(
+    "text", ["{" * 20_000, "\\boxed{" * 5_000, "?" * 20_000, "a" * 50_000, "User" * 9_000, "1 = " * 9_000]
+)
+def test_no_text_makes_the_rules_slow(text: str) -> None:
+    """They run in the training process, without a time limit."""
+    for row in (given(), withheld()):
+        assert interactivity(play(text, "Go on.", text, row=row)).value is not None
+        assert form(play(text, row=row)).value is not None

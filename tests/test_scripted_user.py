@@ -1,0 +1,274 @@
+"""The scripted user: answers what was asked, tells nothing unasked, never the answer, and comes to an end."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_builders.asked import Question, marked_answer, questions, read_question
+from data_builders.dialogue.plan import states
+from data_builders.rl import RlRow
+from data_builders.scripted_user import PATIENCE, PHRASES, ScriptedUser
+from data_builders.starter import starter_problem
+from data_builders.tasks import Gap, Task
+
+QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
+ASKS = (
+    "{ask}",
+    "Could you tell me {clause}?",
+    "You didn't say {clause}. Can you add it?",
+    "Please tell me {clause}.",
+    "I can't finish this yet. What is missing is {clause}. Do you have that?",
+    "To go on I need to know {clause}.",
+)
+
+
+def row(**more: Any) -> RlRow:
+    told: dict[str, Any] = {
+        "question": QUESTION, "hidden": ("3",), "clause": "how many bags of marbles Ann has",
+        "thing": "the number of bags of marbles", "reveal": "Ann has 3 bags of marbles.", "short": "3 bags",
+        "kind": "underspecified", "turn": 0, "problem": QUESTION.replace("some", "3"), **more,
+    }  # fmt: skip
+    prompt = ({"role": "user", "content": told.pop("question")},)
+    return RlRow(id="r", prompt=prompt, answer="10", solution="", **told)
+
+
+def complete(**more: Any) -> RlRow:
+    nothing: dict[str, Any] = {"hidden": (), "clause": "", "thing": "", "reveal": "", "short": "", "kind": "complete"}
+    return row(**{**nothing, "question": QUESTION.replace("some", "3"), **more})
+
+
+def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
+    """What the user says after each of these replies, up to its end."""
+    user, messages, said = ScriptedUser(row, seed), list(row.prompt), []
+    for text in replies:
+        messages.append({"role": "assistant", "content": text})
+        said.append(user.reply(messages))
+        if said[-1] is None:
+            break
+        messages.append({"role": "user", "content": said[-1]})
+    return said
+
+
+def is_one_of(act: str, said: str | None, **slots: str) -> bool:
+    wordings = [
+        phrase.format_map({**dict.fromkeys(("reveal", "short", "quote", "given"), ""), **slots})
+        for phrase in PHRASES[act]
+    ]
+    return said is not None and any(said.lower().rstrip(".") == one.lower().rstrip(".") for one in wordings)
+
+
+REVEALED = {"reveal": "Ann has 3 bags of marbles."}
+
+
+@pytest.mark.parametrize(
+    ("reply", "act"),
+    [
+        ("How many bags of marbles does Ann have?", "tell"),
+        ("How many bags are there?", "tell"),
+        ("I see. What's the number of bags?", "tell"),
+        ("To solve this I need to know how many bags Ann has.", "tell"),
+        ("What information is missing here?", "tell"),
+        ("Did you leave something out?", "tell"),
+        ("How many marbles are in each bag?", "quote"),
+        ("How many marbles does one bag hold?", "quote"),
+        ("What is her favorite color?", "unknown"),
+        ("Where did she buy them?", "unknown"),
+        ("Let's think about it. First we look at the bags.", "go_on"),
+        ("", "go_on"),
+        ("Each bag holds 4 marbles. Does that make sense so far?", "yes"),
+        ("Would you like me to go on?", "yes"),
+    ],
+)
+def test_what_a_reply_gets_while_something_is_withheld(reply: str, act: str) -> None:
+    for seed in range(8):
+        (said,) = talk(row(), reply, seed=seed)
+        if act == "tell":
+            assert is_one_of("tell", said, reveal=row().reveal) or is_one_of("tell_short", said, short=row().short), (
+                said
+            )
+        else:
+            assert is_one_of(act, said, quote="There are 4 marbles in each bag."), said
+
+
+@pytest.mark.parametrize(
+    ("reply", "act"),
+    [
+        ("Is anything missing?", "all_there"),
+        ("So it is \\boxed{11}.", "doubt"),
+        ("#### 11", "doubt"),
+        ("The answer is 11.", "doubt"),
+        ("Now we have 12 marbles.", "go_on"),
+        ("So it is \\boxed{10}.", None),
+        ("3 * 4 - 2 = 10.\n#### 10\nDo you want to see it again?", None),
+        ("The answer is 10.0.", None),
+    ],
+)
+def test_what_a_reply_gets_where_nothing_is_withheld(reply: str, act: str | None) -> None:
+    (said,) = talk(complete(), reply)
+    assert said is None if act is None else is_one_of(act, said, given="11"), said
+
+
+def test_a_second_wrong_answer_ends_the_chat() -> None:
+    doubt, end = talk(complete(), "It is \\boxed{11}.", "Yes, I am sure: \\boxed{11}.", "more")
+    assert "11" in str(doubt) and end is None
+
+
+def test_an_answer_while_something_is_withheld_ends_the_chat_without_telling() -> None:
+    """Otherwise a guess would bring what asking brings."""
+    assert talk(row(), "The bags are not given, so \\boxed{11}.") == [None]
+    assert talk(row(), "Where are they?", "\\boxed{10}")[1] is None
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    first, second, third = talk(row(), *["How many bags does Ann have?"] * 3)
+    assert "3 bags" in str(first)
+    assert not any("3 bags of" in str(said) and "?" in str(said) for said in (second, third))
+    assert is_one_of("told", second) or is_one_of("quote", second, quote="Ann has 3 bags of marbles.")
+
+
+def test_a_vague_user_gives_the_problem_when_asked_for_anything() -> None:
+    vague = complete(kind="vague", question="I need help with a word problem.")
+    assert is_one_of("wait", talk(vague, "Word problems can be hard.")[0])
+    for reply in ("Sure! What does it say?", "Please share the problem.", "What is your favorite subject?"):
+        assert is_one_of("give", talk(vague, reply)[0], reveal=vague.problem)
+    given, quote = talk(vague, "What does it say?", "How many marbles are in each bag?")
+    assert "4 marbles in each bag" in str(given) and '"There are 4 marbles in each bag' in str(quote)
+    assert talk(complete(kind="vague", turn=1), "Is anything missing?")[0] != given
+
+
+def test_a_user_who_does_not_have_it_looks_first() -> None:
+    looking, found = talk(row(kind="unsolvable"), "How many bags does Ann have?", "Then it cannot be solved.")
+    assert is_one_of("look", looking) and is_one_of("found", found, **REVEALED)
+    assert talk(row(kind="unsolvable"), "How many bags does Ann have?", "Then I guess \\boxed{10}.")[1] is None
+    (found,) = talk(row(kind="unsolvable", turn=1), "Then it cannot be solved.")
+    assert is_one_of("found", found, **REVEALED)
+
+
+def test_of_two_values_the_user_says_which_holds() -> None:
+    two = row(kind="conflict", hidden=(), question=QUESTION.replace("some", "3") + " Ann has 5 bags of marbles.")
+    for reply in ("You write 3 bags and 5 bags. Which one is right?", "How many bags does Ann have?"):
+        assert "3 bags" in str(talk(two, reply)[0])
+    assert talk(two, "\\boxed{10}") == [None], "it was right by luck, and not asked"
+
+
+def test_hidden_numbers_without_a_name_are_told_in_the_words_of_the_problem() -> None:
+    nameless = row(clause="", thing="", reveal="", short="")
+    (said,) = talk(nameless, "How many bags does Ann have?")
+    assert "Ann has 3 bags of marbles." in str(said)
+    assert "3 bags" not in str(talk(nameless, "How many marbles are in each bag?")[0])
+
+
+def test_an_answer_that_a_template_could_read_is_not_repeated() -> None:
+    (said,) = talk(complete(), "\\boxed{<|im_end|>}")
+    assert "<" not in str(said) and "that" in str(said).lower()
+    (said,) = talk(complete(), "\\boxed{" + "1+" * 200 + "1}")
+    assert len(str(said)) < 100
+
+
+@pytest.mark.parametrize("act", sorted(PHRASES))
+def test_every_act_has_many_wordings(act: str) -> None:
+    assert len(set(PHRASES[act])) >= 6
+    slots = {name for phrase in PHRASES[act] for _, name, _, _ in string.Formatter().parse(phrase) if name}
+    assert all({name for _, name, _, _ in string.Formatter().parse(phrase) if name} == slots for phrase in PHRASES[act])
+
+
+def test_wordings_vary_by_seed_and_stay_by_seed() -> None:
+    said = [talk(row(), "How many bags does Ann have?", seed=seed)[0] for seed in range(60)]
+    assert len(set(said)) >= 12
+    assert said == [talk(row(), "How many bags does Ann have?", seed=seed)[0] for seed in range(60)]
+
+
+def starter_row(number: int, which: int) -> tuple[Task, Gap, RlRow]:
+    task = starter_problem(number, 11, "train")
+    gap = task.gaps[which % len(task.gaps)]
+    return task, gap, RlRow(
+        "s", "underspecified", 0, ({"role": "user", "content": gap.question},), task.answer, task.question, "",
+        (gap.value,), gap.clause, gap.thing, gap.reveal, gap.short,
+    )  # fmt: skip
+
+
+PIECES = st.sampled_from(
+    [
+        "How many are there?", "What is missing?", "Let me think.", "First we multiply.", "Is that clear?", "Please tell me more.",
+        "So \\boxed{7}.", "So \\boxed{1234}.", "The answer is 7.", "Who is that?", "Do you know the price?", "", "Ok.", "ASK", "OTHER",
+    ]
+)  # fmt: skip
+REPLIES = st.lists(st.lists(PIECES, min_size=1, max_size=3).map(" ".join), min_size=1, max_size=12)
+
+
+@given(number=st.integers(0, 300), which=st.integers(0, 3), seed=st.integers(0, 10**6), replies=REPLIES)
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: list[str]) -> None:
+    """It ends, tells once and only after a question, and never brings up the answer."""
+    task, gap, row = starter_row(number, which)
+    other = task.gaps[(which + 1) % len(task.gaps)]
+    user, messages, said = ScriptedUser(row, seed), list(row.prompt), 0
+    for reply in replies:
+        text = reply.replace("ASK", gap.ask).replace("OTHER", other.ask)
+        messages.append({"role": "assistant", "content": text})
+        before = user.told
+        heard = user.reply(messages)
+        if heard is None:
+            assert not user.told or before, "it does not tell and leave"
+            return
+        said += 1
+        assert heard.strip() and "{" not in heard
+        if user.told and not before:
+            assert questions(text) and marked_answer(text) is None
+        elif not before:
+            assert not states(heard, gap.value) or any(states(one["content"], gap.value) for one in messages)
+        if not any(states(known, task.answer) for known in (task.question, *(one["content"] for one in messages))):
+            assert not states(heard, task.answer)
+        messages.append({"role": "user", "content": heard})
+    assert said <= PATIENCE + 2
+
+
+def test_it_understands_who_asks_for_what() -> None:
+    """Of generated problems: what is withheld is told nearly always when asked for, hardly ever when something else is."""
+    asked, understood, others, fooled = 0, 0, 0, 0
+    for number in range(120):
+        for which in range(len(starter_problem(number, 11, "train").gaps)):
+            task, gap, row = starter_row(number, which)
+            for wording in ASKS:
+                asked += 1
+                user = ScriptedUser(row, 0)
+                user.reply(
+                    [*row.prompt, {"role": "assistant", "content": wording.format(ask=gap.ask, clause=gap.clause)}]
+                )
+                understood += user.told
+            for other in task.gaps:
+                if other.value != gap.value:
+                    others += 1
+                    user = ScriptedUser(row, 0)
+                    user.reply([*row.prompt, {"role": "assistant", "content": other.ask}])
+                    fooled += user.told
+    assert asked > 1000 and understood / asked > 0.99
+    assert others > 300 and fooled / others < 0.03
+
+
+@pytest.mark.parametrize(
+    ("clause", "thing", "said", "asked", "about"),
+    [
+        ("how $f(x)$ is defined", "the definition of $f(x)$", "Find $f(3)$.", "How is $f(x)$ defined?", "withheld"),
+        ("how $f(x)$ is defined", "the definition of $f(x)$", "Find $f(3)$.", "What is the function $f(x)$?", "withheld"),
+        ("how long $BC$ is", "the length of $BC$", "$AC = 15$ in the triangle.", "How long is $AC$?", "given"),
+        ("how long $BC$ is", "the length of $BC$", "$AC = 15$ in the triangle.", "What is the length of $BC$?", "withheld"),
+        ("what the diagram looks like", "the diagram", "See the diagram.", "Can you describe the picture?", "withheld"),
+        ("what you want to know about Max", "the question about Max", "Max has 3 pens.", "What should I find?", "withheld"),
+        ("what you want to know about Max", "the question about Max", "Max has 3 pens.", "How many pens has Max?", "given"),
+        (
+            'which number belongs in "He has [?] pens"', 'the number in "He has [?] pens"', "He has [?] pens.",
+            'It says "He has [?] pens". What is the number there?', "withheld",
+        ),
+    ],
+)  # fmt: skip
+def test_texts_with_formulas_goals_drawings_and_blanks(
+    clause: str, thing: str, said: str, asked: str, about: str
+) -> None:
+    (one,) = questions(asked)
+    assert read_question(one, Question((clause, thing), (said,))).about == about
