@@ -57,11 +57,17 @@ def conditions(evidence: Evidence) -> Iterator[Condition]:
 def condition_gaps(evidence: Evidence, rng: random.Random) -> Iterator[Gap]:
     """A gap for each equation whose right side is needed and stands nowhere else."""
     for condition in conditions(evidence):
-        if _worth_withholding(evidence, condition):
+        if _worth_withholding(evidence, condition) and not _for_its_noun(evidence, condition, rng):
             question = left_out(evidence.question, condition) if rng.random() < 0.6 else None
             question = question or blanked(evidence.question, condition, rng)
             if not stands_in(condition.right, question) and balanced(question):
                 yield _gap(evidence, condition, question, rng)
+
+
+def _for_its_noun(evidence: Evidence, condition: Condition, rng: random.Random) -> bool:
+    """Half of the equations behind a noun ("the parabola $y = x^2$") are left to `objects`, which takes them whole."""
+    noun = noun_before(evidence.question, condition.formula.start) if condition.alone else None
+    return noun is not None and not _FUNCTION.fullmatch(condition.left) and rng.random() < 0.5
 
 
 def _worth_withholding(evidence: Evidence, condition: Condition) -> bool:

@@ -19,7 +19,7 @@ _ASIDE = re.compile(
 )
 _CHOICES = re.compile(r"\(A\)|\\text(?:bf)?\{\s*\(?A[).]|(?:^|\n|\s)A[.)]")
 _SMALL = 13
-_COUNTED = re.compile(rf"\b(\d{{1,3}}|{'|'.join(NUMBER_WORDS)})\$? (?:[a-z]+ )?([a-z]+)", re.IGNORECASE)
+_COUNTED = re.compile(rf"\b(\d{{1,3}}|{'|'.join(NUMBER_WORDS)})\$? ([a-z]+(?: [a-z]+)?)", re.IGNORECASE)
 _EXPONENT = re.compile(r"\^\{?$")
 _OPERATED_BEFORE = re.compile(r"(?:[-+*/x×({]|\\times|\\cdot|\\div|\\sqrt)\s*\\?\$?$")
 _OPERATED_AFTER = re.compile(r"(?:\s*[a-z]+)?\s*(?:[-+*/x×^)}%!]|\\times|\\cdot|\\div|\\pi|\\choose|[a-z]\b)")
@@ -65,7 +65,7 @@ class Evidence:
         noun = counted.partition(" of ")[0].rpartition(" ")[2][:4]
         worth = worth_of(amount.value)
         return bool(noun) and any(
-            match.start() != amount.start and match.group(2).startswith(noun) and worth_of(match.group(1)) == worth
+            match.start() != amount.start and f" {noun}" in f" {match.group(2)}" and worth_of(match.group(1)) == worth
             for match in _COUNTED.finditer(self.question.raw)
         )
 
