@@ -21,7 +21,7 @@ _LAST = 4
 _LONGEST_ANSWER = 200
 _AT_LEAST = 0.5
 
-_STATED = re.compile(r"\banswer\s*(?:is|:|=)", re.IGNORECASE)
+_STATED = re.compile(r"\banswer\s*(?:is|:|=)[\s:*$\\(]{0,6}-?\d", re.IGNORECASE)
 _REQUEST = re.compile(
     r"\b(?:please (?:tell|give|share|provide|say|send|specify|clarify|state|add)|(?:tell|give) me|let me know"
     r"|(?:i|we)(?:'d| would)? (?:still |also |first )?need (?:the|a|one|to know|more)|(?:is|are) (?:still )?missing"

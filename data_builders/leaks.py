@@ -24,7 +24,7 @@ _DELIMITERS = re.compile(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$")
 
 
 def leak(conversation: Conversation) -> str | None:
-    """ "leak" for an assistant turn that holds what is withheld, "not_withheld" for a user turn; None for neither."""
+    """Says "leak" of an assistant turn that holds what is withheld, "not_withheld" of a user turn; None of neither."""
     task, gap = conversation.task, conversation.gap
     withheld = [(conversation.hidden, conversation.reveal_at)] if conversation.hidden else []
     if conversation.kind == "vague" and task is not None:  # the problem itself, told in the next message

@@ -44,6 +44,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
+    shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-40")  # where recipes/smollm2_grpo.yaml goes on
     for label in ("base", "step-28"):
         out = f"runs/demo/sft/probe/{label}"
         command = f"run my_model recipes/probe.yaml --out {out} --label {label} --probe.sets {{}}"
@@ -84,7 +85,7 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
     if words[0] == "make":
         run(["make", "--dry-run", *words[1:]], workplace)
     elif words[0] == "accelerate":
-        script = words.index("train/sft.py")
+        script = next(place for place, word in enumerate(words) if word.startswith("train/"))
         for option, value in zip(words[2:script], words[3:script], strict=False):
             if option == "--config_file":
                 assert (workplace / value).is_file(), value
