@@ -1,7 +1,8 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
 # make test   sets up, then checks style and types and runs the tests
-# make bench  times the probe's own machinery against plain ways of doing the same, and conversations between models
-#             against the package collabllm, which it installs into the cache; minutes
+# make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
+#             and on ten times as much, and conversations between models against the package collabllm, which it installs
+#             into the cache; minutes
 # On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 PYTHON ?= python3
@@ -46,6 +47,7 @@ test: lint
 
 bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_build
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_dialogue
 
 clean:

@@ -74,6 +74,7 @@ def conflict(script: Script) -> None:
     script.open(task.question, "two_values", second=second)
     # A given that is named by its empty place in the text has no name where nothing is empty.
     script.turn("contradiction", about="" if '"' in gap.thing else f" for {gap.thing}", **slots)
+    script.reveal_at = len(script.messages)  # nothing is hidden; from here on it is settled which value holds
     script.turn("pick", **slots)
     script.solve("solve_picked", **slots)
 

@@ -6,7 +6,6 @@ its white space, and a long one also in part: a run of its words that the user h
 
 from __future__ import annotations
 
-import functools
 import re
 
 from data_builders.dialogue.plan import states
@@ -50,11 +49,17 @@ def _leak(conversation: Conversation, hidden: str, until: int) -> str | None:
 
 
 def holds(text: str, hidden: str) -> bool:
-    """Whether the whole of `hidden` stands in the text."""
+    """Whether the whole of `hidden` stands in the text, not as a part of a longer word or number."""
     if _NUMBER.fullmatch(hidden):
         return states(_THOUSANDS.sub("", text), _THOUSANDS.sub("", hidden))
-    pattern = _pattern(hidden)
-    return pattern is not None and pattern.search(_seen(text)) is not None
+    wanted = "".join(_DELIMITERS.sub("", _seen(hidden).strip()).split())
+    seen = _seen(text)
+    squeezed = "".join(seen.split())
+    if not wanted or wanted not in squeezed:
+        return False
+    places = [place for place, letter in enumerate(seen) if not letter.isspace()]
+    starts = (start for start in range(len(squeezed)) if squeezed.startswith(wanted, start))
+    return any(_alone(seen, places[start], places[start + len(wanted) - 1]) for start in starts)
 
 
 def tells_part(text: str, hidden: str, said: str) -> bool:
@@ -62,19 +67,14 @@ def tells_part(text: str, hidden: str, said: str) -> bool:
     return bool(_word_runs(text) & (_word_runs(hidden) - _word_runs(said)))
 
 
-@functools.lru_cache(maxsize=256)
-def _pattern(hidden: str) -> re.Pattern[str] | None:
-    """Finds the text with any white space in it, but not as a part of a longer word or number."""
-    letters = re.sub(r"\s", "", _DELIMITERS.sub("", _seen(hidden).strip()))
-    if not letters:
-        return None
-    before = r"(?<![A-Za-z0-9])" if letters[0].isalnum() else ""
-    after = r"(?![A-Za-z0-9])" if letters[-1].isalnum() else ""
-    return re.compile(before + r"\s*".join(map(re.escape, letters)) + after, re.IGNORECASE)
+def _alone(text: str, first: int, last: int) -> bool:
+    """Whether no letter or digit goes on from the characters at these places."""
+    before, after = text[max(0, first - 1) : first], text[last + 1 : last + 2]
+    return not (before.isalnum() and text[first].isalnum()) and not (text[last].isalnum() and after.isalnum())
 
 
 def _seen(text: str) -> str:
-    return _FRACTION.sub(r"\\frac", _UNSEEN.sub(" ", text))
+    return _FRACTION.sub(r"\\frac", _UNSEEN.sub(" ", text)).lower()
 
 
 def _word_runs(text: str) -> set[tuple[str, ...]]:

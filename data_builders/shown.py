@@ -59,7 +59,8 @@ def described(made: Conversation) -> Iterator[str]:
     yield from chat_lines(f"{made.id} ({made.kind})", made.messages)
     if made.gap is not None:
         until = f"until message {made.reveal_at + 1}" if made.reveal_at < len(made.messages) else "to the end"
-        yield f"  withheld {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
+        what = "withheld" if made.hidden else "said with two values"
+        yield f"  {what} {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
     if made.wordings:
         yield f"  wordings: {', '.join(made.wordings)}"
 

@@ -200,9 +200,7 @@ def test_real_solutions_are_cut_and_quoted_word_for_word() -> None:
             assert all(squeezed(side) in written for side in piece.formula.strip("$").split("="))
             assert piece.line in problem.solution and piece.before in problem.solution
         for slip in task.slips:
-            assert not same_value(slip.answer, problem.answer) and slip.quote.rstrip("$").endswith(
-                (slip.answer, ")", "}")
-            )
+            assert not same_value(slip.answer, problem.answer) and slip.answer in slip.quote
             assert 0 <= slip.at < len(task.steps)
     assert sum(bool(task.start) for _, task in tasks) >= 0.55 * len(tasks)
     assert sum(bool(task.pieces) for _, task in tasks) >= 0.6 * len(tasks)

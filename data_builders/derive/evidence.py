@@ -3,6 +3,7 @@ r"""What may be withheld from a question: only what its solution needs, never th
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from fractions import Fraction
 
@@ -30,6 +31,7 @@ class Evidence:
 
     def __init__(self, problem: Problem, question: Text, solution: Text, latex: bool) -> None:
         self.question, self.solution, self.answer, self.latex = question, solution, problem.answer, latex
+        self._asides: dict[int, bool] = {}  # by the start of the sentence
         choices = _CHOICES.search(question.raw) if latex else None
         self.end = choices.start() if choices else len(question.raw)  # lettered options begin here
 
@@ -46,10 +48,10 @@ class Evidence:
 
     def aside(self, position: int) -> bool:
         """Whether the place is in a sentence about the answer's form, in an example, or among lettered options."""
-        return (
-            position >= self.end
-            or _ASIDE.search(self.question.raw[slice(*self.question.sentence(position))]) is not None
-        )
+        start, end = self.question.sentence(position)
+        if start not in self._asides:
+            self._asides[start] = _ASIDE.search(self.question.raw, start, end) is not None
+        return position >= self.end or self._asides[start]
 
     def may_withhold(self, amount: Amount) -> bool:
         """A number that stands once in the question, is computed with, and is not the answer."""
@@ -72,7 +74,7 @@ class Evidence:
     def _stands_once(self, amount: Amount) -> bool:
         if amount.kind == "word":
             return len(re.findall(rf"\b{amount.value}\b", self.question.raw, re.IGNORECASE)) == 1
-        return sum(1 for _ in places(amount.value, self.question.raw)) == 1
+        return len(list(itertools.islice(places(amount.value, self.question.raw), 2))) == 1
 
     def _used(self, form: str, worth: Fraction) -> bool:
         """Whether the solution calculates with the number; exponents do not count.

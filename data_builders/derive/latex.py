@@ -20,6 +20,8 @@ _OPENING = re.compile(
 _DOLLAR = re.compile(r"(?:[^\\$]|\\.)*\$", re.DOTALL)
 _CLOSING = {"[asy]": "[/asy]", r"\[": r"\]", r"\(": r"\)", "$$": "$$"}
 _LEFT, _RIGHT = re.compile(r"\\left(?![a-z])"), re.compile(r"\\right(?![a-z])")
+_CLOSING_STOPS = re.compile(r"(?:[.,;:?\s]|\\[,;:!. ]|~)+$")
+_SPACING = re.compile(r"\s+|\\[,;:! ]|\\left(?![a-z])|\\right(?![a-z])|(?<=\\)[dt](?=frac)")
 _DRAWN = ("tabular", "center")
 
 # The end of a sentence in a mask: a stop, and what follows begins a new one. After a display the stop may be missing.
@@ -89,12 +91,13 @@ def balanced(text: str) -> bool:
 
 def plain_inner(inner: str) -> str:
     """A formula's text without the punctuation and spacing that close it in its sentence; a "!" is a factorial."""
-    return re.sub(r"(?:[.,;:?\s]|\\[,;:!. ]|~)+$", "", inner).strip()
+    return _CLOSING_STOPS.sub("", inner).strip()
 
 
+@functools.lru_cache(maxsize=512)
 def squeezed(text: str) -> str:
     """A text without spaces and spacing commands, to find a formula wherever it stands."""
-    return re.sub(r"\s+|\\[,;:! ]|\\left(?![a-z])|\\right(?![a-z])|(?<=\\)[dt](?=frac)", "", text)
+    return _SPACING.sub("", text)
 
 
 def _formulas(raw: str) -> tuple[list[Formula], bool]:

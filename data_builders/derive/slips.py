@@ -46,7 +46,7 @@ def text_slips(
     problem: Problem, question: Text, solution: Text, equations: Mapping[str, tuple[int, int]]
 ) -> tuple[Slip, ...]:
     """Equations on the way whose right side a user may take for the answer."""
-    if _LETTERED.search(problem.answer) or r"(A)" in problem.question:
+    if _LETTERED.search(problem.answer) or ("(A)" in problem.question and worth(problem.answer) is None):
         return ()
     asked = squeezed(question.raw)
     found: list[Slip] = []
