@@ -66,7 +66,7 @@ def test_a_number_is_asked_for_by_its_own_name(question: str, value: str, ask: s
 
 def test_a_number_without_a_name_is_asked_for_in_its_place() -> None:
     question, solution = "A train drives 90 miles in 12 hours. What is its speed?", "It is 90 / 12 = 7.5."
-    tasks = [task_from(Problem(str(i), question, "7.5", solution, "gsm8k")) for i in range(20)]
+    tasks = [task_from(Problem(str(i), question, "7.5", solution, "gsm8k")) for i in range(60)]
     asks = {gap(task, "12").ask for task in tasks}
     assert "A train drives 90 miles in how many hours?" in asks
     assert any(re.fullmatch(r'(What is|Which) .* "A train drives 90 miles in .+ hours"\?', ask) for ask in asks)

@@ -139,20 +139,18 @@ def is_plural(word: str) -> bool:
     )
 
 
-def tail(after: str, most: int = 6) -> str:
-    """What follows in the clause, where it is short and plain: " in April"; "" otherwise."""
-    rest = re.split(r"[,.;:?!()\n]|\s(?:and|but|which|that|who|if|when|while|so|because|where|for each)\b", after)[
+def tail(after: str, most: int = 6) -> str | None:
+    """What follows in the clause: " in April"; None where it is too long or not plain enough to be said again."""
+    rest = re.split(r"[,.](?!\d)|[;:?!()\n]|\s(?:and|but|which|that|who|if|when|while|so|because|where)\b", after)[
         0
     ].rstrip()
-    plain = re.fullmatch(r"(?: [A-Za-z][A-Za-z'’-]*)*", rest)
-    if (
-        plain is None
-        or len(rest.split()) > most
-        or FIRST_PERSON.search(rest)
-        or re.search(r"\b(?:he|she|they|it)\b", rest)
-    ):
-        return ""
-    return rest
+    plain = re.fullmatch(r"(?: [A-Za-z][A-Za-z'’-]*)*", rest) and len(rest.split()) <= most
+    return rest if plain and not FIRST_PERSON.search(rest) and not re.search(r"\b(?:he|she|they|it)\b", rest) else None
+
+
+def definite(subject: str) -> str:
+    """Somebody named before is known: "a prism" -> "the prism"."""
+    return re.sub(r"^an? ", "the ", subject)
 
 
 def doing(before: str) -> Doing | None:

@@ -19,6 +19,7 @@ _ASIDE = re.compile(
     r"|[Ee]nter|can be (?:written|expressed)|\bAssume\b|mixed number|common fraction"
 )
 _CHOICES = re.compile(r"\(A\)|\\text(?:bf)?\{\s*\(?A[).]|(?:^|\n|\s)A[.)]")
+_TERMS = re.compile(r"\\ldots|\\dots|\\cdots|\.\.\.")  # one term of a row follows from the others
 _SMALL = 13
 _COUNTED = re.compile(rf"\b(\d{{1,3}}|{'|'.join(NUMBER_WORDS)})\$? ([a-z]+(?: [a-z]+)?)", re.IGNORECASE)
 _EXPONENT = re.compile(r"\^\{?$")
@@ -59,6 +60,8 @@ class Evidence:
         if worth is None or worth < 2 and worth == int(worth) or self.aside(amount.start):
             return False
         if same_value(str(worth), self.answer) or not self._stands_once(amount):
+            return False
+        if _TERMS.search(self.question.raw, *self.question.sentence(amount.start)):
             return False
         return any(self._used(form, worth) for form in _forms(amount, worth))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from data_builders.derive.english import STOPS, is_plural, lower_first, upper_first
+from data_builders.derive.english import STOPS, definite, is_plural, lower_first, upper_first
 from data_builders.derive.wording import Name
 
 # The start of the clause that a number stands in.
@@ -25,7 +25,7 @@ _OF = (
     r"|(?:[a-z]+ )?\$[^$]{1,20}\$)"
 )
 _MEASURED = re.compile(
-    r"(?P<owner>\b(?:[Ii]ts|[Hh]is|[Hh]er|[Tt]heir|(?:[A-Z][a-z]+|[Tt]he [a-z]+)['’]s) )?"
+    r"(?P<owner>\b(?:[Ii]ts|[Hh]is|[Hh]er|[Tt]heir|(?:[A-Z][a-z]+|[Tt]he [a-z]+)['’]s) (?:[a-z]+ )?)?"
     rf"(?:\b[Tt]he (?P<which>[a-z]+ ))?\b(?P<measure>{_SHAPES}|{_OTHERS})(?:(?P<of>{_OF})?"
     r" (?:is|was|equals|equal to|measures|are)| (?:of|at))(?: (?:exactly|about))? $"
 )
@@ -108,7 +108,7 @@ def age(before: str, after: str) -> Name | None:
     match = _IS.match(before)
     if match is None or not re.match(r" years old(?! than)", after):
         return None
-    subject, be = lower_first(match.group("subject")), match.group("be")
+    subject, be = definite(lower_first(match.group("subject"))), match.group("be")
     thing = f"{_OWN[subject]} age" if subject in _OWN else f"the age of {subject}"
     return Name(
         f"How old {be} {subject}?", f"how old {subject} {be}", thing, upper_first(f"{subject} {be} {{short}} old.")
@@ -120,7 +120,7 @@ def size(before: str, after: str) -> Name | None:
     match, long = _IS.match(before), _LONG.match(after)
     if match is None or long is None:
         return None
-    subject, be = lower_first(match.group("subject")), match.group("be")
+    subject, be = definite(lower_first(match.group("subject"))), match.group("be")
     unit, how = long.group("unit"), long.group("how")
     thing = f"{_OWN[subject]} {_SIZES[how]}" if subject in _OWN else f"the {_SIZES[how]} of {subject}"
     return Name(

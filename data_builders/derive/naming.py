@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from data_builders.derive.amounts import Amount
-from data_builders.derive.english import Doing, doing, lower_first, tail, upper_first
+from data_builders.derive.english import Doing, definite, doing, lower_first, tail, upper_first
 from data_builders.derive.measures import CLAUSE, age, divisor, measure, percentage, size
 from data_builders.derive.wording import Name
 
@@ -43,36 +43,36 @@ def name_of(before: str, amount: Amount, after: str, counted: str) -> Name | Non
 
 
 def _done(before: str, after: str, counted: str) -> Name | None:
-    who = doing(before)
-    if who is None:
+    who, rest = doing(before), tail(after[len(counted) + 1 :])
+    if who is None or rest is None:
         return None
-    return _asked(who, f"many {counted}", f"the number of {counted}", tail(after[len(counted) + 1 :]))
+    return _asked(who, f"many {counted}", f"the number of {counted}", rest)
 
 
 def _money(before: str, after: str) -> Name | None:
-    who = doing(before)
-    if who is None or _COMPARED.match(after) or who.asked[1] in ("cost", "weigh"):
+    who, rest = doing(before), tail(after)
+    if who is None or rest is None or _COMPARED.match(after) or who.asked[1] in ("cost", "weigh"):
         return None
-    return _asked(who, "much money", "the amount of money", tail(after))
+    return _asked(who, "much money", "the amount of money", rest)
 
 
 def _asked(who: Doing, what: str, noun: str, rest: str) -> Name:
     """The name of what somebody does so many or so much of."""
     aux, base = who.asked
-    end = f"{rest}{who.lead}"
+    subject, end = definite(who.subject), f"{rest}{who.lead}"
     return Name(
-        f"How {what} {aux} {who.subject} {base}{end}?",
-        f"how {what} {who.subject} {who.said}{end}",
-        f"{noun} {who.subject} {who.said}{end}",
+        f"How {what} {aux} {subject} {base}{end}?",
+        f"how {what} {subject} {who.said}{end}",
+        f"{noun} {subject} {who.said}{end}",
         upper_first(f"{who.subject} {who.said} {{short}}{end}."),
     )
 
 
 def _there(before: str, after: str, counted: str) -> Name | None:
-    match = _THERE.search(before)
-    if match is None:
+    match, rest = _THERE.search(before), tail(after[len(counted) + 1 :])
+    if match is None or rest is None:
         return None
-    rest, be = tail(after[len(counted) + 1 :]), match.group("be")
+    be = match.group("be")
     asked = f"will there be{rest}" if be == "will be" else f"{be} there{rest}"
     return Name(
         f"How many {counted} {asked}?", f"how many {counted} there {be}{rest}", f"the number of {counted}{rest}",
@@ -84,7 +84,7 @@ def _price(before: str) -> Name | None:
     match = _COSTS.match(before)
     if match is None:
         return None
-    subject = lower_first(match.group("subject"))
+    subject = definite(lower_first(match.group("subject")))
     past = match.group("verb") == "cost"
     said = "cost" if past else "costs"
     return Name(

@@ -136,7 +136,8 @@ def _name(text: Text, formula: Formula, lost: str, rng: random.Random) -> Name |
             f"which {what} you are asking about",
             f"the {what} you are asking about",
         )
-    place = quote(text, formula.start, formula.end, lost)
+    comma = "," if _stop(text, formula) == "," else ""
+    place = quote(text, formula.start, formula.end, lost + comma)
     asks = (
         f'It says "{place}". What is the {what} there?', f'Which {what} belongs in "{place}"?',
         f'The {what} is missing in "{place}". What is it?',
