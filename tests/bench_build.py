@@ -30,10 +30,11 @@ RECIPE = ROOT / "recipes" / "math_collab.yaml"
 
 @dataclass(frozen=True)
 class Built:
-    """One build; memory is the most that its process held in RAM."""
+    """One build; memory is the most that its process held in RAM, `busy` the seconds of one core that it took."""
 
     problems: int
     seconds: float
+    busy: float
     megabytes: float
     manifest: dict[str, Any]
 
@@ -42,7 +43,8 @@ class Built:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.manifest["rejected"].items())
         rows = sum(file["rows"] for name, file in self.manifest["files"].items() if name.startswith("rl/"))
         return (
-            f"{self.problems:,} problems: {self.seconds:.1f} s, {self.problems / self.seconds:,.0f} a second; "
+            f"{self.problems:,} problems: {self.seconds:.1f} s ({self.busy:.1f} s of one core), "
+            f"{self.problems / self.seconds:,.0f} a second; "
             f"{kept:,} of {asked:,} rows kept ({kept / asked:.1%}); {rows:,} rl rows; peak {self.megabytes:.0f} MB\n"
             f"    rejected: {reasons}"
         )
@@ -75,7 +77,8 @@ def _build(source: Path, problems: int, out: Path) -> Built:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"the build of {problems} problems ended with {process.returncode}")
-    built = Built(problems, time.perf_counter() - started, used.ru_maxrss / 1024, read_json(out / "manifest.json"))
+    seconds, busy = time.perf_counter() - started, used.ru_utime + used.ru_stime
+    built = Built(problems, seconds, busy, used.ru_maxrss / 1024, read_json(out / "manifest.json"))
     print(built.line(), flush=True)
     return built
 

@@ -69,7 +69,7 @@ def test_a_number_without_a_name_is_asked_for_in_its_place() -> None:
     tasks = [task_from(Problem(str(i), question, "7.5", solution, "gsm8k")) for i in range(60)]
     asks = {gap(task, "12").ask for task in tasks}
     assert "A train drives 90 miles in how many hours?" in asks
-    assert any(re.fullmatch(r'(What is|Which) .* "A train drives 90 miles in .+ hours"\?', ask) for ask in asks)
+    assert any('"A train drives 90 miles in ' in ask for ask in asks), "or quoted"
 
 
 def test_a_number_is_left_vague_or_blank_and_can_be_another_one() -> None:

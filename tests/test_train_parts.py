@@ -134,6 +134,17 @@ def test_lora_on_a_model_with_none_of_the_targets_is_refused(tiny_chatml: Path) 
         lora_config(LoraSection(target_modules=("in_proj_qkv",)), model)
 
 
+def test_a_lock_that_a_killed_start_of_deepspeed_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from train.launch import helper_lock
+
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert helper_lock() is None
+    lock = tmp_path / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    assert f"{lock} is there" in (helper_lock() or "")
+
+
 @pytest.fixture
 def trainers(tiny_model: Path, tmp_path: Path) -> Any:
     """The same model and rows under the CPU trainer and under trl's own."""

@@ -47,6 +47,8 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
             say(f"train.deepspeed {deepspeed}: {refusal}")
     if not on_gpu:
         given["use_cpu"] = True
+        if launcher_deepspeed() and (waiting := helper_lock()):
+            say(waiting)
     try:
         return config_class(**given, **ours, report_to=report_to(recipe.tracking))
     except ValueError as error:
@@ -68,6 +70,22 @@ def _existing(path: Any) -> Any:
     if isinstance(path, str) and not Path(path).is_file():
         raise BadInput(f"train.deepspeed: {path}: no such file; it is looked up from where the command runs")
     return path
+
+
+def helper_lock() -> str | None:
+    """What to say where a start under ZeRO on CPUs will wait for a lock, silently and perhaps for ever.
+
+    The first such start compiles a helper of DeepSpeed, for a minute or more, under a lock that torch never breaks; a
+    start that is killed meanwhile leaves it behind.
+    """
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
+    locks = sorted(folder.glob("**/deepspeed_shm_comm/lock"))
+    if not locks:
+        return None
+    return (
+        f"DeepSpeed's helper is being compiled by another start, or one was killed meanwhile: {locks[0]} is there. "
+        "If no compiler is running, delete that file, or this start waits for ever"
+    )
 
 
 def trainer_class(args: Any) -> type:

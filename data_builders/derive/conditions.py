@@ -74,8 +74,8 @@ def _worth_withholding(evidence: Evidence, condition: Condition) -> bool:
     left, right = condition.left, condition.right
     if not balanced(left) or not balanced(right) or len(left) > _LONGEST_LEFT:
         return False
-    if squeezed(left) in ("", squeezed(right)) or stands_in(right, left):
-        return False  # the name would tell the value: "$q(2) = 2$"
+    if squeezed(left) in ("", squeezed(right), "i^2") or stands_in(right, left):
+        return False  # known to everybody, or told by the name: "$q(2) = 2$"
     value = number(right)
     if value is not None:
         wanted = value != 0 and (abs(value) != 1 or not _VARIABLE.fullmatch(left))

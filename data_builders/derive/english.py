@@ -69,7 +69,7 @@ _ADVERBS = re.compile(
     r"\s+(?:about|exactly|only|at least|at most|up to|a total of|around|another|over|just|approximately|nearly|almost)$"
 )
 _LEAD = re.compile(
-    r"((?:On|In|At|During|After|Before|Last|This|For|By|Every|Each|Yesterday|Today|From|Over|Within|Next|To)\b[^.]*?),(?= (?:he|she|they|it|the|an?|his|her|[A-Z])\b)"
+    r"((?:On|In|At|During|After|Before|Last|This|For|By|Every|Each|Yesterday|Today|From|Over|Within|Next|To)\b[^.]*?),(?= (?:he|she|they|it|the|an?|his|her|[A-Z][a-z]+)\b)"
 )
 _MODALS = _set("can could will would must should may might")
 FIRST_PERSON = re.compile(r"\b(?:I|we|We|my|My|our|Our|me|us|you|You|your)\b")
@@ -179,12 +179,17 @@ def doing(before: str) -> Doing | None:
 def _subject(head: str) -> str | None:
     """The last words of `head`, where they are a name, a pronoun or a noun with its article at a clause's start."""
     for match in _SUBJECT.finditer(head):
-        if match.end() == len(head) and _CLAUSE.search(head[: match.start()] or " "):
+        if match.end() == len(head) and _is_one_subject(match.group()) and _CLAUSE.search(head[: match.start()] or " "):
             return lower_first(match.group())
     both = head.rpartition(" and ")[2]
-    if both != head and _SUBJECT.fullmatch(both):
+    if both != head and _SUBJECT.fullmatch(both) and _is_one_subject(both):
         return lower_first(both)
     return None
+
+
+def _is_one_subject(words: str) -> bool:
+    """Whether no second subject follows the first: "the following day he" has two."""
+    return " " not in words or re.search(r" (?:he|she|they|it|who|that|which)$", words) is None
 
 
 def _lead(head: str) -> str | None:

@@ -12,11 +12,11 @@ from data_builders.derive.latex import Text, squeezed
 from data_builders.derive.values import places, same_value
 from probe.sets import Problem
 
-# Sentences about the form of the answer, and examples, hold nothing that is needed.
+# Sentences about the form of the answer, examples, and what is said in other words hold nothing that is needed.
 _ASIDE = re.compile(
     r"your (?:final )?answers?|\b[Rr]ound|nearest|[Ff]or example|for instance|\bNote\b|[Rr]ecall|such as|decimal place|in the form"
     r"|[Ee]xpress(?:ing)? (?:your|the (?:answer|result|probability|sum)|all|any|each|it|them|in)\b|relatively prime|lowest terms"
-    r"|[Ee]nter|can be (?:written|expressed)|\bAssume\b|mixed number|common fraction"
+    r"|[Ee]nter|can be (?:written|expressed)|[Ii]n other words|[Tt]hat is,|i\.e\.|\bAssume\b|mixed number|common fraction"
 )
 _CHOICES = re.compile(r"\(A\)|\\text(?:bf)?\{\s*\(?A[).]|(?:^|\n|\s)A[.)]")
 _TERMS = re.compile(r"\\ldots|\\dots|\\cdots|\.\.\.")  # one term of a row follows from the others

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from data_builders.derive.english import STOPS
 from data_builders.derive.evidence import Evidence
-from data_builders.derive.latex import DRAWING, Formula, Text, balanced
+from data_builders.derive.latex import DRAWING, MATH, Formula, Text, balanced
 from data_builders.derive.values import stands_in
 from data_builders.tasks import Gap
 
@@ -77,7 +77,7 @@ _NOBODY = STOPS | frozenset(
 )
 
 _REFERS = re.compile(
-    r"\b(?:figure|diagram|shown|picture|pictured|drawing|graph|below|illustrat\w+|drawn|grid|histogram|chart|table|plot|spinner|shaded)\b",
+    r"\b(?:figure|diagram|shown|picture(?! frame)|pictured|drawing|graph|below|illustrat\w+|drawn|grid|histogram|chart|table|plot|spinner|shaded)\b",
     re.IGNORECASE,
 )
 _KINDS = ("figure", "diagram", "graph", "table", "histogram", "chart", "picture", "drawing", "plot")
@@ -166,7 +166,7 @@ def figure_gaps(evidence: Evidence) -> Iterator[Gap]:
     text = evidence.question
     drawings = [formula for formula in text.formulas if formula.drawing]
     words = _REFERS.findall(text.mask)
-    if len(drawings) != 1 or not words or evidence.end < len(text.raw):
+    if len(drawings) != 1 or not words or evidence.end < len(text.raw) or _plotted(text):
         return
     drawing = drawings[0]
     code = text.raw[drawing.start : drawing.end]
@@ -190,6 +190,13 @@ def figure_gaps(evidence: Evidence) -> Iterator[Gap]:
         kind="figure",
         thing=f"the {kind}",
     )
+
+
+def _plotted(text: Text) -> bool:
+    """Whether the drawing only plots a formula that the text gives: "the graph of $|x| + |2y| = 10$ shown here"."""
+    graph = re.search(rf"\bgraph of (?:the )?(?:function |equation |parabola )?(?={MATH})", text.mask)
+    formula = next((formula for formula in text.formulas if graph and formula.start == graph.end()), None)
+    return formula is not None and re.search(r"\d", text.inner(formula)) is not None
 
 
 def _without(text: Text, drawing: Formula) -> str:

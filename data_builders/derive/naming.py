@@ -46,7 +46,7 @@ def _done(before: str, after: str, counted: str) -> Name | None:
     who, rest = doing(before), tail(after[len(counted) + 1 :])
     if who is None or rest is None:
         return None
-    return _asked(who, f"many {counted}", f"the number of {counted}", rest)
+    return _asked(who, f"many {counted}", f"the number of {re.sub('^more ', 'additional ', counted)}", rest)
 
 
 def _money(before: str, after: str) -> Name | None:

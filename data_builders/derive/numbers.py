@@ -47,12 +47,14 @@ def _gap(evidence: Evidence, amount: Amount, rng: random.Random) -> Gap | None:
     vague = _may_be_vague(amount, before, after, counted)
     if (amount.kind == "word" and not vague) or evidence.said_again(amount, counted) or _STANDARD.search(before):
         return None
+    if re.search(r",\s*\$,? (?:and |or )?$", before) and "=" in before:
+        return None  # the last of a row: "for $n = 1, 2, 3,$ and $4$"
     if vague and (amount.kind == "word" or rng.random() < 0.6):
         hidden = vague_words(rng, capital=not before.strip())
     else:
         vague, hidden = False, _blank(amount, rng)
     question = text.raw[: amount.start] + hidden + closing(text, amount) + text.raw[amount.end :]
-    if name is not None and _is_the_goal(name, counted, text.raw):
+    if name is not None and (_is_the_goal(name, counted, text.raw) or _of_several(name, text.raw)):
         name = None
     name = name or _placed(evidence, amount, hidden, counted, vague, rng)
     if name is None or stands_in(amount.value, question):
@@ -104,6 +106,12 @@ def _is_the_goal(name: Name, counted: str, question: str) -> bool:
     """Whether the name would read like the problem's own question."""
     asked = question.lower()
     return f"how many {counted}".lower() in asked if counted else name.ask.lower().rstrip("?") in asked
+
+
+def _of_several(name: Name, question: str) -> bool:
+    """Whether the question speaks of this measure more than once, and the name does not say of what by a formula."""
+    measure = name.thing.partition(" of ")[0].removeprefix("the ")
+    return not name.thing.startswith("the number") and "$" not in name.thing and question.lower().count(measure) > 1
 
 
 def _placed(

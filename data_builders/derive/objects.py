@@ -30,6 +30,7 @@ _FORM = re.compile(
     r"\b(?:forms?:?|(?:written|expressed|represented|simplified|rewritten|put|factored)(?: as| in| to| uniquely as)+) $"
 )
 _SIDES = re.compile(r"(?<![<>!])=|<|>|\\[lg]eq?(?![a-z])|\\equiv")
+_QUESTION = re.compile(r"(?:What|How|Which|For (?:what|which|how)|In how|At what|Is|Does)\b")
 _GOAL = re.compile(
     r"\b(?:[Ww]hat is|[Ff]ind|[Cc]ompute|[Ee]valuate|[Dd]etermine|[Cc]alculate|value of|[Ee]nter)(?: the)? $"
 )
@@ -106,6 +107,8 @@ def _tied(text: Text, formula: Formula) -> Gap | None:
     if formula.display and not ends and not re.match(r" ?[a-z]", after):
         return None
     stop = _stop(text, formula) or ("." if ends and after[:1] not in (".", "?") else "")
+    if stop == "." and _QUESTION.match(text.raw, text.sentence(formula.start)[0]):
+        stop = "?"
     head, tail = text.raw[: match.end("noun")], text.raw[formula.end :]
     gap = " " if tail and not tail[0].isspace() and (stop or tail[0].isalnum()) else ""
     return _gap(text, formula, f"{head}{stop}{gap}{tail}", name_of_noun(match.group("noun")))

@@ -36,6 +36,7 @@ NO_VAGUE_BEFORE = re.compile(
 _JOINS = re.compile(r"\s(?:and|but|while|because|that|if|when)\s")
 _OPENS = re.compile(r"(?:and|but|so|then|If|if|when|When|while|of|to|by|than|or|that|many|much) ")
 _CLOSES = re.compile(r"[,;:]\s|\s(?:and|but|or|which|that|while|who|how|if|when|where|so)\b")
+_ASKS = re.compile(r",\s*(?:then )?(?:how|what|which|find|calculate|determine)\b")
 _DANGLING = re.compile(
     r"(?:\s(?:the|an?|of|to|in|on|at|for|with|from|by|per|each|his|her|their|its|is|are|was|were|be|than|as|he|she|it|such|and|or|but))+$"
 )
@@ -67,11 +68,12 @@ def _left(mask: str, most: int) -> int:
     mask = re.split(rf"\"|\n\s*\n|{DRAWING}", mask)[-1]
     if mask.count("(") > mask.count(")"):
         mask = mask.rpartition("(")[2]
-    clause = re.split(r"[,;:]\s+", mask)[-1]
+    mask = re.split(r"[;:]\s+", mask)[-1]
+    clause = re.split(r",\s+", mask)[-1]
     if has_verb(clause) or len(clause.split()) >= 5:
         mask = clause
-    later = _JOINS.split(mask)[-1]
-    if len(later.split()) >= 2 and has_verb(later):
+    earlier, _, later = mask.rpartition(_JOINS.findall(mask)[-1]) if _JOINS.search(mask) else ("", "", mask)
+    if later[:1].isalpha() and has_verb(later) and has_verb(earlier):  # two clauses, not "Mark and James need"
         mask = later
     words = [match.start() for match in re.finditer(r"\S+", mask)]
     if len(words) > most + 3:
@@ -90,6 +92,5 @@ def _right(mask: str, most: int, short: bool) -> int:
     kept = match.group().rstrip() if match else ""
     if ")" in kept and "(" not in kept:
         kept = kept.partition(")")[0]
-    if not short:
-        kept = _CLOSES.split(kept)[0]
+    kept = _ASKS.split(kept)[0] if short else _CLOSES.split(kept)[0]
     return len(_DANGLING.sub("", kept))
