@@ -23,7 +23,7 @@ from data_builders.tasks import Gap
 _LARGE = ("dozen", "hundred", "thousand", "million", "billion", "percent", "more", "other", "different")
 # What everybody knows is not asked for: a deck of 52 cards, a foot of 12 inches.
 _STANDARD = re.compile(
-    r"\b(?:standard|regular|normal|ordinary)(?: [a-z]+)* of $|\b(?:1|one|a|an) (?:foot|mile|yard|hour|minute|day|week|year|gallon|quart|pint"
+    r"\b(?:standard|regular|normal|ordinary)(?: [a-z]+)* of $|\bstandard $|\b(?:1|one|a|an) (?:foot|mile|yard|hour|minute|day|week|year|gallon|quart|pint"
     r"|cup|pound|kilogram|kilometer|meter|dollar|dozen)s? (?:is|equals|=|has|contains|is equal to|being) $"
 )
 _LONGEST_REVEAL = 140
