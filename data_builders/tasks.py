@@ -101,17 +101,17 @@ class Slip:
 
     at: int
     did: str  # "3 + 4 = 7"; empty when the slip is that the user stopped after step `at`
-    answer: str
-    quote: str = ""  # text solutions: the formula where the number stands on the way, "$c-a = 6$"
+    answer: str  # written as `Task.answer` is: LaTeX without dollars
+    quote: str = ""  # the formula where the number stands on the way, "$c-a = 6$"; a displayed one in dollars, too
 
 
 @dataclass(frozen=True)
 class Piece:
     """A formula of a text solution that a user can point at."""
 
-    formula: str  # with its dollars, "$2a+4e = 40$"; never the boxed answer
-    line: str  # the sentence it stands in
-    before: str  # the sentence before it, "" for the first
+    formula: str  # in dollars, "$2a+4e = 40$", also where the solution displays it; never the boxed answer
+    line: str  # the sentence it stands in, word for word
+    before: str  # the sentence before it, "" for the first or where it is too long or a drawing
     value: str = ""  # the number on its right side, where it is one
 
 

@@ -86,9 +86,9 @@ def problems(path: Path, n: int) -> dict[str, str]:
     return {name: str(47 + 2 * place) for place, name in enumerate(names)}
 
 
-def recipe(folder: Path, url: str, **dialogue: Any) -> Path:
+def recipe(folder: Path, url: str, attempts: int = 40, **dialogue: Any) -> Path:
     """A recipe with all three roles at `url`; `dialogue` goes over its section."""
-    server = {"urls": [url], "model": "tiny", "concurrency": 8, "attempts": 40, "timeout_s": 20}
+    server = {"urls": [url], "model": "tiny", "concurrency": 8, "attempts": attempts, "timeout_s": 20}
     section = {
         "assistant": {"server": server, "max_tokens": 200},
         "simulator": {"server": server, "max_tokens": 80},

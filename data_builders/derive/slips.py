@@ -1,9 +1,9 @@
 r"""Wrong results that a solution itself offers: numbers on the way, where a user may have stopped.
 
 In a text solution it is an equation that ends in a number ("$c-a = 6$"), in a GSM8K-like one the result of a line.
-A number counts only where it names one place, differs from the answer in text and in worth, and is not a part
-of it. Problems with lettered options and answers in another base are left alone: there a "wrong" number may be
-the right one under another name.
+A number counts once, with the first formula that ends in it, and only where it differs from the answer in text and
+in worth and is no part of it. Problems with lettered options, several boxes or an answer in another base are left
+alone: there a "wrong" number may be the right one under another name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ASSUMED = re.compile(
     re.IGNORECASE,
 )
 
-
+# A point or another row of values: "(1, 1.5)".
 _ROW = re.compile(r"(?:\\left)?\(([^()]+,[^()]+?)(?:\\right)?\)")
 _SMALL = 13  # below, a number may stand in the question for another reason
 
@@ -46,6 +46,8 @@ def text_slips(
     problem: Problem, question: Text, solution: Text, equations: Mapping[str, tuple[int, int]]
 ) -> tuple[Slip, ...]:
     """Equations on the way whose right side a user may take for the answer."""
+    if solution.raw.count(r"\boxed") > 1:  # the answer has parts, and the last box is only one of them
+        return ()
     if _LETTERED.search(problem.answer) or ("(A)" in problem.question and worth(problem.answer) is None):
         return ()
     asked = squeezed(question.raw)
