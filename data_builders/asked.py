@@ -35,7 +35,7 @@ _GENERAL = re.compile(
     r"|(?:more|missing|additional|further) (?:information|details?|context|data)|is (?:that|this) (?:all|everything)"
     r"|(?:full|whole|complete|entire|exact) (?:problem|question|text|statement|exercise|task)"
     r"|(?:did|have) you (?:leave|left|forget|forgot)|(?:number|value|detail|information|given|part|piece)s? (?:is|are) missing"
-    r"|(?:another|one more) (?:number|value|detail|piece)"
+    r"|(?:another|one more) (?:number|value|detail|piece)|how does (?:it|the (?:text|problem|sentence)) (?:end|go on|continue)"
     r"|which (?:one|of (?:the|these|those|them|both)|value|number)\b.{0,40}\b(?:right|correct|holds?|counts?|true|valid|meant?|use))\b",
     re.IGNORECASE,
 )
@@ -50,7 +50,7 @@ _IS_GOAL = re.compile(
     re.IGNORECASE,
 )
 _FOLLOWING = re.compile(
-    r"\b(?:sense|clear|follow|understand|with me|so far|got (?:it|that)|see (?:why|how|that)|(?:shall|should) (?:i|we)"
+    r"\b(?:sense|clear|follow|understand|with me|so far|got (?:it|that)|see (?:why|how|that)|looks? right|(?:shall|should) (?:i|we)"
     r"|(?:would|do) you (?:like|want)|want me to|ready|help|any questions|try|next)\b",
     re.IGNORECASE,
 )
@@ -128,7 +128,7 @@ def read_question(text: str, question: Question) -> Asked:
         return Asked("withheld")
     for withheld in question.withheld:
         if question.named and _IS_GOAL.search(withheld):
-            if _GOAL.search(text):
+            if _GOAL.search(text) or _IS_GOAL.search(text):
                 return Asked("withheld")
         elif not _IS_GOAL.search(text) and _is_about(asked, _quantity(withheld), given, question.named):
             return Asked("withheld")

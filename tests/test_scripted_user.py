@@ -262,6 +262,12 @@ def test_it_understands_who_asks_for_what() -> None:
         ("what you want to know about Max", "the question about Max", "Max has 3 pens.", "What should I find?", "withheld"),
         ("what you want to know about Max", "the question about Max", "Max has 3 pens.", "How many pens has Max?", "given"),
         (
+            "what you want to know about Max", "the question about Max", "Max has 3 pens.",
+            "The text stops before the question about Max. How does it end?", "withheld",
+        ),
+        ("how many pens Max has", "the number of pens", "Max has some pens.", "How does it end?", "anything"),
+        ("how many pens Max has", "the number of pens", "Max has some pens.", "Does that step look right to you?", "following"),
+        (
             'which number belongs in "He has [?] pens"', 'the number in "He has [?] pens"', "He has [?] pens.",
             'It says "He has [?] pens". What is the number there?', "withheld",
         ),
