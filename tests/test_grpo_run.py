@@ -143,15 +143,18 @@ def test_the_cpu_trainer_has_the_log_probabilities_entropy_and_gradients_of_trl(
     )  # fmt: skip
     ids = torch.randint(10, 1000, (3, 20), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
-    mask[1, :4] = 0
+    mask[0, :2] = mask[1, :4] = mask[2, :3] = 0  # prompts are padded on the left,
+    mask[0, -3:] = mask[1, -5:] = mask[2, -8:] = 0  # completions on the right; the last one is a single token
+    own = mask[:, -9:].bool()
     found = []
     for kind in type(trainer).__mro__[:2]:
         log_p, entropy, _ = kind._get_per_token_logps_and_entropies(
             trainer, trainer.model, ids, mask, 9, batch_size=2, compute_entropy=True
         )
         trainer.model.zero_grad()
-        (log_p * torch.arange(9)).sum().backward()
+        (log_p * torch.arange(9))[own].sum().backward()
         gradient = trainer.model.model.layers[0].mlp.up_proj.weight.grad.clone()
-        found.append((log_p.detach(), entropy.detach(), gradient))
+        assert log_p.shape == entropy.shape == (3, 9)
+        found.append((log_p.detach()[own], entropy.detach()[own], gradient))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)

@@ -38,8 +38,9 @@ def trainer_class(args: Any) -> type:
     """trl's GRPOTrainer; on CPUs with the model's own head in place of trl's fused one.
 
     The fused head never holds all logits, which a GPU needs, but computes them twice and accumulates in float32: on
-    one core SmolLM2 took 1.4 times as long with it (10.8 against 7.6 s for 2 samples of 260 tokens). The log
-    probabilities are the same.
+    one core SmolLM2 took 1.4 times as long with it (10.8 against 7.6 s for 2 samples of 260 tokens). Nor does it compute
+    the columns that are padding in all rows of a batch: trl pads all samples of a step to the longest one. The log
+    probabilities of the samples' own tokens are the same.
     """
     from trl import GRPOTrainer
 
@@ -55,18 +56,24 @@ def trainer_class(args: Any) -> type:
 
             log_probs, entropies = [], []
             for rows in torch.arange(len(input_ids)).split(batch_size or len(input_ids)):
-                ids = input_ids[rows]
+                used = attention_mask[rows].any(dim=0).nonzero()[:, 0]
+                first, end = int(used[0]), max(int(used[-1]), input_ids.shape[1] - logits_to_keep) + 1
+                ids = input_ids[rows, first:end]
+                after = input_ids.shape[1] - end  # columns of padding only, for these rows
+                kept = logits_to_keep - after
                 with self.accelerator.autocast():
                     # One more than is kept: a token's probability stands at the position before it.
                     output = model(
-                        input_ids=ids, attention_mask=attention_mask[rows], logits_to_keep=logits_to_keep + 1,
+                        input_ids=ids, attention_mask=attention_mask[rows, first:end], logits_to_keep=kept + 1,
                         use_cache=False,
                     )  # fmt: skip
                 log_p = (output.logits[:, :-1].float() / self.temperature).log_softmax(dim=-1)
-                log_probs.append(log_p.gather(-1, ids[:, -logits_to_keep:, None])[..., 0])
+                picked = log_p.gather(-1, ids[:, -kept:, None])[..., 0]
+                log_probs.append(torch.nn.functional.pad(picked, (0, after)))
                 if compute_entropy:
                     with torch.set_grad_enabled(torch.is_grad_enabled() and self._entropy_bonus_enabled):
-                        entropies.append(-(log_p.exp() * log_p).sum(dim=-1))
+                        spread = -(log_p.exp() * log_p).sum(dim=-1)
+                    entropies.append(torch.nn.functional.pad(spread, (0, after)))
             return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
 
     return CpuGRPOTrainer
