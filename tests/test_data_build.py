@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from data_builders.__main__ import main
 from data_builders.build import Build, build
@@ -68,6 +70,15 @@ def test_the_folder_holds_what_training_and_probe_expect(built: Path) -> None:
     assert all(row["complete"] != row["underspecified"] for row in clarify)
     questions = {row["messages"][0]["content"] for row in kept}
     assert not questions & {row["question"] for row in accuracy} | questions & {row["complete"] for row in clarify}
+
+
+def test_the_demo_ends_at_the_checkpoint_that_grpo_goes_on_from(tmp_path: Path) -> None:
+    build(load_data_recipe(DEMO, ["--output.path", str(tmp_path / "data")]), tmp_path / "data")
+    rows_in_all = len(list(load_sft_rows(tmp_path / "data")))
+    read = [yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text()) for name in ("demo_sft", "smollm2_grpo")]
+    sft, grpo = read[0]["train"], read[1]["model"]["name"]
+    steps = math.ceil(rows_in_all * sft["num_train_epochs"] / sft["per_device_train_batch_size"])
+    assert grpo == f"{sft['output_dir']}/checkpoint-{steps}"
 
 
 def test_the_manifest_adds_up_and_its_hashes_are_those_of_the_files(built: Path) -> None:

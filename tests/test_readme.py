@@ -44,7 +44,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
-    shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-40")  # where recipes/smollm2_grpo.yaml goes on
+    shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-39")  # where recipes/smollm2_grpo.yaml goes on
     for label in ("base", "step-28"):
         out = f"runs/demo/sft/probe/{label}"
         command = f"run my_model recipes/probe.yaml --out {out} --label {label} --probe.sets {{}}"
