@@ -59,12 +59,13 @@ def find_inputs(args: Any, recipe: SftRecipe | GrpoRecipe) -> Inputs:
 
 
 def equip(trainer: Any, recipe: SftRecipe | GrpoRecipe, inputs: Inputs, chat: Chat, stage: Stage) -> None:
-    """Guard, checkpoint markers, probe and tracking; says what this launch turned out to be."""
+    """Guard, checkpoint markers, probe, tracking, freed memory; says what this launch turned out to be."""
     from probe.processes import say
     from probe.recipe import recipe_dict
     from probe.tracking import start_tracking
     from train.checkpoints import mark_checkpoints
     from train.guards import install_guard
+    from train.host_memory import ReturnsFreedMemory
     from train.launch import launch_line, watch_line
     from train.probing import ProbeCallback, WatchedCallback
 
@@ -78,6 +79,8 @@ def equip(trainer: Any, recipe: SftRecipe | GrpoRecipe, inputs: Inputs, chat: Ch
     if watched:
         say(watch_line(run_dir))
         trainer.add_callback(WatchedCallback())
+    if trainer.args.use_cpu:
+        trainer.add_callback(ReturnsFreedMemory())
     start_tracking(recipe.tracking, run_dir, recipe_dict(recipe), stage, shared=watched)
 
 
