@@ -1,5 +1,6 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
 # make test   sets up, then checks style and types and runs the tests
+# make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and conversations between models against the package collabllm, which it installs
 #             into the cache; minutes
@@ -11,10 +12,12 @@ TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+VLLM_VENV ?= .venv-vllm
 READY := $(VENV)/.ready-$(shell cat Makefile pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d ' ' -f 1)
 RUN := runs/demo/sft
 
-.PHONY: setup demo test bench lint clean
+.PHONY: setup demo test test-vllm bench lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -32,6 +35,15 @@ $(READY):
 	@rm -f $(VENV)/.ready-*
 	@touch $@
 
+# The second environment sees the packages of the first and holds only what vLLM adds: no second torch.
+$(READY_VLLM): | $(READY)
+	@echo "setting up $(VLLM_VENV): 250 MB to download"
+	$(PYTHON) -m venv --clear --without-pip $(VLLM_VENV)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first_environment.pth
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-vllm.txt
+	@touch $@
+
 demo: setup
 	$(BIN)/python -m data_builders recipes/demo_data.yaml
 	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
@@ -45,10 +57,13 @@ lint: setup
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+test-vllm: $(READY_VLLM)
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/vllm_lane
+
 bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_build
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_dialogue
 
 clean:
-	rm -rf runs $(VENV)
+	rm -rf runs $(VENV) $(VLLM_VENV)

@@ -58,7 +58,9 @@ class ServerSection:
 class VllmSection:
     """How vLLM is set up in this process; the names are its own."""
 
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None
+    """The share of a device's memory that vLLM takes; left out: nine tenths of what is free when it starts, and half of
+    it on a CPU. A trainer that starts later on the same device needs its part left free by hand."""
     max_model_len: int | None = None
     tensor_parallel_size: int = 1
     enforce_eager: bool = False

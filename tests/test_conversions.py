@@ -128,3 +128,53 @@ def test_a_multimodal_checkpoint_without_some_of_its_text_weights_is_refused(
     with pytest.raises(ModelError, match="1 weights that its config.json asks for are missing"):
         resolve(str(holed))
     assert not [path for path in own_cache.iterdir() if path.is_dir()]
+
+
+def test_a_disk_that_fills_up_while_safetensors_writes_is_one_line(own_cache: Path) -> None:
+    """It checks nothing beforehand and raises an error of its own, which is no OSError."""
+    from safetensors import SafetensorError
+
+    def full(folder: Path) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(
+        ModelError, match="disk was full before the converted model's 2.0 GB were written; set NEXTTURN_C"
+    ):
+        conversions.made_once("m", "s", 2 * 10**9, full)
+    with pytest.raises(SafetensorError, match="invalid"):
+        conversions.made_once("m", "s", 0, lambda folder: (_ for _ in ()).throw(SafetensorError("invalid header")))
+
+
+@pytest.mark.parametrize("saved", ["plain", "zero2", "zero3"])
+def test_a_multimodal_checkpoint_round_trips_however_it_was_saved(
+    tiny_multimodal: Path, own_cache: Path, tmp_path: Path, saved: str
+) -> None:
+    """The names that a save under ZeRO leaves (tests/test_train_distributed.py launches the real ones): ZeRO-2 writes
+    the tied output head a second time, ZeRO-3 the text's weights without the part of the name that the hub's have."""
+    whole = rewritten(copy_of(tiny_multimodal, tmp_path / "source"), saved)
+    text = resolve(str(whole))
+    expected = load_model(resolve(str(tiny_multimodal)), device="cpu")
+    assert (logits(load_model(text, device="cpu")) - logits(expected)).abs().max() == 0
+
+    # The text-only folder is what training loads; what it saves comes back too, alone and under an adapter.
+    again = rewritten(copy_of(text.path, tmp_path / "again"), saved)
+    assert (logits(load_model(resolve(str(again)), device="cpu")) - logits(expected)).abs().max() == 0
+    adapted = load_model(resolve(str(lora_on(again, tmp_path / "adapter", str(whole)))), device="cpu")
+    difference = (
+        logits(adapted) - logits(load_model(resolve(str(lora_on(again, tmp_path / "own"))), device="cpu"))
+    ).abs()
+    assert difference.max() == 0 and (logits(adapted) - logits(expected)).abs().max() > 1e-3
+
+
+def rewritten(folder: Path, saved: str) -> Path:
+    """The folder with the weight names of a plain save, of one under ZeRO-2, or of one under ZeRO-3."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    (tied,) = (name for name in tensors if name.endswith("language_model.embed_tokens.weight"))
+    if saved == "zero2":
+        tensors["lm_head.weight"] = tensors[tied].clone()
+    if saved == "zero3" and not any("visual" in name for name in tensors):
+        tensors = {name.replace("model.language_model.", "model."): tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

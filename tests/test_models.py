@@ -12,6 +12,7 @@ from model_parts import change_json, copy_of, logits, lora_on
 
 from probe.errors import ModelError, TemplateError
 from probe.models import ModelFolder, load_model, load_tokenizer, resolve
+from probe.models.loading import WANTED_TRANSFORMERS
 
 
 def test_a_local_folder_resolves_to_itself_and_loads_as_the_text_class(tiny_model: Path) -> None:
@@ -172,6 +173,25 @@ def test_a_hub_id_out_of_reach_says_that_a_folder_can_be_given() -> None:
 def test_a_model_type_that_transformers_does_not_know_is_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
     folder = copy_of(tiny_chatml, tmp_path / "future")
     change_json(folder / "config.json", model_type="llama_of_the_future")
-    with pytest.raises(ModelError, match=r"transformers \d+\S* cannot load it: .*llama_of_the_future") as raised:
+    with pytest.raises(ModelError, match=r"transformers \d+\S* does not know .*llama_of_the_future") as raised:
         load_model(resolve(str(folder)))
     assert "\n" not in str(raised.value)
+
+
+def test_a_transformers_too_old_for_qwen35_is_named_with_the_one_that_is_wanted(
+    tiny_model: Path, tiny_multimodal: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tomllib
+
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    for kind in ("qwen3_5", "qwen3_5_text"):
+        monkeypatch.delitem(CONFIG_MAPPING._mapping, kind)
+    for model in (tiny_model, tiny_multimodal):
+        with pytest.raises(ModelError, match=r"does not know its model type, qwen3_5.*pip install '") as raised:
+            load_model(resolve(str(model)), device="cpu")
+        assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    assert (
+        f"pip install '{WANTED_TRANSFORMERS}'" in str(raised.value) and WANTED_TRANSFORMERS in project["dependencies"]
+    )

@@ -12,7 +12,6 @@ from probe.chat import Chat
 from probe.errors import DataError, ModelError, RecipeError
 from probe.models import load_tokenizer, resolve
 from train.arguments import trl_section
-from train.memory import Size, memory_parts
 from train.recipe import LoraSection, ModelSection, load_sft_recipe
 from train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
 
@@ -113,16 +112,6 @@ def test_data_wants_one_source(tmp_path: Path) -> None:
     load_sft_recipe(path)
     with pytest.raises(RecipeError, match="give either `path` or `recipe`"):
         load_sft_recipe(path, ["--data.recipe", "recipes/demo_data.yaml"])
-
-
-def test_memory_is_shared_as_zero_shares_it() -> None:
-    size = Size(parameters=1000, trained=1000, layers=2, hidden=8)
-    given = {"per_device_train_batch_size": 1, "max_length": 10, "gradient_checkpointing": False}
-    alone = memory_parts(size, "bfloat16", given, stage=0, ranks=1)
-    two, three = (memory_parts(size, "bfloat16", given, stage, ranks=4) for stage in (2, 3))
-    assert alone == {"weights": 2000, "gradients": 2000, "optimizer": 4000, "activations": 10 * 8 * 34 * 2}
-    assert (two["weights"], two["gradients"], two["optimizer"]) == (2000, 500, 3000)
-    assert (three["weights"], three["gradients"], three["optimizer"]) == (500, 500, 3000)
 
 
 def test_lora_on_a_model_with_none_of_the_targets_is_refused(tiny_chatml: Path) -> None:

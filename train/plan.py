@@ -9,7 +9,7 @@ from typing import Any
 from probe.chat import Message
 from probe.errors import SetOutOfReach
 from probe.processes import processes
-from train.plan_lines import Planned, memory_lines, model_line, planned, probe_lines, unbuilt
+from train.plan_lines import Planned, memory_lines, model_line, planned, probe_lines, trains_on_cpu, unbuilt
 from train.recipe import SftRecipe
 from train.rows import RowCounts, data_path, make_rows, read_conversations, show_loss
 
@@ -18,6 +18,8 @@ from train.rows import RowCounts, data_path, make_rows, read_conversations, show
 ASSUMED_SOURCE = "recipes/math_collab.yaml on MATH's training split"
 ASSUMED_COUNTS = RowCounts(6290, 8743, 3_815_000, 0, 0, 0)
 SAMPLE = 300
+# Tokens of a row, for the estimate of memory alone, where the recipe says `max_length: null`.
+UNLIMITED = 4096
 
 
 def describe(recipe: SftRecipe) -> str:
@@ -25,7 +27,8 @@ def describe(recipe: SftRecipe) -> str:
     plan = planned(recipe)
     lines = [model_line(recipe, plan.size)]
     lines += _data_lines(recipe, plan)
-    lines += memory_lines(plan, recipe.model.dtype)
+    rows, length = plan.given.get("per_device_train_batch_size", 8), plan.given.get("max_length", 1024)
+    lines += memory_lines(plan, rows, length or UNLIMITED)
     lines += probe_lines(recipe, plan.unchecked)
     lines += [f"could not check {line}" for line in plan.unchecked]
     return "\n".join([*lines, "nothing was written"])
@@ -39,18 +42,18 @@ def _data_lines(recipe: SftRecipe, plan: Planned) -> list[str]:
         conversations, share = _conversations(recipe)
     except SetOutOfReach as error:
         unchecked.append(f"the data: {error}; rows and tokens are those of {ASSUMED_SOURCE}")
-        return [_counts_line(source, ASSUMED_COUNTS, estimated=True), *_step_lines(given, ASSUMED_COUNTS)]
+        return [_counts_line(source, ASSUMED_COUNTS, estimated=True), *_step_lines(plan, ASSUMED_COUNTS)]
     if chat is None:
         words = sum(len(message["content"].split()) for messages in conversations for message in messages)
         counts = RowCounts(len(conversations), len(conversations), round(words * 1.4), 0, 0, 0)
         unchecked.append("the loss mask: it needs the model's tokenizer; tokens are 1.4 per word, a row a conversation")
         counts = _scaled(counts, share)
-        return [_counts_line(source, counts, estimated=True), *_step_lines(given, counts)]
+        return [_counts_line(source, counts, estimated=True), *_step_lines(plan, counts)]
     rows, counts = make_rows(conversations, chat, recipe.data.loss_on, given.get("max_length", 1024))
     counts = _scaled(counts, share)
     return [
         _counts_line(source, counts, estimated=share < 1),
-        *_step_lines(given, counts),
+        *_step_lines(plan, counts),
         "an example, with loss on what stands between ⟦ and ⟧:",
         *("  | " + line for line in show_loss(rows[0], chat.tokenizer).splitlines()),
     ]
@@ -84,8 +87,15 @@ def _counts_line(source: Any, counts: RowCounts, estimated: bool = False) -> str
     )
 
 
-def _step_lines(given: dict[str, Any], counts: RowCounts) -> list[str]:
-    ranks = processes()
+def _step_lines(plan: Planned, counts: RowCounts) -> list[str]:
+    """For this launch; where that is one process of a recipe for GPUs, for eight as well."""
+    lines = [f"steps     {_steps(plan.given, counts, processes())}"]
+    if processes() == 1 and not trains_on_cpu(plan):
+        lines.append(f"          on 8 GPUs {_steps(plan.given, counts, 8)}")
+    return lines
+
+
+def _steps(given: dict[str, Any], counts: RowCounts, ranks: int) -> str:
     per_device = given.get("per_device_train_batch_size", 8)
     accumulation = given.get("gradient_accumulation_steps", 1)
     batch = per_device * accumulation * ranks
@@ -94,7 +104,7 @@ def _step_lines(given: dict[str, Any], counts: RowCounts) -> list[str]:
     if steps <= 0:
         steps = math.ceil(per_epoch * given.get("num_train_epochs", 3.0))
     tokens = round(counts.tokens * steps / per_epoch)
-    return [
-        f"steps     {steps:,} at {batch} rows ({per_device} a process x {ranks} x {accumulation} accumulated), "
+    return (
+        f"{steps:,} at {batch} rows ({per_device} a process x {ranks} x {accumulation} accumulated), "
         f"{per_epoch:,} an epoch, {tokens:,} tokens in all"
-    ]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +12,22 @@ from typing import TYPE_CHECKING, Any
 from probe.chat import Chat
 from probe.errors import ModelError
 from probe.models import load_tokenizer, resolve
+from probe.perturb import parse_perturbations
 from probe.processes import processes
-from probe.questions import sets_within_reach, work_of
+from probe.questions import Work, sets_within_reach, work_of
+from probe.settings import ProbeSection
 from train.launch import watch_line
 from train.memory import GIB, KNOWN_SHAPES, Size, memory_parts, size_of, zero_stage
 
 if TYPE_CHECKING:
     from train.grpo_recipe import GrpoRecipe
     from train.recipe import SftRecipe
+
+# From so many parameters on nobody trains on a CPU.
+LARGE = 1e9
+
+# Items of the hub's sets (arXiv 2604.02315; healthbench: arXiv 2505.08775), for a plan made offline.
+KNOWN_ITEMS = {"gsm8k": 1319, "gpqa_diamond": 198, "ifbench": 300, "healthbench": 5000}
 
 # A checkpoint that another run has yet to make.
 _LATER = re.compile(r"[/\\]checkpoint-\d+/?$")
@@ -63,42 +72,81 @@ def model_line(recipe: SftRecipe | GrpoRecipe, size: Size | None) -> str:
 
 
 def memory_lines(
-    plan: Planned, dtype: str, more: Callable[[int, int], dict[str, float]] = lambda stage, ranks: {}
+    plan: Planned,
+    rows: int,
+    length: int,
+    completion: int | None = None,
+    more: Callable[[int, int], dict[str, float]] = lambda stage, ranks: {},
 ) -> list[str]:
-    """For this launch, one process and eight.
+    """For this launch, one process and eight; for the CPU alone where the launch would train on it.
 
     Args:
+        rows, length: sequences of a process's forward pass, and the longest in tokens.
+        completion: tokens at their end that GRPO trains; None for SFT.
         more: bytes of further parts by (ZeRO stage, processes).
     """
-    stage = zero_stage(plan.given)
-    lines: list[str] = []
     if plan.size is None:
-        return lines
-    for ranks in sorted({processes(), 1, 8}):
+        return []
+    from train.step_memory import Step, step_memory
+
+    stage, on_cpu = zero_stage(plan.given), trains_on_cpu(plan)
+    step = step_memory(plan.size.make, Step(rows, length, completion, on_cpu, plan.given))
+    lines: list[str] = []
+    for ranks in [processes()] if on_cpu else sorted({processes(), 1, 8}):
         used = stage if ranks > 1 else 0
-        parts = {**memory_parts(plan.size, dtype, plan.given, used, ranks), **more(used, ranks)}
+        parts = {**memory_parts(plan.size, step, plan.given, used, ranks), **more(used, ranks)}
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
-        zero = f" under ZeRO-{stage}" if ranks > 1 and stage else ""
-        lines.append(f"memory    {sum(parts.values()) / GIB:.1f} GiB a GPU with {ranks}{zero} ({listed}), estimated")
+        zero = f" under ZeRO-{stage}" if used else ""
+        where = f"a process on the CPU with {ranks}" if on_cpu else f"a GPU with {ranks}"
+        lines.append(f"memory    {sum(parts.values()) / GIB:.1f} GiB {where}{zero} ({listed}), estimated")
+    if not on_cpu:
+        lines.append(f"          at {rows} x {length:,} tokens, beside CUDA's own 0.5 to 1 GiB and what fragments")
     return lines
+
+
+def trains_on_cpu(plan: Planned) -> bool:
+    """As asked for, or for want of a GPU; a plan for a large model made on a laptop is one for GPUs."""
+    import torch
+
+    asked = plan.given.get("use_cpu") or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
+    small = plan.size is not None and plan.size.parameters < LARGE
+    return bool(asked) or (small and not torch.cuda.is_available())
 
 
 def probe_lines(recipe: SftRecipe | GrpoRecipe, unchecked: list[str]) -> list[str]:
     if recipe.probe is None or recipe.probe.when == "never":
         return ["probe     none during training"]
-    probe, lines = recipe.probe, []
+    probe, lines, tokens = recipe.probe, [], 0
     if probe.when == "watch":
         lines.append(watch_line(Path(recipe.train.output_dir)))  # type: ignore[attr-defined]
     for name, loaded in sets_within_reach(probe, unchecked, _data_folder(recipe.data.recipe)).items():
-        if loaded is None:
+        work = _unread(name, probe) if loaded is None else work_of(loaded, probe)
+        if work is None:
             lines.append(f"probe     {name}: {probe.sets[name].n or 'all'} items")
             continue
-        work = work_of(loaded, probe)
+        tokens += work.tokens
         lines.append(
-            f"probe     {name}: {work.answers} answers, {work.user_turns} user turns, "
+            f"probe     {name}: {work.answers:,} answers, {work.user_turns:,} user turns, "
             f"{work.tokens:,} tokens at most per checkpoint"
         )
+    if len(probe.sets) > 1 and tokens:
+        lines.append(
+            f"probe     in all {tokens:,} tokens at most per checkpoint, shared by the processes of an inline probe"
+        )
     return lines
+
+
+def _unread(name: str, probe: ProbeSection) -> Work | None:
+    """The work of a set that cannot be had now, from the number of items asked for or that it is known to have."""
+    given = probe.sets[name]
+    known = KNOWN_ITEMS.get(name)
+    if given.path or known is None:
+        return None
+    items = min(given.n or known, known)
+    each = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
+    follows = not given.measures or "followup" in given.measures
+    turns = items * each * len(parse_perturbations(probe.perturbations)) if follows else 0
+    return Work(items, turns, items * probe.max_answer_tokens + turns * probe.max_user_tokens)
 
 
 def unbuilt(recipe: str | None) -> Any:

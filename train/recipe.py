@@ -87,6 +87,8 @@ def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
     given = check_sections(path, recipe, _SFT_OURS)
     if given.get("packing") or given.get("padding_free"):
         _check_packing(path)
+    if given.get("packing") and (given.get("packing_strategy", "bfd") != "bfd" or not given.get("max_length", 1024)):
+        raise RecipeError(f"{path}: train.packing: wanted packing_strategy bfd, which cuts no row, and a max_length")
     return recipe
 
 

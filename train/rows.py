@@ -84,10 +84,19 @@ def make_rows(
     return rows, RowCounts(asked, len(rows), tokens, trained, longest, too_long)
 
 
-def as_dataset(rows: Sequence[dict[str, list[int]]]) -> Any:
+def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
+    """The rows as trl's dataset, or put together to sequences of at most `packed_to` tokens, with their `seq_lengths`.
+
+    trl packs only what it has prepared itself.
+    """
     from datasets import Dataset
 
-    return Dataset.from_list(list(rows))
+    dataset = Dataset.from_list(list(rows))
+    if packed_to is None:
+        return dataset
+    from trl import pack_dataset
+
+    return pack_dataset(dataset, packed_to, "bfd")
 
 
 def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:

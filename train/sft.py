@@ -63,7 +63,7 @@ def train(recipe: SftRecipe, resume: str) -> None:
     trainer = trainer_class(args)(
         model=model,
         args=args,
-        train_dataset=as_dataset(rows),
+        train_dataset=as_dataset(rows, args.max_length if args.packing else None),
         processing_class=tokenizer,
         peft_config=new_adapter(recipe.model, model),
     )

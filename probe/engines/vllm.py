@@ -21,7 +21,8 @@ from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
-from probe.engines.vllm_load import checkpoint_dtype, end_with_this_process, import_vllm, load, text_config
+from probe.engines.vllm_install import import_vllm
+from probe.engines.vllm_load import checkpoint_dtype, end_with_this_process, load, text_config
 from probe.errors import BadInput, CannotScore, EngineError
 from probe.models import ModelFolder
 from probe.models.loading import one_line
@@ -81,7 +82,10 @@ class VllmEngine:
             tokens = list(made.token_ids)
             if made.finish_reason == "stop":
                 tokens.pop()  # the stop token
-            yield index, Completion(self.tokenizer.decode(tokens), len(tokens), made.finish_reason)
+            yield (
+                index,
+                Completion(self.tokenizer.decode(tokens), len(tokens), made.finish_reason, tuple(made.token_ids)),
+            )
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         """As the protocol says; raises what `stream` raises, and CannotScore for an empty prefix."""

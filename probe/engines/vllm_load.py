@@ -1,15 +1,15 @@
-"""Loads a model folder into vLLM: the import, the settings, the type of the weights, and adapters made whole."""
+"""Loads a model folder into vLLM: the settings, the type of the weights, and adapters made whole."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe.errors import BadInput, EngineError
+from probe.engines.vllm_install import import_vllm
+from probe.errors import EngineError
 from probe.files import sha256_text
 from probe.models import ModelFolder, fingerprint, load_model, parameter_count
 from probe.models.conversions import made_once
@@ -27,12 +27,8 @@ _RUNNING = 256
 # for: 3 GB with Qwen3.5's 248,320 tokens, and 12 GB at vLLM's own 8,192 tokens a step.
 _STEP_TOKENS = 2048
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_ENVIRONMENT = {
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
-}
+# Of the memory that is free when vLLM starts: what it may take for weights and cache where the recipe does not say.
+_SHARE_OF_FREE = {"gpu": 0.9, "cpu": 0.5}
 _TYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -47,10 +43,9 @@ def load(folder: ModelFolder, section: VllmSection, dtype: str, seed: int, lengt
     from vllm.exceptions import VLLMError
 
     path = whole_folder(folder, dtype)
-    # User turns that share a context gain from prefix caching, which is on by default. For Qwen3.5's linear layers it
-    # is experimental and only sees blocks of 528 tokens and more (vLLM issues 40696, 53912).
+    # User turns that share a context gain from prefix caching. For Qwen3.5's linear layers it is experimental and only
+    # sees blocks of 528 tokens and more (vLLM issues 40696, 53912).
     linear = "linear_attention" in (text_config(folder).get("layer_types") or ())
-    caching = {"enable_prefix_caching": False} if linear else {}
     try:
         return vllm.LLM(
             str(path),
@@ -61,19 +56,44 @@ def load(folder: ModelFolder, section: VllmSection, dtype: str, seed: int, lengt
             max_model_len=length,
             max_num_seqs=_RUNNING,
             max_num_batched_tokens=_STEP_TOKENS,
-            gpu_memory_utilization=section.gpu_memory_utilization,
+            gpu_memory_utilization=section.gpu_memory_utilization or free_share(section.tensor_parallel_size),
             tensor_parallel_size=section.tensor_parallel_size,
             enforce_eager=section.enforce_eager,
             generation_config="vllm",
             logprobs_mode="raw_logprobs",
-            **caching,
+            enable_prefix_caching=not linear,
         )
     except (VLLMError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
         raise EngineError(
             f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); its own lines above say "
-            "why. If memory is short, lower probe.vllm.gpu_memory_utilization to what is free, or "
-            "probe.vllm.max_model_len; probe.engine: hf does without vLLM"
+            f"why. {_advice(error)}; probe.engine: hf does without vLLM"
         ) from error
+
+
+def _advice(error: Exception) -> str:
+    # vLLM reads a Qwen3.5 of text alone with the file of the multimodal one, which imports torchvision.
+    if "failed to be inspected" in str(error):
+        return (
+            "Its Qwen3.5 needs a torchvision that fits this torch: try `python -c 'import torchvision'`; on a machine "
+            "without a GPU, pip install torchvision --index-url https://download.pytorch.org/whl/cpu"
+        )
+    return "If memory is short, lower probe.vllm.gpu_memory_utilization to what is free, or probe.vllm.max_model_len"
+
+
+def free_share(devices: int) -> float:
+    """The share of all memory that vLLM may take beside what else runs here, such as a trainer: part of what is free.
+
+    vLLM itself takes 0.9 of a GPU, and refuses to start where less than that is free.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        memory = [torch.cuda.mem_get_info(device) for device in range(min(devices, torch.cuda.device_count()))]
+        return _SHARE_OF_FREE["gpu"] * min(free / total for free, total in memory)
+    import psutil
+
+    here = psutil.virtual_memory()
+    return float(_SHARE_OF_FREE["cpu"] * here.available / here.total)
 
 
 def checkpoint_dtype(folder: ModelFolder) -> str:
@@ -98,27 +118,6 @@ def whole_folder(folder: ModelFolder, dtype: str) -> Path:
     source = sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
     needed = parameter_count(folder)["total"] * _BYTES.get(dtype, 4)
     return made_once(f"merged-{source[:16]}", source, needed, make)
-
-
-def import_vllm() -> Any:
-    """The package, set up for a command whose standard output is the results.
-
-    Raises:
-        BadInput: it is not there, or does not load here.
-    """
-    # A process of its own is started anew, not forked: torch's threads may be running here already.
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        import vllm
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "vllm"
-        raise BadInput(
-            f"probe.engine: vllm needs the package vllm, which {'is not installed' if missing else 'does not load'} "
-            f"here{'' if missing else f' ({one_line(error)})'}; on a machine with a GPU: pip install -e '.[gpu]', "
-            "without the constraints file. Or set probe.engine: hf"
-        ) from None
-    return vllm
 
 
 def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[bytes]:

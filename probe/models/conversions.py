@@ -21,6 +21,7 @@ from probe.errors import DataError, ModelError
 from probe.files import read_json, write_json
 
 MANIFEST = "nextturn_source.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Raised when a conversion changes what it writes, so that older folders are made again.
 FORMAT = 1
 
@@ -39,16 +40,27 @@ def made_once(name: str, source_sha256: str, needed_bytes: int, make: Callable[[
     folder = cache_root() / name
     if is_complete(folder, source_sha256):
         return folder
+    from safetensors import SafetensorError
+
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / f".{folder.name}.lock"):
             if not is_complete(folder, source_sha256):
                 _make(folder, source_sha256, needed_bytes, make)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         hint = "set NEXTTURN_CACHE to a folder with room that can be written"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ModelError(f"{folder}: the disk is full while writing a converted model; {hint}") from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        # safetensors tells the system's number in words only.
+        if getattr(error, "errno", None) in _FULL or any(f"(os error {number})" in str(error) for number in _FULL):
+            raise ModelError(
+                f"{folder}: the disk was full before the converted model's {needed_bytes / 1e9:.1f} GB were written; {hint}"
+            ) from None
+        if isinstance(error, OSError) and error.errno in (
+            errno.EACCES,
+            errno.EPERM,
+            errno.EROFS,
+            errno.ENOTDIR,
+            errno.EEXIST,
+        ):
             raise ModelError(f"{folder}: the model cache cannot be written ({error.strerror}); {hint}") from None
         raise
     return folder

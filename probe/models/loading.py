@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import ModelError
+from probe.models.weights import CONFIG, read_config
+
+WANTED_TRANSFORMERS = "transformers>=5.16.1,<6"
+"""As in pyproject.toml: what this project was written for, Qwen3.5 included."""
 
 
 def load_causal_lm(folder: Path, dtype: Any = "auto") -> Any:
@@ -71,6 +75,19 @@ def _explained(folder: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, RuntimeError, UserWarning) as error:
         import transformers
 
+        if kind := _unknown_type(folder):
+            raise ModelError(
+                f"{folder}: transformers {transformers.__version__} does not know its model type, {kind}; "
+                f"pip install '{WANTED_TRANSFORMERS}'"
+            ) from None
         raise ModelError(
             f"{folder}: transformers {transformers.__version__} cannot load it: {one_line(error)}"
         ) from error
+
+
+def _unknown_type(folder: Path) -> str | None:
+    """The folder's model type where this transformers has no class for it."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = read_config(folder).get("model_type") if (folder / CONFIG).is_file() else None
+    return str(kind) if kind and kind not in CONFIG_MAPPING else None

@@ -1,0 +1,1 @@
+pil_to_tensor = None

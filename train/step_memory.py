@@ -1,0 +1,177 @@
+"""What one training step holds in memory, found by running it on tensors that have sizes but no storage.
+
+No formula stands in for the model: its own code, PEFT's layers and autocast run in torch's FakeTensorMode, and every
+storage is counted from its making to its end. What GPUs run and this side cannot is in train/stand_ins.py.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of the weights, and of a forward and a backward pass on them.
+
+    Attributes:
+        frozen, trained: the weights; those of a new adapter are float32, as PEFT makes them.
+        activations: the most that is alive at once beside weights and their gradients.
+        together: the most of activations and gradients at once; gradients come while activations go.
+    """
+
+    frozen: int
+    trained: int
+    activations: int
+    together: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step runs on.
+
+    Attributes:
+        completion: tokens at the end of each sequence whose log probabilities GRPO wants; None for SFT's loss.
+        on_cpu: CPUs hold all logits (see `trainer_class` in train/launch.py), GPUs have trl's fused head.
+        train: of the recipe's section, gradient checkpointing, bf16 and fp16 count, with trl's defaults.
+    """
+
+    rows: int
+    length: int
+    completion: int | None
+    on_cpu: bool
+    train: dict[str, Any]
+
+
+def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
+    """Runs one step of the model that `make` gives, adapter included; it is called where tensors go to `meta`."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from train.stand_ins import kernels_installed
+
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        with torch.device("meta"):
+            model = make().train()
+        stack.enter_context(FakeTensorMode())
+        _onto_cpu(model)
+        whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if step.train.get("gradient_checkpointing", True):
+            whole.gradient_checkpointing_enable(step.train.get("gradient_checkpointing_kwargs"))
+            if whole is not model:
+                whole.enable_input_require_grads()
+        if not step.on_cpu:
+            stack.enter_context(kernels_installed(whole))
+        ids = torch.zeros(step.rows, step.length, dtype=torch.long)
+        live = stack.enter_context(LiveBytes(model))
+        # The tensors say that they are on a CPU, so that is where autocast has to be.
+        half = bool(step.train.get("fp16") or step.train.get("bf16", True))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            loss = _loss(model, whole, ids, step)
+        loss.backward()
+        sizes = {
+            trained: sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained)
+            for trained in (True, False)
+        }
+        return StepMemory(sizes[False], sizes[True], live.most_beside_gradients, live.most)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that are made while it is on; the model's weights are not among them.
+
+    Attributes:
+        now, most: alive at this time, and the most so far.
+        gradients: of the weights' gradients that are there by now.
+        most_beside_gradients: the most of all but those.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.now = self.most = self.gradients = self.most_beside_gradients = 0
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in (*model.parameters(), *model.buffers())}
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._has_gradient)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from torch.utils._pytree import tree_leaves
+
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._made(leaf.untyped_storage())
+        self.most = max(self.most, self.now)
+        self.most_beside_gradients = max(self.most_beside_gradients, self.now - self.gradients)
+        return result
+
+    def _made(self, storage: Any) -> None:
+        key = storage._cdata
+        if key not in self._sizes:
+            self._sizes[key] = storage.nbytes()
+            self.now += storage.nbytes()
+            weakref.finalize(storage, self._freed, key)
+
+    def _freed(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
+
+    def _has_gradient(self, parameter: Tensor) -> None:
+        self.gradients += _bytes(parameter)
+
+
+def _onto_cpu(model: nn.Module) -> None:
+    """Replaces tensors on `meta` by those that pretend to be on the CPU, whose kernels differ; tied ones stay tied."""
+    import torch
+
+    made: dict[int, Any] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in made:
+                    empty = torch.empty(tensor.shape, dtype=tensor.dtype)
+                    is_weight = isinstance(tensor, nn.Parameter)
+                    made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_weight else empty
+                tensors[name] = made[id(tensor)]
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _loss(model: Any, whole: Any, ids: Tensor, step: Step) -> Tensor:
+    import torch
+
+    from train.stand_ins import FusedHead
+
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    if not step.on_cpu:
+        hidden = whole.base_model(**inputs).last_hidden_state
+        kept = hidden if step.completion is None else hidden[:, -step.completion :]
+        log_p: Tensor = FusedHead.apply(kept.flatten(0, 1), whole.get_output_embeddings().weight)  # type: ignore[no-untyped-call]
+        return log_p.sum()
+    if step.completion is None:
+        return model(**inputs, labels=ids).loss
+    # As train/grpo_launch.py takes them.
+    logits = model(**inputs, logits_to_keep=step.completion + 1).logits
+    return (logits[:, :-1].float() / 0.9).log_softmax(dim=-1).gather(-1, ids[:, -step.completion :, None]).sum()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' warnings about kernels and caches: nothing is computed here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
