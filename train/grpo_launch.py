@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from probe.errors import BadInput
@@ -80,10 +81,19 @@ def trainer_class(args: Any) -> type:
 
 
 def reward_line(history: Sequence[Mapping[str, Any]]) -> str:
-    """For the model card: the mean reward at the beginning and at the end of the run, from the trainer's log."""
+    """For the model card: the mean reward at the beginning and at the end of the run, from the trainer's log.
+
+    The interval is Welch's for the means of two samples, each step's mean counting once.
+    """
     rewards = [row["reward"] for row in history if row.get("reward") is not None]
     if not rewards:
         return "No reward was logged."
     fifth = max(1, len(rewards) // 5)
-    first, last = (sum(part) / fifth for part in (rewards[:fifth], rewards[-fifth:]))
-    return f"Mean reward: {first:.3f} in the first fifth of the logged steps, {last:.3f} in the last."
+    first, last = rewards[:fifth], rewards[-fifth:]
+    said = f"Mean reward: {fmean(first):.3f} in the first fifth of the logged steps, {fmean(last):.3f} in the last"
+    if len(set(first)) < 2 and len(set(last)) < 2:  # nothing to take an interval from
+        return f"{said}."
+    from scipy.stats import ttest_ind
+
+    low, high = ttest_ind(last, first, equal_var=False).confidence_interval(0.95)
+    return f"{said}: {fmean(last) - fmean(first):+.3f} [{low:+.3f}, {high:+.3f}]."

@@ -21,7 +21,7 @@ from train.rows import data_path
 
 # What recipes/math_collab.yaml makes of MATH's training split: the estimate where neither data nor source is in reach.
 ASSUMED_SOURCE = "recipes/math_collab.yaml on MATH's training split"
-ASSUMED_COUNTS = PromptCounts(8700, {}, 8700 * 210, 0, 0)
+ASSUMED_COUNTS = PromptCounts(13_778, {}, 13_778 * 119, 0, 0)
 SAMPLE = 300
 # A simulated user's or a judge's instruction, and a usual reply of theirs, in tokens.
 INSTRUCTION, REPLY = 400, 60
