@@ -57,17 +57,17 @@ def load_sets(probe: ProbeSection) -> list[LoadedSet]:
 
 
 def sets_within_reach(
-    probe: ProbeSection, unchecked: list[str], built_later: Path | None = None
+    probe: ProbeSection, unchecked: list[str], built_later: Sequence[Path] = ()
 ) -> dict[str, LoadedSet | None]:
     """The sets for a dry run; None for those that cannot be had now, with the reason added to `unchecked`.
 
-    `built_later` is a folder that is still to be built: a file missing in it is no error yet.
+    `built_later` are folders that are still to be filled: a file missing in one is no error yet.
     """
     found: dict[str, LoadedSet | None] = {}
     for name, section in probe.sets.items():
         path = Path(section.path) if section.path else None
-        if path and built_later and path.is_relative_to(built_later) and not path.exists():
-            unchecked.append(f"probe set {name}: {path} is built with the data")
+        if path and not path.exists() and any(path.is_relative_to(folder) for folder in built_later):
+            unchecked.append(f"probe set {name}: {path} is still to be built")
             found[name] = None
             continue
         try:

@@ -153,7 +153,7 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built, unfinished)
     (unfinished / "manifest.json").unlink()
     with pytest.raises(SettingsChanged, match=r"conversations\.hint"):
-        changed = ("--conversations.hint", "0.0", "--conversations.wrong_start", "0.06")
+        changed = ("--conversations.hint", "0.0", "--conversations.wrong_start", "0.1")
         build(recipe(unfinished, "--replay.fraction", "0.2", *changed), unfinished)
 
 

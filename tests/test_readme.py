@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from loopback import Loopback, chat_reply, models_reply
 
+from data_builders.build import build
+from data_builders.recipe import load_data_recipe
 from probe.checkpoints import mark_complete
 from probe.files import write_json
 
@@ -45,6 +47,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-39")  # where recipes/smollm2_grpo.yaml goes on
+    data = load_data_recipe(
+        ROOT / "recipes/demo_data.yaml", ["--source.n", "8", "--output.path", str(folder / "runs/demo/data")]
+    )
+    build(data, folder / "runs/demo/data")
     for label in ("base", "step-28"):
         out = f"runs/demo/sft/probe/{label}"
         command = f"run my_model recipes/probe.yaml --out {out} --label {label} --probe.sets {{}}"

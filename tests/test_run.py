@@ -504,10 +504,10 @@ def test_a_dry_run_passes_over_what_is_out_of_reach_but_not_over_what_is_wrong(
     later = SetSection(path=str(tmp_path / "built" / "eval.jsonl"))
     unchecked: list[str] = []
     sets = {**probe.sets, "gsm8k": SetSection(), "later": later}
-    found = sets_within_reach(replace(probe, sets=sets), unchecked, tmp_path / "built")
+    found = sets_within_reach(replace(probe, sets=sets), unchecked, [tmp_path / "built"])
     assert [name for name, loaded in found.items() if loaded is None] == ["gsm8k", "later"]
     assert len(unchecked) == 2
     assert "HF_HUB_OFFLINE" in unchecked[0]
-    assert "is built with the data" in unchecked[1]
+    assert "is still to be built" in unchecked[1]
     with pytest.raises(DataError, match="no such file"):
         sets_within_reach(replace(probe, sets={"later": later}), [])

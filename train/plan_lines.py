@@ -119,7 +119,7 @@ def probe_lines(recipe: SftRecipe | GrpoRecipe, unchecked: list[str]) -> list[st
     probe, lines, tokens = recipe.probe, [], 0
     if probe.when == "watch":
         lines.append(watch_line(Path(recipe.train.output_dir)))  # type: ignore[attr-defined]
-    for name, loaded in sets_within_reach(probe, unchecked, _data_folder(recipe.data.recipe)).items():
+    for name, loaded in sets_within_reach(probe, unchecked, _built_later(recipe)).items():
         work = _unread(name, probe) if loaded is None else work_of(loaded, probe)
         if work is None:
             lines.append(f"probe     {name}: {probe.sets[name].n or 'all'} items")
@@ -160,10 +160,15 @@ def unbuilt(recipe: str | None) -> Any:
     return None if (Path(data.output.path) / "manifest.json").is_file() else Build(data)
 
 
-def _data_folder(recipe: str | None) -> Path | None:
-    """Where the recipe's data will be built, or None where it lies ready."""
-    if recipe is None:
-        return None
-    from data_builders.recipe import load_data_recipe
+def _built_later(recipe: SftRecipe | GrpoRecipe) -> list[Path]:
+    """Folders that commands before this one fill: the data's, and that of the run which makes the model to start from,
+    with what lies beside it."""
+    folders = []
+    if recipe.data.recipe is not None:
+        from data_builders.recipe import load_data_recipe
 
-    return Path(load_data_recipe(Path(recipe)).output.path)
+        folders.append(Path(load_data_recipe(Path(recipe.data.recipe)).output.path))
+    model = Path(recipe.model.name)
+    if _LATER.search(recipe.model.name) and not model.exists():
+        folders.append(model.parents[1])
+    return folders
