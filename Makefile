@@ -55,7 +55,7 @@ lint: setup
 	$(BIN)/mypy probe data_builders train
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-vllm: $(READY_VLLM)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/vllm_lane

@@ -22,7 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_weights: uses the embedded model smollm2-135m; skips without its package")
 
 
+# Files whose few tests take minutes come first, so that no process waits for another's at the end.
+LONG_FILES = ("test_grpo_distributed.py", "test_readme.py", "test_gpu_check.py", "test_train_distributed.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG_FILES.index(item.path.name) if item.path.name in LONG_FILES else len(LONG_FILES))
     for item in items:
         if "smollm2" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_weights)
