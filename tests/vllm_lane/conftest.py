@@ -37,7 +37,7 @@ def lively_qwen35(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
-                weight.mul_(8 if "embed" in name else 5)
+                weight.mul_(40 if "embed" in name else 5)
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_model).save_pretrained(folder)
     return folder

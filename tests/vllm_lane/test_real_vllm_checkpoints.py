@@ -15,7 +15,7 @@ LONG, SHORT = "model.language_model.", "model."
 def test_a_checkpoint_of_sft_is_served_under_either_set_of_names(lively_qwen35: Path, tmp_path: Path) -> None:
     run(write_recipe(tmp_path, lively_qwen35), None, "--train.max_steps", "2", "--probe.when", "never")
     plain = tmp_path / "run" / "checkpoint-2"
-    said = assert_equal_greedy(plain, "bfloat16", gap=0.3)
+    said = assert_equal_greedy(plain, "bfloat16", gap=3.0)
 
     # A text model loaded from the hub's multimodal checkpoint saves that one's names, and ZeRO-3 those of its modules.
     renamed = copy_of(plain, tmp_path / "renamed")
@@ -23,11 +23,11 @@ def test_a_checkpoint_of_sft_is_served_under_either_set_of_names(lively_qwen35: 
     now, then = (SHORT, LONG) if any(name.startswith(LONG) for name in tensors) else (LONG, SHORT)
     other = {now + name.removeprefix(then): tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
     save_file(other, renamed / "model.safetensors", {"format": "pt"})
-    assert assert_equal_greedy(renamed, "bfloat16", gap=0.3) == said
+    assert assert_equal_greedy(renamed, "bfloat16", gap=3.0) == said
 
 
 def test_an_adapter_is_merged_and_served(lively_qwen35: Path, tmp_path: Path, own_cache: Path) -> None:
-    base = assert_equal_greedy(lively_qwen35, "bfloat16", gap=0.3)
+    base = assert_equal_greedy(lively_qwen35, "bfloat16", gap=3.0)
     adapter = lora_on(lively_qwen35, tmp_path / "adapter")
-    assert assert_equal_greedy(adapter, "bfloat16", gap=0.3) != base
+    assert assert_equal_greedy(adapter, "bfloat16", gap=3.0) != base
     assert [path.name for path in own_cache.iterdir() if path.name.startswith("merged-")]

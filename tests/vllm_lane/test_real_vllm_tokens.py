@@ -51,7 +51,7 @@ def test_smollm2_says_and_scores_the_same_as_in_transformers(smollm2: Path) -> N
 
 
 def test_a_qwen35_says_the_same_as_in_transformers(lively_qwen35: Path) -> None:
-    assert_equal_greedy(lively_qwen35, "bfloat16", gap=0.3)
+    assert_equal_greedy(lively_qwen35, "bfloat16", gap=3.0)
 
 
 def test_a_run_with_vllm_has_the_fields_and_greedy_turns_of_one_with_hf(
