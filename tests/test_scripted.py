@@ -223,4 +223,4 @@ def test_no_wording_dominates_its_act() -> None:
     assert len(used) >= 30
     for name, counts in used.items():
         most = counts.most_common(1)[0][1]
-        assert most <= max(0.05 * counts.total(), 4), (name, counts.most_common(3), counts.total())
+        assert most <= max(0.05 * counts.total(), 3), (name, counts.most_common(3), counts.total())
