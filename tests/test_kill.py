@@ -46,7 +46,9 @@ def recipe(tmp_path: Path, server: Loopback) -> Path:
         "sets": {"own": {"path": str(tmp_path / "own.jsonl")}},
         "temperatures": [0.0, 1.0], "samples": 2, "perturbations": ["truncate(0.5)"],
         "max_answer_tokens": 16, "max_user_tokens": 12, "dtype": "bfloat16", "batch_tokens": 500,
-        "judge": "llm", "judge_server": {"urls": [server.url], "model": "judge", "concurrency": CONCURRENCY},
+        "judge": "llm",
+        # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
+        "judge_server": {"urls": [server.url], "model": "judge", "concurrency": CONCURRENCY, "attempts": 1},
     }  # fmt: skip
     (tmp_path / "probe.yaml").write_text(yaml.safe_dump({"probe": probe}))
     return tmp_path / "probe.yaml"
