@@ -46,7 +46,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", help="hub id, local folder, checkpoint, LoRA folder, smollm2-135m, or a server such as http://HOST/v1"
     )
-    parser.add_argument("recipe", type=Path, help="a recipe with a `probe:` section, such as recipes/probe.yaml")
+    parser.add_argument("recipe", type=Path, help="a recipe with a `probe:` section: recipes/probe.yaml, a training's")
     parser.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")
     parser.add_argument("--label", help="how tables call this model (default: the last part of its name)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
@@ -55,13 +55,13 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from probe.questions import load_sets, sets_within_reach
-    from probe.recipe import load_recipe, recipe_dict
-    from probe.settings import ProbeRecipe
+    from probe.recipe import recipe_dict
+    from probe.settings import load_probe_recipe
     from probe.tracking import check_tracking, report_run
 
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
-    recipe = load_recipe(ProbeRecipe, arguments.recipe, overrides)
+    recipe = load_probe_recipe(arguments.recipe, overrides)
     check_tracking(recipe.tracking)
     if arguments.dry_run:
         from probe.local import describe, open_model

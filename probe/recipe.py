@@ -72,18 +72,21 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
-def load_recipe(cls: type[R], path: Path | str, overrides: Sequence[str] = (), inside: str | None = None) -> R:
+def load_recipe(
+    cls: type[R], path: Path | str, overrides: Sequence[str] = (), inside: tuple[str, str] | None = None
+) -> R:
     """The recipe at `path` as a `cls`, with `overrides` such as ["--train.learning_rate", "2e-5"] applied.
 
-    A file with a section named `inside` is another command's recipe; only the sections of `cls` are read from it.
+    Args:
+        inside: two sections. A file with the first is another command's recipe, of which only the second is read.
 
     Raises:
         RecipeError: the file, a key, a value or an override is wrong; one line.
     """
     path = Path(path)
     data = _read(path)
-    if inside in data:
-        data = {name: value for name, value in data.items() if name in _fields(cls)}
+    if inside is not None and inside[0] in data:
+        data = {name: value for name, value in data.items() if name == inside[1]}
     for dotted, value in _parse_overrides(cls, overrides):
         _set(data, dotted, value)
     try:

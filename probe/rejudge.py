@@ -33,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from probe.compare import format_table
     from probe.judges import get_judge
-    from probe.recipe import load_recipe
-    from probe.settings import ProbeRecipe
+    from probe.settings import load_probe_recipe
 
-    probe = load_recipe(ProbeRecipe, arguments.recipe, overrides).probe
+    probe = load_probe_recipe(arguments.recipe, overrides).probe
     results = rejudge(arguments.run, get_judge(probe.judge, probe.judge_server), arguments.out)
     print(format_table([results]))
     print((arguments.out or arguments.run) / "results.json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Literal
 
-from probe.recipe import section
+from probe.recipe import load_recipe, section
 from probe.tracking import TrackingSection
 
 Measure = Literal["accuracy", "clarify", "followup"]
@@ -105,3 +107,12 @@ class ProbeRecipe:
     probe: ProbeSection = field()
     tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
     """A run by itself is shown nowhere unless the recipe says so."""
+
+
+def load_probe_recipe(path: Path | str, overrides: Sequence[str] = ()) -> ProbeRecipe:
+    """The recipe at `path`; of a training's only `probe:` is read, since the rest describes that run and not this one.
+
+    Raises:
+        RecipeError: as `probe.recipe.load_recipe`.
+    """
+    return load_recipe(ProbeRecipe, path, overrides, inside=("train", "probe"))

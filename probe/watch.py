@@ -43,18 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     from probe.questions import load_sets
-    from probe.recipe import load_recipe
-    from probe.settings import ProbeRecipe
+    from probe.settings import load_probe_recipe
 
     if args.poll <= 0:
         raise BadInput(f"--poll {args.poll:g}: wanted seconds above 0")
     begun = args.run_dir / "recipe.json"
     own = args.recipe.resolve() == begun.resolve()
     if not own:  # a bad recipe is told before any waiting
-        load_recipe(ProbeRecipe, args.recipe, overrides, inside="train")
+        load_probe_recipe(args.recipe, overrides)
     if not begun.is_file() and (own or not args.dry_run):
         _wait_for(begun, args.once or args.dry_run, args.poll)
-    probe = load_recipe(ProbeRecipe, args.recipe, overrides, inside="train").probe
+    probe = load_probe_recipe(args.recipe, overrides).probe
     if probe.engine == "openai":
         raise BadInput("probe.engine: openai, wanted hf or vllm: a server cannot be given each checkpoint's weights")
     sets = load_sets(probe)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from probe.errors import RecipeError
 from probe.recipe import load_recipe, recipe_dict, section
-from probe.settings import ProbeRecipe
+from probe.settings import ProbeRecipe, load_probe_recipe
 
 
 @section
@@ -159,6 +159,17 @@ def test_an_override_may_reach_into_a_mapping_of_sections(tmp_path: Path) -> Non
     assert probe.sets["own"].path == "own.jsonl"
     with pytest.raises(RecipeError, match="probe.sets.gsm8k.pth: unknown key"):
         load_recipe(ProbeRecipe, path, ["--probe.sets.gsm8k.pth", "5"])
+
+
+def test_the_probe_takes_its_section_from_a_training_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "sft.yaml"
+    path.write_text("model: {name: a/b}\ntrain: {max_steps: 3}\nprobe: {seed: 4}\ntracking: {to: wandb, name: sft}\n")
+    recipe = load_probe_recipe(path, ["--probe.sets.own.path", "own.jsonl"])
+    assert recipe.probe.seed == 4 and recipe.probe.sets["own"].path == "own.jsonl"
+    assert recipe.tracking.to == "none", "the name there is that of the training run"
+    path.write_text("model: {name: a/b}\nprobe: {seed: 4}\n")
+    with pytest.raises(RecipeError, match="model: unknown key"):
+        load_probe_recipe(path)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from probe.local import measure_folder
 from probe.models import fingerprint, resolve
 from probe.questions import load_sets
 from probe.recipe import load_recipe
-from probe.settings import ProbeRecipe, ProbeSection
+from probe.settings import ProbeRecipe, ProbeSection, load_probe_recipe
 from probe.watch import command
 from probe.watching import kept
 from probe.watching.claims import Claims
@@ -325,7 +325,7 @@ def test_the_printed_command_watches_with_the_runs_own_recipe(tmp_path: Path, re
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(whole))
     words = command(tmp_path / "run").split()
     assert words[:4] == ["python", "-m", "probe", "watch"]
-    loaded = load_recipe(ProbeRecipe, words[-1], ["--probe.seed", "1"], inside="train").probe
+    loaded = load_probe_recipe(words[-1], ["--probe.seed", "1"]).probe
     assert loaded.seed == 1 and loaded.sets == section(recipe).sets
 
 
