@@ -14,13 +14,12 @@ from data_builders.rl import RlRow, load_rl_rows, rl_rows
 from probe.errors import SetOutOfReach
 from train.grpo_recipe import MAX_COMPLETION, Batch, GrpoRecipe, batch_of
 from train.memory import generation_bytes, reference_bytes
-from train.plan_lines import Planned, memory_lines, model_line, planned, probe_lines, unbuilt
+from train.plan_lines import ASSUMED_SOURCE, Planned, memory_lines, model_line, planned, probe_lines, unbuilt
 from train.prompts import PromptCounts, choose_prompts
 from train.rewards.settings import RewardSection
 from train.rows import data_path
 
-# What recipes/math_collab.yaml makes of MATH's training split: the estimate where neither data nor source is in reach.
-ASSUMED_SOURCE = "recipes/math_collab.yaml on MATH's training split"
+# What ASSUMED_SOURCE gave, in prompts (2026-11-21): the estimate where neither data nor source is within reach.
 ASSUMED_COUNTS = PromptCounts(13_778, {}, 13_778 * 119, 0, 0)
 SAMPLE = 300
 # A simulated user's or a judge's instruction, and a usual reply of theirs, in tokens.

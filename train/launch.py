@@ -20,6 +20,15 @@ def launcher_deepspeed() -> bool:
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
+def cpu_wanted(given: dict[str, Any]) -> bool:
+    """Whether the recipe's `train:` section, the launcher or DeepSpeed's own variable asks for CPUs."""
+    return (
+        bool(given.get("use_cpu"))
+        or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
+        or os.environ.get("DS_ACCELERATOR") == "cpu"
+    )
+
+
 def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **ours: Any) -> Any:
     """trl's config from the recipe's `train:` section, fitted to this launch; says what it changed.
 
@@ -36,10 +45,8 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
     from probe.tracking import report_to
 
     given = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
-    cpu_wanted = given.get("use_cpu") or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
-    cpu_wanted = cpu_wanted or os.environ.get("DS_ACCELERATOR") == "cpu"
-    on_gpu = torch.cuda.is_available() and not cpu_wanted
-    check_launch(given, on_gpu, bool(cpu_wanted), torch.cuda.device_count())
+    on_gpu = torch.cuda.is_available() and not cpu_wanted(given)
+    check_launch(given, on_gpu, cpu_wanted(given), torch.cuda.device_count())
     deepspeed = given.pop("deepspeed", None)
     if deepspeed is not None:
         refusal = _deepspeed_refusal(on_gpu)
@@ -62,7 +69,7 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
     return args
 
 
-def check_launch(given: dict[str, Any], on_gpu: bool, cpu_wanted: bool, gpus: int) -> None:
+def check_launch(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int) -> None:
     """What would otherwise fail late, or train on CPUs where GPUs were meant.
 
     Args:
@@ -74,7 +81,7 @@ def check_launch(given: dict[str, Any], on_gpu: bool, cpu_wanted: bool, gpus: in
     """
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # accelerate does not pass `use_cpu` on to processes under DeepSpeed.
-    on_cpus = cpu_wanted or (not gpus and launcher_deepspeed())
+    on_cpus = for_cpus or (not gpus and launcher_deepspeed())
     if here > max(1, gpus) and not on_cpus:
         what = f"{gpus} GPUs are usable here" if gpus else "no GPU is usable here (python -m train.doctor says why)"
         raise BadInput(

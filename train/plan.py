@@ -9,13 +9,21 @@ from typing import Any
 from probe.chat import Message
 from probe.errors import SetOutOfReach
 from probe.processes import processes
-from train.plan_lines import Planned, memory_lines, model_line, planned, probe_lines, trains_on_cpu, unbuilt
+from train.plan_lines import (
+    ASSUMED_SOURCE,
+    Planned,
+    memory_lines,
+    model_line,
+    planned,
+    probe_lines,
+    trains_on_cpu,
+    unbuilt,
+)
 from train.recipe import SftRecipe
 from train.rows import RowCounts, data_path, make_rows, read_conversations, show_loss
 
-# What recipes/math_collab.yaml made of MATH's training split, in Qwen's one row per assistant turn (2026-11-21):
-# the estimate where neither the data nor its source is within reach.
-ASSUMED_SOURCE = "recipes/math_collab.yaml on MATH's training split"
+# What ASSUMED_SOURCE gave, in Qwen's one row per assistant turn (2026-11-21): the estimate where neither the data nor
+# its source is within reach.
 ASSUMED_COUNTS = RowCounts(9534, 21_654, 7_192_000, 0, 0, 34)
 SAMPLE = 300
 # Tokens of a row, for the estimate of memory alone, where the recipe says `max_length: null`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from probe.perturb import parse_perturbations
 from probe.processes import processes
 from probe.questions import Work, sets_within_reach, work_of
 from probe.settings import ProbeSection
-from train.launch import watch_line
+from train.launch import cpu_wanted, watch_line
 from train.memory import GIB, KNOWN_SHAPES, Size, memory_parts, size_of, zero_stage
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ LARGE = 1e9
 
 # Items of the hub's sets (arXiv 2604.02315; healthbench: arXiv 2505.08775), for a plan made offline.
 KNOWN_ITEMS = {"gsm8k": 1319, "gpqa_diamond": 198, "ifbench": 300, "healthbench": 5000}
+
+# The data that a plan counts on where a recipe's own cannot be had.
+ASSUMED_SOURCE = "recipes/math_collab.yaml on MATH's training split"
 
 # A checkpoint that another run has yet to make.
 _LATER = re.compile(r"[/\\]checkpoint-\d+/?$")
@@ -108,9 +110,8 @@ def trains_on_cpu(plan: Planned) -> bool:
     """As asked for, or for want of a GPU; a plan for a large model made on a laptop is one for GPUs."""
     import torch
 
-    asked = plan.given.get("use_cpu") or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
     small = plan.size is not None and plan.size.parameters < LARGE
-    return bool(asked) or (small and not torch.cuda.is_available())
+    return cpu_wanted(plan.given) or (small and not torch.cuda.is_available())
 
 
 def probe_lines(recipe: SftRecipe | GrpoRecipe, unchecked: list[str]) -> list[str]:
