@@ -41,10 +41,14 @@ class Work:
 
 
 def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
-    per_item = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
     answers = (0 if loaded.transcript else len(loaded.items)) + 2 * len(loaded.pairs)
-    followed = len(loaded.items) * len(parse_perturbations(probe.perturbations))
-    turns = followed * per_item if "followup" in loaded.measures else 0
+    return work(answers, len(loaded.items) if "followup" in loaded.measures else 0, probe)
+
+
+def work(answers: int, followed: int, probe: ProbeSection) -> Work:
+    """Of so many answers, with user turns generated after `followed` items."""
+    each = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
+    turns = followed * each * len(parse_perturbations(probe.perturbations))
     return Work(answers, turns, answers * probe.max_answer_tokens + turns * probe.max_user_tokens)
 
 

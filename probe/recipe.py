@@ -49,9 +49,17 @@ def section(cls: type[R]) -> type[R]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without two traps: `1e-5` is a number, and a key given twice is an error."""
+    """YAML without three traps: `1e-5` is a number, `no` (a `save_strategy`) is text, and a key given twice an error."""
+
+    yaml_implicit_resolvers = {
+        start: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]
+        for start, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )

@@ -46,7 +46,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
-    shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-39")  # where recipes/smollm2_grpo.yaml goes on
+    shutil.copytree(tiny_chatml, folder / "runs/smollm2_sft/checkpoint-164")  # where recipes/smollm2_grpo.yaml goes on
     data = load_data_recipe(
         ROOT / "recipes/demo_data.yaml", ["--source.n", "8", "--output.path", str(folder / "runs/demo/data")]
     )

@@ -127,6 +127,12 @@ def test_a_text_that_only_looks_a_little_like_a_number_stays_text(tmp_path: Path
     assert load(tmp_path, "model: {name: 1e5b}\n").model.name == "1e5b"
 
 
+@pytest.mark.parametrize("word", ["no", "Yes", "on", "OFF"])
+def test_a_word_that_old_yaml_takes_for_a_truth_value_is_text(tmp_path: Path, word: str) -> None:
+    assert load(tmp_path, GOOD, "--train.tags", f"[{word}]").train.tags == (word,)
+    assert "wanted true or false" in refusal(tmp_path, GOOD + f"train: {{packing: {word}}}\n")
+
+
 def test_null_leaves_an_optional_section_out(tmp_path: Path) -> None:
     assert load(tmp_path, "model: {name: a, lora: null}\n").model.lora is None
     assert load(tmp_path, "model: {name: a, lora: {r: 4}}\n", "--model.lora", "null").model.lora is None

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from probe.chat import Chat
 from probe.errors import ModelError
 from probe.models import load_tokenizer, resolve
-from probe.perturb import parse_perturbations
 from probe.processes import processes
-from probe.questions import Work, sets_within_reach, work_of
+from probe.questions import Work, sets_within_reach, work, work_of
 from probe.settings import ProbeSection
 from train.launch import cpu_wanted, watch_line
 from train.memory import GIB, KNOWN_SHAPES, Size, memory_parts, size_of, zero_stage
@@ -121,14 +120,14 @@ def probe_lines(recipe: SftRecipe | GrpoRecipe, unchecked: list[str]) -> list[st
     if probe.when == "watch":
         lines.append(watch_line(Path(recipe.train.output_dir)))  # type: ignore[attr-defined]
     for name, loaded in sets_within_reach(probe, unchecked, _built_later(recipe)).items():
-        work = _unread(name, probe) if loaded is None else work_of(loaded, probe)
-        if work is None:
+        needed = _unread(name, probe) if loaded is None else work_of(loaded, probe)
+        if needed is None:
             lines.append(f"probe     {name}: {probe.sets[name].n or 'all'} items")
             continue
-        tokens += work.tokens
+        tokens += needed.tokens
         lines.append(
-            f"probe     {name}: {work.answers:,} answers, {work.user_turns:,} user turns, "
-            f"{work.tokens:,} tokens at most per checkpoint"
+            f"probe     {name}: {needed.answers:,} answers, {needed.user_turns:,} user turns, "
+            f"{needed.tokens:,} tokens at most per checkpoint"
         )
     if len(probe.sets) > 1 and tokens:
         lines.append(
@@ -144,10 +143,7 @@ def _unread(name: str, probe: ProbeSection) -> Work | None:
     if given.path or known is None:
         return None
     items = min(given.n or known, known)
-    each = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
-    follows = not given.measures or "followup" in given.measures
-    turns = items * each * len(parse_perturbations(probe.perturbations)) if follows else 0
-    return Work(items, turns, items * probe.max_answer_tokens + turns * probe.max_user_tokens)
+    return work(items, items if not given.measures or "followup" in given.measures else 0, probe)
 
 
 def unbuilt(recipe: str | None) -> Any:
