@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from probe.errors import run_command
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
     from train.grpo_recipe import GrpoRecipe
 
 
@@ -34,7 +36,8 @@ def main(argv: Sequence[str]) -> None:
     train(recipe, arguments.resume)
 
 
-def train(recipe: GrpoRecipe, resume: str) -> None:
+def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
+    """`callbacks`: of your own, called before ours."""
     from train.runfolder import already_finished, claim, conclude
 
     run_dir = Path(recipe.train.output_dir)  # type: ignore[attr-defined]
@@ -84,6 +87,7 @@ def train(recipe: GrpoRecipe, resume: str) -> None:
             train_dataset=prompt_dataset(list(rows.values())),
             processing_class=tokenizer,
             peft_config=new_adapter(recipe.model, model),
+            callbacks=list(callbacks),
             rollout_func=rollout,
         )
         print_step_lines(trainer)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from probe.errors import run_command
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
     from train.recipe import SftRecipe
 
 
@@ -33,7 +35,8 @@ def main(argv: Sequence[str]) -> None:
     train(recipe, arguments.resume)
 
 
-def train(recipe: SftRecipe, resume: str) -> None:
+def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
+    """`callbacks`: of your own, called before ours."""
     from train.runfolder import already_finished, claim, conclude
 
     run_dir = Path(recipe.train.output_dir)  # type: ignore[attr-defined]
@@ -66,6 +69,7 @@ def train(recipe: SftRecipe, resume: str) -> None:
         train_dataset=as_dataset(rows, args.max_length if args.packing else None),
         processing_class=tokenizer,
         peft_config=new_adapter(recipe.model, model),
+        callbacks=list(callbacks),
     )
     equip(trainer, recipe, inputs, chat, "sft")
     run(trainer, checkpoint)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from train.checks.speed import peak_tflops
-from train.checks.timed import Timed
 
-SFT, GRPO = "recipes/qwen2b_sft.yaml", "recipes/qwen2b_grpo_1gpu.yaml"
+SFT, GRPO = Path("recipes/qwen2b_sft.yaml"), Path("recipes/qwen2b_grpo_1gpu.yaml")
 # Of the norm. bfloat16 rounds each number by up to 0.4% and the errors of a chunk add up; wrong gradients, as some
 # versions of triton made on Hopper (fla issues 640 and 984), are off by far more.
 GRADIENT_ERROR = 0.05
@@ -95,7 +94,7 @@ def differences(kernel: Callable[..., Any], plain: Callable[..., Any], device: s
         q, k, v, g, beta = leaves.values()
         made, _ = rule(q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)
         (made.float() * weights).sum().backward()
-        results.append({"output": made.float(), **{name: leaf.grad.float() for name, leaf in leaves.items()}})  # type: ignore[union-attr]
+        results.append({"output": made.detach().float(), **{name: leaf.grad.float() for name, leaf in leaves.items()}})  # type: ignore[union-attr]
     errors = {
         name: float((value - results[1][name]).norm() / results[1][name].norm()) for name, value in results[0].items()
     }
@@ -109,21 +108,25 @@ def differences(kernel: Callable[..., Any], plain: Callable[..., Any], device: s
 
 
 def train_sft(out: Path, tiny: bool) -> dict[str, Any]:
-    from train.sft import main
+    from train.checks.timed import Clock
+    from train.recipe import load_sft_recipe
+    from train.sft import train
 
     rows, length, steps = (2, 128, 4) if tiny else (8, 2048, 10)
     data = _talks(out, length, n=2 * rows)
     options = {"data.recipe": "null", "data.path": str(data), "train.max_steps": steps, "train.max_length": length}
     options |= {"train.per_device_train_batch_size": rows, "train.include_num_input_tokens_seen": "all"}
-    timed = Timed()
-    main([SFT, *_options(out, "sft", options)])
-    return timed.figures(rows, length, None)
+    clock = Clock()
+    train(load_sft_recipe(SFT, _options(out, "sft", options)), "never", [clock])
+    return clock.figures(rows, length, None)
 
 
 def train_grpo(out: Path, tiny: bool) -> dict[str, Any]:
     import torch
 
-    from train.grpo import main
+    from train.checks.timed import Clock
+    from train.grpo import train
+    from train.grpo_recipe import load_grpo_recipe
 
     turn, rows, steps = (8, 4, 2) if tiny else (256, 8, 4)
     options: dict[str, Any] = {"data.recipe": "null", "data.path": str(_prompts(out)), "rollout.window": 1}
@@ -132,10 +135,10 @@ def train_grpo(out: Path, tiny: bool) -> dict[str, Any]:
     options |= {"train.gradient_accumulation_steps": 1, "train.vllm_max_model_length": 2048}
     vllm = importlib.util.find_spec("vllm") is not None and torch.cuda.is_available()
     options["train.use_vllm"] = str(vllm).lower()
-    timed = Timed()
-    main([GRPO, *_options(out, "grpo", options)])
+    clock = Clock()
+    train(load_grpo_recipe(GRPO, _options(out, "grpo", options)), "never", [clock])
     engine = "vllm" if vllm else "transformers (vllm is not installed or there is no GPU)"
-    return {"engine": engine, **timed.figures(rows, 256 + turn, turn)}
+    return {"engine": engine, **clock.figures(rows, 256 + turn, turn)}
 
 
 def probe_model(out: Path, tiny: bool) -> dict[str, Any]:
@@ -163,7 +166,7 @@ def _options(out: Path, stage: str, more: dict[str, Any]) -> list[str]:
     common = {
         "model.name": out / "model",
         "train.output_dir": run,
-        "train.save_strategy": "'no'",  # without quotes YAML reads it as false
+        "train.save_strategy": "no",
         "train.warmup_steps": 0,
     }
     common |= {"train.logging_steps": 1, "probe.when": "never", "tracking.to": "none"}

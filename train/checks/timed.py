@@ -6,41 +6,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+
 from train.checks.speed import TERA, peak_tflops, training_flops
 
 WARM_UP = 2  # steps that are not timed: kernels are chosen and compiled in them
 
 
-class Timed:
-    """Hangs a clock onto the trainer that the script makes; the script itself is left as it is."""
+class Clock(TrainerCallback):  # type: ignore[misc]
+    """Notes the time and the tokens so far after every step."""
 
     def __init__(self) -> None:
-        from transformers import TrainerCallback
-
-        import train.steps as steps
-
-        outer, equip = self, steps.equip
-        self.trainer: Any = None
         self.marks: list[tuple[float, int]] = []
 
-        class Clock(TrainerCallback):
-            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                import torch
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        import torch
 
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                outer.marks.append((time.monotonic(), outer.tokens()))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        # SFT counts what goes in, padding included; GRPO prompts and completions.
+        self.marks.append((time.monotonic(), int(state.num_input_tokens_seen or getattr(state, "num_tokens", 0))))
 
-        def timed(trainer: Any, *rest: Any) -> None:
-            equip(trainer, *rest)
-            outer.trainer = trainer
-            trainer.add_callback(Clock())
-
-        steps.equip = timed  # type: ignore[assignment]
-
-    def tokens(self) -> int:
-        """SFT counts what goes in, padding included; GRPO prompts and completions."""
-        return int(self.trainer.state.num_input_tokens_seen or getattr(self.trainer.state, "num_tokens", 0))
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.args, self.state, self.model = args, state, model
 
     def figures(self, rows: int, length: int, completion: int | None) -> dict[str, Any]:
         import torch
@@ -50,9 +38,9 @@ class Timed:
         warm = min(WARM_UP, len(self.marks) - 2)
         (begun, before), (ended, after) = self.marks[warm], self.marks[-1]
         steps, seconds = len(self.marks) - 1 - warm, ended - begun
-        losses = [row["loss"] for row in self.trainer.state.log_history if "loss" in row]
+        losses = [row["loss"] for row in self.state.log_history if "loss" in row]
         speed = (after - before or steps * rows * length) / seconds
-        model, on_gpu = self.trainer.model, torch.cuda.is_available()
+        model, on_gpu = self.model, torch.cuda.is_available()
         found: dict[str, Any] = {"loss": losses[-1] if losses else None, "seconds_a_step": round(seconds / steps, 3)}
         found |= {
             "tokens_per_second": round(speed),
@@ -75,8 +63,8 @@ class Timed:
         from train.recipe import LoraSection, ModelSection
         from train.step_memory import Step, step_memory
 
-        args = self.trainer.args
-        folder = Path(self.trainer.model.get_base_model().config._name_or_path)
+        args = self.args
+        folder = Path(self.model.get_base_model().config._name_or_path)
         size = size_of(ModelSection(name=str(folder), lora=LoraSection()), folder)
         given = {"gradient_accumulation_steps": args.gradient_accumulation_steps, "bf16": args.bf16}
         given["gradient_checkpointing"] = args.gradient_checkpointing
