@@ -46,7 +46,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
-    shutil.copytree(tiny_chatml, folder / "runs/smollm2_sft/checkpoint-164")  # where recipes/smollm2_grpo.yaml goes on
     data = load_data_recipe(
         ROOT / "recipes/demo_data.yaml", ["--source.n", "8", "--output.path", str(folder / "runs/demo/data")]
     )
@@ -59,6 +58,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         run([sys.executable, "-m", "probe", *shlex.split(command)[:-1], sets, *limits], folder)
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
+    for name in ("smollm2_sft", "smollm2_grpo"):
+        shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
+    shutil.copytree(tiny_chatml, folder / "runs/smollm2_sft/checkpoint-164")  # where recipes/smollm2_grpo.yaml goes on
     return folder
 
 
