@@ -1,13 +1,15 @@
 """Stops a run before a step whose loss or gradient is not finite, on all processes at once.
 
 Left alone, training goes on: plain torch applies NaN to the weights, DeepSpeed skips the step without a word, and
-the logs show the last good loss. Here every backward pass leaves a trace on the device without waiting for it: the
-loss and, per parameter, the largest gradient entry, which turns NaN or infinite when any entry does. The traces are
+the logs show the last good loss. Here a trace is left on the device without waiting for it: the loss of every backward
+pass and, per parameter, the largest gradient entry, which turns NaN or infinite when any entry does. The traces are
 read once per step, summed over the processes, before the optimizer moves a weight:
 
-- plain, LoRA and DDP: in the trainer's `on_pre_optimizer_step`, where the norm of the final gradient is known too;
-- DeepSpeed: around the engine's `step`, because accelerate calls it inside `backward`, before any callback; the norm
-  of the reduced gradient is known only afterwards, and an infinite one stops the run there.
+- plain, LoRA and DDP: in the trainer's `on_pre_optimizer_step`, where the norm of the final gradient is known too. The
+  sum of a step's micro-batches keeps what is not finite in any of them, so gradients are looked at once, before clipping;
+- DeepSpeed: around the engine's `step`, because accelerate calls it inside `backward`, before any callback. It may free
+  a gradient once it is reduced, so each is looked at as it is made; the norm of the reduced gradient is known only
+  afterwards, and an infinite one stops the run there.
 
 Under float16 the loss scaler makes infinite gradients on purpose and skips their steps, so only the loss is watched.
 FSDP is not covered.
@@ -55,20 +57,24 @@ class FiniteGuard(TrainerCallback):
         self._scaled = accelerator.mixed_precision == "fp16"
         trained = [(name, p) for name, p in self.trainer.model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in trained]
+        self._parameters = [parameter for _, parameter in trained]
+        self._looked = False
         self._trace = torch.zeros(FIRST_PARAMETER + len(trained), device=accelerator.device)
         self._slots = self._trace.unbind()
         self._wrap(accelerator, "backward", self._backward)
         self._engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
         if self._engine is not None:
             self._wrap(self._engine, "step", self._engine_step)
+            for slot, parameter in enumerate([] if self._scaled else self._parameters, start=FIRST_PARAMETER):
+                self._undo.append(parameter.register_hook(partial(self._note_gradient, slot)).remove)
         elif not self._scaled:
             self._wrap(accelerator, "clip_grad_norm_", self._clip_grad_norm)
-        if not self._scaled:
-            for slot, (_, parameter) in enumerate(trained, start=FIRST_PARAMETER):
-                self._undo.append(parameter.register_hook(partial(self._note_gradient, slot)).remove)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._engine is None:
+            if not self._looked and not self._scaled:  # nothing was clipped
+                self._note_gradients()
+            self._looked = False
             self._check()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -87,10 +93,17 @@ class FiniteGuard(TrainerCallback):
         return original(loss, **kwargs)
 
     def _clip_grad_norm(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._note_gradients()
+        self._looked = True
         norm = original(*args, **kwargs)
         if norm is not None:
             self._slots[NORM].add_(norm)
         return norm
+
+    def _note_gradients(self) -> None:
+        for slot, parameter in enumerate(self._parameters, start=FIRST_PARAMETER):
+            if parameter.grad is not None:
+                self._note_gradient(slot, parameter.grad)
 
     def _note_gradient(self, slot: int, gradient: Any) -> None:
         import torch
