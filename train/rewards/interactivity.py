@@ -1,6 +1,7 @@
 """Interactivity by rule: does the policy ask about what is missing, and only then, and does it listen?
 
-Four marks, each from 0 to 1, and their mean:
+Four marks, each from 0 to 1. *Need* counts as much as the three others together: diluted among them, a guess where
+something is withheld still had 0.75, and SmolLM2 did not learn to ask:
 
 - *need*, of the first trained reply. Where something is withheld: it asks, and its question names that; a question for
   whatever may be missing is worth a half, any other question, a guess and a reply without a question nothing. Where
@@ -105,4 +106,5 @@ def _marked(played: Played, conversation: tuple[Message, ...]) -> float:
     ]
     marks = [fmean(marks) for marks in zip(*turns, strict=True)]
     first = need(played.row, conversation[played.start]["content"])
-    return fmean(marks if first is None else [first, *marks])
+    listens = fmean(marks)
+    return listens if first is None else (first + listens) / 2
