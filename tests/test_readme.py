@@ -58,6 +58,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         run([sys.executable, "-m", "probe", *shlex.split(command)[:-1], sets, *limits], folder)
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
+    shutil.copytree(folder / "runs/demo/data/eval", folder / "runs/starter_collab/eval")
     for name in ("smollm2_sft", "smollm2_grpo"):
         shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
     shutil.copytree(tiny_chatml, folder / "runs/smollm2_sft/checkpoint-164")  # where recipes/smollm2_grpo.yaml goes on
