@@ -15,7 +15,7 @@ ALLOWED = {
     "train": {"train", "data_builders", "probe"},
 }
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
-# A trainer callback needs its base class at import; both modules are themselves imported late.
+# A trainer callback or a tensor class needs its base at import; these modules are themselves imported late.
 EXCEPTIONS = {
     "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"}, "train/host_memory.py": {"transformers"},
     "train/checks/timed.py": {"transformers"},

@@ -1,7 +1,7 @@
 """Interactivity by rule: does the policy ask about what is missing, and only then, and does it listen?
 
-Four marks, each from 0 to 1. *Need* counts as much as the three others together: diluted among them, a guess where
-something is withheld still had 0.75, and SmolLM2 did not learn to ask:
+Four marks, each from 0 to 1. *Need* counts as much as the three others together: as one of four, it left a guess where
+something is withheld at 0.75, and there SmolLM2 stayed at that in 13 steps of GRPO:
 
 - *need*, of the first trained reply. Where something is withheld: it asks, and its question names that; a question for
   whatever may be missing is worth a half, any other question, a guess and a reply without a question nothing. Where
