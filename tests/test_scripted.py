@@ -211,10 +211,11 @@ def test_shares_that_cannot_be_met_are_refused(shares: dict[str, float]) -> None
 
 
 def test_no_wording_dominates_its_act() -> None:
-    """In the build of a shipped recipe; the share of the bare text of a problem is set by hand, and is no wording."""
+    """In the build of a shipped recipe; the share of the bare text of a problem is set by hand, and is no wording. With
+    16,000 problems every act has over a hundred uses: at 92 of them, six of one wording in 108 are chance."""
     used: dict[str, Counter[str]] = {}
     recipe = load_data_recipe(RECIPES / "starter_collab.yaml")
-    for task in starter_problems(2000, recipe.seed, "train"):
+    for task in starter_problems(16_000, recipe.seed, "train"):
         for kind in plan(task, recipe.seed, recipe.conversations):
             for wording in converse(task, kind, recipe.seed, recipe.conversations).wordings:
                 act, _, parts = wording.partition(":")
