@@ -192,3 +192,35 @@ def test_the_rounded_live_model_is_a_copy_that_runs_its_own_weights(trainers: An
     with _live_model(trainer, "auto") as model:
         assert model(input_ids=ids).logits.abs().sum() == 0, "without rounding it is the live model itself"
     assert trainer.model.training
+
+
+def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) -> None:
+    import torch
+    from peft import get_peft_model
+
+    from probe.models.loading import load_causal_lm
+    from train.policy import lora_config
+    from train.probing import _rounded
+
+    live = get_peft_model(
+        load_causal_lm(tiny_model), lora_config(LoraSection(r=4, alpha=8), load_causal_lm(tiny_model))
+    )
+    with torch.no_grad():
+        for name, parameter in live.named_parameters():
+            if "lora_B" in name:  # zero until the first step, and an adapter of zeros changes nothing
+                parameter.normal_(std=0.1)
+    before = {name: tensor.clone() for name, tensor in live.state_dict().items()}
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        copy = _rounded(live, torch.bfloat16).state_dict()
+        exact = _rounded(live, torch.float32)(input_ids=ids).logits
+        adapted = live(input_ids=ids).logits
+        with live.disable_adapter():
+            plain = live(input_ids=ids).logits
+        assert all(torch.equal(tensor, before[name]) for name, tensor in live.state_dict().items())
+        merged = live.merge_and_unload().state_dict()
+    assert copy.keys() == merged.keys()
+    for name, tensor in merged.items():
+        assert torch.equal(copy[name], tensor.to(torch.bfloat16)), "what `probe run` measures of the saved checkpoint"
+    torch.testing.assert_close(exact, adapted, atol=1e-4, rtol=1e-4)
+    assert (adapted - plain).abs().max() > 0.01, "the adapter does something"

@@ -200,7 +200,28 @@ def _rounded(model: Any, dtype: Any) -> Any:
 
     with init_empty_weights(include_buffers=False):
         fresh = AutoModelForCausalLM.from_config(model.config, dtype=dtype, trust_remote_code=False)
-    weights = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
+    weights = {name: tensor.detach().to(dtype) for name, tensor in _whole_weights(model).items()}
     fresh.load_state_dict(weights, assign=True)
     fresh.tie_weights()
     return fresh
+
+
+def _whole_weights(model: Any) -> dict[str, Any]:
+    """The weights under the names of the model's own class, with a LoRA adapter added to those that it changes.
+
+    Added here, since PEFT merges in place: to take the adapter out again would leave rounding errors in the live weights.
+    """
+    from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
+
+    if not isinstance(model, PeftModel):
+        return dict(model.state_dict())
+    whole = model.get_base_model()
+    weights = {
+        name.replace(".base_layer.", "."): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name
+    }
+    adapted: dict[str, Any] = {name: layer for name, layer in whole.named_modules() if isinstance(layer, LoraLayer)}
+    for name, layer in adapted.items():
+        weight = layer.get_base_layer().weight
+        weights[f"{name}.weight"] = weight + sum(layer.get_delta_weight(one) for one in layer.active_adapters)
+    return weights
