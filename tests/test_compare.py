@@ -17,7 +17,7 @@ from probe.comparing.plot import draw_tradeoff
 from probe.comparing.report import markdown
 from probe.comparing.results import Cell, Metric
 from probe.comparing.runs import expand, load_runs
-from probe.comparing.tradeoff import ends, frontier, marker_name, panel_of, paths
+from probe.comparing.tradeoff import ends, frontier, marker_name, panel_of, path_name, paths, stops
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
@@ -453,6 +453,25 @@ def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: l
     panel = panel_of(comparison, "chat")
     assert panel is not None and panel.accuracy == Metric("accuracy", "maths", "lenient")
     assert list(panel.points) == ["T=0.0", "T=1.0"] and [point.run for point in panel.points["T=0.0"]] == [0, 1, 2]
+
+
+def test_a_training_run_that_went_on_from_another_starts_where_that_one_ended(tmp_path: Path) -> None:
+    for run in ("sft", "second"):
+        for label, step in (("base", 0), ("step-5", 5), ("step-10", 10)):
+            probe_run(tmp_path / run / "probe" / label, label, step)
+    comparison = build(load_runs([tmp_path / "sft", tmp_path / "second"]))
+    assert list(comparison.names[:4]) == ["sft/base", "sft/step-5", "sft/step-10", "second/base"]
+    assert paths(comparison) == [[1, 2], [3, 4, 5]]
+    assert [stops(comparison, path) for path in paths(comparison)] == [[0, 1, 2], [3, 4, 5]]
+    assert [marker_name(comparison, run) for run in (3, 4, 5)] == ["second/base", "5", "step 10"]
+    few = build(
+        load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base", tmp_path / "second/probe/step-5"])
+    )
+    assert [path_name(few, path) for path in paths(few)] == ["second"], (
+        "named without its start, whose name has nothing of it"
+    )
+    other = build(load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base"]))
+    assert [stops(other, path) for path in paths(other)] == [[0, 1]], "a start alone is no path"
 
 
 def test_the_frontier_holds_what_nothing_beats() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from probe.comparing.placing import Spot, place_names
 from probe.comparing.results import Metric, printable
 from probe.comparing.tables import sizes_of
-from probe.comparing.tradeoff import Panel, Point, ends, frontier, marker_name, paths
+from probe.comparing.tradeoff import Panel, Point, ends, frontier, marker_name, paths, stops
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Seque
     for order, points in enumerate(groups):
         at = {point.run: point.at for point in points}
         for path in paths(comparison):
-            lines += pairwise([at[run] for run in (0, *path) if run in at])
+            lines += pairwise([at[run] for run in stops(comparison, path) if run in at])
         for point in points:
             (x, y), xs, ys = point.at, point.x.ci95, point.y.ci95
             lines += [((100 * xs[0], y), (100 * xs[1], y))] if xs and not order else []
@@ -110,8 +110,7 @@ def _draw_paths(
 ) -> None:
     at = {point.run: point.at for point in points}
     for path in paths(comparison):
-        stops = [run for run in (0, *path) if run in at]
-        for start, end in pairwise(stops):
+        for start, end in pairwise([run for run in stops(comparison, path) if run in at]):
             arrow = {"arrowstyle": "-|>", "color": styles[end].colour, "linewidth": 0.9, "mutation_scale": 6}
             arrow |= {"shrinkA": 3.5, "shrinkB": 3.5, "linestyle": (0, (3, 2)) if hollow else "-"}
             axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)

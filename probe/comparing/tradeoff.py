@@ -68,7 +68,7 @@ def panel_of(comparison: Comparison, name: str) -> Panel | None:
 def paths(comparison: Comparison) -> list[list[int]]:
     """Runs by training run: checkpoints of one folder in step order; a run without a step is a path of its own.
 
-    The baseline is in none of them: it is where they all start.
+    What a training run started from (its step 0) is the first of its path. The baseline is in none of them.
     """
     grouped: dict[tuple[str, ...], list[int]] = {}
     for index, one in enumerate(comparison.runs[1:], start=1):
@@ -76,8 +76,18 @@ def paths(comparison: Comparison) -> list[list[int]]:
         stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", model.label)
         key = (str(one.folder.absolute().parent), stem) if model.step else (one.name,)
         grouped.setdefault(key, []).append(index)
+    for one in comparison.runs[1:]:
+        stepped = [key for key in grouped if len(key) > 1 and key[0] == str(one.folder.absolute().parent)]
+        if one.results.model.step == 0 and len(stepped) == 1:
+            grouped[stepped[0]] += grouped.pop((one.name,))
     steps = [one.results.model.step or 0 for one in comparison.runs]
     return [sorted(group, key=steps.__getitem__) for group in grouped.values()]
+
+
+def stops(comparison: Comparison, path: Sequence[int]) -> list[int]:
+    """The runs that a path's arrows join: from what the training run started from, or from the baseline."""
+    started = len(path) > 1 and comparison.runs[path[0]].results.model.step == 0
+    return [*path] if started else [0, *path]
 
 
 def ends(comparison: Comparison) -> list[int]:
@@ -98,7 +108,8 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 def path_name(comparison: Comparison, path: Sequence[int]) -> str:
     """The training run that a path's checkpoints come from: what their names share, else their folder."""
-    shared = os.path.commonprefix([comparison.names[run] for run in path])
+    checkpoints = [run for run in path if comparison.runs[run].results.model.step] or path
+    shared = os.path.commonprefix([comparison.names[run] for run in checkpoints])
     folder = comparison.runs[path[0]].folder.absolute().parent
     stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d*$", "", shared)
     return stem or printable(folder.parent.name if folder.name == "probe" else folder.name)

@@ -17,7 +17,7 @@ from probe.comparing.page_parts.scale import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, W
 from probe.comparing.placing import Box, Spot, candidates, cost, grains_of
 from probe.comparing.results import Metric, printable
 from probe.comparing.tables import sizes_of
-from probe.comparing.tradeoff import MANY, Panel, Point, frontier, marker_name, panel_of, paths, short_name
+from probe.comparing.tradeoff import MANY, Panel, Point, frontier, marker_name, panel_of, paths, short_name, stops
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _legend(comparison: Comparison, panels: Sequence[Panel]) -> str:
     told += f"; hollow: {highest}. " if highest else ". "
     if len(comparison.runs) > 1:
         told += (
-            "The square is the baseline; arrows follow the checkpoints of a training run. Shaded: what some run "
+            "The square is the baseline; arrows follow a training run from its start along its checkpoints. Shaded: what some run "
             "reaches or beats in both directions; its edge is the frontier. "
         )
     return told + "Whiskers are 95% intervals. A marker leads to its conversations."
@@ -74,8 +74,8 @@ def _panel(comparison: Comparison, panel: Panel, scale: Scale) -> Html:
     for order, (name, points) in enumerate(panel.points.items()):
         at = {point.run: scale.at(point.at) for point in points}
         for path in paths(comparison):
-            stops = [run for run in (0, *path) if run in at]
-            parts += [_arrow(at[start], at[end], looks[end][0], order > 0) for start, end in pairwise(stops)]
+            joined = [run for run in stops(comparison, path) if run in at]
+            parts += [_arrow(at[start], at[end], looks[end][0], order > 0) for start, end in pairwise(joined)]
         parts += [_point(comparison, panel, name, point, scale, looks[point.run]) for point in points]
     parts += _names(comparison, panel, scale, [kind for kind, _ in looks])
     sizes = [f"{name} n = {sizes_of(comparison, Metric('followup', panel.set, name))}" for name in panel.points]
@@ -166,7 +166,7 @@ def _lines(comparison: Comparison, groups: Sequence[Sequence[Point]], scale: Sca
     for order, points in enumerate(groups):
         at = {point.run: scale.at(point.at) for point in points}
         for path in paths(comparison):
-            lines += pairwise([at[run] for run in (0, *path) if run in at])
+            lines += pairwise([at[run] for run in stops(comparison, path) if run in at])
         for point in points:
             lines += scale.whiskers(point, order > 0)
     return lines
