@@ -17,11 +17,11 @@ from probe.comparing.plot import draw_tradeoff
 from probe.comparing.report import markdown
 from probe.comparing.results import Cell, Metric
 from probe.comparing.runs import expand, load_runs
-from probe.comparing.tradeoff import ends, frontier, marker_name, panel_of, path_name, paths, stops
+from probe.comparing.tradeoff import Point, arrows, ends, frontier, marker_name, panel_of, path_name, paths
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
-from probe.stats import mcnemar
+from probe.stats import Estimate, mcnemar
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -462,7 +462,9 @@ def test_a_training_run_that_went_on_from_another_starts_where_that_one_ended(tm
     comparison = build(load_runs([tmp_path / "sft", tmp_path / "second"]))
     assert list(comparison.names[:4]) == ["sft/base", "sft/step-5", "sft/step-10", "second/base"]
     assert paths(comparison) == [[1, 2], [3, 4, 5]]
-    assert [stops(comparison, path) for path in paths(comparison)] == [[0, 1, 2], [3, 4, 5]]
+    points = [Point(run, Estimate(0.5, None, 60), Estimate(0.5, None, 60)) for run in range(6)]
+    assert arrows(comparison, points) == [(0, 1), (1, 2), (3, 4), (4, 5)]
+    assert arrows(comparison, points[:1] + points[2:]) == [(0, 2), (3, 4), (4, 5)], "past a run without the numbers"
     assert [marker_name(comparison, run) for run in (3, 4, 5)] == ["second/base", "5", "step 10"]
     few = build(
         load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base", tmp_path / "second/probe/step-5"])
@@ -471,7 +473,7 @@ def test_a_training_run_that_went_on_from_another_starts_where_that_one_ended(tm
         "named without its start, whose name has nothing of it"
     )
     other = build(load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base"]))
-    assert [stops(other, path) for path in paths(other)] == [[0, 1]], "a start alone is no path"
+    assert arrows(other, points[:2]) == [(0, 1)], "a start alone is no path"
 
 
 def test_the_frontier_holds_what_nothing_beats() -> None:

@@ -10,13 +10,12 @@ beside its marker, beyond it the baseline and the ends of paths.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.comparing.placing import Spot, place_names
 from probe.comparing.results import Metric, printable
 from probe.comparing.tables import sizes_of
-from probe.comparing.tradeoff import Panel, Point, ends, frontier, marker_name, paths, stops
+from probe.comparing.tradeoff import Panel, Point, arrows, ends, frontier, marker_name
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
@@ -72,8 +71,7 @@ def name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Seque
     lines: list[tuple[Spot, Spot]] = []
     for order, points in enumerate(groups):
         at = {point.run: point.at for point in points}
-        for path in paths(comparison):
-            lines += pairwise([at[run] for run in stops(comparison, path) if run in at])
+        lines += [(at[start], at[end]) for start, end in arrows(comparison, points)]
         for point in points:
             (x, y), xs, ys = point.at, point.x.ci95, point.y.ci95
             lines += [((100 * xs[0], y), (100 * xs[1], y))] if xs and not order else []
@@ -109,11 +107,10 @@ def _draw_paths(
     axis: Axes, comparison: Comparison, points: Sequence[Point], styles: Sequence[Style], hollow: bool
 ) -> None:
     at = {point.run: point.at for point in points}
-    for path in paths(comparison):
-        for start, end in pairwise([run for run in stops(comparison, path) if run in at]):
-            arrow = {"arrowstyle": "-|>", "color": styles[end].colour, "linewidth": 0.9, "mutation_scale": 6}
-            arrow |= {"shrinkA": 3.5, "shrinkB": 3.5, "linestyle": (0, (3, 2)) if hollow else "-"}
-            axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)
+    for start, end in arrows(comparison, points):
+        arrow = {"arrowstyle": "-|>", "color": styles[end].colour, "linewidth": 0.9, "mutation_scale": 6}
+        arrow |= {"shrinkA": 3.5, "shrinkB": 3.5, "linestyle": (0, (3, 2)) if hollow else "-"}
+        axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)
 
 
 def _draw_point(axis: Axes, point: Point, style: Style, hollow: bool) -> None:

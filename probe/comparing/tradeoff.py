@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from probe.comparing.results import Metric, printable, rate_of
@@ -84,10 +85,15 @@ def paths(comparison: Comparison) -> list[list[int]]:
     return [sorted(group, key=steps.__getitem__) for group in grouped.values()]
 
 
-def stops(comparison: Comparison, path: Sequence[int]) -> list[int]:
-    """The runs that a path's arrows join: from what the training run started from, or from the baseline."""
-    started = len(path) > 1 and comparison.runs[path[0]].results.model.step == 0
-    return [*path] if started else [0, *path]
+def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, int]]:
+    """The pairs of runs among these points that arrows join: along each path, from what its training run started from,
+    or from the baseline where that was not measured."""
+    shown = {point.run for point in points}
+    joined: list[tuple[int, int]] = []
+    for path in paths(comparison):
+        started = len(path) > 1 and comparison.runs[path[0]].results.model.step == 0
+        joined += pairwise(run for run in (path if started else [0, *path]) if run in shown)
+    return joined
 
 
 def ends(comparison: Comparison) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from probe.comparing.page_parts.markup import Html, tag, view
@@ -17,7 +16,7 @@ from probe.comparing.page_parts.scale import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, W
 from probe.comparing.placing import Box, Spot, candidates, cost, grains_of
 from probe.comparing.results import Metric, printable
 from probe.comparing.tables import sizes_of
-from probe.comparing.tradeoff import MANY, Panel, Point, frontier, marker_name, panel_of, paths, short_name, stops
+from probe.comparing.tradeoff import MANY, Panel, Point, arrows, frontier, marker_name, panel_of, paths, short_name
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
@@ -73,9 +72,8 @@ def _panel(comparison: Comparison, panel: Panel, scale: Scale) -> Html:
     parts: list[Html | None] = [shade, frame, _real(panel, scale)]
     for order, (name, points) in enumerate(panel.points.items()):
         at = {point.run: scale.at(point.at) for point in points}
-        for path in paths(comparison):
-            joined = [run for run in stops(comparison, path) if run in at]
-            parts += [_arrow(at[start], at[end], looks[end][0], order > 0) for start, end in pairwise(joined)]
+        joined = arrows(comparison, points)
+        parts += [_arrow(at[start], at[end], looks[end][0], order > 0) for start, end in joined]
         parts += [_point(comparison, panel, name, point, scale, looks[point.run]) for point in points]
     parts += _names(comparison, panel, scale, [kind for kind, _ in looks])
     sizes = [f"{name} n = {sizes_of(comparison, Metric('followup', panel.set, name))}" for name in panel.points]
@@ -165,8 +163,7 @@ def _lines(comparison: Comparison, groups: Sequence[Sequence[Point]], scale: Sca
     lines: list[Line] = []
     for order, points in enumerate(groups):
         at = {point.run: scale.at(point.at) for point in points}
-        for path in paths(comparison):
-            lines += pairwise([at[run] for run in stops(comparison, path) if run in at])
+        lines += [(at[start], at[end]) for start, end in arrows(comparison, points)]
         for point in points:
             lines += scale.whiskers(point, order > 0)
     return lines
