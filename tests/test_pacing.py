@@ -65,6 +65,14 @@ def test_the_time_limit_follows_what_replies_took_and_the_last_try_gets_all() ->
     assert seen.limit_s(0, last=False) == 0.5, "the newest count, down to a floor"
 
 
+def test_the_time_limit_moves_in_steps_worth_telling_those_under_way() -> None:
+    seen = Latencies(timeout_s=120, requests=1000, concurrency=16)
+    assert [seen.add(2.0) for _ in range(20)] == [False] * 19 + [True]
+    assert not any(seen.add(2.1) for _ in range(200)) and seen.limit_s(0, last=False) == 6
+    assert sum(seen.add(4.0) for _ in range(200)) == 1 and seen.limit_s(0, last=False) == 12
+    assert sum(seen.add(2.0) for _ in range(200)) == 1 and seen.limit_s(0, last=False) == 6
+
+
 def test_a_whole_round_of_replies_is_wanted_before_any_is_called_slow() -> None:
     seen = Latencies(timeout_s=120, requests=1000, concurrency=64)
     for _ in range(63):

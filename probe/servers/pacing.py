@@ -22,6 +22,7 @@ _RESTS_FROM_START, _RESTS = 3, 8
 
 # An attempt is given up at this many times the 95th percentile of what replies took.
 _LIMIT_FACTOR, _LIMIT_LEAST_S, _ENOUGH_REPLIES = 3.0, 0.5, 20
+_LIMIT_MOVES = 0.1
 
 
 def backoff_s(times: int, first_s: float = _RETRY_S) -> float:
@@ -74,11 +75,17 @@ class Latencies:
         self._seen: deque[float] = deque(maxlen=200)
         self._limit_s = timeout_s
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float) -> bool:
+        """Takes in what a reply took. True where the time limit has moved by it, which small changes do not do: to
+        move those of hundreds of requests under way takes longer than a reply does."""
         self._seen.append(seconds)
-        if len(self._seen) >= self._enough:
-            high = sorted(self._seen)[int(0.95 * len(self._seen))]
-            self._limit_s = max(_LIMIT_LEAST_S, _LIMIT_FACTOR * high)
+        if len(self._seen) < self._enough:
+            return False
+        limit_s = max(_LIMIT_LEAST_S, _LIMIT_FACTOR * sorted(self._seen)[int(0.95 * len(self._seen))])
+        if abs(limit_s - self._limit_s) < _LIMIT_MOVES * self._limit_s:
+            return False
+        self._limit_s = limit_s
+        return True
 
     def limit_s(self, timeouts: int, last: bool) -> float:
         """Seconds for an attempt at a request that ran into its limit `timeouts` times."""

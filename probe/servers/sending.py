@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import httpx
 
 _LOOK_AGAIN_S = 0.1
-# With hundreds of requests under way, moving all their time limits at each reply takes longer than the reply does.
-_MOVES_ALL, _MOVES_EVERY = 64, 16
 
 Usable = Callable[[dict[str, Any]], str | None]
 
@@ -80,7 +78,6 @@ class Sending:
         self._access = Access.from_environment(section.api_key_env)
         self._latencies = Latencies(section.timeout_s, expected, workers)
         self._running: dict[asyncio.Timeout, tuple[float, _Job]] = {}
-        self._learned = 0
         self._jobs: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
 
     def add(self, index: int, body: dict[str, Any] | None) -> None:
@@ -211,9 +208,7 @@ class Sending:
 
     def _learn(self, took_s: float) -> None:
         """Takes in what a reply took, and gives those under way the time limit that follows from it."""
-        self._latencies.add(took_s)
-        self._learned += 1
-        if len(self._running) > _MOVES_ALL and self._learned % _MOVES_EVERY:
+        if not self._latencies.add(took_s):
             return
         for scope, (started, job) in self._running.items():
             if not scope.expired():
