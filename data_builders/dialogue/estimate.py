@@ -82,6 +82,8 @@ def cost_of(price: Price, given: float, made: float) -> float:
 
 
 def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
