@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> None:
     from data_builders.folder import finished
     from data_builders.problems import out_of_reach
     from data_builders.recipe import load_data_recipe
+    from probe.errors import DataError
 
     recipe = load_data_recipe(options.recipe, overrides)
     if options.dry_run:
@@ -63,6 +64,10 @@ def main(argv: Sequence[str]) -> None:
     else:
         manifest = build.run(out)
         rejected = "".join(f", {n} {reason}" for reason, n in manifest["rejected"].items())
+        if not manifest["kept"]:
+            raise DataError(
+                f"{out}: none of {manifest['asked']} conversations was kept{rejected}; {out / 'card.md'} shows one of each"
+            )
         print(f"{out}: {manifest['kept']} of {manifest['asked']} conversations kept{rejected}; see {out / 'card.md'}")
 
 

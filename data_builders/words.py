@@ -12,11 +12,12 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from data_builders.derive.latex import ASY
+
 Hashes = NDArray[np.uint64]
 
 # Words, and every other character that is no white space: $x - 1$ is not $x + 1$.
 _WORD = re.compile(r"\w+|[^\w\s]")
-_DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|$)", re.DOTALL)
 # Odd, so that multiplying loses nothing; any such number will do (here 2^64 over the golden ratio).
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _ODD = np.uint64(1)
@@ -24,7 +25,7 @@ _ODD = np.uint64(1)
 
 def hashed(text: str) -> Hashes:
     """The words and marks of a text, without case and white space; odd numbers are words."""
-    found = _WORD.findall(_DRAWING.sub(" drawing ", text).lower())
+    found = _WORD.findall(ASY.sub(" drawing ", text).lower())
     return np.fromiter(map(_word_hash, found), dtype=np.uint64, count=len(found))
 
 

@@ -323,6 +323,22 @@ def test_plans_keep_to_the_settings_and_hold_back_what_the_task_knows() -> None:
     assert plan_of(TASK, 0, 5, given) == plan_of(TASK, 0, 5, given) != plan_of(TASK, 1, 5, given)
 
 
+def test_no_number_of_a_list_or_of_a_drawings_code_is_held_back() -> None:
+    """Nobody would ask for it: the code of a drawing is not what a person sees of it."""
+    drawing = "[asy]\nsize(200); // 1999 contest\ndraw((0,0)--(16,0)--(12,3));\n[/asy]"
+    task = replace(
+        TASK, question=f"What leaves $1$ when divided by $4,$ $5, 6, 7$ and has 80 as its half? {drawing}", gaps=()
+    )
+    hidden = {value for again in range(60) for value in plan_of(task, again, 5, dialogue(stated=0)).hidden}
+    assert hidden == {"80"}
+
+
+def test_the_form_of_a_reply_names_the_end_once_there_is_a_chat() -> None:
+    opening = simulator_prompt(PLAN, [], last=False)[-1]["content"]
+    later = simulator_prompt(PLAN, chat("hi", "Which one?"), last=False)[-1]["content"]
+    assert "<end>" not in opening and later.endswith("between <message> and </message>, or nothing but <end>.")
+
+
 # --- scores
 
 

@@ -18,6 +18,7 @@ _OPENING = re.compile(
     r"\\\\|\\\$|\[asy\]|\\\[|\\\(|\$\$|\$|\\begin\{((?:align|eqnarray|gather|equation|multline|tabular|array|center)\*?)\}"
 )
 _DOLLAR = re.compile(r"(?:[^\\$]|\\.)*\$", re.DOTALL)
+ASY = re.compile(r"\[asy\].*?(?:\[/asy\]|$)", re.DOTALL)
 _CLOSING = {"[asy]": "[/asy]", r"\[": r"\]", r"\(": r"\)", "$$": "$$"}
 _LEFT, _RIGHT = re.compile(r"\\left(?![a-z])"), re.compile(r"\\right(?![a-z])")
 _CLOSING_STOPS = re.compile(r"(?:[.,;:?\s]|\\[,;:!. ]|~)+$")

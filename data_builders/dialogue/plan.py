@@ -7,11 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from data_builders.derive.latex import ASY
 from data_builders.dialogue.personas import Persona, draw_persona
 from data_builders.dialogue.settings import Dialogue
 from data_builders.tasks import Gap, Task
 from probe.sets import Message
 
+# Of a list, or of a drawing's code, nobody leaves out one number: it could not be asked for.
+_LIST = re.compile(r"\d+(?:[\s$]*,[\s$]*\d+){2,}")
 _NUMBER = re.compile(r"(?<![\w.,\\])\d+(?:\.\d+)?(?![\w]|[.,]\d)")
 
 
@@ -68,6 +71,7 @@ def plan_of(task: Task, again: int, seed: int, settings: Dialogue) -> Plan:
 def _numbers(question: str, rng: random.Random) -> tuple[str, ...]:
     """One or two numbers that the question states once; rather large ones, since 1 and 2 stand in many formulas."""
     found = _NUMBER.findall(question)
-    once = [number for number in dict.fromkeys(found) if found.count(number) == 1]
+    outside = _NUMBER.findall(_LIST.sub(" ", ASY.sub(" ", question)))
+    once = [number for number in dict.fromkeys(outside) if found.count(number) == 1]
     telling = [number for number in once if float(number) > 2] or once
     return tuple(rng.sample(telling, min(len(telling), rng.choice((1, 2)))))

@@ -13,7 +13,7 @@ from data_builders.dialogue.plan import Plan
 from probe.judges.prompt import harmless, shortened
 from probe.sets import Message
 
-PROMPT_VERSION = 1
+PROMPT_VERSION = 2
 """Changes with every word here and with every rule that reads a reply; a part of a build's settings."""
 
 _OWN_TAG = re.compile(r"<(?=[\s/]{0,4}(?:problem|answer|chat|user|assistant|message|end)[\s/]{0,4}>)", re.IGNORECASE)
@@ -52,6 +52,7 @@ How the person writes:
 - They do not solve the problem, do not explain it, and offer no help: that is the assistant's part.
 - They tell what they hold back only when it is asked for, one detail at a time.
 - When they react, they react to something in the last reply: a step, a number, a word they did not get.
+- They keep to this problem: they ask nothing that it does not need.
 - Formulas are written in LaTeX as in the problem.
 """.strip()
 
@@ -76,6 +77,7 @@ _LAST = (
     "the final result. If they have it already and no question is left, write <end> instead."
 )
 _FORM = "Write nothing but the message, between <message> and </message>."
+_FORM_OR_END = "Write nothing but the message, between <message> and </message>, or nothing but <end>."
 
 _JUDGE = """
 You judge how well an assistant works with a user who has a mathematics problem. Whether the result is right is judged \
@@ -110,10 +112,10 @@ def simulator_prompt(plan: Plan, messages: Sequence[Message], last: bool) -> tup
     held = _held(plan, messages)
     if messages:
         chat = "\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages)
-        turn = _GOING_ON.format(chat=chat, held=held, course=_LAST if last else _COURSE)
+        turn = _GOING_ON.format(chat=chat, held=held, course=_LAST if last else _COURSE) + f"\n{_FORM_OR_END}"
     else:
-        turn = _OPENING.format(held=f" {held}" if held else "")
-    return ({"role": "user", "content": f"{whole}\n\n{turn}\n{_FORM}"},)
+        turn = _OPENING.format(held=f" {held}" if held else "") + f"\n{_FORM}"
+    return ({"role": "user", "content": f"{whole}\n\n{turn}"},)
 
 
 def judge_prompt(messages: Sequence[Message]) -> tuple[Message, ...]:
