@@ -339,6 +339,13 @@ def test_the_form_of_a_reply_names_the_end_once_there_is_a_chat() -> None:
     assert "<end>" not in opening and later.endswith("between <message> and </message>, or nothing but <end>.")
 
 
+def test_a_number_without_a_name_is_told_with_its_place() -> None:
+    question = "One endpoint of a segment is $(2,1,-4)$ and the other one is $(5,8,-3).$ How long is it?"
+    plan = replace(PLAN, task=replace(TASK, question=question), gap=None, hidden=("3",))
+    opening = simulator_prompt(plan, [], last=False)[-1]["content"]
+    assert 'In it they do not mention the 3 of "the other one is $(5,8,-3).$ How long".' in opening
+
+
 # --- scores
 
 

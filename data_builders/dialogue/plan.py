@@ -51,7 +51,12 @@ class Plan:
 
 def states(text: str, value: str) -> bool:
     """Whether a value stands in the text by itself, not as a part of another number."""
-    return re.search(rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)", text) is not None
+    return re.search(by_itself(value), text) is not None
+
+
+def by_itself(value: str) -> str:
+    """A pattern for the value where it is no part of another number."""
+    return rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)"
 
 
 def plan_of(task: Task, again: int, seed: int, settings: Dialogue) -> Plan:
