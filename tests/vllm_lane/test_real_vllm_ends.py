@@ -28,7 +28,7 @@ def main(arguments):
     stream = engine.stream([Request((5, 6), 1, ()), Request((7, 8), 3000, ())])
     next(stream)
     print("running", flush=True)
-    input()
+    sys.stdin.readline()  # input() drops an interrupt that comes while it flushes stderr
     if arguments[1] == "raises":
         raise ValueError("stopped")
     list(stream)
