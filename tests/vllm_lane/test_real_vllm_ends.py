@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 SCRIPT = """
+import signal
 import sys
 
 from probe.engines.base import Request
@@ -28,13 +29,15 @@ def main(arguments):
     stream = engine.stream([Request((5, 6), 1, ()), Request((7, 8), 3000, ())])
     next(stream)
     print("running", flush=True)
-    sys.stdin.readline()  # input() drops an interrupt that comes while it flushes stderr
+    input()
     if arguments[1] == "raises":
         raise ValueError("stopped")
     list(stream)
 
 
 if __name__ == "__main__":
+    # In a shell's background job these tests run with SIGINT ignored, and so would this process.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run_command(main))
 """
 
