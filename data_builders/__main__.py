@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> None:
     from data_builders.problems import out_of_reach
     from data_builders.recipe import load_data_recipe
     from probe.errors import DataError
+    from probe.files import read_json
 
     recipe = load_data_recipe(options.recipe, overrides)
     if options.dry_run:
@@ -59,16 +60,20 @@ def main(argv: Sequence[str]) -> None:
     out = options.out or Path(recipe.output.path)
     if options.dry_run or options.preview is not None:
         _show(build, out, None if options.dry_run else options.preview)
-    elif finished(out, build.settings):
-        print(f"{out}: already built with these settings, nothing to do")
     else:
-        manifest = build.run(out)
+        done = finished(out, build.settings)
+        manifest = read_json(out / "manifest.json") if done else build.run(out)
         rejected = "".join(f", {n} {reason}" for reason, n in manifest["rejected"].items())
         if not manifest["kept"]:
             raise DataError(
                 f"{out}: none of {manifest['asked']} conversations was kept{rejected}; {out / 'card.md'} shows one of each"
             )
-        print(f"{out}: {manifest['kept']} of {manifest['asked']} conversations kept{rejected}; see {out / 'card.md'}")
+        if done:
+            print(f"{out}: already built with these settings, nothing to do")
+        else:
+            print(
+                f"{out}: {manifest['kept']} of {manifest['asked']} conversations kept{rejected}; see {out / 'card.md'}"
+            )
 
 
 def _show(build: Build, out: Path, n: int | None) -> None:

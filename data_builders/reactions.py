@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from data_builders.acts import Said, say
+from data_builders.dialogue.plan import by_itself
 from data_builders.slots import diagnose, quotable, shown, step_slots, way_of
 from data_builders.tasks import VERBS, Step, Task
 
@@ -119,7 +120,7 @@ def _where(task: Task, rng: random.Random, casual: bool) -> Exchange:
 
 def _times(number: str, text: str) -> int:
     """How often a number stands in a text by itself."""
-    return len(re.findall(rf"(?<![\d.,]){re.escape(number)}(?![\d]|[.,]\d)", text))
+    return len(re.findall(by_itself(number), text))
 
 
 def _trace(task: Task, rng: random.Random, casual: bool) -> Exchange:

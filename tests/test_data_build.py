@@ -321,7 +321,7 @@ def test_math_and_gsm8k_build_and_verify(tmp_path: Path) -> None:
         assert all(row["source"] == kind for row in load_sft_rows(out))
 
 
-def test_a_build_that_keeps_nothing_fails_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_that_keeps_nothing_fails_and_says_why_each_time(tmp_path: Path) -> None:
     source = tmp_path / "problems.jsonl"
     question = "A shelf in the long hall holds 12 red books, 7 blue ones and 5 green ones; how many books is that?"
     write_jsonl(source, [{"question": question, "answer": "It holds 12 + 7 + 5 = 24 books.\n#### 24"}])
@@ -331,8 +331,9 @@ def test_a_build_that_keeps_nothing_fails_and_says_why(tmp_path: Path, capsys: p
         "output": {"path": str(tmp_path / "out")},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(asked))
-    with pytest.raises(DataError, match=r"none of 2 conversations was kept, 2 contaminated:.*card\.md"):
-        main([str(tmp_path / "recipe.yaml")])
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"none of 2 conversations was kept, 2 contaminated:.*card\.md"):
+            main([str(tmp_path / "recipe.yaml")])
     assert "contaminated" in (tmp_path / "out/card.md").read_text()
 
 
