@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from data_builders.dialogue.plan import states
+from data_builders.derive.values import states
 from data_builders.scripted import Conversation
 
 RUN = 8

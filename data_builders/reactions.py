@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from data_builders.acts import Said, say
-from data_builders.dialogue.plan import by_itself
+from data_builders.derive.values import by_itself
 from data_builders.slots import diagnose, quotable, shown, step_slots, way_of
 from data_builders.tasks import VERBS, Step, Task
 

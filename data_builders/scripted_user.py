@@ -16,7 +16,7 @@ import random
 from collections.abc import Sequence
 
 from data_builders.asked import Asked, Question, marked_answer, questions, read_question
-from data_builders.dialogue.plan import states
+from data_builders.derive.values import states
 from data_builders.rl import RlRow
 from probe.answers import same_answer, sentences
 from probe.sets import Message

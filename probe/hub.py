@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probe.errors import DataError, ModelError
-from probe.models.loading import one_line
+from probe.errors import one_line
 
 # Text files and safetensors: nothing that could run code.
 _WEIGHTS = "*.safetensors"

@@ -22,7 +22,7 @@ from data_builders.__main__ import main
 from data_builders.build import build
 from data_builders.dialogue import engine_speaker
 from data_builders.dialogue.engine_speaker import EngineSpeaker
-from data_builders.dialogue.plan import states
+from data_builders.derive.values import states
 from data_builders.dialogue.speaker import Said
 from data_builders.recipe import load_data_recipe
 from data_builders.rl import load_rl_rows

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_builders.build import build
-from data_builders.dialogue.plan import states
+from data_builders.derive.values import states
 from data_builders.recipe import load_data_recipe
 from data_builders.rl import RlRow, load_rl_rows, rl_rows
 from data_builders.scripted import Conversation

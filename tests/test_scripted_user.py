@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_builders.asked import Question, marked_answer, questions, read_question
-from data_builders.dialogue.plan import states
+from data_builders.derive.values import states
 from data_builders.rl import RlRow
 from data_builders.scripted_user import PATIENCE, PHRASES, ScriptedUser
 from data_builders.starter import starter_problem

@@ -120,3 +120,14 @@ def places(digits: str, text: str) -> Iterator[int]:
         if not inside and not longer:
             yield at
         at = text.find(digits, at + 1)
+
+
+
+def states(text: str, value: str) -> bool:
+    """Whether a value stands in the text by itself, not as a part of another number."""
+    return re.search(by_itself(value), text) is not None
+
+
+def by_itself(value: str) -> str:
+    """A pattern for the value where it is no part of another number."""
+    return rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)"

@@ -11,6 +11,7 @@ from data_builders.derive.latex import ASY
 from data_builders.dialogue.personas import Persona, draw_persona
 from data_builders.dialogue.settings import Dialogue
 from data_builders.tasks import Gap, Task
+from data_builders.derive.values import states
 from probe.sets import Message
 
 # Of a list, or of a drawing's code, nobody leaves out one number: it could not be asked for.
@@ -48,15 +49,6 @@ class Plan:
         """The hidden numbers that no message has stated so far."""
         return tuple(value for value in self.hidden if not any(states(one["content"], value) for one in messages))
 
-
-def states(text: str, value: str) -> bool:
-    """Whether a value stands in the text by itself, not as a part of another number."""
-    return re.search(by_itself(value), text) is not None
-
-
-def by_itself(value: str) -> str:
-    """A pattern for the value where it is no part of another number."""
-    return rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)"
 
 
 def plan_of(task: Task, again: int, seed: int, settings: Dialogue) -> Plan:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 
 from data_builders.derive.latex import ASY
-from data_builders.dialogue.plan import Plan, by_itself
+from data_builders.derive.values import by_itself
+from data_builders.dialogue.plan import Plan
 from probe.judges.prompt import harmless, shortened
 from probe.sets import Message
 

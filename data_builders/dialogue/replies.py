@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_builders.dialogue.plan import Plan, states
+from data_builders.derive.values import states
+from data_builders.dialogue.plan import Plan
 from data_builders.dialogue.speaker import Said
 from probe.judges.voices import SOLVING
 from probe.sets import Message

@@ -25,7 +25,7 @@ from probe.engines.vllm_install import import_vllm
 from probe.engines.vllm_load import checkpoint_dtype, end_with_this_process, load, text_config
 from probe.errors import BadInput, CannotScore, EngineError
 from probe.models import ModelFolder
-from probe.models.loading import one_line
+from probe.errors import one_line
 from probe.settings import VllmSection
 
 if TYPE_CHECKING:

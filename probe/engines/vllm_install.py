@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from probe.errors import BadInput
-from probe.models.loading import one_line
+from probe.errors import one_line
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",

@@ -13,7 +13,8 @@ from probe.errors import EngineError
 from probe.files import sha256_text
 from probe.models import ModelFolder, fingerprint, load_model, parameter_count
 from probe.models.conversions import made_once
-from probe.models.loading import load_any_tokenizer, one_line
+from probe.models.loading import load_any_tokenizer
+from probe.errors import one_line
 from probe.models.weights import count_parameters, read_config, tokenizer_sha256
 from probe.settings import VllmSection
 

@@ -23,7 +23,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from data_builders.asked import Question, marked_answer, questions, read_question
-from data_builders.dialogue.plan import states
+from data_builders.derive.values import states
 from data_builders.dialogue.scoring import turn_marks
 from data_builders.rl import RlRow
 from probe.answers import asks, sentences
