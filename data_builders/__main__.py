@@ -13,6 +13,7 @@ from probe.errors import run_command
 if TYPE_CHECKING:
     from data_builders.build import Build
 
+
 _USAGE = """Examples:
   python -m data_builders recipes/demo_data.yaml
   python -m data_builders recipes/math_collab.yaml --source.path math/train.jsonl --out data/math --dry-run
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
             recipe.check()
             print(f"{options.recipe}: the recipe is valid; its problems could not be counted. {missing[0]}")
             if recipe.dialogue is not None and recipe.source.n:
-                from data_builders.dialogue.shown import dry_run_without_problems
+                from data_builders.preview import dry_run_without_problems
 
                 print("\n".join(dry_run_without_problems(recipe)))
             return
@@ -78,8 +79,8 @@ def main(argv: Sequence[str]) -> None:
 
 def _show(build: Build, out: Path, n: int | None) -> None:
     """What would be built, or `n` conversations; those between two models are made for it, which asks these models."""
-    from data_builders import shown
-    from data_builders.dialogue import shown as dialogue_shown
+    from data_builders import preview as dialogue_shown
+    from data_builders import preview as shown
     from data_builders.dialogue.build import DialogueBuild
     from probe.terminal import visible
 

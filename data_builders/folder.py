@@ -14,7 +14,8 @@ from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic
 from probe.store import refuse_changes
 
 if TYPE_CHECKING:
-    from data_builders.decontaminate import Checked
+    from data_builders.duplicates import Checked
+
 
 VIEWS = ("rl", "candidates", "pairs")
 """Folders beside sft: prompts for reinforcement learning, and where two models talked, what there was to choose from."""

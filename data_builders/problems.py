@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 from typing import Literal
 
-from data_builders.derive import task_from
+from data_builders.gaps import task_from
 from data_builders.starter import ANY, Difficulty, starter_problem
 from data_builders.tasks import Task
 from probe.errors import DataError, RecipeError

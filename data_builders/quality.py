@@ -19,19 +19,171 @@ Rejected rows are written beside the kept ones, so asked = kept + rejected alway
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_builders.checks import answer, asking, form
-from data_builders.leaks import leak
 from data_builders.scripted import Conversation
+from data_builders.text import states
 from probe.errors import DataError, RecipeError
+from probe.grading import boxed, lenient_answer, same_answer, sentences
 from probe.recipe import section
 from probe.sets import HUB, Message, locate
 
 if TYPE_CHECKING:
-    from data_builders.decontaminate import Checked
+    from data_builders.duplicates import Checked
+
+
+# --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
+
+ANSWERED_AT_ONCE = ("complete", "replay", "stated")
+"""Kinds that open with the whole problem and ask for nothing but its solution."""
+ASKED_ABOUT = ("underspecified", "vague", "conflict", "unsolvable")
+"""Kinds whose first message does not let anybody solve the problem."""
+FREE = ("stated", "withheld")
+"""Kinds in which a model speaks as the assistant: it may solve in parts, or close a solution with a question."""
+
+# No closing question is further from the end.
+_END = 600
+
+
+def form(conversation: Conversation) -> str | None:
+    roles = [message["role"] for message in conversation.messages]
+    if not roles or len(roles) % 2 or roles != ["user", "assistant"] * (len(roles) // 2):
+        return "roles"
+    if any(not message["content"].strip() for message in conversation.messages):
+        return "empty_turn"
+    return None
+
+
+def asking(conversation: Conversation) -> str | None:
+    """A first reply that asks though all is there, or does not though something is missing; a solution that asks."""
+    replies = [message["content"] for message in conversation.messages[1::2]]
+    if conversation.kind in ANSWERED_AT_ONCE and asks_back(replies[0]):
+        return "over_asking"
+    if conversation.kind in ASKED_ABOUT and not closes_asking(replies[0]):
+        return "no_question"
+    if conversation.kind not in FREE and any(closes_asking(reply) and boxed(reply) for reply in replies):
+        return "closes_asking"
+    return None
+
+
+def answer(conversation: Conversation) -> str | None:
+    """Every boxed answer equals the reference, there is one, and none before what it takes was told."""
+    early = 0 if conversation.kind in FREE else conversation.reveal_at
+    if conversation.kind in ASKED_ABOUT:
+        early = max(early, 2)
+    found = [
+        (place, inside)
+        for place, message in enumerate(conversation.messages)
+        if message["role"] == "assistant"
+        for inside in all_boxed(message["content"])
+    ]
+    if conversation.kind == "replay" and not found:  # a model that was not told to box its answer
+        stated = lenient_answer(conversation.messages[-1]["content"])
+        return None if conversation.answer and same_answer(stated, conversation.answer) else "answer_missing"
+    if not found or not conversation.answer:
+        return "answer_missing"
+    if found[0][0] < early:
+        return "answered_early"
+    return None if all(same_answer(inside, conversation.answer) for _, inside in found) else "answer_wrong"
+
+
+def closes_asking(text: str) -> bool:
+    """Whether a text closes with a question: its last sentence, or the one before a last one without a boxed answer."""
+    if "?" not in text[-_END:]:
+        return False
+    last = sentences(text[-_END:])[-2:]
+    return last[-1].endswith("?") or (len(last) == 2 and last[0].endswith("?") and not boxed(last[1]))
+
+
+def asks_back(text: str) -> bool:
+    """Whether a reply closes with a question and answers nothing."""
+    return closes_asking(text) and boxed(text) is None
+
+
+def all_boxed(text: str) -> Iterator[str]:
+    """The boxed answers of a text, the last one first."""
+    while "box" in text and (found := boxed(text)):
+        yield found[1]
+        text = text[: found[0]]
+
+
+# --- Whether a text that is withheld at first stands in a turn before it is revealed.
+#
+# A number counts where it stands by itself. Any other text (a formula, a sentence, the code of a drawing) counts whatever
+# its white space, and a long one also in part: a run of its words that the user has not said.
+
+RUN = 8
+"""Words of a long text that give it away."""
+
+_NUMBER = re.compile(r"-?\d[\d.,]*")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\!|,)+(?=\d{3}(?!\d))")
+# What LaTeX shows as white space, or not at all.
+_UNSEEN = re.compile(r"\\(?:left|right|big|Big|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")
+_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
+_DELIMITERS = re.compile(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$")
+
+
+def leak(conversation: Conversation) -> str | None:
+    """Says "leak" of an assistant turn that holds what is withheld, "not_withheld" of a user turn; None of neither."""
+    task, gap = conversation.task, conversation.gap
+    withheld = [(conversation.hidden, conversation.reveal_at)] if conversation.hidden else []
+    if conversation.kind == "vague" and task is not None:  # the problem itself, told in the next message
+        withheld.append((task.question, 2))
+    if conversation.kind == "withheld" and gap is not None and len(gap.value) > 1:
+        # A model that knows the problem by heart supplies what it was not told. A digit stands in any text.
+        first = next((one for one in conversation.messages if holds(one["content"], gap.value)), None)
+        return "leak" if first is not None and first["role"] == "assistant" else None
+    return next((found for hidden, until in withheld if (found := _leak(conversation, hidden, until))), None)
+
+
+def _leak(conversation: Conversation, hidden: str, until: int) -> str | None:
+    said = ""
+    for message in conversation.messages[:until]:
+        text = message["content"]
+        if message["role"] == "user":
+            said += f"\n{text}"
+            if holds(text, hidden):
+                return "not_withheld"
+        elif holds(text, hidden) or tells_part(text, hidden, said):
+            return "leak"
+    return None
+
+
+def holds(text: str, hidden: str) -> bool:
+    """Whether the whole of `hidden` stands in the text, not as a part of a longer word or number."""
+    if _NUMBER.fullmatch(hidden):
+        return states(_THOUSANDS.sub("", text), _THOUSANDS.sub("", hidden))
+    wanted = "".join(_DELIMITERS.sub("", _seen(hidden).strip()).split())
+    seen = _seen(text)
+    squeezed = "".join(seen.split())
+    if not wanted or wanted not in squeezed:
+        return False
+    places = [place for place, letter in enumerate(seen) if not letter.isspace()]
+    starts = (start for start in range(len(squeezed)) if squeezed.startswith(wanted, start))
+    return any(_alone(seen, places[start], places[start + len(wanted) - 1]) for start in starts)
+
+
+def tells_part(text: str, hidden: str, said: str) -> bool:
+    """Whether the text holds a run of RUN words of `hidden` that does not stand in `said`."""
+    return bool(_word_runs(text) & (_word_runs(hidden) - _word_runs(said)))
+
+
+def _alone(text: str, first: int, last: int) -> bool:
+    """Whether no letter or digit goes on from the characters at these places."""
+    before, after = text[max(0, first - 1) : first], text[last + 1 : last + 2]
+    return not (before.isalnum() and text[first].isalnum()) and not (text[last].isalnum() and after.isalnum())
+
+
+def _seen(text: str) -> str:
+    return _FRACTION.sub(r"\\frac", _UNSEEN.sub(" ", text)).lower()
+
+
+def _word_runs(text: str) -> set[tuple[str, ...]]:
+    found = re.findall(r"\w+", text.lower())
+    return {tuple(found[start : start + RUN]) for start in range(len(found) - RUN + 1)}
 
 
 @section
@@ -81,8 +233,7 @@ class Gate:
     """
 
     def __init__(self, quality: Quality, asked: int, index: Path) -> None:
-        from data_builders.decontaminate import ProbeTexts
-        from data_builders.near import Kept
+        from data_builders.duplicates import Kept, ProbeTexts
 
         quality.check()
         self._probe = ProbeTexts(quality.files())
@@ -101,7 +252,7 @@ class Gate:
 
     def remember(self, messages: Sequence[Message], kind: str) -> None:
         """Takes a row as kept, one of an earlier run of the same build."""
-        from data_builders.words import hashed
+        from data_builders.duplicates import hashed
 
         texts = [message["content"] for message in messages]
         self._kept.add(self._kept.print_of(texts, [hashed(text) for text in texts], kind))
@@ -111,7 +262,7 @@ class Gate:
 
     def _known(self, conversation: Conversation) -> str | None:
         """Whether a probe set holds some of it, or it was kept before."""
-        from data_builders.words import hashed
+        from data_builders.duplicates import hashed
 
         texts = [message["content"] for message in conversation.messages]
         words = [hashed(text) for text in texts]

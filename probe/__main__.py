@@ -54,8 +54,8 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from probe.questions import load_sets, sets_within_reach
     from probe.recipe import recipe_dict
+    from probe.run import load_sets, sets_within_reach
     from probe.settings import load_probe_recipe
     from probe.tracking import check_tracking, report_run
 
@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     recipe = load_probe_recipe(arguments.recipe, overrides)
     check_tracking(recipe.tracking)
     if arguments.dry_run:
-        from probe.local import describe, open_model
+        from probe.run import describe, open_model
 
         unchecked: list[str] = []
         within_reach = [loaded for loaded in sets_within_reach(recipe.probe, unchecked).values() if loaded]
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
         return
     sets = load_sets(recipe.probe)
 
-    from probe.local import measure_folder, open_model
+    from probe.run import measure_folder, open_model
 
     folder, probe = open_model(arguments.model, recipe.probe)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)

@@ -15,12 +15,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.comparing.alike import differences, remarks
-from probe.comparing.patterns import LOW, Pattern, overall, pattern_of
-from probe.comparing.results import Metric, Run, figures_of, temperature
-from probe.comparing.runs import load_runs, runs_of
-from probe.comparing.tables import terminal_table
-from probe.comparing.within import AgainstActual, Grounding, Perturbed, against_actual, grounding, perturbed
+from probe.comparison import (
+    LOW,
+    AgainstActual,
+    Grounding,
+    Metric,
+    Pattern,
+    Perturbed,
+    Run,
+    against_actual,
+    differences,
+    figures_of,
+    grounding,
+    load_runs,
+    overall,
+    pattern_of,
+    perturbed,
+    remarks,
+    runs_of,
+    temperature,
+    terminal_table,
+)
 from probe.errors import BadInput, IncomparableRuns
 from probe.files import write_atomic, write_json
 from probe.stats import NOTHING, Estimate, PairedDifference, paired_difference
@@ -83,9 +98,9 @@ def compare(dirs: Sequence[Path], out: Path, force: bool = False) -> Comparison:
         BadInput: a folder is missing, unfinished or of another schema, or `out` is a file.
         IncomparableRuns: the runs were measured differently and `force` is off.
     """
-    from probe.comparing.page import html
-    from probe.comparing.plot import draw_tradeoff
-    from probe.comparing.report import markdown
+    from probe.page import html
+    from probe.plot import draw_tradeoff
+    from probe.report import markdown
 
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}: a file, wanted a folder to write the comparison to")

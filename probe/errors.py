@@ -85,26 +85,7 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
     return 0
 
 
-
 def one_line(error: BaseException) -> str:
     """What a library's error says, on one line of at most 200 characters."""
     text = " ".join(str(error.args[0] if error.args else error).split())
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turns what the libraries raise for a folder that they cannot load into one line."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, RuntimeError, UserWarning) as error:
-        import transformers
-
-        if kind := _unknown_type(folder):
-            raise ModelError(
-                f"{folder}: transformers {transformers.__version__} does not know its model type, {kind}; "
-                f"pip install '{WANTED_TRANSFORMERS}'"
-            ) from None
-        raise ModelError(
-            f"{folder}: transformers {transformers.__version__} cannot load it: {one_line(error)}"
-        ) from error

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from probe.errors import DataError, ModelError
-from probe.errors import one_line
+from probe.errors import DataError, ModelError, one_line
 
 # Text files and safetensors: nothing that could run code.
 _WEIGHTS = "*.safetensors"

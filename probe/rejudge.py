@@ -17,9 +17,9 @@ from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.judges.labels import Case, Judge
 from probe.measures.followup import labelled
-from probe.progress import collected
-from probe.rows import Row, figures
+from probe.run import Row, figures
 from probe.store import ModelInfo, RunStore
+from probe.terminal import collected
 
 JUDGED = ("followup", "actual")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 # Control and format characters (colours, bidirectional overrides), halves of characters, odd line ends.
 _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -13,3 +16,42 @@ def visible(text: str) -> str:
     return "".join(
         char if char == "\n" or unicodedata.category(char) not in _HIDDEN else f"\\u{ord(char):04x}" for char in text
     )
+
+
+# --- Which process of a launch this is: read from the launcher's environment, so it holds before a process group stands.
+
+
+def is_main_process() -> bool:
+    """True on global rank 0."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def processes() -> int:
+    """How many processes were launched together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def say(line: str) -> None:
+    """Prints on the first process only."""
+    if is_main_process():
+        print(line, flush=True)
+
+
+# --- Collecting a stream of results, under a progress bar with rate and time left.
+
+T = TypeVar("T")
+
+
+def collected(stream: Iterator[tuple[int, T]], total: int, what: str, **bar_options: Any) -> list[T]:
+    """The results of (index, result) pairs in the order of their indices.
+
+    The bar shows once it takes longer than a moment; `bar_options` are tqdm's own.
+    """
+    from tqdm import tqdm
+
+    done: dict[int, T] = {}
+    with tqdm(total=total, desc=what, **{"delay": 1, **bar_options}) as bar:
+        for index, result in stream:
+            done[index] = result
+            bar.update()
+    return [done[index] for index in range(total)]

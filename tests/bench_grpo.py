@@ -22,16 +22,12 @@ from probe.chat import Chat
 from probe.engines.base import Request
 from probe.models import load_tokenizer, resolve
 from tests.grpo_parts import rl_row
-from train.composed_reward import ComposedReward
-from train.grpo_launch import quiet_trl, trainer_class
-from train.policy import load_policy
-from train.prompts import prompt_dataset
-from train.recipe import ModelSection
-from train.rewards import Rewards
-from train.rewards.settings import RewardSection
-from train.rollouts import RolloutSection, make_rollout
-from train.rollouts.policy import HfPolicy
-from train.rollouts.talks import Speaking
+from train.recipe import ModelSection, RewardSection, RolloutSection
+from train.rollouts import HfPolicy, Speaking, make_rollout
+from train.rows import prompt_dataset
+from train.scoring import ComposedReward, Rewards
+from train.setup import grpo_trainer_class as trainer_class
+from train.setup import load_policy, quiet_trl
 
 ROUNDS, STEPS, WARM = 2, 4, 1
 

@@ -14,8 +14,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from probe.errors import ModelError
-from probe.models.embedded import EMBEDDED_NAME, embedded_folder
-from probe.models.tiny import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
+from probe.models import EMBEDDED_NAME, embedded_folder
+from probe.tiny import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from data_builders.rl import RlRow
-from train.played import Played
+from data_builders.rows import RlRow
+from train.rewards import Played
 
 
 def rl_row(number: int, withheld: bool = False, **changes: Any) -> RlRow:

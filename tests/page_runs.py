@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from probe.compare import Comparison, build
-from probe.comparing.runs import load_runs
+from probe.comparison import load_runs
 from probe.files import write_json
 from probe.judges.labels import GENUINE, LABELS
-from probe.rows import Row, figures, make_row
+from probe.run import Row, figures, make_row
 
 HOSTILE = (
     "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>-->\u2028next\u2029"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_builders.rl import RlRow
-from train.played import Played
+from data_builders.rows import RlRow
+from train.rewards import Played
 
 PROBLEM = "Ann has 5 red bags with 12 marbles in each bag. She loses 7 marbles. How many marbles are left?"
 ANSWERED = "She has 5 * 12 = 60 marbles, and 60 - 7 = 53 are left. The answer is \\boxed{53}."

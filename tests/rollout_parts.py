@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_builders.rl import RlRow
+from data_builders.rows import RlRow
 from probe.chat import Chat, Message
 from probe.engines.base import Completion, Request
 from probe.models import load_model, load_tokenizer, resolve
-from train.rollouts import Rollout, RolloutSection
-from train.rollouts.simulators import UserTurn
+from train.recipe import RolloutSection
+from train.rollouts import Rollout, UserTurn
 
 QUESTION = "Ann has some bags with 4 apples each. How many apples are there?"
 
@@ -65,7 +65,7 @@ class Calls:
     """Records what the policy was asked and what it said."""
 
     def __init__(self, monkeypatch: Any) -> None:
-        from train.rollouts.policy import HfPolicy
+        from train.rollouts import HfPolicy
 
         self.made: list[list[tuple[Request, Completion]]] = []
         original = HfPolicy.complete

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.acts import ACTS, Act, say
-from data_builders.acts.act import phrase
-from data_builders.acts.assistant_asks import ASSISTANT_ASKS
+from data_builders.acts import ACTS, ASSISTANT_ASKS, Act, phrase, say
 
 SLOT = re.compile(r"\{(\w+)\}")
 # Turns while something is missing that do not ask.

@@ -20,8 +20,8 @@ from probe.judges import agreement as module
 from probe.judges.agreement import LabelledTurn, agreement, format_agreement, read_labelled
 from probe.judges.fitting import cross_validated, fit, read_examples
 from probe.judges.labels import LABELS, Case, Verdict
-from probe.judges.prompt import prompt
-from probe.judges.scores import WEIGHTS
+from probe.judges.llm import prompt
+from probe.judges.rules import WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 

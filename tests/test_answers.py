@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.answers import asks, boxed, lenient_answer, outcome, reference_answer, same_answer, strict_answer
+from probe.grading import asks, boxed, lenient_answer, outcome, reference_answer, same_answer, strict_answer
 
 CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
 # A base model: answers, then goes on to write the problem again and a question of its own before the final number.

@@ -10,15 +10,13 @@ from typing import Any, get_args
 import pytest
 from conversations import conversation
 
-from data_builders.card import card
-from data_builders.card_text import block, chat, excerpt, inline
-from data_builders.decontaminate import Checked
+from data_builders.card import ENOUGH, Variety, block, card, chat, excerpt, inline
+from data_builders.duplicates import Checked
 from data_builders.problems import Source
 from data_builders.recipe import DataRecipe, Output
+from data_builders.rows import sft_row
 from data_builders.scripted import Conversations, Kind, converse, plan
 from data_builders.starter import starter_problems
-from data_builders.variety import ENOUGH, Variety
-from data_builders.views import sft_row
 from probe.recipe import recipe_dict
 
 Row = dict[str, Any]
@@ -125,7 +123,7 @@ def scripted(n: int) -> list[Row]:
 
 def test_each_phrased_turn_of_a_scripted_conversation_is_found() -> None:
     """Its own wording, and not those of the phrases inside it."""
-    from data_builders.variety import _by_turn
+    from data_builders.card import _by_turn
 
     for made in scripted(80):
         assert [text for _, text in _by_turn(made)] == [message["content"] for message in made["messages"]]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probe.chat import Chat, spans
 from probe.errors import TemplateError
-from probe.models.tiny import chat_template, tiny_tokenizer
+from probe.tiny import chat_template, tiny_tokenizer
 
 TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
 TURN_END = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from probe.checkpoints import finish_run, finished, is_complete, list_checkpoints, mark_complete, newest_complete
 from probe.errors import BadInput
-from probe.models.tiny import build_tiny_llama
+from probe.tiny import build_tiny_llama
 from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
 
 FILES = {"model.safetensors": 64, "trainer_state.json": 9, "global_step2/zero_rank_0.pt": 33, "empty.txt": 0}

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from probe.engines.base import Completion
 from probe.errors import DataError
 from probe.files import write_jsonl
-from probe.letters import lenient_letter, letter_in, letter_outcome, strict_letter
+from probe.grading import lenient_letter, letter_in, letter_outcome, strict_letter
 from probe.measures import accuracy
-from probe.sets import Item, read_items
-from probe.sets.choices import INSTRUCTION, lettered, shown_in
+from probe.sets import INSTRUCTION, Item, lettered, read_items, shown_in
 
 GPQA = {
     "Question": "How fast is it?\n",

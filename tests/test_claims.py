@@ -16,8 +16,8 @@ from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.watching import claims
-from probe.watching.claims import Claim, ClaimLost, Claims
+from probe import watch as claims
+from probe.watch import Claim, ClaimLost, Claims
 
 NAMES = [f"step-{n}" for n in range(40)]
 

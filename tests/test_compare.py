@@ -13,14 +13,12 @@ import pytest
 
 from probe import compare as command
 from probe.compare import build, compare, format_table
-from probe.comparing.plot import draw_tradeoff
-from probe.comparing.report import markdown
-from probe.comparing.results import Cell, Metric
-from probe.comparing.runs import expand, load_runs
-from probe.comparing.tradeoff import Point, arrows, ends, frontier, marker_name, panel_of, path_name, paths
+from probe.comparison import Cell, Metric, expand, load_runs
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
+from probe.plot import Point, arrows, draw_tradeoff, ends, frontier, marker_name, panel_of, path_name, paths
+from probe.report import markdown
 from probe.stats import Estimate, mcnemar
 
 TEMPERATURES = (0.0, 0.7, 1.0)

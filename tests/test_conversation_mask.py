@@ -13,7 +13,7 @@ from rollout_parts import Calls, ToldUsers, chat_of, redrawn, rollout_of, traine
 
 from probe.chat import Chat, spans
 from probe.errors import TemplateError
-from probe.models.tiny import tiny_tokenizer
+from probe.tiny import tiny_tokenizer
 
 FAMILIES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
 _CHATS: dict[str, Chat] = {}

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from model_parts import CHAT, change_json, copy_of, logits, lora_on
 
+from probe import models as conversions
 from probe.errors import ModelError
-from probe.models import conversions, load_model, load_tokenizer, resolve
+from probe.models import load_model, load_tokenizer, resolve
 
 
 def test_a_multimodal_qwen35_becomes_text_only_once(tiny_multimodal: Path, own_cache: Path) -> None:

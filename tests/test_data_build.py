@@ -22,8 +22,8 @@ import yaml
 from data_builders.__main__ import main
 from data_builders.build import Build, build
 from data_builders.recipe import DataRecipe, load_data_recipe
+from data_builders.rows import load_sft_rows
 from data_builders.starter import Difficulty, starter_problems
-from data_builders.views import load_sft_rows
 from probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from probe.files import read_jsonl, write_jsonl
 from probe.terminal import visible

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data_builders.derive import task_from
-from data_builders.derive.latex import balanced
-from data_builders.derive.values import stands_in
+from data_builders.gaps import task_from
 from data_builders.tasks import Gap, Task
+from data_builders.text import balanced, stands_in
 from probe.sets import Problem, read_problems
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.derive import task_from
-from data_builders.derive.latex import balanced, read, squeezed
-from data_builders.derive.steps import computed
-from data_builders.derive.values import number, same_value, stands_in, worth
+from data_builders.gaps import computed, task_from
 from data_builders.tasks import Task
+from data_builders.text import balanced, number, read, same_value, squeezed, stands_in, worth
 from probe.sets import Problem, read_problems
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

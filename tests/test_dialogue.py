@@ -14,27 +14,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_builders.dialogue.conversation import Finished, Turn, converse
-from data_builders.dialogue.lookahead import Candidate, Sample, best
-from data_builders.dialogue.personas import Persona
-from data_builders.dialogue.plan import Plan, plan_of
-from data_builders.dialogue.pool import Pool
-from data_builders.dialogue.prompts import judge_prompt, simulator_prompt
-from data_builders.dialogue.replies import Heard, read_assistant, read_user
-from data_builders.dialogue.rows import candidate_rows, conversation_of, pair_rows, rl_rows, told_row
-from data_builders.dialogue.scoring import (
+from data_builders.dialogue.build import candidate_rows, conversation_of, pair_rows, rl_rows, told_row
+from data_builders.dialogue.conversation import Candidate, Finished, Sample, Turn, best, converse
+from data_builders.dialogue.prompts import Plan, judge_prompt, plan_of, simulator_prompt
+from data_builders.dialogue.roles import Ask, Flow, Pool, Said, Speaker, together
+from data_builders.dialogue.score import (
+    Heard,
     Parts,
     accuracy,
     efficiency,
     from_verdict,
     interactivity_by_rule,
+    read_assistant,
     read_judge,
+    read_user,
     score,
 )
-from data_builders.dialogue.settings import Dialogue, RoleSection, Weights
-from data_builders.dialogue.speaker import Ask, Flow, Said, Speaker, together
+from data_builders.dialogue.settings import Dialogue, Persona, RoleSection, Weights
 from data_builders.quality import Gate, Quality
-from data_builders.rl import load_rl_rows
+from data_builders.rows import load_rl_rows
 from data_builders.starter import starter_problems
 from data_builders.tasks import Gap, Task
 from probe.chat import Chat

@@ -20,16 +20,14 @@ from loopback import Answer, Faults, Loopback, Seen, chat_reply
 
 from data_builders.__main__ import main
 from data_builders.build import build
-from data_builders.dialogue import engine_speaker
-from data_builders.dialogue.engine_speaker import EngineSpeaker
-from data_builders.derive.values import states
-from data_builders.dialogue.speaker import Said
+from data_builders.dialogue import roles as engine_speaker
+from data_builders.dialogue.roles import EngineSpeaker, Said
 from data_builders.recipe import load_data_recipe
-from data_builders.rl import load_rl_rows
-from data_builders.views import load_sft_rows
-from probe.answers import boxed
+from data_builders.rows import load_rl_rows, load_sft_rows
+from data_builders.text import states
 from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
 from probe.files import read_json, read_jsonl
+from probe.grading import boxed
 
 ROOT = Path(__file__).resolve().parent.parent
 N = 24
@@ -297,8 +295,7 @@ def test_the_estimate_is_an_upper_bound_of_what_is_asked(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from data_builders.build import open_build
-    from data_builders.dialogue.build import DialogueBuild
-    from data_builders.dialogue.estimate import estimate
+    from data_builders.dialogue.build import DialogueBuild, estimate
 
     ready = open_build(load_data_recipe(recipe(tmp_path, server.url)))
     assert isinstance(ready, DialogueBuild)

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from loopback import Loopback, Seen, chat_reply
 
 from data_builders.build import build
-from data_builders.dialogue.personas import Persona
-from data_builders.dialogue.plan import Plan
-from data_builders.dialogue.prompts import assistant_prompt, judge_prompt, simulator_prompt
-from data_builders.dialogue.replies import read_assistant, read_user
-from data_builders.dialogue.scoring import read_judge
-from data_builders.dialogue.speaker import Said
+from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, simulator_prompt
+from data_builders.dialogue.roles import Said
+from data_builders.dialogue.score import read_assistant, read_judge, read_user
+from data_builders.dialogue.settings import Persona
 from data_builders.recipe import load_data_recipe
 from data_builders.tasks import Task
 from probe.chat import Chat

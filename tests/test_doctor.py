@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from train.checks import Finding, machine, packages
-from train.checks.gpus import check_kernels
-from train.doctor import main, told
+from train import doctor as machine
+from train import doctor as packages
+from train.doctor import Finding, check_kernels, main, told
 
 ROOT = Path(__file__).resolve().parent.parent
 

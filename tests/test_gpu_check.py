@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from probe.errors import NextturnError
-from train.checks.speed import peak_tflops, training_flops
-from train.gpu_check import check, main
+from train.gpu_check import check, main, peak_tflops, training_flops
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,7 +38,7 @@ def test_a_failed_stage_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch
 def test_wrong_kernels_are_found() -> None:
     from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule as rule
 
-    from train.checks.stages import differences
+    from train.gpu_check import differences
 
     assert differences(rule, rule, "cpu")["largest_difference"] < 0.05
 

@@ -9,8 +9,8 @@ import pytest
 from probe.errors import ModelError
 from probe.models import load_model, resolve
 from tests.model_parts import logits, lora_on
-from train.policy import load_policy, new_adapter, policy_folder
 from train.recipe import LoraSection, ModelSection
+from train.setup import load_policy, new_adapter, policy_folder
 
 CONTINUE = LoraSection(adapter="continue")
 

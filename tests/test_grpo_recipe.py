@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from probe.errors import DataError, RecipeError
 from tests.grpo_parts import write_recipe
-from train.arguments import trl_section
-from train.grpo_plan import describe
-from train.grpo_recipe import batch_of, load_grpo_recipe
+from train.plan import describe_grpo as describe
+from train.recipe import batch_of, load_grpo_recipe, trl_section
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,11 +17,10 @@ from probe.chat import Chat
 from probe.errors import TrainingStopped
 from probe.models import load_tokenizer, resolve
 from tests.grpo_parts import played, rl_row
-from train.composed_reward import FLAT_FOR, ComposedReward
-from train.played import Played
 from train.recipe import ModelSection
-from train.reward_watch import ends_generic, length_drift, see, watch_figures
-from train.rewards import Scored
+from train.rewards import Played
+from train.samples import ends_generic, length_drift, see, watch_figures
+from train.scoring import FLAT_FOR, ComposedReward, Scored
 
 # A group of four as FACTS.md, section 4 has it: (accuracy, judge) = (1, .8) (1, failed) (1, .8) (0, .2).
 JUDGED = ((1.0, 0.8), (1.0, None), (1.0, 0.8), (0.0, 0.2))
@@ -80,8 +79,8 @@ def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
     """Two groups through trl's own trainer, one with a failed judge: the batch that it would train on."""
     from trl import GRPOConfig, GRPOTrainer
 
-    from train.policy import load_policy
-    from train.prompts import prompt_dataset
+    from train.rows import prompt_dataset
+    from train.setup import load_policy
 
     folder = resolve(str(tiny_chatml))
     tokenizer = load_tokenizer(folder)

@@ -127,10 +127,10 @@ def test_the_cpu_trainer_has_the_log_probabilities_entropy_and_gradients_of_trl(
 
     from probe.models import load_tokenizer, resolve
     from tests.grpo_parts import rl_row
-    from train.grpo_launch import trainer_class
-    from train.policy import load_policy
-    from train.prompts import prompt_dataset
     from train.recipe import ModelSection
+    from train.rows import prompt_dataset
+    from train.setup import grpo_trainer_class as trainer_class
+    from train.setup import load_policy
 
     folder = resolve(str(talker))
     args = GRPOConfig(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.grpo_parts import played, rl_row
-from train.grpo_launch import reward_line
-from train.rewards import Scored
-from train.samples import columns, sample_row, write_samples
-from train.step_line import step_line
+from train.samples import columns, sample_row, step_line, write_samples
+from train.scoring import Scored
+from train.setup import reward_line
 
 
 def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from probe.checkpoints import is_complete, newest_complete
 from probe.errors import TrainingStopped
-from probe.models.tiny import build_tiny_llama, build_tiny_qwen35
+from probe.tiny import build_tiny_llama, build_tiny_qwen35
 from train.checkpoints import mark_checkpoints
 from train.guards import install_guard
 

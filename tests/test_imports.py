@@ -17,9 +17,8 @@ ALLOWED = {
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 # A trainer callback or a tensor class needs its base at import; these modules are themselves imported late.
 EXCEPTIONS = {
-    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"}, "train/host_memory.py": {"transformers"},
-    "train/checks/timed.py": {"transformers"},
-    "train/stand_ins.py": {"torch"}, "train/step_memory.py": {"torch"},
+    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"}, "train/timed.py": {"transformers"},
+    "train/step_memory.py": {"torch"},
 }  # fmt: skip
 FILES = sorted(str(path.relative_to(ROOT)) for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 

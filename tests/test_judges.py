@@ -13,11 +13,18 @@ from probe.errors import BadInput
 from probe.judges import fitting, get_judge
 from probe.judges.agreement import agreement, read_labelled
 from probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, judge_all, names_answer
-from probe.judges.reading import Reading
-from probe.judges.rules import CLEAR_MARGIN, RulesJudge
-from probe.judges.scores import BIAS, DIRECTIONS, WEIGHTS, best_label
-from probe.judges.signals import repetition, signals
-from probe.judges.words import content_stems, sentences, stem, words
+from probe.judges.rules import (
+    BIAS,
+    CLEAR_MARGIN,
+    DIRECTIONS,
+    WEIGHTS,
+    Reading,
+    RulesJudge,
+    best_label,
+    repetition,
+    signals,
+)
+from probe.judges.text import content_stems, sentences, stem, words
 
 DEV_TURNS = Path(__file__).resolve().parents[2] / "shared" / "data" / "user_turns"
 

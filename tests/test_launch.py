@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from probe.errors import BadInput
-from train.launch import check_launch
 from train.rows import as_dataset
+from train.setup import check_launch
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

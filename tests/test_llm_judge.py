@@ -23,15 +23,16 @@ from loopback import Answer, Faults, Loopback, Seen, chat_reply, models_reply
 from probe.errors import BadInput, DataError, JudgeError
 from probe.files import read_jsonl
 from probe.judges import get_judge
-from probe.judges.cascade import CascadeJudge
 from probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all
-from probe.judges.llm import FAILED_AT_MOST, LlmJudge
-from probe.judges.prompt import (
+from probe.judges.llm import (
     CONVERSATION_LIMIT,
+    FAILED_AT_MOST,
     MEANINGS,
     NO_VERDICT,
     PROMPT_VERSION,
     TURN_LIMIT,
+    CascadeJudge,
+    LlmJudge,
     harmless,
     prompt,
     read_verdict,

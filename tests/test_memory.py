@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from probe.models import load_tokenizer, resolve
-from probe.models.tiny import build_tiny_llama, build_tiny_qwen35
-from train.memory import Size, memory_parts, size_of
+from probe.tiny import build_tiny_llama, build_tiny_qwen35
+from train.plan import Size, memory_parts, size_of
 from train.recipe import LoraSection, ModelSection
 from train.step_memory import LiveBytes, Step, StepMemory, step_memory
 
@@ -21,9 +21,8 @@ def trained_bytes(section: ModelSection, folder: Path, run: Path, given: dict[st
     import torch
     from trl import SFTConfig
 
-    from train.launch import trainer_class
-    from train.policy import load_policy, new_adapter
     from train.rows import as_dataset
+    from train.setup import load_policy, new_adapter, trainer_class
 
     ids = torch.randint(10, 900, (2 * ROWS, LENGTH), generator=torch.Generator().manual_seed(0)).tolist()
     args = SFTConfig(

@@ -11,8 +11,7 @@ import pytest
 from model_parts import change_json, copy_of, logits, lora_on
 
 from probe.errors import ModelError, TemplateError
-from probe.models import ModelFolder, load_model, load_tokenizer, resolve
-from probe.models.loading import WANTED_TRANSFORMERS
+from probe.models import WANTED_TRANSFORMERS, ModelFolder, load_model, load_tokenizer, resolve
 
 
 def test_a_local_folder_resolves_to_itself_and_loads_as_the_text_class(tiny_model: Path) -> None:
@@ -36,7 +35,7 @@ def test_a_model_loads_in_the_dtype_asked_for(tiny_chatml: Path, dtype: str) -> 
 
 
 def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
-    from probe.models.tiny import build_tiny_llama
+    from probe.tiny import build_tiny_llama
 
     folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
     assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"

@@ -14,10 +14,9 @@ from conversations import conversation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.near import Kept, Print
+from data_builders.duplicates import Kept, Print, hashed, runs, words_only
 from data_builders.quality import Gate, Quality
 from data_builders.scripted import Conversation
-from data_builders.words import hashed, runs, words_only
 
 VOCABULARY = [f"{a}{b}" for a in "bcdfgklmnprst" for b in ("ab", "el", "im", "on", "ur")]
 

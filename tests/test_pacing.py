@@ -10,13 +10,13 @@ from clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.servers.pacing import Latencies, Server, backoff_s, choose, limit_wait_s, retry_after_s
+from probe.client import Latencies, Server, backoff_s, choose, limit_wait_s, retry_after_s
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("probe.servers.pacing.time", clock)
+    monkeypatch.setattr("probe.client.time", clock)
     return clock
 
 

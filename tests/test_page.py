@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs
 
 from probe.compare import Comparison, build
-from probe.comparing.page import html
-from probe.comparing.page_parts.conversations import FIELDS, Conversations
-from probe.comparing.page_parts.markup import tag
-from probe.comparing.runs import load_runs
+from probe.comparison import load_runs
 from probe.files import read_jsonl, write_json, write_jsonl
-from probe.rows import figures, make_row
+from probe.page import FIELDS, Conversations, html, tag
+from probe.run import figures, make_row
 
 
 @pytest.fixture(scope="module")

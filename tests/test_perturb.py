@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from probe.engines.hf import HfEngine
 from probe.errors import BadInput
 from probe.files import read_jsonl, write_jsonl
-from probe.local import measure_folder
 from probe.models import load_tokenizer, resolve
 from probe.perturb import NONE, Perturbation, parse_perturbations
-from probe.questions import load_sets
+from probe.run import load_sets, measure_folder
 from probe.settings import ProbeSection, SetSection
 
 TRUNCATE, QUESTION = "truncate(0.5)", "question(What do you think?)"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from conversations import conversation
 
-from data_builders.checks import all_boxed, asks_back, closes_asking
-from data_builders.quality import Gate, Quality
+from data_builders.quality import Gate, Quality, all_boxed, asks_back, closes_asking
 from data_builders.scripted import Conversation, Conversations, converse, plan
 from data_builders.starter import starter_problems
 from probe.errors import RecipeError

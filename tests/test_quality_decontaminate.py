@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conversations import conversation
 
-from data_builders.decontaminate import Checked
+from data_builders.duplicates import Checked
 from data_builders.quality import Gate, Quality
 from data_builders.scripted import Conversation
 from data_builders.tasks import Task

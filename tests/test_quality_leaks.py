@@ -10,7 +10,7 @@ from conversations import conversation
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from data_builders.leaks import RUN, holds, leak, tells_part
+from data_builders.quality import RUN, holds, leak, tells_part
 from data_builders.tasks import Gap, Task
 
 GOAL = "How many of the marbles in the second bag are red or have a white stripe around them?"

@@ -6,8 +6,7 @@ import random
 import re
 
 from data_builders.acts import Said
-from data_builders.reactions import react
-from data_builders.slots import diagnose, way_of
+from data_builders.scripted import diagnose, react, way_of
 from data_builders.starter import starter_problems
 from data_builders.tasks import Piece, Slip, Step, Task
 

@@ -19,12 +19,11 @@ from dialogue_server import problems, speak
 from dialogue_server import recipe as dialogue_recipe
 from loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
 
-from data_builders import replay_answers
+from data_builders import replay as replay_answers
 from data_builders.__main__ import main
 from data_builders.build import build
-from data_builders.dialogue import engine_speaker
-from data_builders.dialogue.engine_speaker import EngineSpeaker
-from data_builders.dialogue.speaker import Said
+from data_builders.dialogue import roles as engine_speaker
+from data_builders.dialogue.roles import EngineSpeaker, Said
 from data_builders.recipe import load_data_recipe
 from probe.errors import NextturnError, SettingsChanged, run_command
 from probe.files import read_json, read_jsonl

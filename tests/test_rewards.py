@@ -13,15 +13,22 @@ from played import ANSWERED, PROBLEM, chat, given, play, withheld
 
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
-from probe import answers
+from probe import grading as answers
 from probe.timelimit import Workers
-from train.played import Played
-from train.rewards.accuracy import PARTIAL, Accuracy
-from train.rewards.efficiency import efficiency
-from train.rewards.followup import followup
-from train.rewards.form import form, loops
-from train.rewards.interactivity import interactivity, need
-from train.rewards.part import NOTHING_PLAYED, Part, mean_part
+from train.rewards import (
+    NOTHING_PLAYED,
+    PARTIAL,
+    Accuracy,
+    Part,
+    Played,
+    efficiency,
+    followup,
+    form,
+    interactivity,
+    loops,
+    mean_part,
+    need,
+)
 
 # Algebra on these takes hours, or the memory of a large machine.
 ENDLESS = [r"9^{9^{9^{9}}}", r"\binom{100000000}{50000000}", r"100000000!"]

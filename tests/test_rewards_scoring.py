@@ -18,11 +18,9 @@ from played import ANSWERED, given, play, withheld
 from data_builders.dialogue.settings import RoleSection
 from probe.errors import RecipeError
 from probe.settings import ServerSection
-from train.played import Played
-from train.rewards import Rewards, Scored, check_failures, kind
-from train.rewards.part import Part
-from train.rewards.scoring import compose
-from train.rewards.settings import CustomPart, RewardSection, Weights
+from train.recipe import CustomPart, RewardSection, Weights
+from train.rewards import Part, Played, kind
+from train.scoring import Rewards, Scored, check_failures, compose
 
 ROOT = Path(__file__).resolve().parent.parent
 ONLY_CUSTOM = Weights(accuracy=0, interactivity=0, efficiency=0)

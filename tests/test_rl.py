@@ -13,15 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_builders.build import build
-from data_builders.derive.values import states
 from data_builders.recipe import load_data_recipe
-from data_builders.rl import RlRow, load_rl_rows, rl_rows
+from data_builders.rows import RlRow, load_rl_rows, load_sft_rows, rl_rows
 from data_builders.scripted import Conversation
 from data_builders.tasks import Gap, Task
-from data_builders.views import load_sft_rows
-from probe.answers import boxed
+from data_builders.text import states
 from probe.errors import DataError
 from probe.files import write_jsonl
+from probe.grading import boxed
 
 GAP = Gap(
     "How many pens?", "how many bags there are", "How many bags?", "There are 4 bags.", "4 bags", "4", thing="bags"

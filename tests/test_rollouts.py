@@ -10,9 +10,8 @@ import pytest
 from rollout_parts import ROWS, Calls, ToldUsers, chat_of, prompts_of, redrawn, rollout_of, trainer_of
 
 from probe.errors import DataError, RecipeError
-from train.rollouts import RolloutSection, SimulatorSection, check_rollout, make_rollout
-from train.rollouts.policy import open_policy
-from train.rollouts.settings import check_launch
+from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
+from train.rollouts import make_rollout, open_policy
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
 REPLY = {"mode": "reply", "max_turn_tokens": 12}
@@ -186,8 +185,7 @@ def test_a_completion_knows_its_ids_and_a_stored_one_keeps_its_bytes(
 
     from probe.engines.base import Request, collect
     from probe.engines.hf import HfEngine
-    from probe.store import ModelInfo
-    from probe.stored import StoredEngine
+    from probe.store import ModelInfo, StoredEngine
 
     chat = chat_of(tiny_chatml)
     engine = HfEngine(trainer.model.eval(), chat.tokenizer)

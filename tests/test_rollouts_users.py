@@ -9,10 +9,10 @@ from dialogue_server import role_of
 from loopback import Answer, Faults, Loopback, Seen, chat_reply
 from rollout_parts import ROWS, row
 
-from data_builders.scripted_user import ScriptedUser
+from data_builders.user import ScriptedUser
 from probe.settings import ServerSection
-from train.rollouts.settings import SimulatorSection
-from train.rollouts.simulators import ModelSimulator, ScriptedSimulator, open_simulator, plan_of_row
+from train.recipe import SimulatorSection
+from train.rollouts import ModelSimulator, ScriptedSimulator, open_simulator, plan_of_row
 
 CHAT = [*ROWS["a"].prompt, {"role": "assistant", "content": "How many bags does Ann have?"}]
 

@@ -16,7 +16,7 @@ from rollout_parts import ToldUsers, chat_of, prompts_of, rollout_of
 
 from probe.chat import spans
 from probe.engines.base import Request
-from train.rollouts.policy import VllmPolicy
+from train.rollouts import VllmPolicy
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
 

@@ -19,11 +19,9 @@ from probe.engines.hf import HfEngine
 from probe.errors import DataError, SettingsChanged
 from probe.files import read_json, read_jsonl, write_jsonl
 from probe.judges.labels import GENUINE, LABELS
-from probe.local import measure_folder, model_info
 from probe.models import ModelFolder, load_model, load_tokenizer, resolve
-from probe.questions import load_sets, sets_within_reach
 from probe.recipe import load_recipe
-from probe.run import run_probe
+from probe.run import load_sets, measure_folder, model_info, run_probe, sets_within_reach
 from probe.settings import ProbeRecipe, ProbeSection, SetSection
 from probe.store import ModelInfo
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.derive import task_from
+from data_builders.gaps import task_from
 from data_builders.problems import Problems, Source
 from data_builders.scripted import Conversation, Conversations, Kind, carries, converse, plan
 from data_builders.tasks import Gap, Piece, Slip, Step, Task
-from probe.answers import asks, boxed
+from probe.grading import asks, boxed
 from probe.sets import Problem
 
 DEFAULT = Conversations()

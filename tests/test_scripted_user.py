@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.asked import Question, marked_answer, questions, read_question
-from data_builders.derive.values import states
-from data_builders.rl import RlRow
-from data_builders.scripted_user import PATIENCE, PHRASES, ScriptedUser
+from data_builders.rows import RlRow
 from data_builders.starter import starter_problem
 from data_builders.tasks import Gap, Task
+from data_builders.text import states
+from data_builders.user import PATIENCE, PHRASES, Question, ScriptedUser, marked_answer, questions, read_question
 
 QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
 ASKS = (

@@ -12,10 +12,8 @@ import httpx
 import pytest
 from loopback import Faults, chat_reply
 
+from probe.client import Reply, Sending, Server
 from probe.errors import EngineError
-from probe.servers.pacing import Server
-from probe.servers.replies import Reply
-from probe.servers.sending import Sending
 from probe.settings import ServerSection
 
 
@@ -93,10 +91,10 @@ def simulate(
         replies[index] = reply
 
     with monkeypatch.context() as patch:
-        patch.setattr("probe.servers.sending._send", server.send)
-        patch.setattr("probe.servers.sending.time", loop)
-        patch.setattr("probe.servers.pacing.time", loop)
-        patch.setattr("probe.servers.pacing.random", random.Random(0))
+        patch.setattr("probe.client._send", server.send)
+        patch.setattr("probe.client.time", loop)
+        patch.setattr("probe.client.time", loop)
+        patch.setattr("probe.client.random", random.Random(0))
         bodies: list[dict[str, Any]] = [{"n": n} for n in range(count)]
         sending = Sending(
             section,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from loopback import Answer, Faults, Loopback, Seen, chat_reply, models_reply
 
+from probe.client import Client, Reply
 from probe.errors import BadInput, EngineError
-from probe.servers import Client, Reply
 from probe.settings import ServerSection
 
 PATH = "/chat/completions"
@@ -56,7 +56,7 @@ def dead_url() -> str:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a request waits after a server's failure is tested by itself, in test_pacing.py."""
-    monkeypatch.setattr("probe.servers.sending.backoff_s", lambda times: 0.01)
+    monkeypatch.setattr("probe.client.backoff_s", lambda times: 0.01)
 
 
 @pytest.mark.timeout(60)

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.starter import TEMPLATES, split_of, starter_problem, starter_problems
-from data_builders.starter_words import NAMES
+from data_builders.starter import NAMES, TEMPLATES, split_of, starter_problem, starter_problems
 from data_builders.tasks import Step, Task
-from probe.answers import sentences
+from probe.grading import sentences
 
 SPLITS = st.sampled_from(["train", "test"])
 TASKS = st.builds(starter_problem, st.integers(0, 10**6), st.integers(0, 10**6), SPLITS)
@@ -140,7 +139,7 @@ def test_complete_questions_also_say_some() -> None:
 def test_every_template_has_room_for_many_problems(template) -> None:  # type: ignore[no-untyped-def]
     import random
 
-    from data_builders.template import draw_values
+    from data_builders.starter import draw_values
 
     rng = random.Random(0)
     drawn = {tuple(draw_values(template, rng).values()) for _ in range(100)}

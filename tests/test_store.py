@@ -12,8 +12,7 @@ import pytest
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.errors import SettingsChanged
 from probe.files import read_json, read_jsonl
-from probe.store import ModelInfo, RunStore, differences
-from probe.stored import StoredEngine
+from probe.store import ModelInfo, RunStore, StoredEngine, differences
 
 MODEL = ModelInfo("models/a", "a", None, "w" * 64, "t" * 64)
 SETTINGS = {"seed": 0, "temperatures": [0.0, 1.0], "sets": {"own": {"n": 3}}}

@@ -15,18 +15,24 @@ from typing import Any
 import pytest
 
 from probe import tracking
+from probe import tracking as wandb_runs
 from probe.errors import BadInput
-from probe.models.tiny import build_tiny_llama
+from probe.tiny import build_tiny_llama
 from probe.tracking import (
+    SAMPLE_COLUMNS,
+    SAMPLE_ROWS,
     TrackingSection,
+    flatten,
+    label_rows,
     log_probe,
     report_to,
+    sample_rows,
+    slug,
     start_tracking,
     tell_probe,
-    wandb_runs,
+    tradeoff,
     without_secrets,
 )
-from probe.tracking.figures import SAMPLE_COLUMNS, SAMPLE_ROWS, flatten, label_rows, sample_rows, slug, tradeoff
 
 
 def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import pytest
 from probe.chat import Chat
 from probe.errors import DataError, ModelError, RecipeError
 from probe.models import load_tokenizer, resolve
-from train.arguments import trl_section
-from train.recipe import LoraSection, ModelSection, load_sft_recipe
+from train.recipe import LoraSection, ModelSection, load_sft_recipe, trl_section
 from train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
 
 TALK = [
@@ -115,7 +114,7 @@ def test_data_wants_one_source(tmp_path: Path) -> None:
 
 
 def test_lora_on_a_model_with_none_of_the_targets_is_refused(tiny_chatml: Path) -> None:
-    from train.policy import load_policy, lora_config
+    from train.setup import load_policy, lora_config
 
     model = load_policy(resolve(str(tiny_chatml)), ModelSection(name="m", dtype="float32"))
     assert "in_proj_qkv" not in lora_config(LoraSection(), model).target_modules
@@ -124,7 +123,7 @@ def test_lora_on_a_model_with_none_of_the_targets_is_refused(tiny_chatml: Path) 
 
 
 def test_a_lock_that_a_killed_start_of_deepspeed_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from train.launch import helper_lock
+    from train.setup import helper_lock
 
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     assert helper_lock() is None
@@ -139,8 +138,7 @@ def trainers(tiny_model: Path, tmp_path: Path) -> Any:
     """The same model and rows under the CPU trainer and under trl's own."""
     from trl import SFTConfig, SFTTrainer
 
-    from train.launch import trainer_class
-    from train.policy import load_policy
+    from train.setup import load_policy, trainer_class
 
     folder = resolve(str(tiny_model))
     tokenizer = load_tokenizer(folder)
@@ -198,9 +196,9 @@ def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) 
     import torch
     from peft import get_peft_model
 
-    from probe.models.loading import load_causal_lm
-    from train.policy import lora_config
+    from probe.models import load_causal_lm
     from train.probing import _rounded
+    from train.setup import lora_config
 
     live = get_peft_model(
         load_causal_lm(tiny_model), lora_config(LoraSection(r=4, alpha=8), load_causal_lm(tiny_model))

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.errors import DataError
-from probe.sets import Item, check_messages, read_items
-from probe.sets.transcripts import NO_REACTION, NO_TEXT, TOOLS, Transcript, take_apart
+from probe.sets import NO_REACTION, NO_TEXT, TOOLS, Item, Transcript, check_messages, read_items, take_apart
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"

@@ -18,7 +18,8 @@ import pytest
 from model_parts import logits, lora_on
 
 from probe.engines import vllm as vllm_engine
-from probe.engines import vllm_install, vllm_load
+from probe.engines import vllm as vllm_install
+from probe.engines import vllm as vllm_load
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.engines.vllm import VllmEngine, sampling
 from probe.errors import BadInput, CannotScore, EngineError

@@ -18,17 +18,14 @@ import pytest
 import yaml
 from model_parts import lora_on
 
+from probe import watch as kept
 from probe.checkpoints import finish_run, mark_complete
 from probe.errors import NextturnError, SettingsChanged
-from probe.local import measure_folder
 from probe.models import fingerprint, resolve
-from probe.questions import load_sets
 from probe.recipe import load_recipe
+from probe.run import load_sets, measure_folder
 from probe.settings import ProbeRecipe, ProbeSection, load_probe_recipe
-from probe.watch import command
-from probe.watching import kept
-from probe.watching.claims import Claims
-from probe.watching.watcher import Watcher
+from probe.watch import Claims, Watcher, command
 from train.checkpoints import remove_incomplete
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}

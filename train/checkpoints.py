@@ -15,7 +15,7 @@ from typing import Any
 from probe.checkpoints import FINISHED, MARKER, is_complete, list_checkpoints, mark_complete, newest_complete, numbered
 from probe.errors import BadInput
 from probe.files import read_json
-from probe.processes import say
+from probe.terminal import say
 from probe.watch import withdraw
 
 ASIDE = "set-aside-"

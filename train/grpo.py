@@ -18,18 +18,18 @@ from probe.errors import run_command
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from train.grpo_recipe import GrpoRecipe
+    from train.recipe import GrpoRecipe
 
 
 def main(argv: Sequence[str]) -> None:
-    from train.steps import command_line
+    from train.setup import command_line
 
     arguments, overrides = command_line("grpo", "Trains a chat model on what its turns lead to", argv)
-    from train.grpo_recipe import load_grpo_recipe
+    from train.recipe import load_grpo_recipe
 
     recipe = load_grpo_recipe(arguments.recipe, overrides)
     if arguments.dry_run:
-        from train.grpo_plan import describe
+        from train.plan import describe_grpo as describe
 
         print(describe(recipe))
         return
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
 
 def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
     """`callbacks`: of your own, called before ours."""
-    from train.runfolder import already_finished, claim, conclude
+    from train.setup import already_finished, claim, conclude
 
     run_dir = Path(recipe.train.output_dir)  # type: ignore[attr-defined]
     if already_finished(run_dir, recipe):
@@ -51,16 +51,22 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from probe.chat import Chat
     from probe.models import load_tokenizer
     from train.checkpoints import choose_resume
-    from train.composed_reward import ComposedReward
-    from train.grpo_launch import check_engine, quiet_trl, reward_line, trainer_class
-    from train.launch import training_arguments
-    from train.policy import load_policy, new_adapter
-    from train.prompts import load_prompts, prompt_dataset
-    from train.rewards import Rewards
     from train.rollouts import make_rollout
-    from train.samples import keep_samples
-    from train.step_line import print_step_lines
-    from train.steps import equip, find_inputs, run
+    from train.rows import load_prompts, prompt_dataset
+    from train.samples import keep_samples, print_step_lines
+    from train.scoring import ComposedReward, Rewards
+    from train.setup import (
+        check_engine,
+        equip,
+        find_inputs,
+        load_policy,
+        new_adapter,
+        quiet_trl,
+        reward_line,
+        run,
+        training_arguments,
+    )
+    from train.setup import grpo_trainer_class as trainer_class
 
     # Everything that can be wrong with the input is found before the model is loaded.
     quiet_trl()

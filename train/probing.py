@@ -19,10 +19,8 @@ from probe.compare import compare
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine
 from probe.errors import BadInput, NextturnError
-from probe.local import model_info
 from probe.models import ModelFolder, resolve
-from probe.questions import LoadedSet
-from probe.run import run_probe
+from probe.run import LoadedSet, model_info, run_probe
 from probe.settings import ProbeSection
 from probe.tracking import declare_figures, tell_probe
 

@@ -5,16 +5,80 @@ The sections and checks that train/grpo_recipe.py has in common with it stand he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import field
+import ast
+import importlib.util
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from probe.errors import RecipeError
-from probe.recipe import load_recipe, section
+from pydantic import BaseModel, create_model
+
+from data_builders.dialogue.settings import RoleSection, check_role
+from probe.errors import NextturnError, RecipeError
+from probe.recipe import STRICT, load_recipe, section
 from probe.settings import ProbeSection
+from probe.terminal import processes
 from probe.tracking import TrackingSection, check_tracking
-from train.arguments import trl_section
+
+# --- The `train:` section: trl's own field names, checked without importing trl or torch.
+#
+# The names and types are read from the source files of the installed trl and transformers, so that a recipe is
+# checked against what is installed and answers at once; importing them takes many seconds.
+
+_BASES = (
+    ("transformers", "training_args.py", "TrainingArguments"),
+    ("trl", "trainer/base_config.py", "_BaseConfig"),
+)
+# transformers' own enums are given as text in a recipe.
+_ENUMS = ("IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy")
+_NAMES: dict[str, Any] = {
+    **{"str": str, "int": int, "float": float, "bool": bool, "dict": dict, "list": list},
+    **{"Any": Any, "Literal": Literal},
+    **dict.fromkeys(_ENUMS, str),
+}
+
+
+def trl_section(module: str, config: str) -> type[BaseModel]:
+    """A section class with the fields of a trl config, such as `trl_section("sft_config", "SFTConfig")`.
+
+    Only the fields that a recipe sets are kept (`model_dump(exclude_unset=True)`); all defaults stay trl's.
+    """
+    fields: dict[str, Any] = {}
+    for package, file, name in (*_BASES, ("trl", f"trainer/{module}.py", config)):
+        fields |= _fields(_package_folder(package) / file, name)
+    return create_model(config, __config__=STRICT, **{name: (kind, None) for name, kind in fields.items()})  # type: ignore[call-overload]
+
+
+def _package_folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise NextturnError(f"{package} is not installed; `pip install nextturn` brings it")
+    return Path(spec.origin).parent
+
+
+def _fields(path: Path, name: str) -> dict[str, Any]:
+    """{field: type} of the dataclass `name` in a source file; types it cannot read become Any."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if found is None:
+        raise NextturnError(f"{path} has no class {name}; nextturn needs trl 1.16 and transformers 5.16 or newer")
+    return {
+        node.target.id: _type(ast.unparse(node.annotation))
+        for node in found.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def _type(annotation: str) -> Any:
+    """The type that an annotation in the installed libraries' own source stands for."""
+    try:
+        return eval(annotation, {"__builtins__": {}}, _NAMES)
+    except (NameError, TypeError):
+        return Any
+
 
 SftArguments = trl_section("sft_config", "SFTConfig")
 
@@ -132,3 +196,339 @@ def _check_packing(path: Path) -> None:
             f"{path}: train.packing and train.padding_free need {' and '.join(missing)} to keep documents apart "
             f"in linear attention; install nextturn[gpu] and causal-conv1d, or leave them out"
         )
+
+
+# --- The `reward:` section of a recipe: which parts a reward has, what they are worth, and what happens where one fails.
+
+PARTS = ("accuracy", "interactivity", "efficiency", "format", "followup")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@section
+class Weights:
+    """What the parts are worth, relative to each other; a part without weight is logged but not rewarded."""
+
+    accuracy: float = 1.0
+    interactivity: float = 0.5
+    efficiency: float = 0.1
+    format: float = 0.0
+    followup: float = 0.0
+    """Exploratory: how genuine the policy's own user turn is. Without weight it is not even measured, since each sample
+    then needs one more generation."""
+
+
+@section
+class CustomPart:
+    """A part of one's own: `function(played: train.played.Played) -> float | None`, best from 0 to 1."""
+
+    function: str
+    """module:function, where the module can be imported from the directory that the command runs in."""
+    weight: float = 1.0
+
+
+@section
+class RewardSection:
+    """One reward for each sample: the weighted mean of its parts."""
+
+    weights: Weights = field(default_factory=Weights)
+    required: tuple[str, ...] | None = None
+    """Parts without which a sample has no reward, and is left out; left out: every part with a weight. Any other part
+    that fails is left out of that sample's mean, which then compares unlike things within a group."""
+    judge: RoleSection | None = None
+    """A model behind servers (engine openai) that judges interactivity; left out, rules do."""
+    judge_timeout_s: float = 300.0
+    """The longest that a step waits for all its verdicts together; `judge.server` bounds each request."""
+    partial_credit: bool = False
+    """A wrong or missing answer gets up to 0.2 for steps that the reference solution has too."""
+    efficient_tokens: int = 500
+    """Assistant tokens at which efficiency is down to a half; it falls for ever, and is never flat."""
+    timeout_s: float = 10.0
+    """The longest that comparing one answer, or one call of a custom function, may take."""
+    workers: int = 2
+    """Processes for that, beside each training process; none is started before it is needed."""
+    max_failed: float = 0.2
+    """Share of a step's samples without a reward, over all processes, above which the run stops."""
+    custom: dict[str, CustomPart] = field(default_factory=dict)
+
+    @property
+    def weight_of(self) -> dict[str, float]:
+        """Every part's weight, custom ones included."""
+        return {**vars(self.weights), **{name: part.weight for name, part in self.custom.items()}}
+
+    @property
+    def required_parts(self) -> frozenset[str]:
+        given = self.required
+        return (
+            frozenset(name for name, weight in self.weight_of.items() if weight) if given is None else frozenset(given)
+        )
+
+    @property
+    def wants_user_turns(self) -> bool:
+        """Whether samples are to hold the policy's own user turns."""
+        return self.weights.followup > 0
+
+    def check(self) -> None:
+        """Raises RecipeError, with the key, where the settings cannot be used."""
+        self._check_weights()
+        for name, part in self.custom.items():
+            if not _NAME.fullmatch(name) or name in PARTS:
+                raise RecipeError(
+                    f"reward.custom.{name}: wanted a name of letters and digits other than {', '.join(PARTS)}"
+                )
+            if not _FUNCTION.fullmatch(part.function):
+                raise RecipeError(f"reward.custom.{name}.function: given {part.function!r}, wanted module:function")
+        for name in self.required or ():
+            if not self.weight_of.get(name):
+                known = ", ".join(part for part, weight in self.weight_of.items() if weight)
+                raise RecipeError(f"reward.required: given {name!r}, wanted parts that have a weight: {known}")
+        for name in ("judge_timeout_s", "timeout_s", "workers", "efficient_tokens"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise RecipeError(f"reward.{name}: given {getattr(self, name)}, wanted more than 0")
+        if not 0 <= self.max_failed <= 1:
+            raise RecipeError(f"reward.max_failed: given {self.max_failed:g}, wanted a share from 0 to 1")
+        if self.judge is not None:
+            if self.judge.engine != "openai":
+                raise RecipeError(
+                    f"reward.judge.engine: given {self.judge.engine}, wanted openai: a judge runs elsewhere"
+                )
+            check_role("reward.judge", self.judge)
+
+    def _check_weights(self) -> None:
+        for name, weight in self.weight_of.items():
+            if not 0 <= weight < math.inf:
+                where = f"custom.{name}.weight" if name in self.custom else f"weights.{name}"
+                raise RecipeError(f"reward.{where}: given {weight}, wanted 0 or more")
+        if not sum(self.weight_of.values()):
+            raise RecipeError("reward.weights: all are 0, wanted at least one part that counts")
+
+
+# --- The `rollout:` section of a recipe: what a sample is, and who plays the user.
+
+
+@section
+class SimulatorSection(RoleSection):
+    """The simulated user: `scripted` needs no model; the other engines take the fields of a data builder's role."""
+
+    engine: Literal["scripted", "openai", "hf", "vllm"] = "scripted"  # type: ignore[assignment]
+    tries: int = 3
+    """How often a message is asked for that is empty, cut off, or out of role, each time with another seed."""
+
+
+@section
+class RolloutSection:
+    """How a group's samples are made."""
+
+    mode: Literal["reply", "conversation"] = "reply"
+    """`reply` trains one assistant turn, rewarded for what comes after it; `conversation` trains all of them."""
+    simulator: SimulatorSection = field(default_factory=SimulatorSection)
+    window: int = 2
+    """reply: how many exchanges (user, assistant) are looked ahead after the reply; 0 for none."""
+    samples: int = 1
+    """reply: how often each look-ahead is played."""
+    max_turns: int = 4
+    """conversation: the policy's turns at most."""
+    max_turn_tokens: int = 256
+    """Tokens of one turn at most, look-ahead included. `train.max_completion_length` bounds the trained whole: a
+    conversation takes another turn only while a whole one fits."""
+    batch_tokens: int = 32768
+    """The most tokens in one batch where transformers generates; more is faster and takes more memory."""
+
+
+def check_rollout(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
+    """Refuses what could only go wrong, or be ignored, later; `train` holds trl's arguments as far as they are known.
+
+    Raises:
+        RecipeError: one line, with the key.
+    """
+    for name, least in {"window": 0, "samples": 1, "max_turns": 1, "max_turn_tokens": 1, "batch_tokens": 1}.items():
+        if getattr(rollout, name) < least:
+            raise RecipeError(f"rollout.{name}: given {getattr(rollout, name)}, wanted {least} or more")
+    _check_simulator(rollout.simulator)
+    most = train.get("max_completion_length")
+    if most is not None and most < rollout.max_turn_tokens:
+        raise RecipeError(
+            f"rollout.max_turn_tokens: given {rollout.max_turn_tokens}, and train.max_completion_length, which bounds "
+            f"all that is trained of a sample, is {most}; wanted no more than that"
+        )
+    if not train.get("use_vllm"):
+        _check_sampling(train)
+
+
+def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
+    """Refuses a simulator in this process where the launch would take its model for a part of the training.
+
+    Raises:
+        RecipeError: ZeRO-3 spreads every model that is loaded over the processes; vLLM wants a process of its own.
+    """
+    plugin = accelerator.state.deepspeed_plugin
+    spread = plugin is not None and plugin.zero_stage == 3
+    if (simulator.engine == "hf" and spread) or (simulator.engine == "vllm" and accelerator.num_processes > 1):
+        why = "with ZeRO-3" if spread else "in a launch of several processes"
+        raise RecipeError(
+            f"rollout.simulator.engine: {simulator.engine}, wanted openai {why}: serve the model by itself, such as with "
+            f"`vllm serve {simulator.model}`, and name it under rollout.simulator.server"
+        )
+
+
+def _check_simulator(simulator: SimulatorSection) -> None:
+    where = "rollout.simulator"
+    if simulator.engine == "scripted":
+        if simulator.model is not None or simulator.server is not None:
+            raise RecipeError(f"{where}: the engine scripted takes no `model` and no `server`")
+    elif simulator.engine == "openai":
+        if simulator.server is None or not simulator.server.model:
+            raise RecipeError(
+                f"{where}.server: wanted `urls` and `model`, such as "
+                "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
+            )
+    elif simulator.model is None or simulator.server is not None:
+        raise RecipeError(f"{where}: the engine {simulator.engine} wants `model` and no `server`")
+    if simulator.max_tokens < 1 or simulator.tries < 1 or simulator.temperature < 0:
+        raise RecipeError(f"{where}: max_tokens and tries are to be 1 or more, temperature 0 or more")
+
+
+# What leaves sampling as it is, by trl's name. Rollouts with transformers draw from the whole distribution at a
+# temperature, which is also what the loss scores; anything narrower would be trained on as if it were that.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (None, 1, 1.0),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0, 0.0),
+    "repetition_penalty": (None, 1, 1.0),
+    "generation_kwargs": (None, {}),
+    "cache_implementation": (None,),
+    "use_transformers_continuous_batching": (None, False),
+    "ds3_gather_for_generation": (None, True),
+}
+
+
+def _check_sampling(train: Mapping[str, Any]) -> None:
+    for name, neutral in _NEUTRAL.items():
+        if train.get(name) not in neutral:
+            raise RecipeError(
+                f"train.{name}: given {train[name]!r}; rollouts with transformers sample at train.temperature alone, so "
+                "leave it out, or set train.use_vllm"
+            )
+    temperature = train.get("temperature")
+    if temperature is not None and temperature <= 0:
+        raise RecipeError(f"train.temperature: given {temperature:g}, wanted more than 0: a group must differ")
+
+
+# --- The recipe of `accelerate launch train/grpo.py`: model, data, rollout, reward, train (trl's own names), probe, tracking.
+
+GrpoArguments = trl_section("grpo_config", "GRPOConfig")
+MAX_COMPLETION = 512  # trl's own default
+
+# What a rollout, the composed reward or another section decides; set here, trl would do it again or never read it.
+_OURS = {
+    "remove_unused_columns": "prompts carry what the reward needs",
+    "reward_weights": "reward.weights decides it",
+    "multi_objective_aggregation": "the parts become one reward, see reward.weights",
+    "chat_template_kwargs": "data.enable_thinking decides it",
+    "do_eval": "the probe measures held-out questions",
+    "eval_strategy": "the probe measures held-out questions",
+    "num_generations_eval": "the probe measures held-out questions",
+    "max_tool_calling_iterations": "the rollout section says how a conversation goes on",
+    "auto_find_batch_size": "a smaller batch would tear groups apart",
+}
+
+
+@section
+class PromptSection:
+    path: str | None = None
+    """A builder's output folder, or a JSONL file of rl rows."""
+    recipe: str | None = None
+    """A data recipe to build where it is not built yet; give this or `path`."""
+    kinds: tuple[str, ...] | None = None
+    """Kinds of conversation to take, such as [complete, underspecified]; all where left out."""
+    max_prompts: int | None = None
+    """So many, picked by train.seed; all where left out."""
+    max_prompt_tokens: int = 1024
+    """A longer prompt is left out whole and counted."""
+    enable_thinking: bool | None = None
+
+
+@section
+class GrpoRecipe:
+    model: ModelSection
+    data: PromptSection
+    train: GrpoArguments  # type: ignore[valid-type]
+    rollout: RolloutSection = field(default_factory=RolloutSection)
+    reward: RewardSection = field(default_factory=RewardSection)
+    probe: ProbeSection | None = None
+    tracking: TrackingSection = field(default_factory=TrackingSection)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How samples are spread: `per_device` x `processes` x `steps_per_generation` are generated at a time."""
+
+    processes: int
+    per_device: int
+    accumulation: int
+    steps_per_generation: int
+    num_generations: int
+
+    @property
+    def samples(self) -> int:
+        """Generated at a time, over all processes."""
+        return self.per_device * self.processes * self.steps_per_generation
+
+    @property
+    def prompts(self) -> int:
+        return self.samples // self.num_generations
+
+    def steps(self, prompts: int, num_iterations: int) -> float:
+        """Optimizer steps of one epoch over so many prompts; an incomplete last batch is not used."""
+        generations = prompts // self.prompts
+        return generations * num_iterations * self.steps_per_generation / self.accumulation
+
+
+def batch_of(given: dict[str, Any], ranks: int | None = None) -> Batch:
+    """The batch of a `train:` section in this launch, or on `ranks` processes; trl's arithmetic, without trl.
+
+    Raises:
+        RecipeError: groups would not come out whole.
+    """
+    ranks = ranks or processes()
+    per_device = given.get("per_device_train_batch_size", 8)
+    accumulation = given.get("gradient_accumulation_steps", 1)
+    group = given.get("num_generations", 8)
+    steps = given.get("steps_per_generation")
+    wanted = given.get("generation_batch_size")
+    if group < 2:
+        raise RecipeError(f"train.num_generations: given {group}, wanted 2 or more: an advantage compares samples")
+    if min(per_device, accumulation, steps or 1, wanted or 1) < 1:
+        raise RecipeError("train: batch sizes, accumulation and steps_per_generation are to be 1 or more")
+    if steps is not None and wanted is not None:
+        raise RecipeError("train: generation_batch_size and steps_per_generation say the same; give one of them")
+    at_once = per_device * ranks
+    if wanted is not None and wanted % at_once:
+        raise RecipeError(
+            f"train.generation_batch_size: given {wanted}, wanted a multiple of {at_once} ({per_device} a process x {ranks})"
+        )
+    batch = Batch(ranks, per_device, accumulation, steps or (wanted or at_once * accumulation) // at_once, group)
+    if batch.samples % group:
+        least = group // math.gcd(group, at_once)
+        raise RecipeError(
+            f"train: {per_device} a process x {ranks} x {batch.steps_per_generation} steps are {batch.samples} samples at "
+            f"a time, wanted a multiple of num_generations {group}: gradient_accumulation_steps {least}, or a multiple"
+        )
+    return batch
+
+
+def load_grpo_recipe(path: Path, overrides: Sequence[str] = ()) -> GrpoRecipe:
+    """Raises RecipeError, in one line, for anything that the run would trip over later."""
+    recipe = load_recipe(GrpoRecipe, path, overrides)
+    given = check_sections(path, recipe, _OURS)
+    try:
+        batch_of(given)
+        check_rollout(recipe.rollout, {"max_completion_length": MAX_COMPLETION, **given})
+        recipe.reward.check()
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
+    for name in ("max_prompts", "max_prompt_tokens"):
+        value = getattr(recipe.data, name)
+        if value is not None and value < 1:
+            raise RecipeError(f"{path}: data.{name}: given {value}, wanted 1 or more")
+    return recipe

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> None:
-    from train.steps import command_line
+    from train.setup import command_line
 
     arguments, overrides = command_line("sft", "Fine-tunes a chat model on conversations", argv)
     from train.recipe import load_sft_recipe
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
 
 def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
     """`callbacks`: of your own, called before ours."""
-    from train.runfolder import already_finished, claim, conclude
+    from train.setup import already_finished, claim, conclude
 
     run_dir = Path(recipe.train.output_dir)  # type: ignore[attr-defined]
     if already_finished(run_dir, recipe):
@@ -48,10 +48,8 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     from probe.chat import Chat
     from probe.models import load_tokenizer
     from train.checkpoints import choose_resume
-    from train.launch import trainer_class, training_arguments
-    from train.policy import load_policy, new_adapter
     from train.rows import as_dataset, make_rows, read_conversations
-    from train.steps import equip, find_inputs, run
+    from train.setup import equip, find_inputs, load_policy, new_adapter, run, trainer_class, training_arguments
 
     # Everything that can be wrong with the input is found before the model is loaded.
     args = training_arguments(recipe, SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})

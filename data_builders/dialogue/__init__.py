@@ -7,3 +7,5 @@ interactivity, efficiency). The best candidate goes on with the conversation, an
 
 Texts travel as tagged plain text, never inside JSON, which would break LaTeX.
 """
+
+from __future__ import annotations

@@ -18,6 +18,7 @@ from probe.errors import EngineError
 if TYPE_CHECKING:
     import torch
 
+
 # Rows leave the batch when this share of them is finished: copying the cache costs about one decode step.
 _COMPACT_SHARE = 0.2
 

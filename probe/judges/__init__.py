@@ -31,6 +31,6 @@ def get_judge(name: str, server: ServerSection | None = None) -> Judge:
 
     if name == "llm":
         return LlmJudge(server)
-    from probe.judges.cascade import CascadeJudge
+    from probe.judges.llm import CascadeJudge
 
     return CascadeJudge(LlmJudge(server))

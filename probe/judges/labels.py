@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from probe.judges.words import content_stems
+from probe.judges.text import content_stems
 
 LABELS: tuple[str, ...] = (
     "genuine_followup",

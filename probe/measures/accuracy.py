@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from probe.answers import Outcome, lenient_answer, outcome, same_answer, strict_answer
 from probe.engines.base import Completion
-from probe.letters import lenient_letter, letter_outcome, strict_letter
+from probe.grading import (
+    Outcome,
+    lenient_answer,
+    lenient_letter,
+    letter_outcome,
+    outcome,
+    same_answer,
+    strict_answer,
+    strict_letter,
+)
 from probe.sets import Item
 from probe.stats import wilson
 

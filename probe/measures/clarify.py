@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from probe.answers import outcome
 from probe.engines.base import Completion
+from probe.grading import outcome
 from probe.stats import wilson
 
 

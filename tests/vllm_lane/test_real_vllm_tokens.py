@@ -21,7 +21,7 @@ from engine_parts import assert_equal_greedy, real_engine, sure_prompts
 from probe.__main__ import main
 from probe.engines.base import Request, ScoreRequest, collect
 from probe.engines.hf import HfEngine
-from probe.engines.vllm_install import _ENVIRONMENT, check_versions, import_vllm
+from probe.engines.vllm import _ENVIRONMENT, check_versions, import_vllm
 from probe.models import load_model, load_tokenizer, resolve
 
 

@@ -1,0 +1,229 @@
+"""What a simulated continuation is worth: accuracy, interactivity, efficiency, each from 0 to 1 and kept by itself.
+
+After CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a candidate is worth the mean over several
+simulated continuations. A part that could not be had is None, and so is the score of its sample: counted as 0 it would
+turn a judge's failure into a bad reply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from data_builders.dialogue.prompts import Plan
+from data_builders.dialogue.roles import Said
+from data_builders.dialogue.settings import Weights
+from data_builders.text import states
+from probe.grading import lenient_answer, outcome, same_answer, strict_answer
+from probe.judges.text import SOLVING, content_stems, ngrams, stems
+from probe.sets import Message
+
+# --- Reads what a model said in a role: its text, whether it ends the conversation, and slips out of the role.
+#
+# All by rule, so that a slip has a name that a person can check. A reply with a slip is asked for again.
+
+EMPTY, CUT, ROLE_LABEL = "empty", "cut", "role_label"
+AS_ASSISTANT, TELLS_ANSWER = "as_assistant", "tells_answer"
+COPIES, REVEALS_EARLY, ENDS_EARLY = "copies_problem", "reveals_early", "ends_early"
+
+_THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+_THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
+_MESSAGE = re.compile(r"<message>(.*?)(?:</message>|$)", re.IGNORECASE | re.DOTALL)
+_END = re.compile(r"<\s*/?\s*end\s*/?\s*>", re.IGNORECASE)
+_LABEL = re.compile(
+    r"^\W{0,4}(?:user|human|assistant|ai|system|student|tutor)\W{0,3}:"  # USER: or **Assistant**:
+    r"|<\|[^|<>]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|</?(?:user|assistant|chat|message|problem|answer)>|\[/?INST\]",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ANSWERING = re.compile(
+    r"\\boxed|\bas an ai\b|\bhow (?:can|may) i (?:help|assist)|\bi hope (?:this|that|it) helps|\bfeel free to\b"
+    r"|\blet me know if you\b|\b(?:happy|glad) to (?:help|assist|explain)|\blet'?s (?:solve|break (?:this|it) down)"
+    r"|\bhere(?:'s| is) (?:the|a|your|how) (?:full |complete |step-by-step )?(?:solution|breakdown|explanation)",
+    re.IGNORECASE,
+)
+# A user who shows an attempt may write a line or two of it.
+_SOLVING_AT_LEAST, _EQUATIONS_AT_LEAST = 3, 4
+_COPIED_WORDS, _COPIED_SHARE, _COPIED_LEAST = 14, 0.6, 6
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A reply as it was understood; `slip` names why it cannot be used."""
+
+    text: str
+    slip: str = ""
+    ended: bool = False
+    score: int | None = None
+
+
+def spoken(said: Said) -> tuple[str, str]:
+    """(what was said after any thinking, EMPTY, CUT or ""). The text is as it came but for white space around it."""
+    text = _THINKING_ENDS.split(said.text)[-1].strip()
+    if said.cut or _THINKING_STARTS.search(text):
+        return text, CUT
+    return text, "" if text else EMPTY
+
+
+def read_assistant(said: Said) -> Heard:
+    text, slip = spoken(said)
+    return Heard(text, slip or (ROLE_LABEL if _LABEL.search(text) else ""))
+
+
+def read_user(said: Said, plan: Plan, messages: Sequence[Message]) -> Heard:
+    """The user's message after `messages` (none: the opening)."""
+    whole, slip = spoken(said)
+    if slip:
+        return Heard(whole, slip)
+    if _END.search(whole):
+        return Heard("", ended=True) if messages else Heard(whole, ENDS_EARLY)
+    tagged = _MESSAGE.findall(whole)
+    text = (tagged[-1] if tagged else whole).strip()
+    return Heard(text, _slip(text, plan, messages))
+
+
+def _slip(text: str, plan: Plan, messages: Sequence[Message]) -> str:
+    if not text:
+        return EMPTY
+    if _LABEL.search(text):
+        return ROLE_LABEL
+    equations = sum(line.count("=") > 0 for line in text.split("\n"))
+    if _ANSWERING.search(text) or len(SOLVING.findall(text)) >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
+        return AS_ASSISTANT
+    if _tells_answer(text, plan, messages):
+        return TELLS_ANSWER
+    hidden = plan.still_hidden(messages)
+    if hidden and copied(text, plan.task.question):
+        return COPIES
+    if not messages and any(states(text, value) for value in hidden):
+        return REVEALS_EARLY
+    return ""
+
+
+def _tells_answer(text: str, plan: Plan, messages: Sequence[Message]) -> bool:
+    """Whether the user brings up the answer before anybody else; a single digit can stand for anything."""
+    answer = plan.task.answer
+    known = (plan.task.question, *(message["content"] for message in messages))
+    return len(answer) > 1 and states(text, answer) and not any(states(before, answer) for before in known)
+
+
+def copied(text: str, question: str) -> bool:
+    """Whether the text takes over a long run of the question's words."""
+    asked, words = question.lower().split(), text.lower().split()
+    length = min(_COPIED_WORDS, max(_COPIED_LEAST, round(_COPIED_SHARE * len(asked))))
+    runs = {tuple(asked[start : start + length]) for start in range(len(asked) - length + 1)}
+    return any(tuple(words[start : start + length]) in runs for start in range(len(words) - length + 1))
+
+
+NO_VERDICT = "no_verdict"
+_MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)
+_NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
+# No reference is nearly as long; algebra on what a model wrote on and on could take for ever.
+LONGEST_ANSWER = 200
+# Two turns of the assistant that share more of their four-word runs say the same.
+_REPEATS, _RUN = 0.6, 4
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one continuation's score; None where one could not be had."""
+
+    accuracy: float | None = None
+    interactivity: float | None = None
+    efficiency: float | None = None
+
+
+def score(parts: Parts, weights: Weights) -> float | None:
+    """The weighted mean of the parts, from 0 to 1; None where a part that counts is None."""
+    worth = asdict(parts)
+    counted = {name: weight for name, weight in vars(weights).items() if name in worth and weight}
+    if any(worth[name] is None for name in counted):
+        return None
+    total = sum(counted.values())
+    return sum(weight * worth[name] for name, weight in counted.items()) / total if total else None
+
+
+def mean_score(scores: Sequence[float | None]) -> float | None:
+    """The mean of those that there are."""
+    known = [one for one in scores if one is not None]
+    return fmean(known) if known else None
+
+
+def accuracy(messages: Sequence[Message], answer: str) -> float | None:
+    """1 where the conversation's last answer is the reference; 0 also where it has none yet."""
+    if not answer:
+        return None
+    given = final_answer(messages)
+    if given is not None and len(given) > LONGEST_ANSWER:
+        return float(given == answer)
+    return float(same_answer(given, answer))
+
+
+def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
+    """The assistant's last marked answer, else what its last reply answers; `cut`: that reply has no end."""
+    replies = _by(messages, "assistant")
+    given = next((found for text in reversed(replies) if (found := strict_answer(text)) is not None), None)
+    if given is None and replies and outcome(replies[-1], truncated=cut) == "answered":
+        given = lenient_answer(replies[-1])
+    return given
+
+
+def efficiency(tokens: int, limit: int) -> float:
+    """1 for no tokens at all, 0 from `limit` tokens on."""
+    return 1 - min(tokens / limit, 1.0)
+
+
+class TurnMarks(NamedTuple):
+    """Whether a turn of the assistant takes up a word or number of the message before it, asks one question at the most,
+    and does not say again what the assistant said before."""
+
+    takes_up: bool
+    one_question: bool
+    fresh: bool
+
+
+def turn_marks(messages: Sequence[Message], place: int) -> TurnMarks:
+    """The marks of the assistant's message at `place`, which is not the first message."""
+    text, before = messages[place]["content"], _by(messages[:place], "assistant")
+    asked = set(content_stems(messages[place - 1]["content"]))
+    return TurnMarks(
+        takes_up=not asked or bool(asked & set(content_stems(text))),
+        one_question=text.count("?") <= 1,
+        fresh=not any(_same(text, other) for other in before),
+    )
+
+
+def interactivity_by_rule(messages: Sequence[Message]) -> float:
+    """How well the assistant's turns take up what the user says, without any judge: the mean of all their marks."""
+    marks = [
+        fmean(turn_marks(messages, place))
+        for place, message in enumerate(messages)
+        if message["role"] == "assistant" and place
+    ]
+    return fmean(marks) if marks else 0.0
+
+
+def read_judge(said: Said) -> Heard:
+    """The last verdict of a judge's reply; a slip where it names no number from 1 to 5."""
+    text, slip = spoken(said)
+    marks = list(_MARK.finditer(text))
+    found = _NUMBER.match(text, marks[-1].end()) if marks else None
+    if found is not None:
+        return Heard(text, score=int(found.group(1)))
+    return Heard(text, slip if slip and slip != EMPTY else NO_VERDICT)
+
+
+def from_verdict(verdict: int) -> float:
+    """A verdict from 1 to 5 as a part from 0 to 1."""
+    return (verdict - 1) / 4
+
+
+def _same(text: str, other: str) -> bool:
+    runs, others = set(ngrams(stems(text), _RUN)), set(ngrams(stems(other), _RUN))
+    return len(runs & others) > _REPEATS * len(runs) if runs else text == other
+
+
+def _by(messages: Sequence[Message], role: str) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == role]

@@ -1,0 +1,160 @@
+"""The sft view, which training reads: one row for each conversation, replay among them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_builders.folder import shards
+from data_builders.quality import holds
+from data_builders.scripted import Conversation
+from data_builders.tasks import Task
+from probe.errors import DataError
+from probe.files import read_jsonl
+from probe.grading import boxed
+from probe.sets import Message, check_messages
+
+
+def sft_row(conversation: Conversation) -> dict[str, Any]:
+    """A row of OUT/sft. `acts` names the wordings its turns were made of, for the card."""
+    return {
+        "id": conversation.id,
+        "messages": list(conversation.messages),
+        "kind": conversation.kind,
+        "source": conversation.source,
+        "answer": conversation.answer,
+        "acts": list(conversation.wordings),
+    }
+
+
+def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
+    """All kept rows of a finished build, in order.
+
+    Raises:
+        DataError: no build there, an unfinished one, or a row that is no conversation (file:line).
+    """
+    for path in shards(out, "sft"):
+        yield from read_sft_rows(path)
+
+
+def read_sft_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of one JSONL file, each with `messages` that end with the assistant; else DataError with file:line."""
+    for number, row in read_jsonl(path):
+        messages = check_messages(row.get("messages"), f"{path}:{number}")
+        if messages[-1]["role"] != "assistant":
+            raise DataError(f"{path}:{number}: the conversation ends with the user, wanted an assistant turn last")
+        yield row
+
+
+# --- The rl view: a chat so far, and all that a reward or a simulated user has to know to go on with it.
+#
+# One row for each assistant turn up to and including the first that boxes an answer; what follows a full answer is talk
+# about it, whose result is known. Nothing here is text for a policy but `prompt`.
+
+
+@dataclass(frozen=True)
+class RlRow:
+    """One prompt of reinforcement learning.
+
+    Attributes:
+        kind: the conversation's kind, such as "underspecified".
+        turn: how many assistant turns the prompt holds.
+        prompt: ends with a user message.
+        problem: the whole problem, which a simulated user knows.
+        hidden: texts of the problem that nobody has said yet.
+        clause, thing, reveal, short: of what is withheld, as in `data_builders.tasks.Gap`; "" where nothing is.
+        persona, knowledge, effort: of the simulated user, where two models talked.
+    """
+
+    id: str
+    kind: str
+    turn: int
+    prompt: tuple[Message, ...]
+    answer: str
+    problem: str
+    solution: str
+    hidden: tuple[str, ...] = ()
+    clause: str = ""
+    thing: str = ""
+    reveal: str = ""
+    short: str = ""
+    persona: str = ""
+    knowledge: str = ""
+    effort: str = ""
+
+
+_TEXTS = tuple(field.name for field in dataclasses.fields(RlRow) if field.type == "str")
+_NEEDED = ("id", "kind", "answer", "problem")
+
+
+def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
+    """The rows of a conversation; none where its task is not known, as of a replay row."""
+    task = conversation.task
+    if task is None:
+        return
+    for place in range(1, len(conversation.messages), 2):
+        yield RlRow(
+            id=f"{conversation.id}-{place // 2}",
+            kind=conversation.kind,
+            turn=place // 2,
+            prompt=conversation.messages[:place],
+            answer=task.answer,
+            problem=task.question,
+            solution=task.boxed_solution or task.solution,
+            **_withheld(conversation, task, place),
+        )
+        if boxed(conversation.messages[place]["content"]):
+            return
+
+
+def _withheld(conversation: Conversation, task: Task, place: int) -> dict[str, Any]:
+    """What the user has not told before message `place`. Of a given stated twice nothing is hidden, but which holds."""
+    if conversation.kind == "vague" and place < 2:
+        text = task.question
+        told = {"clause": "what the problem is", "thing": "the problem itself", "reveal": text, "short": text}
+        return {"hidden": (text,), **told}
+    gap = conversation.gap
+    if gap is None or place > conversation.reveal_at:
+        return {}
+    stated = any(holds(message["content"], gap.value) for message in conversation.messages[:place])
+    told = {name: getattr(gap, name) for name in ("clause", "thing", "reveal", "short")}
+    return {"hidden": () if stated or not gap.value else (gap.value,), **told}
+
+
+def load_rl_rows(path: Path) -> Iterator[RlRow]:
+    """The rows of a finished build's folder, or of a JSONL file with such rows.
+
+    Raises:
+        DataError: nothing there, an unfinished build, or a row that is none (file:line).
+    """
+    seen: set[str] = set()
+    for part in shards(path, "rl") if path.is_dir() else [path]:
+        for number, row in read_jsonl(part):
+            read = _read(row, f"{part}:{number}")
+            if read.id in seen:
+                raise DataError(f"{part}:{number}: the id {read.id!r} stands twice")
+            seen.add(read.id)
+            yield read
+
+
+def _read(row: dict[str, Any], where: str) -> RlRow:
+    texts = {name: row.get(name, "") for name in _TEXTS}
+    for name, text in texts.items():
+        if not isinstance(text, str) or (name in _NEEDED and not text.strip()):
+            raise DataError(f"{where}: `{name}` is {_shown(text)}, wanted text")
+    turn, hidden = row.get("turn", 0), row.get("hidden", [])
+    if not isinstance(turn, int) or isinstance(turn, bool) or turn < 0:
+        raise DataError(f"{where}: `turn` is {_shown(turn)}, wanted a whole number, 0 or more")
+    if not isinstance(hidden, list) or not all(isinstance(text, str) and text for text in hidden):
+        raise DataError(f"{where}: `hidden` is {_shown(hidden)}, wanted a list of texts")
+    prompt = check_messages(row.get("prompt"), where)
+    if prompt[-1]["role"] != "user":
+        raise DataError(f"{where}: the prompt ends with the assistant, wanted a user message last")
+    return RlRow(prompt=tuple(prompt), turn=turn, hidden=tuple(hidden), **texts)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60] if value != "" else "missing or empty"

@@ -1,0 +1,282 @@
+r"""Finds the formulas, drawings and sentences of a text, so that nothing is ever cut inside of one of them.
+
+A text in LaTeX keeps its formulas in `$..$`, `\(..\)`, `\[..\]`, `$$..$$` or a display environment, and its
+drawings in `[asy]..[/asy]` or a table. `mask` is the text with all of these blanked out, of the same length, so
+that a pattern over the mask sees the words alone and its positions hold for the text. One pass, no backtracking.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from probe.sets import Message
+
+MATH = "\ufffc"  # stands in the mask for each character of a formula
+DRAWING = "\ufffd"  # and of a drawing or a table
+
+_OPENING = re.compile(
+    r"\\\\|\\\$|\[asy\]|\\\[|\\\(|\$\$|\$|\\begin\{((?:align|eqnarray|gather|equation|multline|tabular|array|center)\*?)\}"
+)
+_DOLLAR = re.compile(r"(?:[^\\$]|\\.)*\$", re.DOTALL)
+ASY = re.compile(r"\[asy\].*?(?:\[/asy\]|$)", re.DOTALL)
+_CLOSING = {"[asy]": "[/asy]", r"\[": r"\]", r"\(": r"\)", "$$": "$$"}
+_LEFT, _RIGHT = re.compile(r"\\left(?![a-z])"), re.compile(r"\\right(?![a-z])")
+_CLOSING_STOPS = re.compile(r"(?:[.,;:?\s]|\\[,;:!. ]|~)+$")
+_SPACING = re.compile(r"\s+|\\[,;:! ]|\\left(?![a-z])|\\right(?![a-z])|(?<=\\)[dt](?=frac)")
+_DRAWN = ("tabular", "center")
+
+# The end of a sentence in a mask: a stop, and what follows begins a new one. After a display the stop may be missing.
+_END = re.compile(
+    rf"[.?!][\"')\]]*(?:\s+(?=[\"'(\[]?[A-Z0-9$\\{MATH}{DRAWING}])|(?<={MATH}[.?!])(?=[A-Z]))|\n[ \t]*\n\s*"
+)
+_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|vs|No|no|[A-Z])|\.[a-zA-Z]|\be\.g|\bi\.e)\.\s*$")
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula or a drawing: `text[start:end]` with its delimiters, `text[left:right]` without."""
+
+    start: int
+    end: int
+    left: int
+    right: int
+    display: bool = False
+    drawing: bool = False
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text with its formulas found. `sentences` are (start, end) pairs without the space around them."""
+
+    raw: str
+    formulas: tuple[Formula, ...]
+    mask: str
+    whole: bool  # False: a delimiter does not close, and nothing should be cut
+
+    @functools.cached_property
+    def sentences(self) -> tuple[tuple[int, int], ...]:
+        found, start = [], 0
+        for match in _END.finditer(self.mask):
+            if match.start() < start or _ABBREVIATION.search(self.mask, max(start, match.end() - 8), match.end()):
+                continue
+            found.append((start, match.end()))
+            start = match.end()
+        found.append((start, len(self.raw)))
+        return tuple(_stripped(self.raw, *pair) for pair in found if self.raw[slice(*pair)].strip())
+
+    def sentence(self, position: int) -> tuple[int, int]:
+        """The sentence that `position` stands in."""
+        return next((pair for pair in reversed(self.sentences) if pair[0] <= position), (0, len(self.raw)))
+
+    def inner(self, formula: Formula) -> str:
+        return self.raw[formula.left : formula.right]
+
+
+def read(raw: str, latex: bool) -> Text:
+    """The text with its formulas; without `latex` a dollar sign is money and there are none."""
+    formulas, whole = _formulas(raw) if latex else ([], True)
+    pieces, at = [], 0
+    for formula in formulas:
+        pieces += [raw[at : formula.start], _masked(raw, formula)]
+        at = formula.end
+    return Text(raw, tuple(formulas), "".join([*pieces, raw[at:]]), whole)
+
+
+def balanced(text: str) -> bool:
+    """Whether every formula of the text closes, and no brace is left open."""
+    bare = text.replace(r"\{", "").replace(r"\}", "")
+    if bare.count("{") != bare.count("}") or len(_LEFT.findall(text)) != len(_RIGHT.findall(text)):
+        return False
+    return not _OPENING.search(text) or read(text, latex=True).whole
+
+
+def plain_inner(inner: str) -> str:
+    """A formula's text without the punctuation and spacing that close it in its sentence; a "!" is a factorial."""
+    return _CLOSING_STOPS.sub("", inner).strip()
+
+
+@functools.lru_cache(maxsize=512)
+def squeezed(text: str) -> str:
+    """A text without spaces and spacing commands, to find a formula wherever it stands."""
+    return _SPACING.sub("", text)
+
+
+def _formulas(raw: str) -> tuple[list[Formula], bool]:
+    found: list[Formula] = []
+    at = 0
+    while match := _OPENING.search(raw, at):
+        opening, left = match.group(), match.end()
+        if opening in (r"\\", r"\$"):
+            at = left
+            continue
+        if opening == "$":
+            closed = _DOLLAR.match(raw, left)
+            right, at = (closed.end() - 1, closed.end()) if closed else (-1, left)
+        else:
+            closing = _CLOSING.get(opening) or rf"\end{{{match.group(1)}}}"
+            right = raw.find(closing, left)
+            at = right + len(closing)
+        if right < 0:
+            return found, False
+        drawing = opening == "[asy]" or (match.group(1) or "").startswith(_DRAWN)
+        found.append(Formula(match.start(), at, left, right, opening not in ("$", r"\("), drawing))
+    return found, True
+
+
+def _masked(raw: str, formula: Formula) -> str:
+    """The formula's place in the mask. A stop at its end shows, and so does one that a new sentence implies."""
+    length = formula.end - formula.start
+    if formula.drawing:
+        return DRAWING * length
+    inner = raw[formula.left : formula.right].rstrip()
+    stop = inner[-1:] if inner[-1:] in (".", "?") else ""
+    if not stop and formula.display and re.match(r"\s*(?:[A-Z][a-z]|$)", raw[formula.end : formula.end + 20]):
+        stop = "."
+    return MATH * (length - len(stop)) + stop
+
+
+def _stripped(raw: str, start: int, end: int) -> tuple[int, int]:
+    text = raw[start:end]
+    return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
+
+
+# --- Numbers and short closed forms: what they are worth, and whether two of them are the same answer.
+#
+# Cheap on purpose: text first, then the value. math-verify, which takes milliseconds a pair, sees every
+# conversation once at the end; here thousands of candidate values are looked at.
+
+_UNIT = re.compile(
+    r"\^\s*\{?\\circ\}?|\\(?:text|mathrm|textrm|mbox)\{\s*[a-zA-Z. ]*\}(?:\^\d)?|\\%|%|\\\$|\\[!,; ]|~|\s+|\\(?:left|right)(?![a-z])"
+)
+_INTEGER = r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+"
+_FRACTION = re.compile(rf"(-?)\\?[dt]?frac\{{?(-?\d+)\}}?\{{?(\d+)\}}?|(-?)({_INTEGER})/(\d+)|(-?)({_INTEGER})")
+# A closed form holds a root, pi, a power or a fraction; a product of plain numbers is still to be calculated, and a
+# mixed number ("5\frac{1}{2}") would be read as a product.
+_CLOSED = re.compile(r"\\(?:sqrt|pi|[dt]?frac)|\d\^")
+_OPEN = re.compile(r"\\(?:cdot|times|div)|\d\\[dt]?frac|\d\(|\)\(|\d!|[=<>]")
+_REWRITES = (
+    (re.compile(r"\\[dt]?frac(\d)(\d)"), r"((\1)/(\2))"),
+    (re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}"), r"((\1)/(\2))"),
+    (re.compile(r"\\sqrt\[(\d)\]\{([^{}]*)\}"), r"((\2)**(1/\1))"),
+    (re.compile(r"\\sqrt\{([^{}]*)\}"), r"((\1)**0.5)"),
+    (re.compile(r"\\sqrt ?(\d)"), r"((\1)**0.5)"),
+    (re.compile(r"\^\{([^{}]*)\}"), r"**(\1)"),
+    (re.compile(r"\^(\d)"), r"**\1"),
+    (re.compile(r"\\pi(?![a-z])"), f"({math.pi!r})"),
+)
+_LONGEST, _LARGEST_POWER = 40, 64
+
+
+@functools.lru_cache(maxsize=4096)
+def number(text: str) -> Fraction | None:
+    r"""The number that a text is, written as a whole, a decimal, `3/4` or `\frac{3}{4}`, with or without unit."""
+    match = _FRACTION.fullmatch(_UNIT.sub("", text))
+    if match is None:
+        return None
+    sign = -1 if match.group(1) or match.group(4) or match.group(7) else 1
+    if match.group(8):
+        return sign * Fraction(match.group(8).replace(",", ""))
+    top, bottom = match.group(2) or match.group(5), match.group(3) or match.group(6)
+    return sign * Fraction(top.replace(",", "")) / int(bottom) if int(bottom) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def worth(text: str) -> float | None:
+    r"""What a number or a short closed form ("3\sqrt{2}", "\frac{\pi}{4}", "2^{10}") is worth; None for others."""
+    plain = number(text)
+    if plain is not None:
+        return float(plain)
+    bare = _UNIT.sub("", text)
+    if len(bare) > _LONGEST or not _CLOSED.search(bare) or _OPEN.search(bare):
+        return None
+    for _ in range(3):  # braces go from the inside out
+        for pattern, instead in _REWRITES:
+            bare = pattern.sub(instead, bare)
+    bare = re.sub(r"(?<=[\d)])(?=\()", "*", bare)
+    if not re.fullmatch(r"[\d.()+*/-]+", bare):
+        return None
+    try:
+        return _evaluated(ast.parse(bare, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def _evaluated(node: ast.expr) -> float:
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return float(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluated(node.operand)
+    if not isinstance(node, ast.BinOp):
+        raise ValueError("no plain arithmetic")
+    left, right = _evaluated(node.left), _evaluated(node.right)
+    if isinstance(node.op, ast.Pow):
+        if abs(right) > _LARGEST_POWER or left < 0 and right != int(right):
+            raise ValueError("a power too large, or of a negative number")
+        return float(left**right)
+    if isinstance(node.op, ast.Div):
+        return left / right
+    if isinstance(node.op, ast.Mult):
+        return left * right
+    return left + right if isinstance(node.op, ast.Add) else left - right
+
+
+def same_value(one: str, other: str) -> bool:
+    """Whether two answers are the same by text or by worth."""
+    if _UNIT.sub("", one) == _UNIT.sub("", other):
+        return True
+    values = worth(one), worth(other)
+    return values[0] is not None and values[1] is not None and math.isclose(values[0], values[1], rel_tol=1e-9)
+
+
+def stands_in(value: str, text: str) -> bool:
+    """Whether a value stands in a text by itself: "12" in "12 pens", not in "112", "12.5" or "1,200".
+
+    A formula counts wherever its characters stand, however they are spaced.
+    """
+    if value.isalpha():
+        return re.search(rf"\b{value}\b", text, re.IGNORECASE) is not None
+    if re.fullmatch(r"[\d.,]+", value):
+        return next(places(value, text), None) is not None
+    return squeezed(value) in squeezed(text)
+
+
+def places(digits: str, text: str) -> Iterator[int]:
+    """Where a number stands by itself. Searched by hand: a pattern for each number would cost more than the search."""
+    at = text.find(digits)
+    while at >= 0:
+        before, after = text[max(0, at - 2) : at], text[at + len(digits) : at + len(digits) + 2]
+        inside = before[-1:].isdigit() or before[-1:] == "." or (before[-1:] == "," and before[:1].isdigit())
+        longer = after[:1].isdigit() or (after[:1] in (".", ",") and after[1:].isdigit())
+        if not inside and not longer:
+            yield at
+        at = text.find(digits, at + 1)
+
+
+def states(text: str, value: str) -> bool:
+    """Whether a value stands in the text by itself, not as a part of another number."""
+    return re.search(by_itself(value), text) is not None
+
+
+def by_itself(value: str) -> str:
+    """A pattern for the value where it is no part of another number."""
+    return rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)"
+
+
+# --- How many tokens a text has, about, without loading a tokenizer.
+
+_PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]")
+
+
+def estimated_tokens(messages: Sequence[Message]) -> int:
+    """Tokens of a conversation without loading a tokenizer: words, digits and signs, and 5 for a turn's header.
+
+    Measured against SmolLM2's tokenizer: within 10% on starter, GSM8K and MATH conversations, without the
+    system prompt of 20 tokens that its template adds.
+    """
+    return sum(round(1.1 * len(_PIECE.findall(message["content"]))) + 5 for message in messages)

@@ -1,1 +1,0 @@
-"""Several finished runs held against each other: read, paired, drawn, and written as pages."""

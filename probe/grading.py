@@ -1,0 +1,315 @@
+"""Finds the final answer in a reply, and tells whether two answers are the same.
+
+Extraction alone moves GSM8K scores by ten points and more, so there are two readings and both are always
+reported. *Strict* takes only a marked answer: the last `\boxed{...}` or `#### ...`. *Lenient* falls back to
+"the answer is ..." and then to the last number, leaving out questions that close the reply ("72. Shall I
+explain the 5 apples?"). Equality is decided by text, then as numbers, then by math-verify, which gets a time limit:
+what a model wrote as its answer can take algebra for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import threading
+from collections.abc import Sequence
+from fractions import Fraction
+from string import ascii_uppercase as LETTERS
+from typing import Literal
+
+from probe.timelimit import Workers
+
+Outcome = Literal["answered", "asked", "truncated", "no_answer"]
+
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{$]+)")
+_BRACE = re.compile(r"[{}]")
+_HASHED = re.compile(r"####\s*([^\n]+)")
+_DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
+_NUMBER = re.compile(_DIGITS)
+# A number that goes on as a calculation ("Answer: 4 * 6 = 24") is not the answer yet.
+_GOES_ON = r"(?!\s*(?:[+*/=^×÷]|[-x]\s*\d|\\(?:times|cdot|div)))"
+_STATED = re.compile(rf"answer\s*(?:is|:|=)\s*:?\s*\**\s*\$?((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
+_SECONDS = 5
+
+
+def boxed(text: str) -> tuple[int, str] | None:
+    r"""The last `\boxed{...}` with balanced braces (or `\boxed 7`), as (position, inside); None without one."""
+    if "box" not in text:  # most texts; builders ask this about millions
+        return None
+    closing: dict[int, int] = {}
+    opened: list[int] = []
+    for brace in _BRACE.finditer(text):
+        if brace.group() == "{":
+            opened.append(brace.start())
+        elif opened:
+            closing[opened.pop()] = brace.start()
+    for match in reversed(list(_BOXED.finditer(text))):
+        if match.group(1) != "{":
+            return match.start(), match.group(1).rstrip(".,")
+        if match.end() - 1 in closing:
+            return match.start(), text[match.end() : closing[match.end() - 1]].strip()
+    return None
+
+
+def strict_answer(text: str) -> str | None:
+    r"""The marked answer that stands last: `\boxed{...}` or `#### ...`."""
+    hashed = [(match.start(), match.group(1).strip()) for match in _HASHED.finditer(text)]
+    marked = [found for found in (boxed(text), hashed[-1] if hashed else None) if found and found[1]]
+    return max(marked)[1] if marked else None
+
+
+def lenient_answer(text: str) -> str | None:
+    """The marked answer, else the last "answer is N", else the last number outside closing questions."""
+    marked = strict_answer(text)
+    if marked is not None:
+        return marked
+    stated = _STATED.findall(text)
+    if stated:
+        return stated[-1]
+    parts = sentences(text)
+    while parts and parts[-1].endswith("?"):
+        parts.pop()
+    numbers = _NUMBER.findall(" ".join(parts))
+    return numbers[-1] if numbers else None
+
+
+def reference_answer(text: str) -> str | None:
+    """The final answer of a reference: marked, or the whole text where it is one short line."""
+    marked = strict_answer(text)
+    if marked is not None:
+        return marked
+    text = text.strip()
+    return text if text and "\n" not in text and len(text) <= 80 else None
+
+
+def sentences(text: str) -> list[str]:
+    return [part.strip(" *\"')]") for part in _SENTENCE_END.split(text.strip()) if part.strip(" *\"')]")]
+
+
+def asks(text: str) -> bool:
+    """Whether a reply asks back instead of answering: it has no marked answer, and its last sentence is a question,
+    or the one before, followed by words alone ("Once I know, I can go on."): a number there is the answer."""
+    if strict_answer(text) is not None:
+        return False
+    last = sentences(text)[-2:]
+    return any(part.endswith("?") for part in last[-1:]) or (
+        len(last) == 2 and last[0].endswith("?") and not _NUMBER.search(last[1])
+    )
+
+
+def outcome(text: str, truncated: bool) -> Outcome:
+    """The class of a reply: a marked answer beats a cut, a cut beats a question, a number beats nothing."""
+    if strict_answer(text) is not None:
+        return "answered"
+    if truncated:
+        return "truncated"
+    if asks(text):
+        return "asked"
+    return "answered" if lenient_answer(text) is not None else "no_answer"
+
+
+def same_answer(given: str | None, reference: str) -> bool:
+    """Whether `given` equals `reference`; False for None, and where that cannot be told within seconds."""
+    if given is None:
+        return False
+    at_sight = same_at_sight(given, reference)
+    return _verified(given, reference) if at_sight is None else at_sight
+
+
+def same_at_sight(given: str, reference: str) -> bool | None:
+    """What text and numbers tell about two answers at once; None where only algebra can."""
+    given, reference = _normal(given), _normal(reference)
+    if given == reference:
+        return True
+    numbers = _as_number(given), _as_number(reference)
+    return numbers[0] == numbers[1] if None not in numbers else None
+
+
+def same_by_algebra(given: str, reference: str, seconds: int | None = None) -> bool:
+    """What math-verify says; without `seconds` it may take for ever, and with them it wants the main thread."""
+    from math_verify import parse, verify
+
+    if seconds is None:
+        logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that nobody keeps the time
+    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=seconds)
+    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=seconds)
+    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+
+
+def load_algebra() -> None:
+    """What the first comparison would wait for: imports, and a grammar that is built."""
+    same_by_algebra("\\sqrt{2}", "x")
+
+
+# math-verify's own time limit is an alarm signal, which only the main thread may set.
+_worker = Workers(1, _SECONDS, prepare=load_algebra)
+
+
+def _normal(answer: str) -> str:
+    answer = answer.strip().strip("$").replace("\\!", "").replace("\\$", "").replace("\\%", "").replace("dfrac", "frac")
+    answer = answer.replace("tfrac", "frac").replace("$", "").rstrip(".").strip()
+    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
+
+
+def _as_number(answer: str) -> Fraction | None:
+    # A unit is a word set apart: in "3x" and "2i" the letter is part of the answer.
+    match = re.fullmatch(r"(-?[\d.]+(?:/\d+)?)(?:\s*%|\s*\\text\{[^}]*\}|\s+[A-Za-z ]{2,})?", answer)
+    try:
+        return Fraction(match.group(1)) if match else None
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _verified(given: str, reference: str) -> bool:
+    """In the main thread at once; in any other by a worker, which is killed when it takes too long."""
+    if threading.current_thread() is threading.main_thread():
+        return same_by_algebra(given, reference, _SECONDS)
+    return _worker.start(same_by_algebra, given, reference).wait().value is True
+
+
+# --- Finds the chosen letter in a reply to a question with lettered options (see `probe.sets.choices`).
+#
+# As with values there are two readings, and both are always reported. *Strict* takes the last marked letter:
+# `\boxed{B}`, `Answer: B`, `#### B`, or `**B**` at the end. *Lenient* falls back to "the answer is B" or "B is
+# correct", then to the last letter that stands alone, then to the last option whose full text is there, leaving out
+# questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are variables ("B = 2 T"),
+# and two letters at once ("A or B") are no choice.
+
+_WRAPPED = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol)\s*\{([^{}]*)\}")
+_LABELLED = re.compile(r"\(?([A-Za-z])(?:\)[.:]?|[.:])\s*(.+)", re.DOTALL)
+_LETTERS_HASHED = re.compile(r"####\s*([^\n]+)")
+_BOLD_AT_END = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*$")
+_QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
+
+# A second letter right after the first, as in "A or B", "(A), (B)".
+_SECOND = r"(?!\)?[\s*_$]*(?:,|/|&|\b(?:or|and)\b)[\s*_$]*\(?[A-Z]\b(?!\)?\s+(?:is|are)\b))"
+# What may follow a letter outside parentheses, so that "A proton" is no A: an end, a stop, or a reason.
+_ENDS = r"(?=[*_$]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b))"
+# In parentheses a letter needs no more; outside, a capital with an end after it.
+_LETTER = rf"(?:\(([A-Za-z])\)|([A-Z])(?![\w'’]){_ENDS}){_SECOND}"
+# What may stand between "answer is" and the letter; possessive, since models fall into runs of spaces.
+_LEAD = r"[\s*_$]*+(?:(?:option|choice)\s++)?[*_$]*+"
+_ANSWER = re.compile(
+    rf"(?i:answer[*_]*+\s*+:{_LEAD})(?:\(([A-Za-z])\)|([A-Za-z])(?![\w'’]){_ENDS}){_SECOND}", re.MULTILINE
+)
+_LETTERS_STATED = re.compile(
+    rf"(?i:\b(?:answer|option|choice)\s++(?:is|must be|would be|should be|has to be)\s*+:?+{_LEAD}){_LETTER}",
+    re.MULTILINE,
+)
+_CALLED_RIGHT = re.compile(
+    r"(?<![\w'’])\(?([A-Z])\)?[*_$]*\s+is\s+(?:(?:therefore|thus|clearly)\s+)?(?:the\s+)?(?:only\s+)?"
+    r"(?i:(?:correct|right|best|answer)\b)"
+)
+# "(B)" with no name before it, as in P(B); or a capital that is no part of a word, a formula or an abbreviation.
+_ALONE = re.compile(
+    rf"(?<![\w\\])\(([A-Z])\)(?!\w)"
+    rf"|(?<![\w.\\^{{($'’=+/<>-])(?<![=+/<>] )(?:([B-HJ-Z])(?![\w'’^{{}}$=+/<>(-]|\.\w|\s*[=+/<>^×·])|(A)(?![\w'’]){_ENDS})",
+    re.MULTILINE,
+)
+# A first letter right before the last, as in "A and B" or "C or ".
+_BEFORE = re.compile(r"\b([A-Z])\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*(?:(?:or|and)\s+)?\(?$")
+
+
+def strict_letter(text: str, options: Sequence[str]) -> str | None:
+    """The letter of the mark that stands last; None without a mark, or where it names no single option."""
+    marks = [(match.start(), _one(match, options)) for match in _ANSWER.finditer(text)]
+    marks += [(match.start(), letter_in(match.group(1), options)) for match in _LETTERS_HASHED.finditer(text)]
+    box, bold = boxed(text), _BOLD_AT_END.search(text)
+    if box is not None:
+        marks.append((box[0], letter_in(box[1], options)))
+    if bold is not None and (letter := letter_in(bold.group(1), options)):
+        marks.append((bold.start(), letter))
+    return max(marks, key=lambda mark: mark[0])[1] if marks else None
+
+
+def lenient_letter(text: str, options: Sequence[str]) -> str | None:
+    """The marked letter, else the last that is called the answer, else the last alone, else the last text."""
+    marked = strict_letter(text, options)
+    if marked is not None:
+        return marked
+    stated = [
+        (match.start(), letter)
+        for pattern in (_ANSWER, _LETTERS_STATED, _CALLED_RIGHT)
+        for match in pattern.finditer(text)
+        if (letter := _one(match, options))
+    ]
+    if stated:
+        return max(stated)[1]
+    told = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
+    # A letter inside an option's own text ("vitamin C") is part of that text.
+    plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), told)
+    alone = [match for match in _ALONE.finditer(plain) if _one(match, options)]
+    if alone:
+        together = _BEFORE.search(plain[: alone[-1].start() + plain[alone[-1].start()].count("(")])
+        return None if together and together.group(1) in LETTERS[: len(options)] else _one(alone[-1], options)
+    return _by_text(told, options)
+
+
+def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcome:
+    """The class of a reply: a marked letter beats a cut, a cut beats a closing question, a letter beats nothing."""
+    if strict_letter(text, options) is not None:
+        return "answered"
+    if truncated:
+        return "truncated"
+    closing = sentences(text)[-1:]
+    if closing and closing[0].endswith("?"):
+        return "asked"
+    if lenient_letter(text, options) is not None:
+        return "answered"
+    return "asked" if asks(text) else "no_answer"
+
+
+def letter_in(content: str, options: Sequence[str]) -> str | None:
+    """The one option that the content of a mark names: by letter, by letter and text, or by its text alone."""
+    content = _WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
+    bare = re.fullmatch(r"\(?([A-Za-z])\)?[.:]?", re.sub(r"^(?i:option|choice|answer:?)\s+", "", content))
+    if bare:
+        return _known(bare.group(1), options)
+    same = [place for place, option in enumerate(options) if _plain(option) == _plain(content)]
+    if len(same) == 1:
+        return LETTERS[same[0]]
+    labelled = _LABELLED.fullmatch(content)
+    if labelled and (letter := _known(labelled.group(1), options)):
+        others = [match for match in _ALONE.finditer(labelled.group(2)) if _one(match, options)]
+        if not others or _plain(labelled.group(2)) == _plain(options[LETTERS.index(letter)]):
+            return letter
+    return None
+
+
+def _one(match: re.Match[str], options: Sequence[str]) -> str | None:
+    return _known(next(group for group in match.groups() if group), options)
+
+
+def _known(letter: str, options: Sequence[str]) -> str | None:
+    letter = letter.upper()
+    return letter if letter in LETTERS[: len(options)] else None
+
+
+def _without_closing_questions(text: str) -> str:
+    parts = _QUESTION_ENDS.split(text.rstrip() + " ")
+    while parts and (not parts[-1].strip(" \n*\"')]") or parts[-1].rstrip(" \n*\"')]").endswith("?")):
+        parts.pop()
+    return "".join(parts).rstrip()
+
+
+def _spelled_out(options: Sequence[str]) -> re.Pattern[str]:
+    texts = sorted((re.escape(text) for text in map(_plain, options) if len(text) > 2), key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(texts) or '(?!)'})(?!\w)", re.IGNORECASE)
+
+
+def _by_text(text: str, options: Sequence[str]) -> str | None:
+    """The option whose text ends last in the reply; of two that end together, the longer."""
+    reply, plain = _plain(text), [_plain(option) for option in options]
+    found = []
+    for place, option in enumerate(plain):
+        if option and plain.count(option) == 1:
+            ends = [match.end() for match in re.finditer(rf"(?<!\w){re.escape(option)}(?!\w)", reply)]
+            found += [(end, len(option), LETTERS[place]) for end in ends[-1:]]
+    return max(found)[2] if found else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.sub(r"\*\*|__|`", "", text).casefold().split()).strip(" .$")
