@@ -439,7 +439,7 @@ def locate(name: str, path: Path | str | None = None) -> Path:
         return path
     if name not in HUB:
         raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join(HUB)}")
-    from probe.models import cache_root
+    from probe.conversions import cache_root
 
     stored = cache_root() / "sets" / f"{name}.jsonl"
     return stored if stored.is_file() else _download(name, stored)

@@ -32,8 +32,9 @@ from probe.checkpoints import MARKER, finished, is_complete, list_checkpoints, n
 from probe.engines.base import CheckedEngine
 from probe.errors import BadInput, DataError, ModelError, NextturnError
 from probe.files import read_json, write_json
-from probe.models import ModelFolder, resolve, weight_files
+from probe.models import ModelFolder, resolve
 from probe.terminal import say
+from probe.weights import weight_files
 
 if TYPE_CHECKING:
     from probe.run import LoadedSet
