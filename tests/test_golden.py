@@ -1,0 +1,244 @@
+"""What commands and files give today, frozen: a redesign of the code has to give the same.
+
+Inputs and frozen outputs lie in tests/golden. `python tests/golden/freeze.py` (or NEXTTURN_FREEZE=1) writes the outputs
+anew; otherwise they are compared. Nearly all goes through the commands; what is imported from the product stands in one
+block, "the product's names", with the few lines that use it: only these need to follow a redesign.
+
+Whatever torch computes may differ by a rounding between machines. Models are tiny, in float32 and on one thread; texts and
+labels are compared exactly, numbers rounded to 4 places (a last place more or less passes). Everything else is exact.
+Templates come with the installed trl and vocabularies with the installed tokenizers, both as constraints.txt pins them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dialogue_server import speak
+from loopback import Loopback
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+FREEZE = os.environ.get("NEXTTURN_FREEZE") == "1"
+FAMILIES = ("chatml", "qwen3_5_nothink", "llama3", "gemma3")
+SHOWN = 12  # differences that one test prints
+
+
+# --- the product's names: all that a redesign may have to change here (the models come from conftest.py)
+
+
+def rules_verdicts(path: Path) -> list[dict[str, Any]]:
+    """What the rules judge makes of each turn in a file of labelled turns."""
+    from probe.judges import get_judge
+    from probe.judges.labelled import read_labelled
+    from probe.judges.labels import judge_all
+
+    verdicts = judge_all(get_judge("rules"), [row.case for row in read_labelled(path)])
+    return [{"label": one.label, "unscored": one.unscored, "raw": one.raw} for one in verdicts]
+
+
+def training_rows(family: str, talks: list[Any], loss_on: Any) -> tuple[list[dict[str, list[int]]], Any]:
+    """Rows with `input_ids` and `labels`, and the tokenizer that they were made with."""
+    from probe.chat import Chat
+    from probe.models.tiny import tiny_tokenizer
+    from train.rows import make_rows
+
+    chat = Chat(tiny_tokenizer(family))
+    return make_rows(talks, chat, loss_on, None)[0], chat.tokenizer
+
+
+def rewarded(samples: list[dict[str, Any]], group: int, **section: Any) -> tuple[list[Any], dict[str, float], Any]:
+    """The reward of each recorded sample, the figures that are logged, and the parts by name."""
+    from data_builders.rl import RlRow
+    from train.composed_reward import ComposedReward
+    from train.played import Played
+    from train.rewards import Rewards
+    from train.rewards.settings import CustomPart, RewardSection, Weights
+
+    played = []
+    for told in samples:
+        prompt = tuple(told["row"]["prompt"])
+        row = RlRow(**{**told["row"], "prompt": prompt, "hidden": tuple(told["row"].get("hidden", ()))})
+        after = [tuple(spoken(turns)) for turns in told["turns"]]
+        given = {name: tuple(told[name]) for name in ("simulated_tokens", "ended", "failures", "user_turns")}
+        whole = tuple((*prompt, *turns) for turns in after)
+        played.append(Played(row, whole, len(prompt), told["tokens"], truncated=told["truncated"], **given))
+    custom = {"length": CustomPart("tests.custom_rewards:length", 0.5)}
+    rewards = Rewards(RewardSection(weights=Weights(**section.pop("weights")), custom=custom, **section), seed=0)
+    figures: dict[str, float] = {}
+    parts: dict[str, list[Any]] = {}
+    state = SimpleNamespace(global_step=0, log_history=[])
+    try:
+        values = ComposedReward(rewards, group, max_failed=0.5)(
+            played=played, trainer_state=state, log_metric=figures.__setitem__, log_extra=parts.__setitem__
+        )
+    finally:
+        rewards.close()
+    return values, figures, parts
+
+
+# --- what is compared, and how
+
+
+def plain(text: str, **varying: Path | str) -> str:
+    """Without what varies by nature: where the repository and the test's folders lie, and a server's port."""
+    for name, value in {**varying, "root": ROOT}.items():
+        text = text.replace(str(value), f"<{name}>")
+    return text
+
+
+def measured(results: dict[str, Any]) -> dict[str, Any]:
+    """results.json without times, and without the hash of random weights, whose last bits hang on the machine."""
+    model = {name: value for name, value in results["model"].items() if name != "weights_sha256"}
+    return {**{name: value for name, value in results.items() if name != "timing"}, "model": model}
+
+
+def rounded(value: Any, places: int = 4) -> Any:
+    if isinstance(value, float):
+        return round(value, places) + 0.0
+    if isinstance(value, dict):
+        return {name: rounded(inner, places) for name, inner in value.items()}
+    return [rounded(inner, places) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def check(name: str, found: Any, step: float = 1.5e-4) -> None:
+    """Holds `found` against what is frozen under `name`, or freezes it."""
+    path = GOLDEN / "frozen" / f"{name}.json"
+    if FREEZE:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    fail(name, list(differing("", json.loads(path.read_text()), json.loads(json.dumps(found)), step)))
+
+
+def fail(name: str, told: list[str]) -> None:
+    if told:
+        more = [f"... and {len(told) - SHOWN} more differences"] if len(told) > SHOWN else []
+        pytest.fail("\n".join([f"{name} differs from what is frozen:", *told[:SHOWN], *more]), pytrace=False)
+
+
+def differing(where: str, old: Any, new: Any, step: float) -> Iterator[str]:
+    """One line for each place in which two JSON values differ; floats may be `step` apart."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        if list(old) != list(new) and set(old) == set(new):
+            yield f"{where or 'the whole'}: the order of keys was {list(old)}, is {list(new)}"
+        for name in {**old, **new}:
+            if name not in new:
+                yield f"{where}.{name} is gone (was {short(old[name])})"
+            elif name not in old:
+                yield f"{where}.{name} is new: {short(new[name])}"
+            else:
+                yield from differing(f"{where}.{name}", old[name], new[name], step)
+    elif isinstance(old, list) and isinstance(new, list):
+        for place, (before, now) in enumerate(zip(old, new, strict=False)):
+            yield from differing(f"{where}[{place}]", before, now, step)
+        if len(old) != len(new):
+            yield f"{where}: had {len(old)} entries, has {len(new)}"
+    elif isinstance(old, float) and isinstance(new, float):
+        if not abs(old - new) <= step:
+            yield f"{where}: was {old}, is {new}"
+    elif type(old) is not type(new) or old != new:
+        yield f"{where}: was {short(old)}, is {short(new)}"
+
+
+def short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 500 else f"{text[:500]}..."
+
+
+def check_files(name: str, files: Mapping[str, str]) -> None:
+    """Holds texts by file name against the frozen ones.
+
+    Of JSONL files only the sha256 and a short hash of each line is frozen, so that the first line that differs can be
+    shown as it is now; other files (cards, settings, tables) are frozen as they are.
+    """
+    path = GOLDEN / "frozen" / f"{name}.json"
+    now = {file: frozen(file, text) for file, text in sorted(files.items())}
+    if FREEZE:
+        check(name, now)
+        return
+    old = json.loads(path.read_text())
+    told = [f"{file} is gone" for file in old if file not in now] + [
+        f"{file} is new" for file in now if file not in old
+    ]
+    for file in old:
+        if file in now and old[file] != now[file]:
+            before, lines = old[file]["lines"], now[file]["lines"]
+            pairs = [place for place in range(min(len(before), len(lines))) if before[place] != lines[place]]
+            first = pairs[0] if pairs else min(len(before), len(lines))
+            text = files[file].split("\n")
+            told.append(
+                f"{file}: {len(before)} lines then, {len(lines)} now, {len(pairs)} differ; the first is line {first + 1}:\n"
+                f"  was {before[first] if first < len(before) else 'not there'}\n"
+                f"  is  {short(text[first]) if first < len(lines) else 'not there'}"
+            )
+    fail(name, told)
+
+
+def frozen(file: str, text: str) -> dict[str, Any]:
+    lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
+    if file.endswith(".jsonl"):
+        lines = [f"(hash {hashlib.sha256(line.encode()).hexdigest()[:8]})" for line in lines] if text else []
+    return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "lines": lines}
+
+
+# --- commands and files
+
+
+def command(*arguments: str | Path) -> str:
+    """Runs `python -m ...` in the repository; gives what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {"WANDB_MODE": "offline", "COLUMNS": "200"}
+    whole = [sys.executable, "-m", *map(str, arguments)]
+    done = subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, timeout=300)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode(errors="replace")[-3000:]
+    return done.stdout.decode()
+
+
+def rows(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def contents(folder: Path, **varying: Path | str) -> dict[str, str]:
+    """Every file of a folder as text, without what varies."""
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): plain(path.read_text(encoding="utf-8"), **varying) for path in found}
+
+
+def spoken(turns: list[str]) -> Iterator[dict[str, str]]:
+    """Turns after a prompt, the assistant's first."""
+    for place, text in enumerate(turns):
+        yield {"role": ("assistant", "user")[place % 2], "content": text}
+
+
+# --- data
+
+
+def test_the_demo_build(tmp_path: Path) -> None:
+    command("data_builders", "recipes/demo_data.yaml", "--out", tmp_path / "data")
+    check_files("demo_build", contents(tmp_path / "data", tmp=tmp_path))
+
+
+def test_a_build_from_math(tmp_path: Path) -> None:
+    """42 problems of five levels and seven subjects, taken more than twice, so that wording has to change."""
+    source = ("--source.path", "tests/golden/math_problems.jsonl", "--source.n", "100", "--output.shard_size", "40")
+    command("data_builders", "recipes/math_collab.yaml", *source, "--out", tmp_path / "data")
+    check_files("math_build", contents(tmp_path / "data", tmp=tmp_path))
+
+
+def test_a_build_between_two_models(tmp_path: Path) -> None:
+    """Two candidates a turn with look-ahead and a judge; a twentieth of what the server says is unusable."""
+    problems = rows(GOLDEN / "dialogue_problems.jsonl")
+    answers = {row["question"].split()[0]: row["answer"].rpartition("#### ")[2] for row in problems}
+    with Loopback({"/chat/completions": speak(answers, slips=0.05)}) as server:
+        urls = [f"--dialogue.{role}.server.urls=[{server.url}]" for role in ("assistant", "simulator", "judge")]
+        command("data_builders", "tests/golden/dialogue.yaml", *urls, "--out", tmp_path / "data")
+    check_files("dialogue_build", contents(tmp_path / "data", tmp=tmp_path, server=server.url))
