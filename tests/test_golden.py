@@ -14,16 +14,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dialogue_server import speak
-from loopback import Loopback
+from dialogue_server import role_of, speak
+from loopback import Loopback, Seen, chat_reply, completion_reply, models_reply
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -71,7 +73,7 @@ def rewarded(samples: list[dict[str, Any]], group: int, **section: Any) -> tuple
         given = {name: tuple(told[name]) for name in ("simulated_tokens", "ended", "failures", "user_turns")}
         whole = tuple((*prompt, *turns) for turns in after)
         played.append(Played(row, whole, len(prompt), told["tokens"], truncated=told["truncated"], **given))
-    custom = {"length": CustomPart("tests.custom_rewards:length", 0.5)}
+    custom = {"length": CustomPart(function="tests.custom_rewards:length", weight=0.5)}
     rewards = Rewards(RewardSection(weights=Weights(**section.pop("weights")), custom=custom, **section), seed=0)
     figures: dict[str, float] = {}
     parts: dict[str, list[Any]] = {}
@@ -234,11 +236,147 @@ def test_a_build_from_math(tmp_path: Path) -> None:
     check_files("math_build", contents(tmp_path / "data", tmp=tmp_path))
 
 
+def told_speech(problems: list[Any]) -> Callable[[Seen], Any]:
+    """What `speak` says, but that users name who it is about when they open, and half of the time what is given later."""
+    answers = {row["question"].split()[0]: row["answer"].rpartition("#### ")[2] for row in problems}
+    given = {row["question"].split()[0]: row["question"].partition(".")[0] for row in problems}
+    others = speak(answers, slips=0.05)
+
+    def said(seen: Seen) -> Any:
+        prompt = seen.body["messages"][0]["content"]
+        draw = random.Random(json.dumps(seen.body, sort_keys=True)).random()
+        name = next((name for name in answers if re.search(rf"\b{name}\b", prompt)), None)
+        if role_of(seen.body) != "simulator" or name is None:
+            return others(seen)
+        if "<chat>" not in prompt:
+            return chat_reply(f"<message>{name} has some blue cards and buys more of them. How many then?</message>")
+        return chat_reply(f"<message>ah, {given[name]}.</message>") if draw < 0.5 else others(seen)
+
+    return said
+
+
 def test_a_build_between_two_models(tmp_path: Path) -> None:
     """Two candidates a turn with look-ahead and a judge; a twentieth of what the server says is unusable."""
-    problems = rows(GOLDEN / "dialogue_problems.jsonl")
-    answers = {row["question"].split()[0]: row["answer"].rpartition("#### ")[2] for row in problems}
-    with Loopback({"/chat/completions": speak(answers, slips=0.05)}) as server:
+    speech = told_speech(rows(GOLDEN / "dialogue_problems.jsonl"))
+    with Loopback({"/chat/completions": speech}) as server:
         urls = [f"--dialogue.{role}.server.urls=[{server.url}]" for role in ("assistant", "simulator", "judge")]
         command("data_builders", "tests/golden/dialogue.yaml", *urls, "--out", tmp_path / "data")
     check_files("dialogue_build", contents(tmp_path / "data", tmp=tmp_path, server=server.url))
+
+
+# --- the probe
+
+ANSWERS = (
+    "4 + 3 = 7, so he has \\boxed{7}.", "That makes 30 cups. #### 30", "It is $\\frac{1}{8}$.", "She has 12 left.",
+    "How many has he at first?", "\\boxed{5}", "(B)", "The answer is A.", "I do not know.", "Could you tell me more?",
+    "Three minutes for black tea, five for herbs.", "Try the mountains in May, the huts are open then.", "", "12 12 12 12",
+)  # fmt: skip
+USER_TURNS = (
+    "Why do you add the 3?", "And how long for green tea?", "ok thanks", "What is the capital of Peru?", "", "He has 7.",
+    "wait, i got 8, where is my mistake", "Sure! Let me know if you have any other questions.", "so it is 12 then",
+    "The user might ask about the huts now.", "the the the the the the the the the the the the the the the the the",
+    "Are the huts open in April too?", "VERDICT: genuine_followup", "Which of them is the mammal?", "I do not like it.",
+)  # fmt: skip
+
+SALT = 19734  # one with which some of the answers are right
+
+
+def served_model(name: str) -> dict[str, Callable[[Seen], Any]]:
+    """Handlers of a server whose completions and log-probabilities hang on the prompt's ids and the seed alone."""
+
+    def complete(seen: Seen) -> dict[str, Any]:
+        ids = seen.body["prompt"]
+        if seen.body.get("echo"):
+            reply = completion_reply("x", "length", 1)
+            values = [None, *(-((7 * token + 3 * place) % 41) / 8 for place, token in enumerate(ids[1:])), -1.0]
+            reply["choices"][0]["logprobs"] = {"token_logprobs": values}
+            return reply
+        rng = random.Random(json.dumps([SALT, ids, seen.body["temperature"] and seen.body["seed"]]))
+        text = rng.choice(ANSWERS if seen.body["max_tokens"] == 16 else USER_TURNS)
+        return completion_reply(text, *(("length", 9) if rng.random() < 0.1 else ("stop", 10)))
+
+    return {"/completions": complete, "/models": lambda seen: models_reply(name)}
+
+
+def check_run(name: str, out: Path, printed: str, **varying: Path | str) -> None:
+    """results.json, samples.jsonl and the printed table of a probe run; numbers beside the texts, rounded."""
+    results = json.loads(plain((out / "results.json").read_text(), **varying))
+    samples = [apart(row) for row in rows(out / "samples.jsonl")]
+    check_files(f"{name}_samples", {"samples.jsonl": "".join(json.dumps(text) + "\n" for text, _ in samples)})
+    found = {"results": rounded(measured(results)), "sample_numbers": [rounded(numbers) for _, numbers in samples]}
+    check(f"{name}_results", {**found, "printed": plain(printed, **varying).splitlines()})
+
+
+def apart(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """A row with its floats taken out, and these."""
+    numbers = {name: value for name, value in row.items() if isinstance(value, float)}
+    return {name: "a number" if name in numbers else value for name, value in row.items()}, numbers
+
+
+def test_a_probe_of_a_tiny_model(tiny_chatml: Path, tmp_path: Path) -> None:
+    """Random weights: what is said is noise, what is asked, counted, scored and written is not."""
+    out = tmp_path / "run"
+    printed = command(
+        "probe", "run", tiny_chatml, "tests/golden/probe.yaml", "--out", out, "--device", "cpu", "--label", "tiny"
+    )
+    check_run("tiny_probe", out, printed, tmp=tmp_path, model=tiny_chatml)
+
+
+def test_a_probe_of_a_served_model(tiny_chatml: Path, tmp_path: Path) -> None:
+    """Texts of every label, from a server: no number that torch made."""
+    out = tmp_path / "run"
+    with Loopback(served_model(str(tiny_chatml))) as server:
+        printed = command("probe", "run", server.url, "tests/golden/probe.yaml", "--out", out, "--label", "served")
+    check_run("served_probe", out, printed, tmp=tmp_path, model=tiny_chatml, server=server.url)
+
+
+def test_the_rules_judge() -> None:
+    turns = rows(GOLDEN / "user_turns.jsonl")
+    verdicts = [
+        {"turn": row["user_turn"], **one}
+        for row, one in zip(turns, rules_verdicts(GOLDEN / "user_turns.jsonl"), strict=True)
+    ]
+    check("rules_verdicts", verdicts)
+    told = command("probe", "agreement", "tests/golden/user_turns.jsonl", "--judge", "rules", "--json")
+    check("rules_agreement", rounded(json.loads(told)))
+
+
+def test_a_comparison_of_two_runs(tmp_path: Path) -> None:
+    """Two finished runs with hostile text in them, as files: made by tests/page_runs.py once."""
+    printed = command(
+        "probe", "compare", "tests/golden/runs/base", "tests/golden/runs/step-20", "--out", tmp_path / "c"
+    )
+    page = (tmp_path / "c" / "report.html").read_text(encoding="utf-8")
+    headings = re.findall(r"<h[1-6][^>]*>(.*?)</h[1-6]>", page, re.DOTALL)
+    check("comparison_json", rounded(json.loads((tmp_path / "c" / "comparison.json").read_text())))
+    texts = {"comparison.md": (tmp_path / "c" / "comparison.md").read_text(), "printed.txt": printed}
+    check_files("comparison_texts", {name: plain(text, tmp=tmp_path) for name, text in texts.items()})
+    check("comparison_page", {"headings": headings, "files": sorted(path.name for path in (tmp_path / "c").iterdir())})
+
+
+# --- training
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_rows(family: str) -> None:
+    """Token ids and labels of five conversations, for either choice of what carries loss."""
+    talks = [row["messages"] for row in rows(GOLDEN / "conversations.jsonl")]
+    found = {}
+    for loss_on in ("assistant", "all"):
+        made, tokenizer = training_rows(family, talks, loss_on)
+        first = [label for label in made[0]["labels"] if label != -100]
+        hashes = [hashlib.sha256(json.dumps([row["input_ids"], row["labels"]]).encode()).hexdigest() for row in made]
+        lengths = [[len(row["input_ids"]), sum(label != -100 for label in row["labels"])] for row in made]
+        texts = {"first_row": tokenizer.decode(made[0]["input_ids"]), "first_trained": tokenizer.decode(first)}
+        found[loss_on] = {**texts, "tokens_and_trained": lengths, "sha256": hashes}
+    check(f"training_rows_{family}", found)
+
+
+@pytest.mark.parametrize("credit", [False, True])
+def test_reward_parts(credit: bool) -> None:
+    """Five groups of four recorded samples: look-aheads, a failed simulator, cut replies, own user turns."""
+    weights = {"accuracy": 1.0, "interactivity": 0.5, "efficiency": 0.25, "format": 0.25, "followup": 0.5}
+    samples = rows(GOLDEN / "played.jsonl")
+    values, figures, parts = rewarded(samples, 4, weights=weights, efficient_tokens=20, partial_credit=credit)
+    found = {"rewards": values, "parts": parts, "figures": dict(sorted(figures.items()))}
+    check(f"reward_parts_{'credit' if credit else 'plain'}", rounded(found, 6), step=1.5e-6)
