@@ -11,12 +11,14 @@ Templates come with the installed trl and vocabularies with the installed tokeni
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import random
 import re
-import subprocess
+import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 FREEZE = os.environ.get("NEXTTURN_FREEZE") == "1"
 FAMILIES = ("chatml", "qwen3_5_nothink", "llama3", "gemma3")
+OUR_FIGURES = ("reward", "groups/", "simulator/", "watch/")  # what trl logs beside them is its own affair
 SHOWN = 12  # differences that one test prints
 
 
@@ -113,12 +116,17 @@ def rounded(value: Any, places: int = 4) -> Any:
 
 def check(name: str, found: Any, step: float = 1.5e-4) -> None:
     """Holds `found` against what is frozen under `name`, or freezes it."""
-    path = GOLDEN / "frozen" / f"{name}.json"
     if FREEZE:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        (GOLDEN / "frozen").mkdir(exist_ok=True)
+        (GOLDEN / "frozen" / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
         return
-    fail(name, list(differing("", json.loads(path.read_text()), json.loads(json.dumps(found)), step)))
+    fail(name, list(differing("", golden(name), json.loads(json.dumps(found)), step)))
+
+
+def golden(name: str) -> Any:
+    path = GOLDEN / "frozen" / f"{name}.json"
+    assert path.is_file(), f"{path} is missing: python tests/golden/freeze.py writes it"
+    return json.loads(path.read_text())
 
 
 def fail(name: str, told: list[str]) -> None:
@@ -162,12 +170,11 @@ def check_files(name: str, files: Mapping[str, str]) -> None:
     Of JSONL files only the sha256 and a short hash of each line is frozen, so that the first line that differs can be
     shown as it is now; other files (cards, settings, tables) are frozen as they are.
     """
-    path = GOLDEN / "frozen" / f"{name}.json"
     now = {file: frozen(file, text) for file, text in sorted(files.items())}
     if FREEZE:
         check(name, now)
         return
-    old = json.loads(path.read_text())
+    old = golden(name)
     told = [f"{file} is gone" for file in old if file not in now] + [
         f"{file} is new" for file in now if file not in old
     ]
@@ -195,14 +202,32 @@ def frozen(file: str, text: str) -> dict[str, Any]:
 # --- commands and files
 
 
-def command(*arguments: str | Path) -> str:
-    """Runs `python -m ...` in the repository; gives what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    environment |= {"WANDB_MODE": "offline", "COLUMNS": "200"}
-    whole = [sys.executable, "-m", *map(str, arguments)]
-    done = subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, timeout=300)
-    assert done.returncode == 0, (done.stdout + done.stderr).decode(errors="replace")[-3000:]
-    return done.stdout.decode()
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For what a model computes: how sums are split among threads shows in their last bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def command(module: str, *arguments: str | Path) -> str:
+    """What `python -m MODULE ...` prints in the repository's folder. In this process: transformers is imported once."""
+    said, complained = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(complained),
+    ):
+        patch.chdir(ROOT)
+        patch.setenv("COLUMNS", "200")
+        patch.setattr(sys, "argv", [module, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert not ended.value.code, said.getvalue()[-2000:] + complained.getvalue()[-2000:]
+    return said.getvalue()
 
 
 def rows(path: Path) -> list[Any]:
@@ -300,7 +325,7 @@ def served_model(name: str) -> dict[str, Callable[[Seen], Any]]:
 
 def check_run(name: str, out: Path, printed: str, **varying: Path | str) -> None:
     """results.json, samples.jsonl and the printed table of a probe run; numbers beside the texts, rounded."""
-    results = json.loads(plain((out / "results.json").read_text(), **varying))
+    results = json.loads(plain((out / "results.json").read_text(encoding="utf-8"), **varying))
     samples = [apart(row) for row in rows(out / "samples.jsonl")]
     check_files(f"{name}_samples", {"samples.jsonl": "".join(json.dumps(text) + "\n" for text, _ in samples)})
     found = {"results": rounded(measured(results)), "sample_numbers": [rounded(numbers) for _, numbers in samples]}
@@ -313,7 +338,7 @@ def apart(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     return {name: "a number" if name in numbers else value for name, value in row.items()}, numbers
 
 
-def test_a_probe_of_a_tiny_model(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_a_probe_of_a_tiny_model(tiny_chatml: Path, one_thread: None, tmp_path: Path) -> None:
     """Random weights: what is said is noise, what is asked, counted, scored and written is not."""
     out = tmp_path / "run"
     printed = command(
@@ -322,7 +347,7 @@ def test_a_probe_of_a_tiny_model(tiny_chatml: Path, tmp_path: Path) -> None:
     check_run("tiny_probe", out, printed, tmp=tmp_path, model=tiny_chatml)
 
 
-def test_a_probe_of_a_served_model(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_a_probe_of_a_served_model(tiny_chatml: Path, one_thread: None, tmp_path: Path) -> None:
     """Texts of every label, from a server: no number that torch made."""
     out = tmp_path / "run"
     with Loopback(served_model(str(tiny_chatml))) as server:
@@ -348,8 +373,8 @@ def test_a_comparison_of_two_runs(tmp_path: Path) -> None:
     )
     page = (tmp_path / "c" / "report.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h[1-6][^>]*>(.*?)</h[1-6]>", page, re.DOTALL)
-    check("comparison_json", rounded(json.loads((tmp_path / "c" / "comparison.json").read_text())))
-    texts = {"comparison.md": (tmp_path / "c" / "comparison.md").read_text(), "printed.txt": printed}
+    check("comparison_json", rounded(json.loads((tmp_path / "c" / "comparison.json").read_text(encoding="utf-8"))))
+    texts = {"comparison.md": (tmp_path / "c" / "comparison.md").read_text(encoding="utf-8"), "printed.txt": printed}
     check_files("comparison_texts", {name: plain(text, tmp=tmp_path) for name, text in texts.items()})
     check("comparison_page", {"headings": headings, "files": sorted(path.name for path in (tmp_path / "c").iterdir())})
 
@@ -380,3 +405,16 @@ def test_reward_parts(credit: bool) -> None:
     values, figures, parts = rewarded(samples, 4, weights=weights, efficient_tokens=20, partial_credit=credit)
     found = {"rewards": values, "parts": parts, "figures": dict(sorted(figures.items()))}
     check(f"reward_parts_{'credit' if credit else 'plain'}", rounded(found, 6), step=1.5e-6)
+
+
+def test_a_step_of_grpo(tiny_chatml: Path, one_thread: None, tmp_path: Path) -> None:
+    """What is sampled, how it is scored and what is logged. Random weights hardly end a turn, so every reply is cut."""
+    import pyarrow.parquet as parquet
+
+    where = ("--model.name", tiny_chatml, "--train.output_dir", tmp_path / "run")
+    command("train.grpo", "tests/golden/grpo.yaml", *where)
+    samples = parquet.read_table(tmp_path / "run" / "samples" / "step-1.parquet").to_pylist()
+    state = json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text())
+    ours = {name: value for name, value in state["log_history"][0].items() if name.startswith(OUR_FIGURES)}
+    files = sorted(path.name for path in (tmp_path / "run").iterdir())
+    check("grpo_step", rounded({"samples": samples, "logged": ours, "files": files}))
