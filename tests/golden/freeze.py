@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+ROOT = Path(__file__).resolve().parents[2]
 
 if __name__ == "__main__":
-    os.environ["NEXTTURN_FREEZE"] = "1"
-    sys.exit(pytest.main([str(Path(__file__).resolve().parent.parent / "test_golden.py"), *sys.argv[1:]]))
+    command = [sys.executable, "-m", "pytest", "tests/test_golden.py", *sys.argv[1:]]
+    sys.exit(subprocess.run(command, cwd=ROOT, env={**os.environ, "NEXTTURN_FREEZE": "1"}, check=False).returncode)
