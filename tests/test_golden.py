@@ -19,6 +19,7 @@ import os
 import random
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ GOLDEN = ROOT / "tests" / "golden"
 FREEZE = os.environ.get("NEXTTURN_FREEZE") == "1"
 FAMILIES = ("chatml", "qwen3_5_nothink", "llama3", "gemma3")
 OUR_FIGURES = ("reward", "groups/", "simulator/", "watch/")  # what trl logs beside them is its own affair
+TURN_END = 2.5
 SHOWN = 12  # differences that one test prints
 
 
@@ -199,7 +201,25 @@ def frozen(file: str, text: str) -> dict[str, Any]:
     return {"sha256": hashlib.sha256(text.encode()).hexdigest(), "lines": lines}
 
 
-# --- commands and files
+# --- models, commands and files
+
+
+@pytest.fixture(scope="module")
+def lively(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with larger weights: its greedy replies hang on the prompt, and some of its turns end."""
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(tiny_chatml, tmp_path_factory.mktemp("models") / "lively"))
+    turn_end = json.loads((folder / "config.json").read_text())["eos_token_id"]
+    weights = load_file(folder / "model.safetensors")
+    for name, weight in weights.items():
+        if "embed" in name:
+            weight[turn_end] = TURN_END * weight[500]  # it was 0, as the padding is
+            weight *= 4
+        elif weight.dim() == 2:
+            weight *= 12
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 @pytest.fixture
@@ -338,13 +358,13 @@ def apart(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     return {name: "a number" if name in numbers else value for name, value in row.items()}, numbers
 
 
-def test_a_probe_of_a_tiny_model(tiny_chatml: Path, one_thread: None, tmp_path: Path) -> None:
+def test_a_probe_of_a_tiny_model(lively: Path, one_thread: None, tmp_path: Path) -> None:
     """Random weights: what is said is noise, what is asked, counted, scored and written is not."""
     out = tmp_path / "run"
     printed = command(
-        "probe", "run", tiny_chatml, "tests/golden/probe.yaml", "--out", out, "--device", "cpu", "--label", "tiny"
+        "probe", "run", lively, "tests/golden/probe.yaml", "--out", out, "--device", "cpu", "--label", "tiny"
     )
-    check_run("tiny_probe", out, printed, tmp=tmp_path, model=tiny_chatml)
+    check_run("tiny_probe", out, printed, tmp=tmp_path, model=lively)
 
 
 def test_a_probe_of_a_served_model(tiny_chatml: Path, one_thread: None, tmp_path: Path) -> None:
@@ -407,11 +427,11 @@ def test_reward_parts(credit: bool) -> None:
     check(f"reward_parts_{'credit' if credit else 'plain'}", rounded(found, 6), step=1.5e-6)
 
 
-def test_a_step_of_grpo(tiny_chatml: Path, one_thread: None, tmp_path: Path) -> None:
-    """What is sampled, how it is scored and what is logged. Random weights hardly end a turn, so every reply is cut."""
+def test_a_step_of_grpo(lively: Path, one_thread: None, tmp_path: Path) -> None:
+    """What is sampled, what a scripted user says to it, how it is scored and what is logged."""
     import pyarrow.parquet as parquet
 
-    where = ("--model.name", tiny_chatml, "--train.output_dir", tmp_path / "run")
+    where = ("--model.name", lively, "--train.output_dir", tmp_path / "run")
     command("train.grpo", "tests/golden/grpo.yaml", *where)
     samples = parquet.read_table(tmp_path / "run" / "samples" / "step-1.parquet").to_pylist()
     state = json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text())
