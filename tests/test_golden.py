@@ -5,7 +5,7 @@ anew; otherwise they are compared. Nearly all goes through the commands; what is
 block, "the product's names", with the few lines that use it: only these need to follow a redesign.
 
 Whatever torch computes may differ by a rounding between machines. Models are tiny, in float32 and on one thread; texts and
-labels are compared exactly, numbers rounded to 4 places (a last place more or less passes). Everything else is exact.
+labels are compared exactly, numbers rounded to 4 places, rewards to 6 (a last place more or less passes). Everything else is exact.
 Templates come with the installed trl and vocabularies with the installed tokenizers, both as constraints.txt pins them.
 """
 
@@ -422,7 +422,9 @@ def test_reward_parts(credit: bool) -> None:
     """Five groups of four recorded samples: look-aheads, a failed simulator, cut replies, own user turns."""
     weights = {"accuracy": 1.0, "interactivity": 0.5, "efficiency": 0.25, "format": 0.25, "followup": 0.5}
     samples = rows(GOLDEN / "played.jsonl")
-    values, figures, parts = rewarded(samples, 4, weights=weights, efficient_tokens=20, partial_credit=credit)
+    values, figures, parts = rewarded(
+        samples, 4, weights=weights, efficient_tokens=20, partial_credit=credit, timeout_s=120
+    )
     found = {"rewards": values, "parts": parts, "figures": dict(sorted(figures.items()))}
     check(f"reward_parts_{'credit' if credit else 'plain'}", rounded(found, 6), step=1.5e-6)
 
