@@ -45,7 +45,7 @@ SHOWN = 12  # differences that one test prints
 def rules_verdicts(path: Path) -> list[dict[str, Any]]:
     """What the rules judge makes of each turn in a file of labelled turns."""
     from probe.judges import get_judge
-    from probe.judges.labelled import read_labelled
+    from probe.judges.agreement import read_labelled
     from probe.judges.labels import judge_all
 
     verdicts = judge_all(get_judge("rules"), [row.case for row in read_labelled(path)])
@@ -55,7 +55,7 @@ def rules_verdicts(path: Path) -> list[dict[str, Any]]:
 def training_rows(family: str, talks: list[Any], loss_on: Any) -> tuple[list[dict[str, list[int]]], Any]:
     """Rows with `input_ids` and `labels`, and the tokenizer that they were made with."""
     from probe.chat import Chat
-    from probe.models.tiny import tiny_tokenizer
+    from probe.tiny import tiny_tokenizer
     from train.rows import make_rows
 
     chat = Chat(tiny_tokenizer(family))
@@ -64,11 +64,10 @@ def training_rows(family: str, talks: list[Any], loss_on: Any) -> tuple[list[dic
 
 def rewarded(samples: list[dict[str, Any]], group: int, **section: Any) -> tuple[list[Any], dict[str, float], Any]:
     """The reward of each recorded sample, the figures that are logged, and the parts by name."""
-    from data_builders.rl import RlRow
-    from train.composed_reward import ComposedReward
-    from train.played import Played
-    from train.rewards import Rewards
-    from train.rewards.settings import CustomPart, RewardSection, Weights
+    from data_builders.rows import RlRow
+    from train.recipe import CustomPart, RewardSection, Weights
+    from train.rewards import Played, Rewards
+    from train.scoring import ComposedReward, Rewards
 
     played = []
     for told in samples:
