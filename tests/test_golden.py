@@ -66,7 +66,7 @@ def rewarded(samples: list[dict[str, Any]], group: int, **section: Any) -> tuple
     """The reward of each recorded sample, the figures that are logged, and the parts by name."""
     from data_builders.rows import RlRow
     from train.recipe import CustomPart, RewardSection, Weights
-    from train.rewards import Played, Rewards
+    from train.rewards import Played
     from train.scoring import ComposedReward, Rewards
 
     played = []
