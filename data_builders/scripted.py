@@ -23,9 +23,9 @@ from data_builders.acts import Phrase, acts, say
 from data_builders.starter import lower_first
 from data_builders.tasks import PASTS, VERBS, Gap, Slip, Step, Task
 from data_builders.text import by_itself
+from probe.conversations import Message
 from probe.errors import RecipeError
 from probe.recipe import section
-from probe.sets import Message
 
 Kind = Literal["complete", "underspecified", "wrong_start", "hint", "vague", "conflict", "unsolvable", "guided"]
 

@@ -21,9 +21,9 @@ from typing import Literal
 from data_builders.acts import simulated_user_messages
 from data_builders.rows import RlRow
 from data_builders.text import states
+from probe.conversations import Message
 from probe.grading import lenient_answer, same_answer, sentences, strict_answer
 from probe.judges.text import content_stems, stem
-from probe.sets import Message
 
 PATIENCE = 4  # messages in all that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes", "wait", "look")
