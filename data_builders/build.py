@@ -19,7 +19,7 @@ from data_builders.folder import WORK, claim, concatenate, finish, finished
 from data_builders.problems import Problems, Source, difficulty_of
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
-from data_builders.replay import Answered, Answering, ReplayRows, count_answers, load_answers
+from data_builders.replay import Answered, ReplayRows, answer_all, count_answers, load_answers
 from data_builders.rows import rl_rows, sft_row
 from data_builders.scripted import Conversation, converse, plan
 from data_builders.starter import starter_problems
@@ -132,7 +132,7 @@ class Build:
         with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
             claim(out, self.settings)
             if self.replay.section.asked is not None:
-                Answering(self.replay, out / ANSWERS, self.recipe.seed).run(dict(enumerate(self.shards())))
+                answer_all(self.replay, dict(enumerate(self.shards())), out / ANSWERS, self.recipe.seed)
             self._build_shards(out, gate)
         concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
         for name, rows in self.eval_rows.items():

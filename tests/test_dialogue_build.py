@@ -20,8 +20,9 @@ from loopback import Answer, Faults, Loopback, Seen, chat_reply
 
 from data_builders.__main__ import main
 from data_builders.build import build
-from data_builders.dialogue import roles as engine_speaker
-from data_builders.dialogue.roles import EngineSpeaker, Said
+from data_builders.dialogue import roles
+from data_builders.dialogue.roles import EngineRole
+from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows
 from data_builders.text import states
@@ -295,15 +296,16 @@ def test_the_estimate_is_an_upper_bound_of_what_is_asked(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from data_builders.build import open_build
-    from data_builders.dialogue.build import DialogueBuild, estimate
+    from data_builders.dialogue.build import DialogueBuild
+    from data_builders.preview import estimate
 
     ready = open_build(load_data_recipe(recipe(tmp_path, server.url)))
     assert isinstance(ready, DialogueBuild)
     plans = [plan for index in range(N) for plan in ready.plans(index)]
-    found = estimate(plans, N, ready.dialogue, seed=0)
+    found = estimate(plans, N, ready.dialogue)
     made = ready.run(tmp_path / "d")["calls"]
-    for role, load in found.loads.items():
-        assert 0.3 * load.calls < made[f"{role}.calls"] <= load.calls
+    for role in ready.roles:
+        assert 0.3 * found.counts[f"{role}.calls"] < made[f"{role}.calls"] <= found.counts[f"{role}.calls"]
 
 
 def test_preview_shows_conversations_with_loss_marked_and_writes_nothing(
@@ -349,10 +351,7 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
     class Stopped(Exception):
         pass
 
-    def uncut(text: str, prompt_tokens: int, tokens: int, cut: bool) -> Said:
-        return Said(text, prompt_tokens, tokens)
-
-    monkeypatch.setattr(engine_speaker, "Said", uncut)
+    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
 
     def user(seen: Seen) -> dict[str, Any]:
         return chat_reply("<message>" + "help me with the pens " * (1 + seen.body["seed"] % 4) + "</message>")
@@ -365,16 +364,16 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
         data["output"]["shard_size"] = 3
         made.write_text(yaml.safe_dump(data))
         whole = contents(built(made, tmp_path / "whole"))
-        work, left = EngineSpeaker.work, [5]
+        make, left = EngineRole.make_replies, [5]
 
-        def stopping(speaker: EngineSpeaker) -> None:
-            work(speaker)
+        async def stopping(role: EngineRole) -> None:
+            await make(role)
             left[0] -= 1
             if not left[0]:
                 raise Stopped
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-            patch.setattr(EngineSpeaker, "work", stopping)
+            patch.setattr(EngineRole, "make_replies", stopping)
             built(made, tmp_path / "stopped")
         assert list((tmp_path / "stopped" / "calls").rglob("generations.jsonl"))
         assert contents(built(made, tmp_path / "stopped")) == whole

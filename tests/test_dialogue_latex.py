@@ -16,8 +16,7 @@ from loopback import Loopback, Seen, chat_reply
 
 from data_builders.build import build
 from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, simulator_prompt
-from data_builders.dialogue.roles import Said
-from data_builders.dialogue.score import read_assistant, read_judge, read_user
+from data_builders.dialogue.score import Reply, read_assistant, read_judge, read_user
 from data_builders.dialogue.settings import Persona
 from data_builders.recipe import load_data_recipe
 from data_builders.tasks import Task
@@ -51,11 +50,11 @@ questions = latex("pens").map(lambda text: f"With 37 and 58 of them: {text}?")
 @settings(max_examples=200, deadline=None)
 def test_what_is_said_is_read_and_shown_as_it_is(question: str, user: str, assistant: str, reason: str) -> None:
     plan = Plan("1", Task("1", question, ANSWER, "test", ()), Persona("terse", "some", "low"), False, ("37",))
-    opening, reply = read_user(Said(f"<message>{user}</message>"), plan, ()), read_assistant(Said(assistant))
-    assert (opening.text, opening.slip, reply.text, reply.slip) == (user, "", assistant, "")
-    assert read_user(Said(f"<think>{assistant}</think>\n {user}\n"), plan, ()).text == user
+    opening, reply = read_user(Reply(f"<message>{user}</message>"), plan, ()), read_assistant(Reply(assistant))
+    assert (opening.text, opening.unusable, reply.text, reply.unusable) == (user, "", assistant, "")
+    assert read_user(Reply(f"<think>{assistant}</think>\n {user}\n"), plan, ()).text == user
     verdict = f"{reason}\nVERDICT: 4"
-    assert (read_judge(Said(verdict)).text, read_judge(Said(verdict)).score) == (verdict, 4)
+    assert (read_judge(Reply(verdict)).text, read_judge(Reply(verdict)).verdict) == (verdict, 4)
 
     chat = [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
     assert assistant_prompt(chat)[1:] == tuple(chat)

@@ -22,8 +22,9 @@ from loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
 from data_builders import replay as replay_answers
 from data_builders.__main__ import main
 from data_builders.build import build
-from data_builders.dialogue import roles as engine_speaker
-from data_builders.dialogue.roles import EngineSpeaker, Said
+from data_builders.dialogue import roles
+from data_builders.dialogue.roles import EngineRole
+from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from probe.errors import NextturnError, SettingsChanged, run_command
 from probe.files import read_json, read_jsonl
@@ -201,21 +202,21 @@ def test_a_model_in_this_process_ends_with_the_same_bytes_after_a_stop(
     """In bfloat16, where a text can hang on its batch. A tiny random model neither ends nor is right by itself."""
     section = {"engine": "hf", "model": str(tiny_chatml), "max_tokens": 6, "dtype": "bfloat16", "batch_tokens": 400}
     made = recipe(tmp_path, "", model=section, tries=4)
-    monkeypatch.setattr(engine_speaker, "Said", lambda text, given, tokens, cut: Said(text, given, tokens))
+    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
     monkeypatch.setattr(replay_answers, "lenient_answer", lambda text: "right" if len(text) % 3 == 0 else "wrong")
     monkeypatch.setattr(replay_answers, "same_answer", lambda given, wanted: given == "right")
     monkeypatch.setattr(replay_answers, "_TOGETHER", 10)  # three stretches, in which shards lie together
     whole = contents(built(made, tmp_path / "whole"))
-    work, left = EngineSpeaker.work, [4]
+    make, left = EngineRole.make_replies, [4]
 
-    def stopping(speaker: EngineSpeaker) -> None:
-        work(speaker)
+    async def stopping(role: EngineRole) -> None:
+        await make(role)
         left[0] -= 1
         if not left[0]:
             raise InterruptedError
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr(EngineSpeaker, "work", stopping)
+        patch.setattr(EngineRole, "make_replies", stopping)
         built(made, tmp_path / "stopped")
     assert list((tmp_path / "stopped" / ".work" / "replay").rglob("generations.jsonl"))
     assert contents(built(made, tmp_path / "stopped")) == whole
