@@ -26,8 +26,8 @@ from data_builders.dialogue.score import (
 )
 from data_builders.dialogue.settings import Dialogue, Role
 from data_builders.text import estimated_tokens
+from probe.conversations import Message
 from probe.engines.base import item_seed
-from probe.sets import Message
 
 
 @dataclass(frozen=True)

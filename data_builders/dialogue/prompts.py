@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from data_builders.dialogue.settings import PROMPTS, Dialogue, Persona, draw_persona
 from data_builders.tasks import Gap, Task
 from data_builders.text import ASY, by_itself, states
+from probe.conversations import Message
 from probe.judges.llm import harmless, shortened
-from probe.sets import Message
 
 # Of a list, or of a drawing's code, nobody leaves out one number: it could not be asked for.
 _LIST = re.compile(r"\d+(?:[\s$]*,[\s$]*\d+){2,}")

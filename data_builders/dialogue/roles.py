@@ -25,12 +25,12 @@ from data_builders.dialogue.score import Parsed, Reply
 from data_builders.dialogue.settings import Price, Role, RoleSection, place_of
 from data_builders.text import estimated_tokens
 from probe import client
+from probe.conversations import Message
 from probe.engines.base import Request
 from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from probe.judges.llm import storable
-from probe.sets import Message
 
 if TYPE_CHECKING:
     from probe.chat import Chat

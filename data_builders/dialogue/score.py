@@ -18,9 +18,9 @@ from typing import NamedTuple
 from data_builders.dialogue.prompts import Plan
 from data_builders.dialogue.settings import Weights
 from data_builders.text import states
+from probe.conversations import Message
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
 from probe.judges.text import SOLVING, content_stems, ngrams, stems
-from probe.sets import Message
 
 
 @dataclass(frozen=True)
