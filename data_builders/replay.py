@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
-from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +24,6 @@ from data_builders.tasks import Task
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import RecipeError
-from probe.files import read_jsonl, write_jsonl
 from probe.grading import lenient_answer, same_answer
 from probe.recipe import recipe_dict, section
 
@@ -158,15 +155,10 @@ def _plain(task: Task, answer: str) -> Conversation:
     )
 
 
-# --- Has a model answer the replay questions of a build, before anything else is made, and keeps what came of each.
-#
-# The answers of a shard lie in a file of their own, written when all of them are there, until the build ends. Replies are
-# kept the moment they come, so that a build that was killed asks again only for what was under way.
+# --- Has a model answer the replay questions of a build, before anything else is made.
 
-# Questions that a model in this process gets together, at least: full batches without holding a whole build.
+# Questions that a model in this process gets together: full batches without holding a whole build.
 _TOGETHER = 256
-
-Shards = Mapping[int, range]
 
 
 async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answered:
@@ -191,8 +183,10 @@ async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answere
     return Answered("", "replay_wrong" if wrong else came.missing, slips, came.calls)
 
 
-def answer_all(rows: ReplayRows, shards: Shards, folder: Path, seed: int) -> None:
-    """Asks the model of a `replay:` section what is not answered yet; `folder` gets a file for each shard.
+def answer_all(rows: ReplayRows, problems: int, folder: Path, seed: int) -> dict[str, Answered]:
+    """What a model answers to the questions that go with `problems` problems, by `replay_id`; {} where none is asked.
+
+    `folder` keeps each reply the moment it comes, until the build ends: one that was killed asks for none twice.
 
     Raises:
         EngineError: a server cannot be reached, or answers nothing but failures.
@@ -201,95 +195,31 @@ def answer_all(rows: ReplayRows, shards: Shards, folder: Path, seed: int) -> Non
     from tqdm import tqdm
 
     section, asked = rows.section, rows.section.asked
-    assert asked is not None
+    if asked is None:
+        return {}
+    # A source may come round to a problem again; it is asked once.
+    tasks = {replay_id(task): task for index in range(problems) for task in rows.tasks(index)}
     meter = Meter({"replay": asked.price}, section.max_cost, "replay.max_cost")
-    counts = {number: sum(rows.count(index) for index in shard) for number, shard in shards.items()}
+    answers: dict[str, Answered] = {}
     rejected = 0
-    with tqdm(total=sum(counts.values()), desc="replay", unit=" questions", disable=None) as bar:
+    with (
+        tqdm(total=len(tasks), desc="replay", unit=" questions", disable=None) as bar,
+        closing(open_roles({"replay": asked}, seed, meter.heard)) as roles,
+    ):
 
-        def count(answered: Answered) -> None:
+        async def one(name: str) -> None:
             nonlocal rejected
-            rejected += bool(answered.reason)
+            answers[name] = await answer(tasks[name], roles["replay"], section.tries, seed)
             bar.update()
+            rejected += bool(answers[name].reason)
             bar.set_postfix({"rejected": rejected, **meter.shown()}, refresh=False)
 
-        # What an earlier run answered counts, and is not asked again. A model in this process is asked for a whole stretch
-        # or nothing: the replies that are stored make up the same batches.
-        missing: list[Shards] = []
-        for stretch in [shards] if asked.server is not None else _stretches(shards, counts):
-            done = [number for number in stretch if _part(folder, number).is_file()]
-            if asked.server is None and len(done) < len(stretch):
-                done = []
-            for number in done:
-                for answered in load_answers(folder, number).values():
-                    meter.add(answered.calls)
-                    count(answered)
-            if left := {number: shard for number, shard in stretch.items() if number not in done}:
-                missing.append(left)
-        if not missing:
-            return
-
-        with closing(open_roles({"replay": asked}, seed, meter.heard)) as roles:
-
-            async def named(task: Task) -> tuple[str, Answered]:
-                answered = await answer(task, roles["replay"], section.tries, seed)
-                count(answered)
-                return replay_id(task), answered
-
-            def questions(stretch: Shards) -> Iterator[Coroutine[Any, Any, tuple[str, Answered]]]:
-                return (named(task) for shard in stretch.values() for index in shard for task in rows.tasks(index))
-
-            for stretch in missing:
-                waiting = list(stretch)
-                came: list[tuple[str, Answered]] = []
-
-                def take(
-                    one: tuple[str, Answered] | None, waiting: list[int] = waiting, came: list[Any] = came
-                ) -> None:
-                    """Writes each shard as soon as its answers are there; at once where it has no questions."""
-                    came += [one] if one is not None else []
-                    while waiting and len(came) == counts[waiting[0]]:
-                        lines = ({"id": name, **vars(answered)} for name, answered in came)
-                        write_jsonl(_part(folder, waiting.pop(0)), lines)
-                        came.clear()
-
-                take(None)
-                if asked.server is not None:
-                    roles.run(questions(stretch), 3 * asked.server.concurrency, take, folder / "replies")
-                else:
-                    replies = folder / "replies" / f"part-{min(stretch):05}"
-                    roles.run(questions(stretch), _TOGETHER, take, replies)
-                    shutil.rmtree(replies)
-
-
-def _stretches(shards: Shards, counts: Mapping[int, int]) -> list[Shards]:
-    """Shards whose questions a model in this process is asked together, the same ones in every run: what it replies may
-    hang on what is asked beside it."""
-    stretches: list[dict[int, range]] = []
-    questions = _TOGETHER
-    for number, shard in sorted(shards.items()):
-        if questions >= _TOGETHER:
-            stretches.append({})
-            questions = 0
-        stretches[-1][number] = shard
-        questions += counts[number]
-    return list(stretches)
-
-
-def load_answers(folder: Path, number: int) -> dict[str, Answered]:
-    """What came of a shard's questions, by `replay_id`."""
-    rows = (row for _, row in read_jsonl(_part(folder, number)))
-    return {row.pop("id"): Answered(**{**row, "slips": tuple(row["slips"])}) for row in rows}
-
-
-def count_answers(folder: Path, shards: Iterable[int]) -> Counter[str]:
-    """Replies and tokens of all questions: {"replay.calls", "replay.input", "replay.output"}."""
-    total: Counter[str] = Counter()
-    for number in shards:
-        for answered in load_answers(folder, number).values():
-            total.update(answered.calls)
-    return total
-
-
-def _part(folder: Path, number: int) -> Path:
-    return folder / f"part-{number:05}.jsonl"
+        if asked.server is not None:
+            roles.run(map(one, tasks), 3 * asked.server.concurrency, folder=folder)
+            return answers
+        # What a model in this process replies may hang on what is asked beside it: the same stretches in every run.
+        names = list(tasks)
+        for start in range(0, len(names), _TOGETHER):
+            stretch = names[start : start + _TOGETHER]
+            roles.run(map(one, stretch), _TOGETHER, folder=folder / f"part-{start // _TOGETHER:05}")
+    return answers

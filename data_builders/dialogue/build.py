@@ -230,7 +230,7 @@ class DialogueBuild(Build):
     def _write_shard(self, out: Path, number: int, shard: range, finished: list[Finished], gate: Gate) -> int:
         """Judges the conversations of a shard and writes its files, the kept rows last; returns how many it rejected."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "candidates", "rl", "pairs", "sft")}
-        answers, conversations = self.answers(out, number), iter(finished)
+        conversations = iter(finished)
         for index in shard:
             for done in itertools.islice(conversations, self.dialogue.per_problem):
                 views["candidates"] += candidate_rows(done)
@@ -240,7 +240,7 @@ class DialogueBuild(Build):
                     views["sft"].append(kept_row(done, self.roles))
                     views["rl"] += map(vars, rl_rows(done))
                     views["pairs"] += pair_rows(done, self.dialogue.min_gap)
-            for row in self.replay_rows(index, gate, answers):
+            for row in self.replay_rows(index, gate):
                 views["rejected" if "reason" in row else "sft"].append(row)
         for name, rows in views.items():
             write_jsonl(out / f"{name}/part-{number:05}.jsonl", rows)
