@@ -8,7 +8,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -44,8 +43,20 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     yield f"about {many * len(made):,.0f} conversations of {mean:.0f} tokens, {many * len(made) * mean:,.0f} in all (an estimate)"
     if plain:
         yield f"and about {many * plain:,.0f} replay rows"
-    yield from _kinds(build, made, len(sampled))
-    yield from _gated(build, made)
+
+    # The shares that the recipe wants beside those of the sample: not every problem carries every kind.
+    found = Counter(one.kind for one in made)
+    yield f"kinds, wanted and in a sample of {len(sampled)} problems:"
+    for kind in get_args(Kind):
+        yield f"  {kind:15} {getattr(build.recipe.conversations, kind):6.1%} {found[kind] / len(made):6.1%}"
+
+    # What the gate says to the sample; how many are alike shows only over all rows.
+    with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
+        reasons = Counter(gate.reason(one) for one in made)
+    kept = reasons.pop(None, 0)
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=str))
+    rejected = f" ({told})" if told else ""
+    yield f"of the sample's {len(made)} conversations the gate keeps {kept / len(made):.1%}{rejected}"
     yield from replay_lines(build)
     for name, rows in build.eval_rows.items():
         yield f"{name}: {len(rows)} held-out rows"
@@ -117,25 +128,6 @@ def replay_lines(build: Build) -> Iterator[str]:
     yield f"  where a reply takes {asked.latency_s:g} s (`latency_s`) and {slots} are made at once"
 
 
-def _kinds(build: Build, made: Sequence[Conversation], problems: int) -> Iterator[str]:
-    """The shares that the recipe wants beside those of the sample: not every problem carries every kind."""
-    found = Counter(one.kind for one in made)
-    yield f"kinds, wanted and in a sample of {problems} problems:"
-    for kind in get_args(Kind):
-        yield f"  {kind:15} {getattr(build.recipe.conversations, kind):6.1%} {found[kind] / len(made):6.1%}"
-
-
-def _gated(build: Build, made: Sequence[Conversation]) -> Iterator[str]:
-    """What the gate says to the sample; how many are alike shows only over all rows."""
-    with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
-        reasons = Counter(gate.reason(one) for one in made)
-    kept = reasons.pop(None, 0)
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=str))
-    yield f"of the sample's {len(made)} conversations the gate keeps {kept / len(made):.1%}" + (
-        f" ({told})" if told else ""
-    )
-
-
 # --- What `--dry-run` and `--preview` show of conversations between two models.
 
 # Enough problems for a mean.
@@ -157,19 +149,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """At most: replies and tokens by role, {"assistant.calls", "assistant.input", "assistant.output", ...}; money; seconds
-    that the busiest server needs for its replies alone."""
-
-    conversations: int
-    counts: dict[str, int]
-    cost: float
-    seconds: float
-
-
-def estimate(plans: Sequence[Plan], conversations: int, settings: Dialogue) -> Estimate:
-    """Of `conversations` conversations that are like `plans`, a sample of them.
+def estimate_lines(plans: Sequence[Plan], conversations: int, settings: Dialogue) -> Iterator[str]:
+    """Calls, tokens, time and money of `conversations` conversations that are like `plans`, a sample of them.
 
     An upper bound for calls: every conversation takes all its turns, no two candidates are equal, every reply can be used.
     Prompts are the real ones, over a chat with replies of a usual length.
@@ -177,23 +158,30 @@ def estimate(plans: Sequence[Plan], conversations: int, settings: Dialogue) -> E
     total: Counter[str] = Counter()
     for plan in plans:
         total.update(_most_of(plan, settings))
-    counts = {name: round(count * conversations / len(plans)) for name, count in total.items()}
-    roles = settings.roles()
-    cost = sum(one.price.of(counts[f"{role}.input"], counts[f"{role}.output"]) for role, one in roles.items())
-
+    roles, cost = settings.roles(), 0.0
     # Servers work at the same time, so the busiest one counts; but in each conversation its roles wait for another.
     work: Counter[tuple[str, ...]] = Counter()
     slots: Counter[tuple[str, ...]] = Counter()
     in_a_row = 0.0
     exchanges = settings.max_turns * (1 + min(settings.window, settings.max_turns - 1) * (settings.candidates > 1))
+    yield "at most, if every conversation takes all its turns:"
     for role, section in roles.items():
+        calls, given, made = (
+            round(total[f"{role}.{name}"] * conversations / len(plans)) for name in ("calls", "input", "output")
+        )
+        yield f"  {role:9} {calls:>10,} calls {given:>14,} tokens in {made:>12,} out"
+        cost += section.price.of(given, made)
         where = place_of(section.server) if section.server is not None else (section.model or "",)
-        work[where] += math.ceil(counts[f"{role}.calls"] * section.latency_s)
+        work[where] += math.ceil(calls * section.latency_s)
         slots[where] += section.server.concurrency if section.server is not None else settings.most_at_once
         in_a_row += section.latency_s * (settings.max_turns if role == "judge" else exchanges)
     busiest = max(work[where] / slots[where] for where in work)
     seconds = max(busiest, in_a_row * -(-conversations // settings.most_at_once))
-    return Estimate(conversations, counts, cost, seconds)
+    assumed = ", ".join(f"{role} {section.latency_s:g} s" for role, section in roles.items())
+    yield f"  time      {duration(seconds)}, where a reply takes: {assumed} (`latency_s`)"
+    priced = any(section.price != Price() for section in roles.values())
+    at = f"{cost:,.2f} at the recipe's prices" if priced else "none, no prices are given (`price`)"
+    yield f"  cost      {at}"
 
 
 def _most_of(plan: Plan, settings: Dialogue) -> Counter[str]:
@@ -233,26 +221,13 @@ def _most_of(plan: Plan, settings: Dialogue) -> Counter[str]:
     return counts
 
 
-def _estimated(found: Estimate, dialogue: Dialogue) -> Iterator[str]:
-    yield "at most, if every conversation takes all its turns:"
-    for role in dialogue.roles():
-        calls, given, made = (found.counts[f"{role}.{name}"] for name in ("calls", "input", "output"))
-        yield f"  {role:9} {calls:>10,} calls {given:>14,} tokens in {made:>12,} out"
-    assumed = ", ".join(f"{role} {section.latency_s:g} s" for role, section in dialogue.roles().items())
-    priced = any(section.price != Price() for section in dialogue.roles().values())
-    yield f"  time      {duration(found.seconds)}, where a reply takes: {assumed} (`latency_s`)"
-    yield "  cost      " + (
-        f"{found.cost:,.2f} at the recipe's prices" if priced else "none, no prices are given (`price`)"
-    )
-
-
 def _dialogue_dry_run(build: DialogueBuild, out: Path) -> Iterator[str]:
     """What would be asked, what it would take, and how a conversation opens. No server is asked."""
     step = max(1, len(build.problems) // _ESTIMATED)
     plans = [plan for index in range(0, len(build.problems), step) for plan in build.plans(index)]
     asked = len(build.problems) * build.dialogue.per_problem
     yield f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, {asked} conversations"
-    yield from _estimated(estimate(plans, asked, build.dialogue), build.dialogue)
+    yield from estimate_lines(plans, asked, build.dialogue)
     yield from replay_lines(build)
     for name, rows in build.eval_rows.items():
         yield f"{name}: {len(rows)} held-out rows"
@@ -271,7 +246,7 @@ def dry_run_without_problems(recipe: DataRecipe) -> Iterator[str]:
     plans = [plan_of(task, 0, recipe.seed, recipe.dialogue) for task in tasks]
     asked = recipe.source.n * recipe.dialogue.per_problem
     yield f"{asked} conversations, estimated with generated problems in their place:"
-    yield from _estimated(estimate(plans, asked, recipe.dialogue), recipe.dialogue)
+    yield from estimate_lines(plans, asked, recipe.dialogue)
 
 
 def _dialogue_preview(build: DialogueBuild, n: int) -> Iterator[str]:
