@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.checkpoints import MARKER, finished, is_complete, list_checkpoints, numbered
-from probe.engines.base import CheckedEngine
 from probe.errors import BadInput, DataError, ModelError, NextturnError
 from probe.files import read_json, write_json
 from probe.models import ModelFolder, resolve, weight_files
@@ -487,7 +486,7 @@ class Watcher:
                 target.name,
                 self.device,
                 step=target.step,
-                wrap=lambda engine: CheckedEngine(engine, claim.check),
+                check=claim.check,
             )
             claim.check()
         except ClaimLost as error:

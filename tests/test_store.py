@@ -100,26 +100,18 @@ def test_scores_are_kept_too_and_belong_to_one_model(tmp_path: Path) -> None:
     assert len(echo.scored) == 2
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_whatever_shapes_a_completion_makes_it_another_one(tmp_path: Path) -> None:
+    echo, engine = stored(tmp_path)
+    same = [GREEDY, replace(GREEDY, seed=5)]  # a greedy completion does not depend on the seed
+    changes: list[dict[str, Any]] = [
         {"prompt_ids": (1, 2)},
         {"max_tokens": 9},
         {"stop_ids": (0, 4)},
         {"temperature": 0.7},
         {"temperature": 0.7, "seed": 1},
-    ],
-)
-def test_whatever_shapes_a_completion_makes_it_another_one(tmp_path: Path, changed: dict[str, Any]) -> None:
-    echo, engine = stored(tmp_path)
-    collect(engine, [GREEDY, replace(GREEDY, temperature=0.7, seed=2), replace(GREEDY, **changed)])
-    assert len(echo.asked) == 3
-
-
-def test_the_seed_of_a_greedy_completion_does_not_matter(tmp_path: Path) -> None:
-    echo, engine = stored(tmp_path)
-    collect(engine, [GREEDY, replace(GREEDY, seed=5)])
-    assert len(echo.asked) == 1
+    ]
+    collect(engine, [*same, *(replace(GREEDY, **changed) for changed in changes)])
+    assert len(echo.asked) == 1 + len(changes)
 
 
 @pytest.mark.parametrize("key", ["weights_sha256", "template_sha256"])
@@ -143,13 +135,6 @@ def test_the_manifest_comes_first_and_results_come_last(tmp_path: Path) -> None:
     whole = store.finish({"accuracy": {}})
     assert RunStore(tmp_path / "run", MODEL, SETTINGS).results() == whole
     assert list(whole) == ["schema", "model", "settings", "accuracy"]
-
-
-def test_samples_start_anew_with_every_run(tmp_path: Path) -> None:
-    store = RunStore(tmp_path, MODEL, SETTINGS)
-    for _ in range(2):
-        store.write_samples([{"a": 1}, {"a": 2}, {"a": 3}])
-    assert [row for _, row in read_jsonl(tmp_path / "samples.jsonl")] == [{"a": 1}, {"a": 2}, {"a": 3}]
 
 
 def test_other_settings_are_refused_with_every_key_that_differs(tmp_path: Path) -> None:
