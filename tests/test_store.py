@@ -158,3 +158,16 @@ def test_differences_name_the_path_to_each_key() -> None:
     assert list(differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": None})) == ["a.c: 2 then, 3 now"]
     assert list(differences({"a": 1}, {"a": {"b": 1}})) == ["a: 1 then, {'b': 1} now"]
     assert list(differences({"a": [1]}, {})) == ["a: [1] then, None now"]
+
+
+def test_what_another_process_has_taken_over_is_not_written(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise SettingsChanged("taken over")
+
+    engine = StoredEngine(Echo(), tmp_path, MODEL, check=lost)
+    with pytest.raises(SettingsChanged, match="taken over"):
+        collect(engine, [GREEDY])
+    with pytest.raises(SettingsChanged, match="taken over"):
+        list(engine.score([ScoreRequest((1,), (2,))]))
+    engine.close()
+    assert (tmp_path / "generations.jsonl").read_bytes() == (tmp_path / "scores.jsonl").read_bytes() == b""

@@ -64,6 +64,8 @@ class VllmEngine:
         self.section = section
         self.dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
         self.seed = seed
+        config = read_config(folder.base or folder.path)
+        self._config = config.get("text_config") or config  # the text part, where the model has several
         self._llm: LLM | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._length = 0
@@ -152,11 +154,11 @@ class VllmEngine:
             yield from zip(chunk, outputs, strict=True)
 
     def _loaded(self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]) -> LLM:
-        """vLLM with room for the longest of the requests; loaded anew where it was loaded with too little."""
+        """vLLM with room for the longest of the requests, prompt and completion; loaded anew where it has too little."""
         needs = [(len(prompt), option["max_tokens"]) for prompt, option in zip(prompts, options, strict=True)]
         prompt, new = max(needs, key=sum)
         needed, asked = prompt + new, self.section.max_model_len
-        most = asked or self._text_config().get("max_position_embeddings")
+        most = asked or self._config.get("max_position_embeddings")
         if most and needed > most:
             whose = "probe.vllm.max_model_len" if asked else "max_position_embeddings in the model's config.json"
             raise BadInput(
@@ -164,23 +166,18 @@ class VllmEngine:
                 f"for the completion, and {whose} is {most:,}; set probe.vllm.max_model_len higher if the model can "
                 "take more, or lower probe.max_answer_tokens, or leave the longest items out"
             )
-        if self._llm is None or needed > self._length:
-            self.close()
-            wanted = max(_LEAST_LENGTH, 2 * needed)
-            self._length = asked or (min(wanted, most) if most else wanted)
-            others = active_children()
-            self._llm = self._load()
-            if own := [child for child in active_children() if child not in others]:
-                self._guard = end_with_this_process(own)
+        if self._llm is not None and needed <= self._length:
+            return self._llm
+        self.close()
+        wanted = max(_LEAST_LENGTH, 2 * needed)
+        self._length = asked or (min(wanted, most) if most else wanted)
+        others = active_children()
+        self._llm = self._load()
+        if own := [child for child in active_children() if child not in others]:
+            self._guard = end_with_this_process(own)
         return self._llm
 
     def _load(self) -> LLM:
-        """vLLM with the model, for requests of up to `_length` tokens, prompt and completion together.
-
-        Raises:
-            BadInput: vLLM is not installed.
-            EngineError: it could not load the model; the message says what to try.
-        """
         vllm = import_vllm()
         from vllm.exceptions import VLLMError
 
@@ -188,7 +185,7 @@ class VllmEngine:
         path = merged_folder(folder, self.dtype).path
         # User turns that share a context gain from prefix caching. For Qwen3.5's linear layers it is experimental and
         # only sees blocks of 528 tokens and more (vLLM issues 40696, 53912).
-        linear = "linear_attention" in (self._text_config().get("layer_types") or ())
+        linear = "linear_attention" in (self._config.get("layer_types") or ())
         try:
             return vllm.LLM(
                 str(path),
@@ -218,11 +215,6 @@ class VllmEngine:
                 f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); its own lines above "
                 f"say why. {advice}; probe.engine: hf does without vLLM"
             ) from error
-
-    def _text_config(self) -> dict[str, Any]:
-        """The folder's configuration, or its text part where the model has several."""
-        config = read_config(self.folder.base or self.folder.path)
-        return config.get("text_config") or config
 
 
 def sampling(request: Request) -> dict[str, Any]:
