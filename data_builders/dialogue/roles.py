@@ -26,7 +26,7 @@ from data_builders.dialogue.settings import Price, Role, RoleSection, place_of
 from data_builders.text import estimated_tokens
 from probe import client
 from probe.conversations import Message
-from probe.engines.base import Request
+from probe.engines.base import Engine, Request
 from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
@@ -34,7 +34,6 @@ from probe.judges.llm import storable
 
 if TYPE_CHECKING:
     from probe.chat import Chat
-    from probe.engines import OpenedEngine
     from probe.store import StoredEngine
 
 T = TypeVar("T")
@@ -290,7 +289,7 @@ def _counted(given: Any, messages: Sequence[Message]) -> int:
 class LoadedModel:
     """A model that several roles may share: its engine, its chat template and its identity."""
 
-    engine: OpenedEngine
+    engine: Engine
     chat: Chat
     info: Any
 
