@@ -18,7 +18,7 @@ from data_builders.dialogue.roles import Said
 from data_builders.dialogue.settings import Weights
 from data_builders.text import states
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
-from probe.judges.text import SOLVING, content_stems, ngrams, stems
+from probe.judges.text import content_stems, ngrams, phrases, stems
 from probe.sets import Message
 
 # --- Reads what a model said in a role: its text, whether it ends the conversation, and slips out of the role.
@@ -90,7 +90,11 @@ def _slip(text: str, plan: Plan, messages: Sequence[Message]) -> str:
     if _LABEL.search(text):
         return ROLE_LABEL
     equations = sum(line.count("=") > 0 for line in text.split("\n"))
-    if _ANSWERING.search(text) or len(SOLVING.findall(text)) >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
+    if (
+        _ANSWERING.search(text)
+        or len(phrases("solving").findall(text)) >= _SOLVING_AT_LEAST
+        or equations >= _EQUATIONS_AT_LEAST
+    ):
         return AS_ASSISTANT
     if _tells_answer(text, plan, messages):
         return TELLS_ANSWER
