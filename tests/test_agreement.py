@@ -82,12 +82,9 @@ def test_unscored_turns_are_left_out_and_counted_by_reason() -> None:
     assert (found.n, found.unscored) == (3, {"timeout": 1})
     assert found.binary.accuracy.value == 1
     assert found.as_json()["n_scored"] == 2
-
-
-def test_nothing_scored_gives_no_figure_instead_of_a_zero() -> None:
-    found = agreement([row("new_task")], Fixed(None))
-    assert found.binary.kappa.value is None and found.binary.accuracy.value is None
-    assert "not defined" in format_agreement(found)
+    nothing = agreement([row("new_task")], Fixed(None))
+    assert nothing.binary.kappa.value is None and nothing.binary.accuracy.value is None, "no figure instead of a zero"
+    assert "not defined" in format_agreement(nothing)
 
 
 def test_precision_and_recall_of_a_label_worked_by_hand() -> None:
@@ -101,13 +98,11 @@ def test_precision_and_recall_of_a_label_worked_by_hand() -> None:
     # Wilson's bounds for 6 of 8 and for 2 of 4.
     assert genuine["recall_ci95"] == pytest.approx([0.4093, 0.9285], abs=1e-4)
     assert new_task["precision_ci95"] == pytest.approx([0.15, 0.85], abs=1e-3)
+    one_sided = agreement([row("new_task", "a"), row("new_task", "b")], Fixed("role_drift", "new_task")).as_json()[
+        "labels"
+    ]
+    assert [one_sided["role_drift"][name] for name in ("precision", "recall", "recall_ci95")] == [0.0, None, None]
     assert new_task["judged_as"] == {"new_task": 2} and genuine["judged_as"] == {"genuine_followup": 6, "new_task": 2}
-
-
-def test_a_label_that_only_one_side_uses_has_a_figure_on_that_side_only() -> None:
-    found = agreement([row("new_task", "a"), row("new_task", "b")], Fixed("role_drift", "new_task")).as_json()["labels"]
-    assert (found["role_drift"]["precision"], found["role_drift"]["recall"]) == (0.0, None)
-    assert found["role_drift"]["recall_ci95"] is None
 
 
 def test_turns_of_one_conversation_widen_the_interval() -> None:
