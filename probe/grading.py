@@ -178,14 +178,14 @@ def lenient_letter(text: str, options: Sequence[str]) -> str | None:
     ]
     if stated:
         return max(stated)[1]
-    told = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
+    reply = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
     # A letter inside an option's own text ("vitamin C") is part of that text.
-    plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), told)
+    plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), reply)
     alone = [match for match in _ALONE.finditer(plain) if _one(match, options)]
     if alone:
         together = _BEFORE.search(plain[: alone[-1].start() + plain[alone[-1].start()].count("(")])
         return None if together and together.group(1) in LETTERS[: len(options)] else _one(alone[-1], options)
-    return _by_text(told, options)
+    return _by_text(reply, options)
 
 
 def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcome:
