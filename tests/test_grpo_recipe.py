@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from probe.errors import DataError, RecipeError
 from tests.grpo_parts import write_recipe
-from train.plan import describe_grpo as describe
+from train.plan import describe
 from train.recipe import batch_of, load_grpo_recipe, trl_section
 
 ROOT = Path(__file__).resolve().parent.parent

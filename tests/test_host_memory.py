@@ -10,7 +10,7 @@ import pytest
 HOLES = """
 import ctypes
 from pathlib import Path
-from train.host_memory import return_freed
+from train.guards import return_freed
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

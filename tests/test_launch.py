@@ -8,23 +8,23 @@ import pytest
 
 from probe.errors import BadInput
 from train.rows import as_dataset
-from train.setup import check_launch
+from train.setup import check_devices
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     with pytest.raises(BadInput, match="8 processes were launched on this machine and 4 GPUs are usable"):
-        check_launch({}, on_gpu=True, for_cpus=False, gpus=4)
+        check_devices({}, on_gpu=True, for_cpus=False, gpus=4)
     with pytest.raises(BadInput, match="no GPU is usable here .*doctor"):
-        check_launch({}, on_gpu=False, for_cpus=False, gpus=0)
-    check_launch({}, on_gpu=True, for_cpus=False, gpus=8)
-    check_launch({}, on_gpu=False, for_cpus=True, gpus=0)
+        check_devices({}, on_gpu=False, for_cpus=False, gpus=0)
+    check_devices({}, on_gpu=True, for_cpus=False, gpus=8)
+    check_devices({}, on_gpu=False, for_cpus=True, gpus=0)
 
 
 @pytest.mark.parametrize("key", ["packing", "padding_free"])
 def test_packing_on_a_cpu_is_refused(key: str) -> None:
     with pytest.raises(BadInput, match="need a GPU"):
-        check_launch({key: True}, on_gpu=False, for_cpus=False, gpus=0)
+        check_devices({key: True}, on_gpu=False, for_cpus=False, gpus=0)
 
 
 def test_packed_rows_keep_every_token_and_where_each_begins() -> None:
