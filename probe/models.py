@@ -614,6 +614,40 @@ def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = No
     return model.to(device or _own_device()).eval()
 
 
+def merged_folder(folder: ModelFolder, dtype: str = "auto") -> ModelFolder:
+    """A LoRA checkpoint as a whole model in the cache, made on the first call; any other folder as it is.
+
+    Training starts from it and vLLM serves it (which leaves out adapter weights that it cannot place, without an
+    error). One folder for both: the key is what is merged and the type that it is merged in.
+
+    Args:
+        dtype: the type of the merged weights; "auto" is the checkpoint's own.
+    """
+    if folder.base is None:
+        return folder
+    dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
+
+    def make(made: Path) -> None:
+        load_model(folder, dtype, "cpu").save_pretrained(made)
+        load_any_tokenizer(folder.tokenizer_path).save_pretrained(made)
+
+    source = sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
+    needed = count_parameters(folder.base)["total"] * (2 if dtype in ("bfloat16", "float16") else 4)
+    return ModelFolder(folder.name, made_once(f"merged-{source[:16]}", source, needed, make))
+
+
+def checkpoint_dtype(folder: ModelFolder) -> str:
+    """The type in which transformers would load the folder: its config's, else that of most of its weights."""
+    whole = folder.base or folder.path
+    config = read_config(whole)
+    text = config.get("text_config") or {}
+    for named in (config.get("dtype"), config.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype")):
+        if named in DTYPES[1:]:
+            return str(named)
+    by_dtype = count_parameters(whole)["by_dtype"]
+    return {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}.get(max(by_dtype, key=by_dtype.__getitem__), "auto")
+
+
 def fingerprint(folder: ModelFolder) -> str:
     """sha256 of what the model is: weights and configuration, its base's too; independent of where they lie."""
     return fingerprint_of([folder.path] if folder.base is None else [folder.base, folder.path])

@@ -170,10 +170,10 @@ def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(trainers: Any) -> Non
         assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
 
 
-def test_theroundedlive_model_is_a_copy_that_runs_its_own_weights(trainers: Any) -> None:
+def test_the_rounded_live_model_is_a_copy_that_runs_its_own_weights(trainers: Any) -> None:
     import torch
 
-    from train.probing import live_model
+    from probe.engines.hf import live_model
 
     trainer = trainers[0]
     trainer.train()
@@ -192,12 +192,12 @@ def test_theroundedlive_model_is_a_copy_that_runs_its_own_weights(trainers: Any)
     assert trainer.model.training
 
 
-def test_therounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) -> None:
+def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) -> None:
     import torch
     from peft import get_peft_model
 
+    from probe.engines.hf import _rounded
     from probe.models import load_causal_lm
-    from train.probing import rounded
     from train.setup import lora_config
 
     live = get_peft_model(
@@ -210,8 +210,8 @@ def test_therounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) -
     before = {name: tensor.clone() for name, tensor in live.state_dict().items()}
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
-        copy = rounded(live, torch.bfloat16).state_dict()
-        exact = rounded(live, torch.float32)(input_ids=ids).logits
+        copy = _rounded(live, torch.bfloat16).state_dict()
+        exact = _rounded(live, torch.float32)(input_ids=ids).logits
         adapted = live(input_ids=ids).logits
         with live.disable_adapter():
             plain = live(input_ids=ids).logits
