@@ -15,7 +15,7 @@ import pytest
 
 from train import doctor as machine
 from train import doctor as packages
-from train.doctor import Finding, check_kernels, main, told
+from train.doctor import Finding, as_text, check_kernels, main
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -74,10 +74,11 @@ def test_a_lock_is_a_problem_once_it_is_old(tmp_path: Path, monkeypatch: pytest.
     lock = tmp_path / "deepspeed_shm_comm" / "lock"
     lock.parent.mkdir()
     lock.touch()
-    assert machine.check_compiler()[-1].level == "note", "another start is compiling"
+    assert list(machine.check_compiler())[-1].level == "note", "another start is compiling"
     hour_ago = time.time() - 3600
     os.utime(lock, (hour_ago, hour_ago))
-    assert (machine.check_compiler()[-1].level, machine.check_compiler()[-1].do) == ("problem", f"rm {lock}")
+    finding = list(machine.check_compiler())[-1]
+    assert (finding.level, finding.do) == ("problem", f"rm {lock}")
 
 
 def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,19 +94,19 @@ def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_default_config_in_force_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert machine.check_default_config(has_gpu=False)[0].level == "ok"
+    assert machine.check_default_config(has_gpu=False).level == "ok"
     path = tmp_path / "accelerate" / "default_config.yaml"
     path.parent.mkdir()
     path.write_text("distributed_type: DEEPSPEED\nnum_processes: 4\nuse_cpu: true\n")
-    (finding,) = machine.check_default_config(has_gpu=False)
+    finding = machine.check_default_config(has_gpu=False)
     assert finding.level == "note" and "DEEPSPEED on 4 processes" in finding.found and "replaces" in finding.do
-    assert machine.check_default_config(has_gpu=True)[0].level == "problem", "GPUs would stand idle"
+    assert machine.check_default_config(has_gpu=True).level == "problem", "GPUs would stand idle"
     path.write_text("[]")
-    assert "cannot be read" in machine.check_default_config(has_gpu=True)[0].found
+    assert "cannot be read" in machine.check_default_config(has_gpu=True).found
 
 
 def test_a_report_reads_as_level_name_found_and_what_to_do() -> None:
-    first, second = told(Finding("problem", "trl", "1.15.0, wanted >=1.16", "pip install 'trl>=1.16'")).splitlines()
+    first, second = as_text(Finding("problem", "trl", "1.15.0, wanted >=1.16", "pip install 'trl>=1.16'")).splitlines()
     assert first == "PROBLEM trl                    1.15.0, wanted >=1.16"
     assert second.strip() == "-> pip install 'trl>=1.16'"
 

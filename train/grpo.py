@@ -128,9 +128,9 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         trainer.accelerator.wait_for_everyone()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
-    told = f"on {counts.told()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
-    learned = reward_line(trainer.state.log_history)
-    conclude(run_dir, trainer, recipe, ("trained by GRPO", f"{told}\n{learned}"), prompts=vars(counts))
+    data_line = f"on {counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
+    summary = f"{data_line}\n{reward_line(trainer.state.log_history)}"
+    conclude(run_dir, trainer, recipe, ("trained by GRPO", summary), prompts=vars(counts))
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ def _sft(recipe: SftRecipe, model: _Model) -> list[str]:
         else:
             rows, counts = make_rows(conversations, chat, recipe.data.loss_on, given.get("max_length", 1024))
             estimated = share < 1
-            shown = show_loss(rows[0], chat.tokenizer).splitlines()
-            example = ["an example, with loss on what stands between ⟦ and ⟧:", *(f"  | {line}" for line in shown)]
+            text = show_loss(rows[0], chat.tokenizer).splitlines()
+            example = ["an example, with loss on what stands between ⟦ and ⟧:", *(f"  | {line}" for line in text)]
         if share < 1:  # all counts but the longest row, which is the sample's
             scaled = {name: round(value / share) for name, value in vars(counts).items()}
             counts = replace(RowCounts(**scaled), longest=counts.longest)

@@ -28,7 +28,7 @@ class RowCounts:
     longest: int
     too_long: int
 
-    def told(self, loss_on: str) -> str:
+    def summary(self, loss_on: str) -> str:
         """For a model card."""
         return (
             f"on {self.conversations:,} conversations:\n{self.rows:,} rows, {self.tokens:,} tokens of which "
@@ -68,9 +68,9 @@ def make_rows(
         DataError: no row is left.
     """
     rows: list[dict[str, list[int]]] = []
-    asked = longest = too_long = 0
+    count = longest = too_long = 0
     for messages in conversations:
-        asked += 1
+        count += 1
         for row in chat.training_rows(messages, loss_on):
             longest = max(longest, len(row.input_ids))
             if max_length is not None and len(row.input_ids) > max_length:
@@ -79,12 +79,12 @@ def make_rows(
             rows.append({"input_ids": row.input_ids, "labels": _labels(row)})
     if not rows:
         raise DataError(
-            f"no training row is left of {asked} conversations: {too_long} are longer than train.max_length "
+            f"no training row is left of {count} conversations: {too_long} are longer than train.max_length "
             f"{max_length} (the longest has {longest} tokens)"
         )
     tokens = sum(len(row["input_ids"]) for row in rows)
     trained = sum(label != IGNORED for row in rows for label in row["labels"])
-    return rows, RowCounts(asked, len(rows), tokens, trained, longest, too_long)
+    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long)
 
 
 def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
@@ -130,7 +130,7 @@ class PromptCounts:
     longest: int
     too_long: int
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """For a model card."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
         return f"{self.prompts:,} prompts ({kinds}), {self.too_long} left out as too long"

@@ -230,8 +230,8 @@ def load_policy(folder: ModelFolder, section: ModelSection) -> Any:
                 cast = not is_deepspeed_zero3_enabled()
                 model = PeftModel.from_pretrained(model, folder.path, is_trainable=True, autocast_adapter_dtype=cast)
             except (UserWarning, ValueError, RuntimeError) as error:
-                told = " ".join(str(error).split())
-                raise ModelError(f"{folder.path}: its adapter does not fit its base ({told})") from error
+                reason = " ".join(str(error).split())
+                raise ModelError(f"{folder.path}: its adapter does not fit its base ({reason})") from error
     return model.train()
 
 
@@ -391,12 +391,12 @@ def claim(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> None:
 
 
 def conclude(
-    run_dir: Path, trainer: Any, recipe: SftRecipe | GrpoRecipe, told: tuple[str, str], **facts: dict[str, Any]
+    run_dir: Path, trainer: Any, recipe: SftRecipe | GrpoRecipe, summary: tuple[str, str], **facts: dict[str, Any]
 ) -> None:
     """Writes the model card and the mark of a finished run; on the main process.
 
     Args:
-        told: what the card says was done to the model and on what, such as ("fine-tuned", "on 12 conversations: ...").
+        summary: what the card says was done to the model and on what, such as ("fine-tuned", "on 12 conversations: ...").
         facts: counts for finished.json.
     """
     if not trainer.accelerator.is_main_process:
@@ -407,7 +407,7 @@ def conclude(
     table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
     card = f"""# {run_dir.name}
 
-{recipe.model.name}, {told[0]} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {told[1]}
+{recipe.model.name}, {summary[0]} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary[1]}
 Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
 #{table}

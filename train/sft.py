@@ -106,7 +106,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     trainer.accelerator.wait_for_everyone()
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
-    conclude(run_dir, trainer, recipe, ("fine-tuned", counts.told(recipe.data.loss_on)), rows=vars(counts))
+    conclude(run_dir, trainer, recipe, ("fine-tuned", counts.summary(recipe.data.loss_on)), rows=vars(counts))
 
 
 if __name__ == "__main__":
