@@ -103,12 +103,13 @@ def test_a_bad_recipe_is_told_before_anything_heavy_is_imported(
 def test_sets_are_read_before_the_model_and_a_dry_run_of_training_needs_the_tokenizer_alone(
     recipes: Path, tiny_chatml: Path
 ) -> None:
-    (recipes / "questions.jsonl").write_text("{\n")
+    (recipes / "questions.jsonl").write_text(FINE[:30] + "\n")
     command = ("-m", "probe", "run", str(tiny_chatml), "probe.yaml", "--out", "out")
     code, out, lines, packages = python(*command, cwd=recipes)
     assert (code, out) == (2, "") and "questions.jsonl:1: not JSON" in one_error(lines)
     assert "torch" not in packages and not (recipes / "out").exists()
 
+    (recipes / "questions.jsonl").write_text(FINE + "\n")
     (recipes / "conversations.jsonl").write_text("{\n")
     code, out, lines, packages = python(SFT, "sft.yaml", "--dry-run", cwd=recipes)
     assert (code, out) == (2, "") and "conversations.jsonl:1: not JSON" in one_error(lines)

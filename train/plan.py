@@ -195,8 +195,8 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str]]:
     turn = rollout.max_turn_tokens
     completion = given.get("max_completion_length", MAX_COMPLETION)
     if rollout.mode == "reply":
-        played = batch.samples * (rollout.samples if rollout.window else 1)
-        users, verdicts = played * rollout.window, played
+        conversations = batch.samples * (rollout.samples if rollout.window else 1)
+        users, verdicts = conversations * rollout.window, conversations
         trained, ahead = batch.samples * turn, users * turn
         completion = turn
         exchanges = f"{rollout.window} exchange{'s' if rollout.window > 1 else ''}"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_builders.rows import RlRow, load_rl_rows, load_sft_rows, read_sft_rows
-from probe.chat import Chat, Message, TrainingRow
+from probe.chat import Chat, Message
 from probe.errors import DataError
 from train.recipe import PromptSection
 
-IGNORED = -100
+IGNORED = -100  # torch's cross-entropy leaves such labels out
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def make_rows(
             if max_length is not None and len(row.input_ids) > max_length:
                 too_long += 1
                 continue
-            rows.append({"input_ids": row.input_ids, "labels": _labels(row)})
+            labels = [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
+            rows.append({"input_ids": row.input_ids, "labels": labels})
     if not rows:
         raise DataError(
             f"no training row is left of {count} conversations: {too_long} are longer than train.max_length "
@@ -111,10 +112,6 @@ def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
             inside = not inside
         text += tokenizer.decode([token])
     return text + ("⟧" if inside else "")
-
-
-def _labels(row: TrainingRow) -> list[int]:
-    return [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
 
 
 # --- Prompts of GRPO: the rl rows of a data build, as trl's dataset and as what a rollout looks up.
@@ -186,8 +183,5 @@ def prompt_dataset(rows: Sequence[RlRow]) -> Any:
     """trl's dataset; the last message of each prompt says which row it is, since a rollout is given messages alone."""
     from datasets import Dataset
 
-    return Dataset.from_list([{"prompt": prompt_of(row)} for row in rows])
-
-
-def prompt_of(row: RlRow) -> list[dict[str, str]]:
-    return [*map(dict, row.prompt[:-1]), {**row.prompt[-1], "row": row.id}]
+    marked = [[*map(dict, row.prompt[:-1]), {**row.prompt[-1], "row": row.id}] for row in rows]
+    return Dataset.from_list([{"prompt": prompt} for prompt in marked])

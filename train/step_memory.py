@@ -58,6 +58,7 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
         stack.enter_context(_quiet())
         with torch.device("meta"):
             model = make().train()
+        # From here on tensors have a shape, a type and a device, and no bytes; operators run on shapes alone.
         stack.enter_context(FakeTensorMode())
         _onto_cpu(model)
         whole = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -74,11 +75,8 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
             loss = _loss(model, whole, ids, step)
         loss.backward()
-        sizes = {
-            trained: sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained)
-            for trained in (True, False)
-        }
-        return StepMemory(sizes[False], sizes[True], live.most_beside_gradients, live.most)
+        sizes = [sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained) for trained in (False, True)]
+        return StepMemory(*sizes, live.most_beside_gradients, live.most)
 
 
 class LiveBytes(TorchDispatchMode):
@@ -111,7 +109,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _made(self, storage: Any) -> None:
         key = storage._cdata
-        if key not in self._sizes:
+        if key not in self._sizes:  # a view shares its storage and costs nothing
             self._sizes[key] = storage.nbytes()
             self.now += storage.nbytes()
             weakref.finalize(storage, self._freed, key)
