@@ -243,7 +243,7 @@ LITTLE, TOO_LITTLE = 30 * GIB, 2 * GIB  # Qwen3.5-2B from the hub and as text: 1
 def check_machine(has_gpu: bool) -> Iterator[Finding]:
     import psutil
 
-    from probe.models import cache_root
+    from probe.conversions import cache_root
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory, threads = psutil.virtual_memory(), os.environ.get("OMP_NUM_THREADS")
