@@ -75,8 +75,10 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
             loss = _loss(model, whole, ids, step)
         loss.backward()
-        sizes = [sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained) for trained in (False, True)]
-        return StepMemory(*sizes, live.most_beside_gradients, live.most)
+        frozen, trained = (
+            sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained) for trained in (False, True)
+        )
+        return StepMemory(frozen, trained, live.most_beside_gradients, live.most)
 
 
 class LiveBytes(TorchDispatchMode):
