@@ -72,12 +72,13 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
         return
     sets = load_sets(recipe.probe)
 
+    from probe.comparison import format_table
     from probe.run import measure_folder, open_model
 
     folder, probe = open_model(arguments.model, recipe.probe)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)
     report_run(recipe.tracking, arguments.out, recipe_dict(recipe))
-    print(compare.format_table([results]))
+    print(format_table([results]))
     print(f"{arguments.out / 'results.json'}")
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from probe.compare import format_table
+    from probe.comparison import format_table
     from probe.judges import get_judge
     from probe.settings import load_probe_recipe
 

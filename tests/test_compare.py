@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from probe import compare as command
-from probe.compare import build, compare, format_table
-from probe.comparison import Cell, Metric, expand, load_runs
+from probe.compare import compare
+from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import accuracy, clarify, followup
-from probe.plot import Point, arrows, draw_tradeoff, ends, frontier, marker_name, panel_of, path_name, paths
+from probe.plot import Point, arrows, draw_tradeoff, frontier, marker_name, panels_of, path_name
 from probe.report import markdown
 from probe.stats import Estimate, mcnemar
 
@@ -156,7 +156,7 @@ def test_a_comparison_leaves_four_files_that_agree_with_the_runs(run_folders: li
 
 def test_every_paired_difference_is_the_difference_of_the_reported_figures(run_folders: list[Path]) -> None:
     """Rows and summaries must count alike: a reply that was cut off is an answer to both."""
-    comparison = build(load_runs(run_folders))
+    comparison = compare_runs(load_runs(run_folders))
     assert len(comparison.paired) == 10
     for metric, changes in comparison.paired.items():
         base, *others = comparison.figures[metric]
@@ -171,11 +171,11 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
     rates = {
         "absent": (0.0, 0.0, 0.0), "latent": (0.0, 0.1, 0.5), "present": (0.6, 0.1, 0.1), "unclear": (0.1, 0.1, 0.1),
     }  # fmt: skip
-    comparison = build(load_runs([probe_run(tmp_path, genuine=rates, n=150)]))
+    comparison = compare_runs(load_runs([probe_run(tmp_path, genuine=rates, n=150)]))
     assert {name: found[0].name for name, found in comparison.patterns.items()} == {name: name for name in rates}
     assert comparison.patterns["latent"][0].sampled_at == "T=1.0"
     assert comparison.overall == ("context-bound",)
-    few = build(load_runs([probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20)]))
+    few = compare_runs(load_runs([probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20)]))
     assert few.patterns["absent"][0].name == "unclear", "20 items cannot show a rate below 10%"
 
 
@@ -275,7 +275,7 @@ def test_one_result_makes_a_table_without_its_folder(run_folders: list[Path]) ->
 
 def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> None:
     folder = probe_run(tmp_path, genuine={"chat": (1.0, 1.0, 1.0)}, unscored=15)
-    page = markdown(build(load_runs([folder])))
+    page = markdown(compare_runs(load_runs([folder])))
     assert "Unscored, in no rate: base 25.0% of 180 user turns (no verdict 45)" in page
     assert "| base | T=0.0 | 100.0 (45) | 25.0 (15) |" in page
     assert "100.0 [92.1, 100.0]" in page
@@ -287,7 +287,7 @@ def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path:
         probe_run(tmp_path / name, name, genuine=genuine, perturbations=("none", "truncate(0.5)"), unscored=unscored)
         for name, unscored in (("base", 0), ("rl", 7))
     ]
-    comparison = build(load_runs(folders))
+    comparison = compare_runs(load_runs(folders))
     assert [(one.run, one.temperature) for one in comparison.perturbed] == [
         (name, f"T={temperature}") for name in ("base", "rl") for temperature in TEMPERATURES
     ]
@@ -301,7 +301,7 @@ def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path:
         assert found.p_value == mcnemar(found.gained, found.lost)
         assert (found.n, found.unmatched) == (plain.n_judged, 0)
         assert isinstance(changed.changed_text, Cell) and one.changed_text.value == changed.changed_text.value
-    data = command.as_json(comparison)["perturbations"]
+    data = as_json(comparison)["perturbations"]
     assert {**data[0], "difference": None} == {
         "run": "base", "set": "chat", "perturbation": "truncate(0.5)", "temperature": "T=0.0", "difference": None,
         "changed_text": read_json(folders[0] / "results.json")["followup"]["chat"]["truncate(0.5)"]["T=0.0"]["changed_text"],
@@ -311,14 +311,14 @@ def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path:
 
 def test_several_samples_of_one_item_count_as_one_in_the_control(tmp_path: Path) -> None:
     folder = probe_run(tmp_path, genuine={"chat": (0.2,) * 3}, samples=3, perturbations=("none", "truncate(0.5)"))
-    greedy, *sampled = build(load_runs([folder])).perturbed
+    greedy, *sampled = compare_runs(load_runs([folder])).perturbed
     assert greedy.difference and greedy.difference.p_value is not None
     assert all(one.difference and one.difference.n == 60 and one.difference.p_value is None for one in sampled)
 
 
 def test_perturbed_turns_stand_beside_the_plain_ones_and_not_in_the_main_table(tmp_path: Path) -> None:
     folder = probe_run(tmp_path, genuine={"chat": (0.0, 0.1, 0.2)}, perturbations=("none", "truncate(0.5)"))
-    page = markdown(build(load_runs([folder])))
+    page = markdown(compare_runs(load_runs([folder])))
     assert "| truncate(0.5) | base | 0.0 → 0.0 | +0.0 [-4.5, +4.5], p = 1.000 (0 up, 0 down) | 9" in page
     assert "truncate" not in page.split("## Patterns")[0].split("## Results")[1]
     assert "truncate" not in format_table([read_json(folder / "results.json")])
@@ -353,18 +353,18 @@ def test_every_gained_and_lost_item_is_named(run_folders: list[Path], tmp_path: 
 def test_grounding_is_told_by_what_it_separates(tmp_path: Path) -> None:
     genuine = {"chat": (0.3, 0.4, 0.5)}
     folder = probe_run(tmp_path, genuine=genuine, grounding=0.3, unscored=5, perturbations=("none", "truncate(0.5)"))
-    found = build(load_runs([folder])).grounding
+    comparison = compare_runs(load_runs([folder]))
     rows = [row for _, row in read_jsonl(folder / "samples.jsonl")]
     rows = [row for row in rows if row.get("label") and row["perturbation"] == "none"]
-    [chat] = found
+    [chat] = comparison.grounding
     assert chat.auc.n == len(rows) == 3 * 55, "neither perturbed turns nor those without a label"
     assert chat.auc.ci95 and 0.5 < chat.auc.ci95[0] < (chat.auc.value or 0) < chat.auc.ci95[1]
     assert set(chat.labels) == {"genuine_followup", "new_task"}
     for label, mean in chat.labels.items():
         values = [row["grounding"] for row in rows if row["label"] == label]
         assert mean.n == len(values) and mean.value == pytest.approx(sum(values) / len(values))
-    assert chat.as_json()["labels"]["new_task"]["n"] == chat.labels["new_task"].n
-    page = markdown(build(load_runs([folder])))
+    assert as_json(comparison)["grounding"][0]["labels"]["new_task"]["n"] == chat.labels["new_task"].n
+    page = markdown(compare_runs(load_runs([folder])))
     assert f"| chat | base | {chat.auc.value:.2f} [{chat.auc.ci95[0]:.2f}, {chat.auc.ci95[1]:.2f}] | 165 |" in page
 
 
@@ -384,8 +384,8 @@ def test_real_users_turns_are_the_ceiling_of_transcripts(tmp_path: Path) -> None
         assert one.difference and generated is not None
         assert one.difference.value == pytest.approx(generated - cell["rate"], abs=1e-5)
         assert one.difference.p_value == mcnemar(one.difference.gained, one.difference.lost)
-    panel = panel_of(comparison, "chat")
-    assert panel and panel.real and panel.real.value == cell["rate"]
+    [panel] = panels_of(comparison)
+    assert panel.real and panel.real.value == cell["rate"]
     page = (tmp_path / "out/comparison.md").read_text()
     assert "## Real users' turns" in page and "| real users | - |" in page
     assert f"real users on chat: {100 * cell['rate']:.1f} [" in format_table([read_json(folders[0] / "results.json")])
@@ -399,7 +399,7 @@ def test_an_older_run_is_read_and_compared_with_one_that_measured_more(tmp_path:
     more = probe_run(
         tmp_path / "more", "more", genuine=genuine, grounding=0.2, actual=0.6, perturbations=("none", "truncate(0.5)")
     )
-    assert build(load_runs([old, plain])).remarks == (), "what an older run lacks is what a plain one left out"
+    assert compare_runs(load_runs([old, plain])).remarks == (), "what an older run lacks is what a plain one left out"
     comparison = compare([old, plain, more], tmp_path / "out")
     assert comparison.differences == ()
     assert [line.split(":")[0] for line in comparison.remarks] == ["perturbations", "grounding"]
@@ -410,7 +410,7 @@ def test_an_older_run_is_read_and_compared_with_one_that_measured_more(tmp_path:
     data = read_json(tmp_path / "out/comparison.json")
     assert data["actual"]["base"] == {} and list(data["actual"]["more"]) == ["chat"]
     write_json(tmp_path / "late" / "results.json", {**read_json(old / "results.json"), "a_key_of_tomorrow": 1})
-    assert build(load_runs([tmp_path / "late"])).names == ("base",)
+    assert compare_runs(load_runs([tmp_path / "late"])).names == ("base",)
 
 
 def test_names_are_told_apart_and_cannot_break_the_page_or_the_terminal(tmp_path: Path) -> None:
@@ -445,11 +445,11 @@ def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: l
     folders = [run_folders[0], run_folders[2], run_folders[1]]
     folders += [probe_run(tmp_path / "grpo" / "probe" / f"step-{step}", f"step-{step}", step) for step in (10, 5)]
     folders.append(probe_run(tmp_path / "other", "rl"))
-    comparison = build(load_runs(folders))
-    assert paths(comparison) == [[2, 1], [4, 3], [5]]
+    comparison = compare_runs(load_runs(folders))
+    assert comparison.paths == [[2, 1], [4, 3], [5]]
     assert [marker_name(comparison, run) for run in (0, 4, 3, 5)] == ["base", "5", "step 10", "rl"]
-    panel = panel_of(comparison, "chat")
-    assert panel is not None and panel.accuracy == Metric("accuracy", "maths", "lenient")
+    panel = panels_of(comparison)[1]
+    assert panel.set == "chat" and panel.accuracy == Metric("accuracy", "maths", "lenient")
     assert list(panel.points) == ["T=0.0", "T=1.0"] and [point.run for point in panel.points["T=0.0"]] == [0, 1, 2]
 
 
@@ -457,20 +457,20 @@ def test_a_training_run_that_went_on_from_another_starts_where_that_one_ended(tm
     for run in ("sft", "second"):
         for label, step in (("base", 0), ("step-5", 5), ("step-10", 10)):
             probe_run(tmp_path / run / "probe" / label, label, step)
-    comparison = build(load_runs([tmp_path / "sft", tmp_path / "second"]))
+    comparison = compare_runs(load_runs([tmp_path / "sft", tmp_path / "second"]))
     assert list(comparison.names[:4]) == ["sft/base", "sft/step-5", "sft/step-10", "second/base"]
-    assert paths(comparison) == [[1, 2], [3, 4, 5]]
+    assert comparison.paths == [[1, 2], [3, 4, 5]]
     points = [Point(run, Estimate(0.5, None, 60), Estimate(0.5, None, 60)) for run in range(6)]
     assert arrows(comparison, points) == [(0, 1), (1, 2), (3, 4), (4, 5)]
     assert arrows(comparison, points[:1] + points[2:]) == [(0, 2), (3, 4), (4, 5)], "past a run without the numbers"
     assert [marker_name(comparison, run) for run in (3, 4, 5)] == ["second/base", "5", "step 10"]
-    few = build(
+    few = compare_runs(
         load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base", tmp_path / "second/probe/step-5"])
     )
-    assert [path_name(few, path) for path in paths(few)] == ["second"], (
+    assert [path_name(few, path) for path in few.paths] == ["second"], (
         "named without its start, whose name has nothing of it"
     )
-    other = build(load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base"]))
+    other = compare_runs(load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base"]))
     assert arrows(other, points[:2]) == [(0, 1)], "a start alone is no path"
 
 
@@ -487,15 +487,15 @@ def test_a_comparison_of_many_runs_shows_where_each_training_run_ended(tmp_path:
         for run in ("sft", "rl")
         for step in range(1, 8)
     ]
-    comparison = build(load_runs(folders))
+    comparison = compare_runs(load_runs(folders))
     page = markdown(comparison)
-    assert ends(comparison) == [0, 7, 14]
+    assert comparison.ends == [0, 7, 14]
     assert "last checkpoint of each training run: base, sft/step-7, rl/step-7." in page
     before, after = page.split("## How the answers ended")
     assert "| sft/step-3 |" in before and "| sft/step-3 | T=" not in after and "| sft/step-7 | T=0.0 |" in after
     assert len(page.splitlines()) < 250
-    few = build(load_runs(folders[:8]))
-    assert ends(few) == list(range(8)) and "more than" not in markdown(few)
+    few = compare_runs(load_runs(folders[:8]))
+    assert few.ends == list(range(8)) and "more than" not in markdown(few)
 
 
 @pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify", "everything"])
@@ -505,10 +505,12 @@ def test_a_plot_is_drawn_from_whatever_was_measured(tmp_path: Path, missing: str
     chosen: dict[str, Any] = {"genuine": {"chat": (0.1, 0.2, 0.3)}}
     for part in left_out:
         chosen |= part
-    comparison = build(load_runs([probe_run(tmp_path / "a", **chosen), probe_run(tmp_path / "b", "$x_1$", **chosen)]))
+    comparison = compare_runs(
+        load_runs([probe_run(tmp_path / "a", **chosen), probe_run(tmp_path / "b", "$x_1$", **chosen)])
+    )
     draw_tradeoff(comparison, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
-    assert markdown(comparison) and json.dumps(command.as_json(comparison), allow_nan=False)
+    assert markdown(comparison) and json.dumps(as_json(comparison), allow_nan=False)
 
 
 def test_a_training_run_stands_for_its_finished_probes_in_order(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from page_runs import HOSTILE, QUESTION, rows_of, three_runs
 
-from probe.compare import Comparison
-from probe.page import html
+from probe.comparison import Comparison
+from probe.report import html
 from probe.run import Row
 
 if TYPE_CHECKING:

@@ -24,13 +24,21 @@ def grade(condition: str, reply: Completion) -> dict[str, Any]:
     return {"condition": condition, "outcome": kind, "asked": kind == "asked"}
 
 
+METRICS = {"underspecified": "ask_when_needed", "complete": "answer_when_complete"}
+"""The figure that a row of each condition counts in."""
+
+
+def right(row: dict[str, Any]) -> bool:
+    """Whether one row of `grade` did what its condition wants."""
+    return row["asked"] if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
+
+
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """{"n": pairs, "ask_when_needed", "answer_when_complete"} with 95% Wilson intervals."""
-    complete = [row for row in rows if row["condition"] == "complete"]
-    less = [row for row in rows if row["condition"] == "underspecified"]
-    answering = sum(row["outcome"] in ("answered", "truncated") for row in complete)
+    complete = [right(row) for row in rows if row["condition"] == "complete"]
+    less = [right(row) for row in rows if row["condition"] == "underspecified"]
     return {
         "n": len(less),
-        "ask_when_needed": wilson(sum(row["asked"] for row in less), len(less)).as_json(),
-        "answer_when_complete": wilson(answering, len(complete)).as_json(),
+        "ask_when_needed": wilson(sum(less), len(less)).as_json(),
+        "answer_when_complete": wilson(sum(complete), len(complete)).as_json(),
     }
