@@ -194,10 +194,10 @@ def _changes(comparison: Comparison, page: bool) -> Content:
             for metric in block:
                 change = comparison.paired[metric][index]
                 strict = comparison.paired.get(_strict(metric), {index: None})[index]
-                cell = tested(change, scale, _changed_links(comparison, metric, index))
+                cell = tested(change, page, scale, _changed_links(comparison, metric, index))
                 if strict and page:
                     links = _changed_links(comparison, _strict(metric), index)
-                    cell += [BREAK, Part("strict "), *tested(strict, scale, links)]
+                    cell += [BREAK, Part("strict "), *tested(strict, page, scale, links)]
                 elif strict:
                     cell += [Part("; strict "), *difference(strict)]
                 row.append(cell)
@@ -305,6 +305,9 @@ def _perturbations(comparison: Comparison, page: bool) -> Content:
     content: Content = []
     for name in dict.fromkeys(name for name, _ in kinds):
         decodings = _decodings(comparison, name, page)
+        if page:
+            measured = {one.temperature for one in comparison.perturbed if one.set == name}
+            decodings = [decoding for decoding in decodings if decoding in measured]
         rows = []
         for perturbation in (kind for of_set, kind in kinds if of_set == name):
             for run in _runs(comparison, page):
@@ -315,7 +318,7 @@ def _perturbations(comparison: Comparison, page: bool) -> Content:
                         _followup_rate(comparison, run, name, decoding, kind) for kind in ("none", perturbation)
                     )
                     if one:
-                        cells += [[before, Part(" → "), after], tested(one.difference), rate(one.changed_text)]
+                        cells += [[before, Part(" → "), after], tested(one.difference, page), rate(one.changed_text)]
                     else:
                         cells += [[Part("-")]] * 3
                 if any(places.get((run.name, name, perturbation, decoding)) for decoding in decodings):
@@ -359,7 +362,7 @@ def _actual(comparison: Comparison, page: bool) -> Content:
             for decoding in decodings:
                 one = places.get((run.name, name, decoding))
                 cells += [[_followup_rate(comparison, run, name, decoding) if one else Part("-")]]
-                cells += [tested(one.difference) if one else [Part("-")]]
+                cells += [tested(one.difference, page) if one else [Part("-")]]
             rows.append([[outside(name)], [outside(run.name)], *cells])
     head = ["set", "run", "real users", *(f"{one}{column}" for one in decodings for column in ("", ": minus real"))]
     return [Table([[Part(column)] for column in head], rows), [Part(words()["actual"]["note"])]] if rows else []
@@ -432,23 +435,26 @@ def difference(change: PairedDifference | None) -> Cell:
 
 
 def tested(
-    change: PairedDifference | None, scale: tuple[float, float] | None = None, links: tuple[str, str] = ("", "")
+    change: PairedDifference | None,
+    page: bool = False,
+    scale: tuple[float, float] | None = None,
+    links: tuple[str, str] = ("", ""),
 ) -> Cell:
-    """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down); with a scale also drawn, the items that changed linked."""
+    """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down); on the page in two lines, with a scale also drawn."""
     if change is None or change.value is None:
         return [Part("-")]
-    p = change.p_value
-    told = "" if p is None else "p < 0.001 " if p < 0.001 else f"p = {p:.3f} "
     cell = difference(change)
     if scale and change.ci95:
         # Positions in percent of the drawing's width, with some room at either end.
         width = scale[1] - scale[0] or 1
         spots = tuple(3 + 94 * (spot - scale[0]) / width for spot in (0.0, *change.ci95, change.value))
-        cell += [Part("", look="clear" if _direction(change) else "", interval=spots)]
-    elif told:
-        cell.append(Part(","))
+        cell.append(Part("", look="clear" if _direction(change) else "", interval=spots))
+    elif page:
+        cell.append(BREAK)
+    p = change.p_value
+    told = "" if p is None else "p < 0.001 " if p < 0.001 else f"p = {p:.3f} "
     up, down = Part(f"{change.gained} up", link=links[0]), Part(f"{change.lost} down", link=links[1])
-    return [*cell, Part(f" {told}("), up, Part(", "), down, Part(")")]
+    return [*cell, Part(f"{',' if p is not None and not page else ''} {told}("), up, Part(", "), down, Part(")")]
 
 
 def _with_interval(estimate: Estimate, value: str, scale: int, form: str, link: str = "") -> Cell:
