@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
@@ -383,15 +383,15 @@ class Pattern:
 class Perturbed:
     """A positive control: one perturbation of one run, held against the run without it.
 
-    `difference` is perturbed minus plain, None where rows are missing; `changed_text` is the share of user turns whose
-    text changed, without a value where it was not measured.
+    `difference` is perturbed minus plain, `changed_text` the share of user turns whose text changed. Each is None where
+    it was not measured.
     """
 
     run: str
     set: str
     perturbation: str
     temperature: str
-    changed_text: Estimate
+    changed_text: Cell | None
     difference: PairedDifference | None
 
 
@@ -560,8 +560,9 @@ def _perturbed(run: Run) -> Iterator[Perturbed]:
         if metric.measure == "followup" and metric.perturbation != "none":
             plain = Metric("followup", metric.set, metric.name)
             changed = run.results.followup[metric.set][metric.perturbation][metric.name].changed_text
+            changed = Cell(value=changed, ci95=None) if isinstance(changed, float) else changed
             difference = _difference(run.samples, plain, run.samples, metric)
-            yield Perturbed(run.name, metric.set, metric.perturbation, metric.name, estimate_of(changed), difference)
+            yield Perturbed(run.name, metric.set, metric.perturbation, metric.name, changed, difference)
 
 
 @cache
@@ -707,35 +708,9 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "outcomes": {run.name: {name: part.outcomes for name, part in run.results.accuracy.items()} for run in runs},
         "followup": {name: result["followup"] for name, result in results.items()},
         "actual": {name: result["actual"] for name, result in results.items()},
-        "against_actual": [
-            {
-                "run": one.run,
-                "set": one.set,
-                "temperature": one.temperature,
-                "difference": one.difference and one.difference.as_json(),
-            }
-            for one in comparison.against_actual
-        ],
-        "perturbations": [
-            {
-                "run": one.run,
-                "set": one.set,
-                "perturbation": one.perturbation,
-                "temperature": one.temperature,
-                "changed_text": None if one.changed_text.value is None else one.changed_text.as_json(),
-                "difference": one.difference and one.difference.as_json(),
-            }
-            for one in comparison.perturbed
-        ],
-        "grounding": [
-            {
-                "run": one.run,
-                "set": one.set,
-                "auc": _with_n(one.auc),
-                "labels": {label: _with_n(mean) for label, mean in one.labels.items()},
-            }
-            for one in comparison.grounding
-        ],
+        "against_actual": [_plain(one) for one in comparison.against_actual],
+        "perturbations": [_plain(one) for one in comparison.perturbed],
+        "grounding": [_plain(one) for one in comparison.grounding],
         "patterns": {
             "low": LOW,
             "sets": {
@@ -754,23 +729,28 @@ def _metric_json(comparison: Comparison, metric: Metric) -> dict[str, Any]:
         "name": metric.name,
         "perturbation": metric.perturbation if metric.measure == "followup" else None,
         "runs": {
-            name: _with_n(found) if found.n else None
+            name: _plain(found) if found.n else None
             for name, found in zip(comparison.names, comparison.figures[metric], strict=True)
         },
         "against_baseline": {
-            name: {
-                **change.as_json(),
-                "gained_items": list(change.gained_items),
-                "lost_items": list(change.lost_items),
-            }
+            name: {**change.as_json(), "gained_items": list(change.gained_items), "lost_items": list(change.lost_items)}
             for name, change in zip(comparison.names, comparison.paired[metric], strict=True)
             if change is not None
         },
     }
 
 
-def _with_n(estimate: Estimate) -> dict[str, Any]:
-    return {**estimate.as_json(), "n": estimate.n}
+def _plain(value: Any) -> Any:
+    """What a run says by itself as it stands in comparison.json: field by field, figures with their n."""
+    if isinstance(value, Estimate):
+        return {**value.as_json(), "n": value.n}
+    if isinstance(value, PairedDifference):
+        return value.as_json()
+    if isinstance(value, Cell):
+        return value.model_dump()
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return {one.name: _plain(getattr(value, one.name)) for one in fields(value)} if is_dataclass(value) else value
 
 
 # --- The main figures, in blocks of columns, for the terminal and for the pages.

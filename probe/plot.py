@@ -30,6 +30,7 @@ from probe.files import write_atomic
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -415,6 +416,7 @@ DIRECTIONS = 16
 
 def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequence[tuple[str, str]]) -> None:
     """Names each run beside its first marker, with a thin leader where the name stands away from it."""
+    import numpy as np
     from matplotlib.patheffects import withStroke
 
     figure = axis.get_figure(root=True)
@@ -430,8 +432,10 @@ def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequ
 
     markers = [pixels(point.at) for points in panel.points.values() for point in points]
     crowd = [(x - 4 * unit, y - 4 * unit, x + 4 * unit, y + 4 * unit) for x, y in markers]
-    lines = _lines(comparison, panel)
-    grains = [grain for start, end in lines for grain in _grains(pixels(start), pixels(end), 2 * unit)]
+    # Covering a line is counted by points along it.
+    lines = [(pixels(start), pixels(end)) for start, end in _lines(comparison, panel)]
+    along = [np.linspace(*ends, max(2, int(math.dist(*ends) / (2 * unit)))) for ends in lines]
+    grains = np.concatenate([np.empty((0, 2)), *along])
     taken: list[Box] = []
     for point in next(iter(panel.points.values())):
         if point.run not in comparison.ends:
@@ -463,17 +467,15 @@ def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequ
             axis.plot(*zip(*ends, strict=True), color=colour, linewidth=0.5, alpha=0.7, zorder=5)
 
 
-def _cost(
-    box: Box, room: Box, taken: Sequence[Box], crowd: Sequence[Box], grains: Sequence[Spot], unit: float
-) -> float:
+def _cost(box: Box, room: Box, taken: Sequence[Box], crowd: Sequence[Box], grains: np.ndarray, unit: float) -> float:
     """What a box covers: other names cost most, then markers and the edge of the panel, then lines."""
     area = (box[2] - box[0]) * (box[3] - box[1])
     padded = (box[0] - unit, box[1] - unit, box[2] + unit, box[3] + unit)
     names = sum(_overlap(padded, other) for other in taken) / area
     markers = sum(_overlap(padded, other) for other in crowd) / (8 * unit) ** 2
     outside = 1 - _overlap(box, room) / area
-    covered = sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in grains)
-    return 500 * names + 200 * markers + 1500 * outside + 1.5 * covered
+    covered = ((grains >= box[:2]) & (grains <= box[2:])).all(axis=1).sum()
+    return float(500 * names + 200 * markers + 1500 * outside + 1.5 * covered)
 
 
 def _overlap(a: Box, b: Box) -> float:
@@ -491,12 +493,3 @@ def _lines(comparison: Comparison, panel: Panel) -> list[tuple[Spot, Spot]]:
             lines += [((100 * across[0], y), (100 * across[1], y))] if across and not hollow else []
             lines += [((x, 100 * up[0]), (x, 100 * up[1]))] if up else []
     return lines
-
-
-def _grains(start: Spot, end: Spot, spacing: float) -> list[Spot]:
-    """Points along a line, `spacing` apart: covering a line is counted by them."""
-    count = max(1, math.ceil(math.dist(start, end) / spacing))
-    return [
-        (start[0] + (end[0] - start[0]) * step / count, start[1] + (end[1] - start[1]) * step / count)
-        for step in range(count + 1)
-    ]

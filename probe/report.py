@@ -318,7 +318,11 @@ def _perturbations(comparison: Comparison, page: bool) -> Content:
                         _followup_rate(comparison, run, name, decoding, kind) for kind in ("none", perturbation)
                     )
                     if one:
-                        cells += [[before, Part(" → "), after], tested(one.difference, page), rate(one.changed_text)]
+                        cells += [
+                            [before, Part(" → "), after],
+                            tested(one.difference, page),
+                            rate(estimate_of(one.changed_text)),
+                        ]
                     else:
                         cells += [[Part("-")]] * 3
                 if any(places.get((run.name, name, perturbation, decoding)) for decoding in decodings):

@@ -152,6 +152,15 @@ def test_a_comparison_leaves_four_files_that_agree_with_the_runs(run_folders: li
         cell = results["followup"]["chat"]["none"]["T=1.0"]
         assert measured["followup", "chat", "T=1.0"]["runs"][name]["value"] == cell["rate"]
         assert f"{100 * cell['rate']:.1f} [{100 * cell['ci95'][0]:.1f}, {100 * cell['ci95'][1]:.1f}]" in page
+    rows = [[row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in run_folders[:2]]
+    before, after = (
+        {row["item"]: row["lenient"] for row in some if row["kind"] == "accuracy"} for some in rows
+    )  # fmt: skip
+    metric = next(one for one in data["metrics"] if one["name"] == "lenient")
+    change = metric["against_baseline"]["step-40"]
+    assert change["gained_items"] == sorted(item for item in after if after[item] and not before[item])
+    assert change["lost_items"] == sorted(item for item in after if before[item] and not after[item])
+    assert change["gained"] == len(change["gained_items"]) > 0
 
 
 def test_every_paired_difference_is_the_difference_of_the_reported_figures(run_folders: list[Path]) -> None:
@@ -179,12 +188,12 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
     assert few.patterns["absent"][0].name == "unclear", "20 items cannot show a rate below 10%"
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path: Path) -> None:
+    base = probe_run(tmp_path / "a")
+    for settings, said in (
         ({"judge": "llm-2"}, "judge: rules-1 (base), llm-2 (other)"),
         ({"template": "c" * 64}, "chat template: bbbbbbbbbbbb (base), cccccccccccc (other)"),
-        ({"prefix_form": "generation"}, "prefix_form"),
+        ({"prefix_form": "generation"}, "prefix_form: history (base), generation (other)"),
         ({"max_answer_tokens": 512}, "max_answer_tokens: 256 (base), 512 (other)"),
         ({"seed": 1}, "seed: 0 (base), 1 (other)"),
         ({"enable_thinking": True}, "enable_thinking: nothing (base), true (other)"),
@@ -192,33 +201,30 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
         ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow: nothing (base), 1 (other)"),
         ({"n": 61}, "set maths: 60 items 111111111111 (base), 61 items 111111111111 (other)"),
         ({"correct": None}, "set maths: 60 items 111111111111 (base), nothing (other)"),
-    ],
-)
-def test_runs_that_were_measured_differently_are_refused_unless_forced(
-    tmp_path: Path, settings: dict[str, Any], said: str
-) -> None:
-    folders = [probe_run(tmp_path / "a"), probe_run(tmp_path / "b", "other", **settings)]
-    with pytest.raises(IncomparableRuns) as refused:
-        compare(folders, tmp_path / "out")
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    ):
+        other = probe_run(tmp_path / "b", "other", **settings)  # type: ignore[arg-type]
+        with pytest.raises(IncomparableRuns) as refused:
+            compare([base, other], tmp_path / "out")
+        assert said in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
-    compare(folders, tmp_path / "out", force=True)
-    page = (tmp_path / "out/comparison.md").read_text()
-    assert "compared by force" in page and said.split(":")[0] in page
-    assert said in "".join(read_json(tmp_path / "out/comparison.json")["differences"])
-
-
-def test_all_differences_are_named_at_once_and_another_engine_is_only_noted(tmp_path: Path) -> None:
-    folders = [probe_run(tmp_path / "a"), probe_run(tmp_path / "b", "other", judge="llm", seed=3, engine="vllm")]
+    folders = [base, probe_run(tmp_path / "c", "other", judge="llm", seed=3, engine="vllm")]
     with pytest.raises(IncomparableRuns, match=r"judge: .*; seed: 0 \(base\), 3 \(other\)"):
         compare(folders, tmp_path / "out")
-    folders[1] = probe_run(tmp_path / "c", "other", engine="vllm")
-    compare(folders, tmp_path / "out")
-    assert "engine: hf (base), vllm (other)" in (tmp_path / "out/comparison.md").read_text()
+    compare(folders, tmp_path / "out", force=True)
+    page = (tmp_path / "out/comparison.md").read_text()
+    assert "compared by force:** judge: rules-1 (base), llm (other)" in page
+    assert "engine: hf (base), vllm (other)" in page, "only noted"
+    assert read_json(tmp_path / "out/comparison.json")["differences"] == [
+        "judge: rules-1 (base), llm (other)", "seed: 0 (base), 3 (other)",
+    ]  # fmt: skip
 
 
 def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> None:
-    good = probe_run(tmp_path / "run" / "probe" / "base")
+    for name in ("step-100", "step-20", "base"):
+        good = probe_run(tmp_path / "run" / "probe" / name)
+    (tmp_path / "run" / "probe" / "step-200").mkdir()
+    (tmp_path / "run" / "probe" / "comparison").mkdir()
+    assert [folder.name for folder in expand([tmp_path / "run"])] == ["base", "step-20", "step-100"]
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "manifest.json").write_text("{}")
     (tmp_path / "untested" / "probe" / "base").mkdir(parents=True)
@@ -265,12 +271,9 @@ def test_the_printed_table_holds_every_figure_in_140_columns(
     assert all(line.count("[") == line.count("]") == 6 for line in first[3:])
     assert max(map(len, first)) <= 140
     assert "chat, n = 60" in printed.split("\n\n")[1], "a second follow-up set has a block of its own"
-    assert all(str(tmp_path / "out" / name) in printed for name in ("report.html", "comparison.md", "tradeoff.png"))
-
-
-def test_one_result_makes_a_table_without_its_folder(run_folders: list[Path]) -> None:
     table = format_table([read_json(run_folders[0] / "results.json")])
-    assert table.splitlines()[3].startswith("base") and "note:" not in table
+    assert table.splitlines()[3].startswith("base") and "note:" not in table, "of one result, without its folder"
+    assert all(str(tmp_path / "out" / name) in printed for name in ("report.html", "comparison.md", "tradeoff.png"))
 
 
 def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> None:
@@ -309,16 +312,14 @@ def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path:
     assert list(data[0]["difference"]) == ["value", "ci95", "p_value", "gained", "lost", "n", "unmatched"]
 
 
-def test_several_samples_of_one_item_count_as_one_in_the_control(tmp_path: Path) -> None:
-    folder = probe_run(tmp_path, genuine={"chat": (0.2,) * 3}, samples=3, perturbations=("none", "truncate(0.5)"))
-    greedy, *sampled = compare_runs(load_runs([folder])).perturbed
+def test_perturbed_turns_count_items_once_and_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
+    genuine = {"chat": (0.0, 0.1, 0.2)}
+    folder = probe_run(tmp_path, genuine=genuine, samples=3, perturbations=("none", "truncate(0.5)"))
+    comparison = compare_runs(load_runs([folder]))
+    greedy, *sampled = comparison.perturbed
     assert greedy.difference and greedy.difference.p_value is not None
     assert all(one.difference and one.difference.n == 60 and one.difference.p_value is None for one in sampled)
-
-
-def test_perturbed_turns_stand_beside_the_plain_ones_and_not_in_the_main_table(tmp_path: Path) -> None:
-    folder = probe_run(tmp_path, genuine={"chat": (0.0, 0.1, 0.2)}, perturbations=("none", "truncate(0.5)"))
-    page = markdown(compare_runs(load_runs([folder])))
+    page = markdown(comparison)
     assert "| truncate(0.5) | base | 0.0 → 0.0 | +0.0 [-4.5, +4.5], p = 1.000 (0 up, 0 down) | 9" in page
     assert "truncate" not in page.split("## Patterns")[0].split("## Results")[1]
     assert "truncate" not in format_table([read_json(folder / "results.json")])
@@ -335,19 +336,6 @@ def test_a_perturbation_may_hold_any_text_and_breaks_no_page(tmp_path: Path) -> 
     rows = [line for line in page.splitlines() if line.startswith("| question(a \\| b?")]
     assert rows and all(line.replace("\\|", "").count("|") == 9 for line in rows)
     assert read_json(tmp_path / "out/comparison.json")["perturbations"][0]["perturbation"] == bad
-
-
-def test_every_gained_and_lost_item_is_named(run_folders: list[Path], tmp_path: Path) -> None:
-    compare(run_folders, tmp_path / "out")
-    rows = [[row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in run_folders[:2]]
-    before, after = (
-        {row["item"]: row["lenient"] for row in some if row["kind"] == "accuracy"} for some in rows
-    )  # fmt: skip
-    metric = next(one for one in read_json(tmp_path / "out/comparison.json")["metrics"] if one["name"] == "lenient")
-    change = metric["against_baseline"]["step-40"]
-    assert change["gained_items"] == sorted(item for item in after if after[item] and not before[item])
-    assert change["lost_items"] == sorted(item for item in after if before[item] and not after[item])
-    assert change["gained"] == len(change["gained_items"]) > 0
 
 
 def test_grounding_is_told_by_what_it_separates(tmp_path: Path) -> None:
@@ -511,11 +499,3 @@ def test_a_plot_is_drawn_from_whatever_was_measured(tmp_path: Path, missing: str
     draw_tradeoff(comparison, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
     assert markdown(comparison) and json.dumps(as_json(comparison), allow_nan=False)
-
-
-def test_a_training_run_stands_for_its_finished_probes_in_order(tmp_path: Path) -> None:
-    for name in ("step-100", "base", "step-20"):
-        probe_run(tmp_path / "run" / "probe" / name)
-    (tmp_path / "run" / "probe" / "step-200").mkdir()
-    (tmp_path / "run" / "probe" / "comparison").mkdir()
-    assert [folder.name for folder in expand([tmp_path / "run"])] == ["base", "step-20", "step-100"]
