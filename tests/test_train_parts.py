@@ -173,12 +173,12 @@ def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(trainers: Any) -> Non
 def test_the_rounded_live_model_is_a_copy_that_runs_its_own_weights(trainers: Any) -> None:
     import torch
 
-    from train.probing import _live_model
+    from probe.engines.hf import live_model
 
     trainer = trainers[0]
     trainer.train()
     ids = torch.tensor([[5, 6, 7, 8]])
-    with _live_model(trainer, "bfloat16") as model:
+    with live_model(trainer, "bfloat16") as model:
         assert model.dtype == torch.bfloat16
         assert not model.training
         before = model(input_ids=ids).logits.float()
@@ -187,7 +187,7 @@ def test_the_rounded_live_model_is_a_copy_that_runs_its_own_weights(trainers: An
                 parameter.zero_()
         assert torch.equal(model(input_ids=ids).logits.float(), before), "zeroing the live weights changes nothing"
         assert before.abs().sum() > 0
-    with _live_model(trainer, "auto") as model:
+    with live_model(trainer, "auto") as model:
         assert model(input_ids=ids).logits.abs().sum() == 0, "without rounding it is the live model itself"
     assert trainer.model.training
 
@@ -196,8 +196,8 @@ def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) 
     import torch
     from peft import get_peft_model
 
-    from probe.models import load_causal_lm
-    from train.probing import _rounded
+    from probe.engines.hf import _rounded
+    from probe.weights import load_causal_lm
     from train.setup import lora_config
 
     live = get_peft_model(

@@ -23,7 +23,7 @@ from probe.engines import vllm as vllm_load
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.engines.vllm import VllmEngine, sampling
 from probe.errors import BadInput, CannotScore, EngineError
-from probe.models import load_model, load_tokenizer, resolve
+from probe.models import load_model, load_tokenizer, merged_folder, resolve
 from probe.settings import VllmSection
 
 STOP = 9
@@ -194,21 +194,21 @@ def test_an_adapter_is_merged_into_a_folder_once(tiny_chatml: Path, tmp_path: Pa
     import torch
 
     adapter = resolve(str(lora_on(tiny_chatml, tmp_path / "adapter")))
-    whole = vllm_load.whole_folder(adapter, "float32")
+    whole = merged_folder(adapter, "float32").path
     before = (whole / "model.safetensors").stat().st_mtime_ns
-    assert vllm_load.whole_folder(adapter, "float32") == whole
+    assert merged_folder(adapter, "auto").path == whole, "the checkpoint's own type"
     assert (whole / "model.safetensors").stat().st_mtime_ns == before
     merged = resolve(str(whole))
     assert load_tokenizer(merged).chat_template == load_tokenizer(adapter).chat_template
     assert torch.equal(logits(load_model(merged, "auto", "cpu")), logits(load_model(adapter, "auto", "cpu")))
-    assert vllm_load.whole_folder(adapter, "bfloat16") != whole
+    assert merged_folder(adapter, "bfloat16").path != whole
 
 
 def test_a_killed_process_takes_its_engine_with_it() -> None:
     """vLLM's engine outlives a parent that gets SIGKILL, and keeps the GPU's memory."""
     script = """if True:
         import multiprocessing, os, signal, time
-        from probe.engines.vllm_load import end_with_this_process
+        from probe.engines.vllm import end_with_this_process
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
         child.start()
         end_with_this_process([child])

@@ -8,7 +8,6 @@ The results lie in RUN_DIR/probe/{base,step-N}, the comparison of all of them in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import TrainerCallback
 from probe.chat import Chat
 from probe.compare import compare
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
-from probe.engines.hf import HfEngine
+from probe.engines.hf import HfEngine, live_model
 from probe.errors import BadInput, NextturnError
 from probe.models import ModelFolder, resolve
 from probe.run import LoadedSet, model_info, run_probe
@@ -138,7 +137,7 @@ class ProbeCallback(TrainerCallback):
     def _measure(self, label: str, step: int, folder: ModelFolder) -> None:
         accelerator = self.trainer.accelerator
         accelerator.wait_for_everyone()
-        with _live_model(self.trainer, self.probe.dtype) as model:
+        with live_model(self.trainer, self.probe.dtype) as model:
             shared = SharedEngine(HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens), accelerator)
             if accelerator.is_main_process:
                 out = self.run_dir / "probe" / label
@@ -164,62 +163,3 @@ class WatchedCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             declare_figures(Path(args.output_dir))
-
-
-@contextmanager
-def _live_model(trainer: Any, dtype: str) -> Iterator[Any]:
-    """The model in training, whole and ready to generate on every rank; back to training afterwards."""
-    import torch
-    from trl.models.utils import unwrap_model_for_generation
-
-    with unwrap_model_for_generation(
-        trainer.model_wrapped,
-        trainer.accelerator,
-        gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-    ) as model:
-        wanted = model.dtype if dtype == "auto" else getattr(torch, dtype)
-        measured = model if model.dtype == wanted else _rounded(model, wanted)
-        training = model.training
-        measured.eval()
-        try:
-            yield measured
-        finally:
-            model.train(training)
-
-
-def _rounded(model: Any, dtype: Any) -> Any:
-    """A copy of the live weights in another type, for speed: float32 under autocast generates several times slower.
-
-    Built anew rather than deep-copied, because accelerate and trl replace the live model's `forward` by wrappers that
-    hold on to the live model: a deep copy would quietly run the original.
-    """
-    from accelerate import init_empty_weights
-    from transformers import AutoModelForCausalLM
-
-    with init_empty_weights(include_buffers=False):
-        fresh = AutoModelForCausalLM.from_config(model.config, dtype=dtype, trust_remote_code=False)
-    weights = {name: tensor.detach().to(dtype) for name, tensor in _whole_weights(model).items()}
-    fresh.load_state_dict(weights, assign=True)
-    fresh.tie_weights()
-    return fresh
-
-
-def _whole_weights(model: Any) -> dict[str, Any]:
-    """The weights under the names of the model's own class, with a LoRA adapter added to those that it changes.
-
-    Added here, since PEFT merges in place: to take the adapter out again would leave rounding errors in the live weights.
-    """
-    from peft import PeftModel
-    from peft.tuners.lora import LoraLayer
-
-    if not isinstance(model, PeftModel):
-        return dict(model.state_dict())
-    whole = model.get_base_model()
-    weights = {
-        name.replace(".base_layer.", "."): tensor for name, tensor in whole.state_dict().items() if ".lora_" not in name
-    }
-    adapted: dict[str, Any] = {name: layer for name, layer in whole.named_modules() if isinstance(layer, LoraLayer)}
-    for name, layer in adapted.items():
-        weight = layer.get_base_layer().weight
-        weights[f"{name}.weight"] = weight + sum(layer.get_delta_weight(one) for one in layer.active_adapters)
-    return weights

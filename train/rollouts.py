@@ -23,10 +23,10 @@ from data_builders.rows import RlRow
 from data_builders.tasks import Gap, Task
 from data_builders.user import ScriptedUser
 from probe.chat import Chat
+from probe.conversations import Message
 from probe.engines.base import Completion, Request, collect, item_seed
-from probe.engines.hf import HfEngine
+from probe.engines.hf import HfEngine, live_model
 from probe.errors import DataError
-from probe.sets import Message
 from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
 from train.rewards import Played
 
@@ -170,7 +170,8 @@ def open_policy(trainer: Any, tokenizer: Any, batch_tokens: int) -> Iterator[Pol
     if trainer.use_vllm:  # trl has brought its weights up to date before it calls a rollout function
         yield VllmPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer)
         return
-    with _live_model(trainer) as model:
+    # One autocast around all steps: float32 weights are rounded once, and not again for every token.
+    with live_model(trainer) as model, trainer.accelerator.autocast():
         yield HfPolicy(HfEngine(model, tokenizer, batch_tokens))
 
 
@@ -182,26 +183,6 @@ class HfPolicy:
 
     def complete(self, requests: Sequence[Request]) -> list[Completion]:
         return collect(self.engine, requests)
-
-
-@contextmanager
-def _live_model(trainer: Any) -> Iterator[Any]:
-    """The model in training, whole and ready to generate on every process; back to training afterwards."""
-    from trl.models.utils import unwrap_model_for_generation
-
-    with unwrap_model_for_generation(
-        trainer.model_wrapped,
-        trainer.accelerator,
-        gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-    ) as model:
-        training = model.training
-        model.eval()
-        try:
-            # One autocast around all steps: float32 weights are rounded once, and not again for every token.
-            with trainer.accelerator.autocast():
-                yield model
-        finally:
-            model.train(training)
 
 
 class VllmPolicy:

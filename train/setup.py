@@ -17,17 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from probe.checkpoints import finish_run, finished
 from probe.errors import BadInput, ModelError
 from probe.files import read_json, sha256_text, write_atomic, write_json
-from probe.models import (
-    ModelFolder,
-    count_parameters,
-    fingerprint,
-    load_any_tokenizer,
-    load_causal_lm,
-    made_once,
-    merge_adapter,
-    resolve,
-    tokenizer_sha256,
-)
+from probe.models import ModelFolder, merged_folder, resolve
 from probe.recipe import recipe_dict
 from probe.store import refuse_changes
 from probe.terminal import is_main_process, processes, say
@@ -285,23 +275,7 @@ def policy_folder(section: ModelSection) -> ModelFolder:
         if folder.base is None:
             raise ModelError(f"model.lora.adapter: continue, but {section.name} is no LoRA checkpoint")
         return folder
-    return folder if folder.base is None else merged_folder(folder)
-
-
-def merged_folder(folder: ModelFolder) -> ModelFolder:
-    """A LoRA checkpoint as a whole model in the cache; it keeps the name that the user gave."""
-    base = folder.base
-    if base is None:
-        raise ModelError(f"{folder.name}: no LoRA checkpoint, so there is nothing to merge")
-
-    def make(made: Path) -> None:
-        merge_adapter(load_causal_lm(base), folder.path).save_pretrained(made)
-        load_any_tokenizer(folder.tokenizer_path).save_pretrained(made)
-
-    source = sha256_text(fingerprint(folder) + tokenizer_sha256(folder.tokenizer_path))
-    return ModelFolder(
-        folder.name, made_once(f"merged-{source[:16]}", source, int(count_parameters(base)["bytes"]), make)
-    )
+    return merged_folder(folder)
 
 
 def load_policy(folder: ModelFolder, section: ModelSection) -> Any:

@@ -21,25 +21,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import BadInput, CannotScore, EngineError, one_line
-from probe.files import sha256_text
-from probe.models import (
-    ModelFolder,
-    count_parameters,
-    fingerprint,
-    load_any_tokenizer,
-    load_model,
-    made_once,
-    parameter_count,
-    read_config,
-    tokenizer_sha256,
-)
+from probe.models import ModelFolder, checkpoint_dtype, merged_folder
 from probe.settings import VllmSection
+from probe.weights import read_config
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -123,10 +112,8 @@ _RUNNING = 256
 # Prompt tokens of one step. Scores take a row of the whole vocabulary for each, in memory that vLLM does not plan
 # for: 3 GB with Qwen3.5's 248,320 tokens, and 12 GB at vLLM's own 8,192 tokens a step.
 _STEP_TOKENS = 2048
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Of the memory that is free when vLLM starts: what it may take for weights and cache where the recipe does not say.
 _SHARE_OF_FREE = {"gpu": 0.9, "cpu": 0.5}
-_TYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def load(folder: ModelFolder, section: VllmSection, dtype: str, seed: int, length: int) -> LLM:
@@ -139,7 +126,7 @@ def load(folder: ModelFolder, section: VllmSection, dtype: str, seed: int, lengt
     vllm = import_vllm()
     from vllm.exceptions import VLLMError
 
-    path = whole_folder(folder, dtype)
+    path = merged_folder(folder, dtype).path
     # User turns that share a context gain from prefix caching. For Qwen3.5's linear layers it is experimental and only
     # sees blocks of 528 tokens and more (vLLM issues 40696, 53912).
     linear = "linear_attention" in (text_config(folder).get("layer_types") or ())
@@ -191,30 +178,6 @@ def free_share(devices: int) -> float:
 
     here = psutil.virtual_memory()
     return float(_SHARE_OF_FREE["cpu"] * here.available / here.total)
-
-
-def checkpoint_dtype(folder: ModelFolder) -> str:
-    """The type in which transformers would load the folder: its config's, else that of most of its weights."""
-    config, text = read_config(folder.base or folder.path), text_config(folder)
-    for named in (config.get("dtype"), config.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype")):
-        if named in _BYTES:
-            return str(named)
-    by_dtype = count_parameters(folder.base or folder.path)["by_dtype"]
-    return _TYPE_NAMES.get(max(by_dtype, key=lambda name: by_dtype[name]), "auto")
-
-
-def whole_folder(folder: ModelFolder, dtype: str) -> Path:
-    """The folder itself, or for a LoRA adapter the cached folder of the merged model, made on the first call."""
-    if folder.base is None:
-        return folder.path
-
-    def make(made: Path) -> None:
-        load_model(folder, dtype, "cpu").save_pretrained(made)
-        load_any_tokenizer(folder.tokenizer_path).save_pretrained(made)
-
-    source = sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
-    needed = parameter_count(folder)["total"] * _BYTES.get(dtype, 4)
-    return made_once(f"merged-{source[:16]}", source, needed, make)
 
 
 def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[bytes]:
