@@ -100,13 +100,17 @@ class Bullets:
 
 
 @dataclass(frozen=True)
-class Section:
-    """`drawings` are SVG elements of the page."""
+class Drawings:
+    """SVG elements, on the page alone."""
 
+    svgs: list[str]
+
+
+@dataclass(frozen=True)
+class Section:
     id: str
     title: Cell
-    blocks: list[Table | Bullets | Cell]
-    drawings: list[str] = field(default_factory=list)
+    blocks: list[Table | Bullets | Drawings | Cell]
 
 
 @cache
@@ -116,7 +120,16 @@ def words() -> dict[str, Any]:
     return found
 
 
-Content = list[Table | Bullets | Cell]
+Content = list[Table | Bullets | Drawings | Cell]
+
+MARKDOWN = (
+    "results", "changes", "patterns", "shortened", "outcomes", "labels", "perturbations", "grounding", "actual",
+    "measured",
+)  # fmt: skip
+PAGE = (
+    "results", "tradeoff", "patterns", "changes", "labels", "outcomes", "perturbations", "grounding", "actual",
+    "measured",
+)  # fmt: skip
 
 
 def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
@@ -125,26 +138,17 @@ def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
     Without `page` details are shown of `Comparison.ends` alone, and of the first and last temperature: it is to be
     read, and comparison.json has the rest.
     """
-    yield from _section("results", _results(comparison, page))
-    if page and (drawings := page_drawings(comparison, _marker_link(comparison))):
-        yield Section("tradeoff", [Part(words()["tradeoff"]["title"])], [[Part(words()["tradeoff"]["note"])]], drawings)
-    yield from _section("changes", _changes(comparison, page), outside(comparison.names[0]))
-    yield from _section("patterns", _patterns(comparison, page))
-    if not page and len(comparison.ends) < len(comparison.runs):
-        kept = _joined([[outside(comparison.names[index])] for index in comparison.ends], ", ")
-        told = Part(f"{words()['shortened'].format(many=MANY)} ")
-        yield Section("shortened", [], [[told, *kept, Part(". comparison.json has all of them.")]])
-    yield from _section("outcomes", _outcomes(comparison, page))
-    yield from _section("labels", _labels(comparison, page))
-    yield from _section("perturbations", _perturbations(comparison, page))
-    yield from _section("grounding", _grounding(comparison, page))
-    yield from _section("actual", _actual(comparison, page))
-    yield from _section("measured", _measured(comparison, page))
-
-
-def _section(name: str, content: Content, *subject: Part) -> Iterator[Section]:
-    if content:
-        yield Section(name, [Part(words()[name]["title"]), *subject], content)
+    builders = {
+        "results": _results, "tradeoff": _tradeoff, "changes": _changes, "patterns": _patterns,
+        "shortened": _shortened, "outcomes": _outcomes, "labels": _labels, "perturbations": _perturbations,
+        "grounding": _grounding, "actual": _actual, "measured": _measured,
+    }  # fmt: skip
+    for name in PAGE if page else MARKDOWN:
+        if content := builders[name](comparison, page):
+            told = words()[name]
+            heading = [Part(told.get("page_title") or told["title"])] if page else [Part(told["title"])]
+            subject = [outside(comparison.names[0])] if name == "changes" and not page else []
+            yield Section(name, [*heading, *subject] if told["title"] else [], content)
 
 
 def _results(comparison: Comparison, page: bool) -> Content:
@@ -178,6 +182,15 @@ def _results(comparison: Comparison, page: bool) -> Content:
             Bullets([[Part("Unscored, in no rate: "), outside(line, 400), Part(".")] for line in comparison.unscored])
         )
     return content
+
+
+def _tradeoff(comparison: Comparison, page: bool) -> Content:
+    def link(name: str, point: Point, decoding: str) -> str:
+        run = comparison.names[point.run]
+        return view(a=run, kind="followup", set=name, perturbation="none", temperature=decoding)
+
+    drawings = page_drawings(comparison, link)
+    return [Drawings(drawings), [Part(words()["tradeoff"]["note"])]] if drawings else []
 
 
 def _changes(comparison: Comparison, page: bool) -> Content:
@@ -235,6 +248,14 @@ def _patterns(comparison: Comparison, page: bool) -> Content:
     meaning = [[_badge(name), Part(f": {text}")] for name, text in told["meaning"].items() if name in named]
     head = [[Part("run")], *([outside(name)] for name in comparison.patterns), [Part("over all sets")]]
     return [Table(head, rows), Bullets(meaning), [Part(told["note"].format(low=f"{LOW:.0%}"))]]
+
+
+def _shortened(comparison: Comparison, page: bool) -> Content:
+    if len(comparison.ends) == len(comparison.runs):
+        return []
+    kept = _joined([[outside(comparison.names[index])] for index in comparison.ends], ", ")
+    told = words()["shortened"]["note"].format(many=MANY)
+    return [[Part(f"{told} "), *kept, Part(". comparison.json has all of them.")]]
 
 
 def _outcomes(comparison: Comparison, page: bool) -> Content:
@@ -558,14 +579,6 @@ def view(**filters: str) -> str:
     return "#" + urlencode(filters, quote_via=quote)
 
 
-def _marker_link(comparison: Comparison) -> Any:
-    def link(name: str, point: Point, decoding: str) -> str:
-        run = comparison.names[point.run]
-        return view(a=run, kind="followup", set=name, perturbation="none", temperature=decoding)
-
-    return link
-
-
 def _changed_links(comparison: Comparison, metric: Metric, index: int) -> tuple[str, str]:
     """Where the items that went up and down against the baseline are shown, in both runs; nothing for none."""
     change = comparison.paired[metric][index]
@@ -602,7 +615,7 @@ def markdown(comparison: Comparison) -> str:
                 parts.append("\n".join(f"| {' | '.join(map(_md_cell, row))} |" for row in rows))
             elif isinstance(block, Bullets):
                 parts.append("\n".join(f"- {_md_cell(line)}" for line in block.lines))
-            else:
+            elif isinstance(block, list):
                 parts.append(_md_cell(block))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -645,10 +658,7 @@ def html(comparison: Comparison, rows: int = ROWS, characters: int = CHARACTERS)
         comparison=comparison,
         sets=settings.sets,
         judge=judge if isinstance(judge, str) else json.dumps(judge, ensure_ascii=False),
-        sections=[
-            {"id": one.id, "title": one.title, "blocks": one.blocks, "drawings": list(map(Markup, one.drawings))}
-            for one in sections(comparison, page=True)
-        ],
+        sections=list(sections(comparison, page=True)),
         labels=sorted({*LABELS, "unscored"}, key=[*LABELS, "unscored"].index),
         told=told,
         style=Markup(style),
