@@ -747,7 +747,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, PairedDifference):
         return value.as_json()
     if isinstance(value, Cell):
-        return value.model_dump()
+        return value.model_dump(mode="json")
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     return {one.name: _plain(getattr(value, one.name)) for one in fields(value)} if is_dataclass(value) else value

@@ -16,9 +16,9 @@ from probe.compare import compare
 from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
-from probe.measures import accuracy, clarify, followup
 from probe.plot import Point, arrows, draw_tradeoff, frontier, marker_name, panels_of, path_name
 from probe.report import markdown
+from probe.run import Row, figures, make_row
 from probe.stats import Estimate, mcnemar
 
 TEMPERATURES = (0.0, 0.7, 1.0)
@@ -47,83 +47,60 @@ def probe_run(
     rate of real users' turns. An `older` run has nothing that came later.
     """
     rng = random.Random(5)
-    rows: list[dict[str, Any]] = []
-    results: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}, "actual": {}}
+    rows: list[Row] = []
     sets: dict[str, Any] = {}
     if correct is not None:
         sets["maths"] = {"sha256": "1" * 64, "n": n, "measures": ["accuracy"]}
-        right = [rng.random() < correct for _ in range(n)]
-        graded = [
-            {"item": str(item), "lenient": one, "strict": one and item % 7 > 0, "outcome": "answered"}
-            for item, one in enumerate(right)
-        ]
-        results["accuracy"]["maths"] = accuracy.summarise(graded)
-        rows += [{"kind": "accuracy", "set": "maths", **row} for row in graded]
+        for item in range(n):
+            right = rng.random() < correct
+            graded = {"lenient": right, "strict": right and item % 7 > 0, "outcome": "answered"}
+            rows.append(make_row("accuracy", "maths", str(item), [], **graded))
     if asks is not None:
         sets["pairs"] = {"sha256": "2" * 64, "n": n, "measures": ["clarify"]}
-        asked = [("underspecified", rng.random() < asks) for _ in range(n)]
-        asked += [("complete", rng.random() < asks / 4) for _ in range(n)]
-        kinds = [
-            {"condition": condition, "asked": one, "outcome": "asked" if one else ("truncated", "answered")[i % 2]}
-            for i, (condition, one) in enumerate(asked)
-        ]
-        results["clarify"]["pairs"] = clarify.summarise(kinds)
-        rows += [{"kind": "clarify", "set": "pairs", "item": str(i % n), **row} for i, row in enumerate(kinds)]
+        for condition, rate in (("underspecified", asks), ("complete", asks / 4)):
+            for item in range(n):
+                asked = rng.random() < rate
+                outcome = "asked" if asked else ("truncated", "answered")[item % 2]
+                where = {"condition": condition, "asked": asked, "outcome": outcome}
+                rows.append(make_row("clarify", "pairs", str(item), [], **where))
 
-    def turns(rate: float, changed: float | None, each: int) -> list[dict[str, Any]]:
+    def turns(kind: str, name: str, rate: float, changed: float | None, each: int, **where: Any) -> None:
         """User turns of all items, `each` samples of one; the first `unscored` items got no verdict."""
-        made = []
         for item in (item for item in range(n) for _ in range(each)):
             reacts = rng.random() < rate
-            made.append(
-                {
-                    "item": str(item),
-                    "label": None if item < unscored else "genuine_followup" if reacts else "new_task",
-                    "unscored": "no verdict" if item < unscored else None,
-                    "specific": True,
-                    "grounding": None if grounding is None else rng.gauss(0.1 + grounding * reacts, 0.2),
-                    "changed": None if changed is None else rng.random() < changed,
-                }
-            )
-        return made
+            label = None if item < unscored else "genuine_followup" if reacts else "new_task"
+            said = {"label": label, "unscored": None if label else "no verdict", "specific": True}
+            said["grounding"] = None if grounding is None else rng.gauss(0.1 + grounding * reacts, 0.2)
+            said["changed"] = None if changed is None else rng.random() < changed
+            rows.append(make_row(kind, name, str(item), [], **said, **where))
 
     for name, rates in (genuine or {}).items():
         sets[name] = {"sha256": "3" * 64, "n": n, "measures": ["followup"]}
-        results["followup"][name] = {}
         for perturbation in perturbations:
-            cells = results["followup"][name][perturbation] = {}
             for temperature, rate in zip(TEMPERATURES, rates, strict=True):
-                plain = perturbation == "none"
-                said = turns(rate if plain else 2 * rate, None if plain else 0.9, samples if temperature else 1)
-                cells[f"T={temperature}"] = followup.summarise(said)
-                where = {"kind": "followup", "set": name, "perturbation": perturbation, "temperature": temperature}
-                rows += [{**where, **turn} for turn in said]
+                plain, each = perturbation == "none", samples if temperature else 1
+                where = {"perturbation": perturbation, "temperature": temperature}
+                turns("followup", name, rate if plain else 2 * rate, None if plain else 0.9, each, **where)
         if actual is not None:
-            real = turns(actual, None, 1)
-            results["actual"][name] = followup.summarise(real)
-            where = {"kind": "actual", "set": name, "perturbation": "none", "temperature": 0.0}
-            rows += [{**where, **turn} for turn in real]
+            turns("actual", name, actual, None, 1)
     model = {"path": f"models/{label}", "label": label, "step": step}
     model |= {"weights_sha256": "a" * 64, "template_sha256": settings.pop("template", "b" * 64)}
     known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "seed": 0, "max_answer_tokens": 256}
     known |= {"perturbations": [name for name in perturbations if name != "none"], "grounding": grounding is not None}
-    everything = {**known, "temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
+    known |= {"temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
+    results = figures(rows)
     if older:
-        _forget_what_came_later(rows, results, everything)
+        del known["perturbations"], known["grounding"]
+        cells = [cell for name in results["followup"].values() for found in name.values() for cell in found.values()]
+        for part in (*rows, *cells):
+            for key in ("grounding", "changed", "changed_text"):
+                part.pop(key, None)
     write_jsonl(folder / "samples.jsonl", rows)
     write_json(
         folder / "results.json",
-        {"schema": 1, "model": model, "settings": everything, **results, "timing": {"wall_s": 1}},
+        {"schema": 1, "model": model, "settings": known, **results, "timing": {"wall_s": 1}},
     )
     return folder
-
-
-def _forget_what_came_later(rows: list[dict[str, Any]], results: dict[str, Any], settings: dict[str, Any]) -> None:
-    del results["actual"], settings["perturbations"], settings["grounding"]
-    cells = [cell for name in results["followup"].values() for found in name.values() for cell in found.values()]
-    for part in (*rows, *cells):
-        for key in ("grounding", "changed", "changed_text"):
-            part.pop(key, None)
 
 
 @pytest.fixture
