@@ -148,7 +148,8 @@ STYLES = [
 """Colour and marker of each path, in order; six and seven have no common factor, so all 42 pairs are used."""
 SOFT, GRID, SHADE = "#555555", "#e4e4e4", "#f0f0f0"
 REAL: dict[str, Any] = {"color": "#222222", "linestyle": (0, (1, 2)), "linewidth": 1.0}
-SIZES: dict[Any, Any] = {
+LOOKS: dict[Any, Any] = {
+    "text.parse_math": False,  # names may hold dollar signs
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "legend.fontsize": 7,
 }  # fmt: skip
@@ -177,7 +178,7 @@ def draw_tradeoff(comparison: Comparison, path: Path) -> None:
     forced = "MEASURED DIFFERENTLY" if comparison.differences else ""
     judged_by = f"judge {printable(judge if isinstance(judge, str) else json.dumps(judge))}"
     heading = "; ".join(part for part in (judged_by, sizes, "95% intervals", forced) if part)
-    with matplotlib.rc_context(SIZES):
+    with matplotlib.rc_context(LOOKS):
         panels = panels_of(comparison)
         figure = _draw(comparison, panels, panels, heading) if panels else _list_figures(comparison, heading)
         buffer = io.BytesIO()
@@ -201,7 +202,7 @@ def page_drawings(comparison: Comparison, link: Callable[[str, Point, str], str]
                 figures = f"accuracy {percent(point.x)}, follow-up {percent(point.y)}"
                 tips[link(panel.set, point, decoding)] = (f"{comparison.names[point.run]}, {decoding}", figures)
         # The salt makes the ids of markers and clips differ between panels, and the same every time.
-        with matplotlib.rc_context({**SIZES, "svg.fonttype": "none", "svg.hashsalt": f"panel {number}"}):
+        with matplotlib.rc_context({**LOOKS, "svg.fonttype": "none", "svg.hashsalt": f"panel {number}"}):
             figure = _draw(comparison, [panel], panels, link=link)
             for text in figure.axes[0].texts:
                 text.set_path_effects([])  # the style sheet draws the rim, so that names stay text
@@ -284,7 +285,7 @@ def _new_figure(size: tuple[float, float], heading: str) -> Figure:
     FigureCanvasAgg(figure)
     if heading:
         wrapped = textwrap.fill(heading, int(17 * size[0]))  # 17 letters of 7 points to the inch
-        figure.suptitle(wrapped, fontsize=7, color=SOFT, parse_math=False)
+        figure.suptitle(wrapped, fontsize=7, color=SOFT)
     return figure
 
 
@@ -322,10 +323,10 @@ def _draw_panel(
             axis.plot(*point.at, marker, zorder=4, **looks)
     sizes = ", ".join(f"{name} n = {_sizes(comparison, Metric('followup', panel.set, name))}" for name in panel.points)
     heading = f"follow-up on {printable(panel.set, 40)}"
-    axis.set_title(heading, fontweight="bold", pad=15, parse_math=False, gid="heading")
+    axis.set_title(heading, fontweight="bold", pad=15, gid="heading")
     under: dict[str, Any] = {"transform": axis.transAxes, "ha": "center", "va": "bottom", "fontsize": 7, "color": SOFT}
     axis.text(0.5, 1.02, sizes, gid="sizes", **under)
-    axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)} (%)", parse_math=False)
+    axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)} (%)")
     _style_axis(axis, "both")
 
 
@@ -370,8 +371,6 @@ def _list_figures(comparison: Comparison, heading: str) -> Figure:
                 axis.errorbar(*at, xerr=_error_bars(estimate), fmt=marker, **looks)
         axis.plot([], [], marker, color=colour, markersize=4, label=_short_name(name))
     axis.set_yticks(range(len(metrics)), [f"{printable(one.set, 20)}: {title(one)}" for one in metrics])
-    for label in axis.get_yticklabels():
-        label.set_parse_math(False)
     axis.set_ylim(max(len(metrics), 1) - 0.5, -0.5)  # the first one on top
     axis.set_xlim(-2, 102)
     axis.set_xlabel("percent")
@@ -442,7 +441,7 @@ def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequ
             continue
         colour = styles[point.run][0]
         name = marker_name(comparison, point.run)
-        text = axis.text(*point.at, name, fontsize=7, color=colour, parse_math=False, zorder=6, gid="name")
+        text = axis.text(*point.at, name, fontsize=7, color=colour, zorder=6, gid="name")
         text.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
         extent = text.get_window_extent()
         x, y = pixels(point.at)
