@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.judges.labels import GENUINE, in_order
-from probe.measures import clarify as clarify_measure
+from probe.measures import CLARIFY, clarify_right
 from probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
 
 # --- What results.json holds. Files of older runs of the same schema lack the newer keys.
@@ -323,7 +323,7 @@ def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
             if row[scoring] is not None:
                 yield Metric(kind, name, scoring), row[scoring]
     elif kind == "clarify":
-        yield Metric(kind, name, clarify_measure.METRICS[row["condition"]]), clarify_measure.right(row)
+        yield Metric(kind, name, CLARIFY[row["condition"]]), clarify_right(row)
     elif kind == "followup":
         if row["label"] is not None:
             yield Metric(kind, name, f"T={float(row['temperature'])}", row["perturbation"]), row["label"] == GENUINE

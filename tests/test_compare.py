@@ -16,9 +16,9 @@ from probe.compare import compare
 from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
+from probe.measures import Row, figures, make_row
 from probe.plot import Point, arrows, draw_tradeoff, frontier, marker_name, panels_of, path_name
 from probe.report import markdown
-from probe.run import Row, figures, make_row
 from probe.stats import Estimate, mcnemar
 
 TEMPERATURES = (0.0, 0.7, 1.0)

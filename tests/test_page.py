@@ -17,8 +17,8 @@ from page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs
 
 from probe.comparison import Comparison, compare_runs, load_runs
 from probe.files import read_jsonl, write_json, write_jsonl
+from probe.measures import figures, make_row
 from probe.report import FIELDS, Conversations, html, page_template
-from probe.run import figures, make_row
 
 
 @pytest.fixture(scope="module")
