@@ -406,6 +406,21 @@ def test_a_run_without_samples_is_compared_without_paired_tests(run_folders: lis
     assert "no paired test" in (tmp_path / "out/comparison.md").read_text()
 
 
+def test_rows_that_were_judged_anew_are_read_anew(tmp_path: Path) -> None:
+    base = probe_run(tmp_path / "a", genuine={"chat": (0.1, 0.1, 0.1)})
+    metric = Metric("followup", "chat", "T=0.0")
+    changes = []
+    for rate in (0.2, 0.9):
+        other = probe_run(tmp_path / "b", "other", genuine={"chat": (rate, rate, rate)})
+        comparison = compare_runs(load_runs([base, other]))
+        first, second = (estimate.value for estimate in comparison.figures[metric])
+        change = comparison.paired[metric][1]
+        assert change and first is not None and second is not None
+        assert change.value == pytest.approx(second - first, abs=1e-5)
+        changes.append(change.value)
+    assert changes[0] != changes[1]
+
+
 def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: list[Path], tmp_path: Path) -> None:
     folders = [run_folders[0], run_folders[2], run_folders[1]]
     folders += [probe_run(tmp_path / "grpo" / "probe" / f"step-{step}", f"step-{step}", step) for step in (10, 5)]
