@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_parts import Calls, ToldUsers, chat_of, redrawn, rollout_of, trainer_of
+from tiny_models import tiny_tokenizer
 
 from probe.chat import Chat, spans
 from probe.errors import TemplateError
-from probe.tiny import tiny_tokenizer
 
 FAMILIES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
 _CHATS: dict[str, Chat] = {}

@@ -54,8 +54,9 @@ def rules_verdicts(path: Path) -> list[dict[str, Any]]:
 
 def training_rows(family: str, talks: list[Any], loss_on: Any) -> tuple[list[dict[str, list[int]]], Any]:
     """Rows with `input_ids` and `labels`, and the tokenizer that they were made with."""
+    from tiny_models import tiny_tokenizer
+
     from probe.chat import Chat
-    from probe.tiny import tiny_tokenizer
     from train.rows import make_rows
 
     chat = Chat(tiny_tokenizer(family))
