@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from data_builders.acts import ACTS
 from data_builders.quality import ANSWERED_AT_ONCE, asks_back, closes_asking
 from data_builders.scripted import Kind
+from probe.conversations import Message
 from probe.grading import boxed
 from probe.judges.llm import shortened
-from probe.sets import Message
 from probe.terminal import visible
 
 if TYPE_CHECKING:

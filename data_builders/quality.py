@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 
 from data_builders.scripted import Conversation
 from data_builders.text import states
+from probe.conversations import Message
 from probe.errors import DataError, RecipeError
 from probe.grading import boxed, lenient_answer, same_answer, sentences
 from probe.recipe import section
-from probe.sets import HUB, Message, locate
+from probe.sets import HUB, locate
 
 if TYPE_CHECKING:
     from data_builders.duplicates import Checked

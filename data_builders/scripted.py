@@ -23,9 +23,9 @@ from data_builders.acts import Said, say
 from data_builders.starter import lower_first
 from data_builders.tasks import PASTS, VERBS, Gap, Slip, Step, Task
 from data_builders.text import by_itself
+from probe.conversations import Message
 from probe.errors import RecipeError
 from probe.recipe import section
-from probe.sets import Message
 
 # --- What fills the slots of a phrasing: a step, an answer, a wrong result with how it came about and what is wrong with it.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-GapKind = Literal["number", "formula", "goal", "figure"]
+GapKind = Literal["number", "formula"]
 
 # Verb, past tense, and the words around two operands, for each operation of a step.
 VERBS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "take a percentage"}
@@ -71,18 +71,18 @@ class Given:
 class Gap:
     """The same question with one needed thing withheld.
 
-    A *number* is a stated amount, a *formula* the right side of a definition or condition, the *goal* the
-    sentence that says what is wanted, a *figure* the drawing that the text speaks of.
+    A *number* is a stated amount, a *formula* one that the solution works with. Where nothing simple names the thing,
+    it is named by quoting the words around its place: 'the number in "a train drives 90 miles in ___ hours"'.
     """
 
     question: str
-    clause: str  # follows "tell me": "how many marbles are in each bag", "what $f(x)$ is"
+    clause: str  # follows "tell me": "how many marbles are in each bag"
     ask: str  # a whole question that names it: "How many marbles are in each bag?"
     reveal: str  # a sentence of the user that supplies it
     short: str  # the bare thing: "12 marbles", "$12", "20%", "$x^2+1$"
     value: str  # the text that no assistant turn may hold before the reveal
     kind: GapKind = "number"
-    thing: str = ""  # a noun phrase: "the number of marbles in each bag", "the definition of $f(x)$"
+    thing: str = ""  # a noun phrase: "the number of marbles in each bag"
     other: str = ""  # of a number: the same thing with a near, different value ("15 marbles"); "" where none
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from probe.sets import Message
+from probe.conversations import Message
 
 MATH = "\ufffc"  # stands in the mask for each character of a formula
 DRAWING = "\ufffd"  # and of a drawing or a table
@@ -148,19 +149,18 @@ def _stripped(raw: str, start: int, end: int) -> tuple[int, int]:
 
 # --- Numbers and short closed forms: what they are worth, and whether two of them are the same answer.
 #
-# Cheap on purpose: text first, then the value. math-verify, which takes milliseconds a pair, sees every
-# conversation once at the end; here thousands of candidate values are looked at.
+# Cheap on purpose: text first, then the value. math-verify, which takes milliseconds a pair, sees every conversation
+# once at the end; here thousands of candidate values are looked at.
 
 _UNIT = re.compile(
     r"\^\s*\{?\\circ\}?|\\(?:text|mathrm|textrm|mbox)\{\s*[a-zA-Z. ]*\}(?:\^\d)?|\\%|%|\\\$|\\[!,; ]|~|\s+|\\(?:left|right)(?![a-z])"
 )
-_INTEGER = r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+"
-_FRACTION = re.compile(rf"(-?)\\?[dt]?frac\{{?(-?\d+)\}}?\{{?(\d+)\}}?|(-?)({_INTEGER})/(\d+)|(-?)({_INTEGER})")
+_NUMBER = re.compile(r"(-?)(\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:/(\d+))?|(-?)\\[dt]?frac\{?(-?\d+)\}?\{?(\d+)\}?")
 # A closed form holds a root, pi, a power or a fraction; a product of plain numbers is still to be calculated, and a
 # mixed number ("5\frac{1}{2}") would be read as a product.
 _CLOSED = re.compile(r"\\(?:sqrt|pi|[dt]?frac)|\d\^")
 _OPEN = re.compile(r"\\(?:cdot|times|div)|\d\\[dt]?frac|\d\(|\)\(|\d!|[=<>]")
-_REWRITES = (
+_AS_PYTHON = (
     (re.compile(r"\\[dt]?frac(\d)(\d)"), r"((\1)/(\2))"),
     (re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}"), r"((\1)/(\2))"),
     (re.compile(r"\\sqrt\[(\d)\]\{([^{}]*)\}"), r"((\2)**(1/\1))"),
@@ -176,14 +176,12 @@ _LONGEST, _LARGEST_POWER = 40, 64
 @functools.lru_cache(maxsize=4096)
 def number(text: str) -> Fraction | None:
     r"""The number that a text is, written as a whole, a decimal, `3/4` or `\frac{3}{4}`, with or without unit."""
-    match = _FRACTION.fullmatch(_UNIT.sub("", text))
+    match = _NUMBER.fullmatch(_UNIT.sub("", text))
     if match is None:
         return None
-    sign = -1 if match.group(1) or match.group(4) or match.group(7) else 1
-    if match.group(8):
-        return sign * Fraction(match.group(8).replace(",", ""))
-    top, bottom = match.group(2) or match.group(5), match.group(3) or match.group(6)
-    return sign * Fraction(top.replace(",", "")) / int(bottom) if int(bottom) else None
+    top, bottom = match.group(2) or match.group(5), int(match.group(3) or match.group(6) or 1)
+    sign = -1 if match.group(1) or match.group(4) else 1
+    return sign * Fraction(top.replace(",", "")) / bottom if bottom else None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -196,34 +194,40 @@ def worth(text: str) -> float | None:
     if len(bare) > _LONGEST or not _CLOSED.search(bare) or _OPEN.search(bare):
         return None
     for _ in range(3):  # braces go from the inside out
-        for pattern, instead in _REWRITES:
+        for pattern, instead in _AS_PYTHON:
             bare = pattern.sub(instead, bare)
-    bare = re.sub(r"(?<=[\d)])(?=\()", "*", bare)
-    if not re.fullmatch(r"[\d.()+*/-]+", bare):
+    value = arithmetic(re.sub(r"(?<=[\d)])(?=\()", "*", bare))
+    return float(value) if value is not None and abs(float(value)) < 1e300 else None
+
+
+def arithmetic(expression: str) -> Fraction | float | None:
+    """What plain numbers joined by + - * / ** and brackets come to, exactly but for roots; None for anything else."""
+    if not re.fullmatch(r"[\d.()+*/-]+", expression):
         return None
     try:
-        return _evaluated(ast.parse(bare, mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError):
+        return _evaluated(ast.parse(expression, mode="eval").body)
+    except (SyntaxError, ValueError, ArithmeticError):
         return None
 
 
-def _evaluated(node: ast.expr) -> float:
+def _evaluated(node: ast.expr) -> Fraction | float:
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return float(node.value)
+        return Fraction(str(node.value))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_evaluated(node.operand)
     if not isinstance(node, ast.BinOp):
         raise ValueError("no plain arithmetic")
     left, right = _evaluated(node.left), _evaluated(node.right)
     if isinstance(node.op, ast.Pow):
-        if abs(right) > _LARGEST_POWER or left < 0 and right != int(right):
-            raise ValueError("a power too large, or of a negative number")
-        return float(left**right)
-    if isinstance(node.op, ast.Div):
-        return left / right
-    if isinstance(node.op, ast.Mult):
-        return left * right
-    return left + right if isinstance(node.op, ast.Add) else left - right
+        base, power = float(left), float(right)
+        if abs(power) > _LARGEST_POWER or (base < 0 and power != int(power)):
+            raise ValueError("a power too large, or a root of a negative number")
+        return float(base**power)
+    operations = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+    if type(node.op) not in operations:
+        raise ValueError("no plain arithmetic")
+    value: Fraction | float = operations[type(node.op)](left, right)
+    return value
 
 
 def same_value(one: str, other: str) -> bool:

@@ -20,9 +20,9 @@ from typing import Literal
 
 from data_builders.rows import RlRow
 from data_builders.text import states
+from probe.conversations import Message
 from probe.grading import lenient_answer, same_answer, sentences, strict_answer
 from probe.judges.text import content_stems, stem
-from probe.sets import Message
 
 # --- What an assistant's question is about: what a user has withheld, what stands in the chat, or something else.
 #

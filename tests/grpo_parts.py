@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from data_builders.rows import RlRow
-from train.rewards import Played
+from train.rewards import Sample
 
 
 def rl_row(number: int, withheld: bool = False, **changes: Any) -> RlRow:
@@ -114,7 +114,7 @@ def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any])
     return path
 
 
-def played(row: RlRow, *replies: str, users: tuple[str, ...] = (), **changes: Any) -> Played:
+def played(row: RlRow, *replies: str, users: tuple[str, ...] = (), **changes: Any) -> Sample:
     """A conversation of assistant replies with user turns between them, after the row's prompt."""
     messages = list(row.prompt)
     for place, reply in enumerate(replies):
@@ -129,4 +129,4 @@ def played(row: RlRow, *replies: str, users: tuple[str, ...] = (), **changes: An
         "truncated": False,
         "ended": ("user",),
     }
-    return Played(row, **{**told, **changes})
+    return Sample(row, **{**told, **changes})

@@ -20,7 +20,7 @@ from train.rewards import (
     PARTIAL,
     Accuracy,
     Part,
-    Played,
+    Sample,
     efficiency,
     followup,
     form,
@@ -41,8 +41,9 @@ def workers() -> Iterator[Workers]:
     made.close()
 
 
-def accuracy(workers: Workers, played: Played, partial_credit: bool = False) -> Part:
-    return Accuracy(workers, partial_credit).begin(played)()
+def accuracy(workers: Workers, sample: Sample, partial_credit: bool = False) -> Part:
+    step = Accuracy(workers, partial_credit)
+    return step.finish(sample, step.begin(sample))
 
 
 @pytest.mark.parametrize(
@@ -87,10 +88,14 @@ def test_algebra_decides_where_text_and_numbers_do_not(workers: Workers) -> None
 def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(workers: Workers) -> None:
     row = given(answer="2\\sqrt{2}")
     step = Accuracy(workers, partial_credit=False)
-    begun = [
-        step.begin(play(f"\\boxed{{{text}}}", row=row)) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")
+    samples = [play(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
+    begun = [step.begin(sample) for sample in samples]
+    assert [step.finish(*pair) for pair in zip(samples, begun, strict=True)] == [
+        Part(None, "timeout"),
+        Part(1.0),
+        Part(None, "timeout"),
+        Part(0.0),
     ]
-    assert [wait() for wait in begun] == [Part(None, "timeout"), Part(1.0), Part(None, "timeout"), Part(0.0)]
 
 
 def test_in_any_thread_an_answer_that_takes_for_ever_is_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from data_builders.dialogue.settings import RoleSection
 from probe.errors import RecipeError
 from probe.settings import ServerSection
 from train.recipe import CustomPart, RewardSection, Weights
-from train.rewards import Part, Played, kind
-from train.scoring import Rewards, Scored, check_failures, compose
+from train.rewards import Part, Rewards, Sample, Scored, compose, reason_kind
+from train.scoring import check_failures
 
 ROOT = Path(__file__).resolve().parent.parent
 ONLY_CUSTOM = Weights(accuracy=0, interactivity=0, efficiency=0)
@@ -140,7 +140,7 @@ def test_a_broken_function_costs_its_own_sample_and_no_other(opened: Any) -> Non
         "not_applicable", "error: ValueError: gave nan, wanted a finite number or None",
         "error: ValueError: gave '0.5', wanted a finite number or None", "",
     ]  # fmt: skip
-    assert kind(scored[2].reasons["own"]) == "error"
+    assert reason_kind(scored[2].reasons["own"]) == "error"
 
 
 def test_workers_are_kept_between_steps_and_hold_no_torch(opened: Any) -> None:
@@ -173,7 +173,7 @@ def main():
     import torch  # as a training script does
     from played import play
     from train.rewards import Rewards
-    from train.rewards.settings import CustomPart, RewardSection
+    from train.recipe import CustomPart, RewardSection
     parts = {name: CustomPart(function=f"custom_rewards:{name}") for name in ("is_light", "worker_pid")}
     (scored,) = Rewards(RewardSection(custom=parts), seed=1).score([play("x")])
     Path("result").write_text(f"{scored.parts['is_light']} {scored.parts['worker_pid']:.0f}")
@@ -264,7 +264,7 @@ def test_with_every_judge_call_failing_no_sample_has_a_reward_and_the_run_has_to
     with Loopback({"/chat/completions": lambda seen: refused}) as server:
         scored = opened(judged(server.url)).score([play(f"{ANSWERED} {number}") for number in range(40)])
     assert all(one.value is None and one.parts["accuracy"] == 1 for one in scored)
-    problem = check_failures([(one.value, one.reasons) for one in scored], limit=0.2)
+    problem = check_failures(scored, limit=0.2)
     assert problem is not None
     assert problem.startswith(
         "40 of 40 samples have no reward (100%, reward.max_failed allows 20%): interactivity judge_"
@@ -282,16 +282,17 @@ def test_a_judge_that_is_not_there_is_named(opened: Any) -> None:
 
 
 def test_failures_up_to_the_limit_are_borne_and_more_are_not() -> None:
-    fine, lost = (1.0, {"followup": "no_user_turn"}), (None, {"accuracy": "timeout"})
+    fine, lost = Scored(1.0, {}, {"followup": "no_user_turn"}), Scored(None, {}, {"accuracy": "timeout"})
     assert check_failures([fine] * 8 + [lost] * 2, 0.2) is None
     assert check_failures([], 0.2) is None
     assert check_failures([lost] * 5, 1.0) is None
-    problem = check_failures([fine] * 7 + [lost] * 2 + [(None, {"accuracy": "timeout", "own": "error: x"})], 0.2)
+    other = Scored(None, {}, {"accuracy": "timeout", "own": "error: x"})
+    problem = check_failures([fine] * 7 + [lost] * 2 + [other], 0.2)
     assert problem is not None
     assert "3 of 10 samples have no reward (30%" in problem
     assert "accuracy timeout (3); own error: x (1)" in problem
     assert check_failures([lost], 0.0) is not None
-    assert "and 1 other" in str(check_failures([(None, {name: "x"}) for name in "abcd"], 0.2))
+    assert "and 1 other" in str(check_failures([Scored(None, {}, {name: "x"}) for name in "abcd"], 0.2))
 
 
 # --- what trl makes of it
@@ -301,7 +302,7 @@ GROUP = {"a": (1.0, 0.8), "b": (1.0, None), "c": (1.0, 0.8), "d": (0.0, 0.2)}
 """(accuracy, judge) of FACTS: the judge of a right answer timed out."""
 
 
-def group() -> list[Played]:
+def group() -> list[Sample]:
     said = {1.0: ANSWERED, 0.0: "It is \\boxed{54}."}
     return [
         play(said[right], row=given(id=f"{name}:{'' if verdict is None else verdict}"))

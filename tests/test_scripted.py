@@ -17,9 +17,9 @@ from data_builders.recipe import load_data_recipe
 from data_builders.scripted import Conversation, Conversations, Kind, carries, converse, plan
 from data_builders.starter import starter_problem, starter_problems
 from data_builders.tasks import Task
+from probe.conversations import check_messages
 from probe.errors import RecipeError
 from probe.grading import asks, boxed, sentences
-from probe.sets import check_messages
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 DEFAULT = Conversations()

@@ -51,10 +51,11 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from probe.chat import Chat
     from probe.models import load_tokenizer
     from train.checkpoints import choose_resume
+    from train.rewards import Rewards
     from train.rollouts import make_rollout
     from train.rows import load_prompts, prompt_dataset
     from train.samples import keep_samples, print_step_lines
-    from train.scoring import ComposedReward, Rewards
+    from train.scoring import ComposedReward
     from train.setup import (
         check_engine,
         equip,

@@ -183,11 +183,7 @@ def choose_prompts(
 
 
 def prompt_dataset(rows: Sequence[RlRow]) -> Any:
-    """trl's dataset; the last message of each prompt says which row it is, since a rollout is given messages alone."""
+    """trl's dataset: `prompt`, and in `row` the id of the row that it is of."""
     from datasets import Dataset
 
-    return Dataset.from_list([{"prompt": prompt_of(row)} for row in rows])
-
-
-def prompt_of(row: RlRow) -> list[dict[str, str]]:
-    return [*map(dict, row.prompt[:-1]), {**row.prompt[-1], "row": row.id}]
+    return Dataset.from_list([{"prompt": list(row.prompt), "row": row.id} for row in rows])

@@ -26,12 +26,12 @@ from probe.client import (
     unusable,
     wants_other_names,
 )
+from probe.conversations import Message
 from probe.engines.base import Request
 from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from probe.judges.llm import storable
-from probe.sets import Message
 from probe.settings import ServerSection
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import BadInput, CannotScore, EngineError, one_line
-from probe.models import ModelFolder, checkpoint_dtype, merged_folder, read_config
+from probe.models import ModelFolder, checkpoint_dtype, merged_folder
 from probe.settings import VllmSection
+from probe.weights import read_config
 
 if TYPE_CHECKING:
     from vllm import LLM
