@@ -78,17 +78,11 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _show(build: Build, out: Path, n: int | None) -> None:
-    """What would be built, or `n` conversations; those between two models are made for it, which asks these models."""
-    from data_builders import preview as dialogue_shown
-    from data_builders import preview as shown
-    from data_builders.dialogue.build import DialogueBuild
+    """What would be built, or `n` conversations."""
+    from data_builders.preview import dry_run, preview
     from probe.terminal import visible
 
-    if isinstance(build, DialogueBuild):
-        lines = dialogue_shown.dry_run(build, out) if n is None else dialogue_shown.preview(build, n)
-    else:
-        lines = shown.dry_run(build, out) if n is None else shown.preview(build, n)
-    for line in lines:
+    for line in dry_run(build, out) if n is None else preview(build, n):
         print(visible(line))
 
 

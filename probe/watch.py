@@ -190,7 +190,6 @@ class Watcher:
         return True
 
     def _measure(self, step: int, claim: Claim) -> None:
-        from probe.engines.base import CheckedEngine
         from probe.run import measure_folder
 
         name = _name(step)
@@ -204,7 +203,7 @@ class Watcher:
                 name,
                 self.device,
                 step=step,
-                wrap=lambda engine: CheckedEngine(engine, claim.check),
+                check=claim.check,
             )
             claim.check()
         except ClaimLost as error:

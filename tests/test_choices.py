@@ -17,7 +17,7 @@ from probe.engines.base import Completion
 from probe.errors import DataError
 from probe.files import write_jsonl
 from probe.grading import lenient_letter, letter_in, letter_outcome, strict_letter
-from probe.measures import accuracy
+from probe.measures import grade_answer
 from probe.sets import INSTRUCTION, Item, lettered, read_items, shown_in
 
 GPQA = {
@@ -174,15 +174,11 @@ UNMARKED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reply", "letter"), MARKED)
-def test_a_marked_letter_is_read_by_both_readings(reply: str, letter: str) -> None:
-    assert strict_letter(reply, TEXTS) == letter
-    assert lenient_letter(reply, TEXTS) == letter
-
-
-@pytest.mark.parametrize(("reply", "letter"), UNMARKED)
-def test_an_unmarked_letter_is_read_leniently_alone(reply: str, letter: str | None) -> None:
-    assert strict_letter(reply, TEXTS) is None
+@pytest.mark.parametrize(("reply", "letter", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
+def test_a_marked_letter_is_read_by_both_readings_and_another_leniently(
+    reply: str, letter: str | None, marked: bool
+) -> None:
+    assert strict_letter(reply, TEXTS) == (letter if marked else None)
     assert lenient_letter(reply, TEXTS) == letter
 
 
@@ -263,7 +259,7 @@ def test_accuracy_grades_an_item_with_options_by_letter() -> None:
     item = Item("1", ({"role": "user", "content": "Q?"},), "B", options=TEXTS)
 
     def graded(text: str, finish: Any = "stop") -> tuple[Any, ...]:
-        row = accuracy.grade(item, Completion(text, 5, finish))
+        row = grade_answer(item, Completion(text, 5, finish))
         return row["reference"], row["extracted"], row["strict"], row["lenient"], row["outcome"]
 
     assert graded(r"\boxed{B}") == ("B", "B", True, True, "answered")
@@ -271,7 +267,7 @@ def test_accuracy_grades_an_item_with_options_by_letter() -> None:
     assert graded("There are 3 of them: A") == ("B", "A", False, False, "answered")
     assert graded("Hm, 42", "length") == ("B", None, False, False, "truncated")
     number = Item("1", ({"role": "user", "content": "Q?"},), "8")
-    assert accuracy.grade(number, Completion("It is 8", 5, "stop"))["lenient"]
+    assert grade_answer(number, Completion("It is 8", 5, "stop"))["lenient"]
 
 
 def test_guessing_is_graded_at_chance() -> None:
