@@ -18,12 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from data_builders.dialogue.prompts import Plan, simulator_prompt
+from data_builders.dialogue.prompts import simulator_prompt
 from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import read_user
 from data_builders.dialogue.settings import EFFORTS, KNOWLEDGES, PERSONAS, Persona, draw_persona
 from data_builders.rows import RlRow
-from data_builders.tasks import Gap, Task
 from data_builders.user import ScriptedUser
 from probe.chat import Chat
 from probe.conversations import Message
@@ -346,14 +345,15 @@ class ScriptedSimulator:
 
 
 @dataclass(frozen=True)
-class _ModelUser:
-    plan: Plan
-    seed: int
+class ModelUser:
+    """A row's user as the dialogue builder's prompts want it."""
 
-    @property
-    def read_as(self) -> Plan:
-        """What is withheld as far as its telling can be seen in any wording: a sentence is told by copying it."""
-        return replace(self.plan, hidden=tuple(value for value in self.plan.hidden if _NUMBER.fullmatch(value)))
+    question: str
+    answer: str
+    persona: Persona
+    hidden: tuple[str, ...]
+    clause: str
+    seed: int
 
 
 class ModelSimulator:
@@ -366,10 +366,14 @@ class ModelSimulator:
         self.section = section
         self._roles = open_roles({"simulator": section}, seed)
 
-    def user(self, row: RlRow, seed: int) -> _ModelUser:
-        return _ModelUser(plan_of_row(row, seed), seed)
+    def user(self, row: RlRow, seed: int) -> ModelUser:
+        """Where nobody has played the row's user yet, a persona is drawn."""
+        rng = random.Random(f"rollout-persona:{seed}")
+        drawn = draw_persona(rng, tuple(PERSONAS), tuple(KNOWLEDGES), tuple(EFFORTS))
+        persona = Persona(row.persona or drawn.name, row.knowledge or drawn.knowledge, row.effort or drawn.effort)
+        return ModelUser(row.problem, row.answer, persona, row.hidden, row.clause, seed)
 
-    def reply(self, asked: Sequence[tuple[_ModelUser, Sequence[Message]]]) -> list[UserTurn]:
+    def reply(self, asked: Sequence[tuple[ModelUser, Sequence[Message]]]) -> list[UserTurn]:
         """Raises EngineError where a server cannot be reached, or answers nothing but failures."""
         turns: list[UserTurn] = []
         if asked:
@@ -380,29 +384,19 @@ class ModelSimulator:
     def close(self) -> None:
         self._roles.close()
 
-    async def _turn(self, user: _ModelUser, messages: tuple[Message, ...]) -> UserTurn:
+    async def _turn(self, user: ModelUser, messages: tuple[Message, ...]) -> UserTurn:
         """One user turn; asked for again a few times where the reply cannot be used."""
+        # A reply is read for numbers alone: a sentence that was withheld is told by copying it.
+        read_as = replace(user, hidden=tuple(value for value in user.hidden if _NUMBER.fullmatch(value)))
         answer = await self._roles["simulator"].ask(
-            simulator_prompt(user.plan, messages, last=False),
-            lambda reply: read_user(reply, user.read_as, messages),
+            simulator_prompt(user, messages, last=False),
+            lambda reply: read_user(reply, read_as, messages),
             lambda attempt: item_seed(user.seed, len(messages), attempt),
             self.section.tries,
         )
         if answer.parsed is None:
             return UserTurn(failure=answer.missing)
         return UserTurn(answer.parsed.text, answer.parsed.ended)
-
-
-def plan_of_row(row: RlRow, seed: int) -> Plan:
-    """A row in the words of the dialogue builder; where nobody has played its user yet, a persona is drawn."""
-    rng = random.Random(f"rollout-persona:{seed}")
-    drawn = draw_persona(rng, tuple(PERSONAS), tuple(KNOWLEDGES), tuple(EFFORTS))
-    persona = Persona(row.persona or drawn.name, row.knowledge or drawn.knowledge, row.effort or drawn.effort)
-    task = Task(row.id, row.problem, row.answer, source="rl", steps=())
-    gap = None
-    if row.clause:
-        gap = Gap(row.prompt[0]["content"], row.clause, "", row.reveal, row.short, "".join(row.hidden[:1]))
-    return Plan(row.id, task, persona, stated=not row.hidden, hidden=row.hidden, gap=gap)
 
 
 def open_simulator(section: SimulatorSection, seed: int) -> Simulator:
