@@ -36,11 +36,6 @@ def misbehaves(sample: Any) -> float | None:
     return 0.5
 
 
-def verdict(sample: Any) -> float:
-    """The number in the row's id; without one there is no verdict."""
-    return float(sample.row.id.partition(":")[2])
-
-
 def is_light(sample: Any) -> float:
     """1 where the worker holds none of what makes a training process heavy."""
     return float(not {"torch", "transformers", "trl"} & set(sys.modules))

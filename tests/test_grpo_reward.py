@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from probe.chat import Chat
 from probe.errors import TrainingStopped
 from probe.models import load_tokenizer, resolve
-from tests.grpo_parts import played, rl_row
+from tests.grpo_parts import rl_row
+from tests.sample_parts import sample
 from train.recipe import ModelSection
 from train.rewards import Sample, Scored
 from train.samples import ends_generic, length_drift, watch_figures
@@ -60,7 +61,7 @@ def call(reward: ComposedReward, samples: Sequence[Sample], step: int = 0, histo
 
 
 def group(n: int = 4) -> list[Sample]:
-    return [played(rl_row(5), f"5 + 6 = {place}.") for place in range(n)]
+    return [sample(f"5 + 6 = {place}.", row=rl_row(5)) for place in range(n)]
 
 
 def independent(values: Sequence[float | None], size: int) -> list[float]:
@@ -87,21 +88,21 @@ def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
     chat = Chat(tokenizer)
     rows = [rl_row(5), rl_row(6, withheld=True)]
     scores = [*JUDGED, (0.0, 0.5), (1.0, 0.5), (0.0, 0.5), (0.0, 0.25)]
-    samples = [played(rows[place // 4], f"It is {place}.", "So 11.", users=("Why?",)) for place in range(8)]
+    samples = [sample(f"It is {place}.", "Why?", "So 11.", row=rows[place // 4]) for place in range(8)]
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        assert trainer.row_ids == [sample.row.id for sample in samples]
+        assert trainer.row_ids == [one.row.id for one in samples]
         completions, masks = [], []
-        for sample in samples:
+        for one in samples:
             ids: list[int] = []
             mask: list[int] = []
-            for message in sample.conversations[0][sample.start :]:
+            for message in one.conversations[0][one.start :]:
                 text = [*chat.text_ids(message["content"]), *chat.turn_end_ids]
                 ids += text
                 mask += [int(message["role"] == "assistant")] * len(text)
             completions.append(ids)
             masks.append(mask)
-        prompt_ids = [list(chat.prompt_ids(sample.row.prompt)) for sample in samples]
+        prompt_ids = [list(chat.prompt_ids(one.row.prompt)) for one in samples]
         return {
             "prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None, "env_mask": masks,
             "samples": samples,
@@ -193,14 +194,15 @@ def test_groups_that_teach_nothing_are_counted_and_after_a_while_said(capsys: py
 
 def test_what_hacks_a_reward_is_watched() -> None:
     asked, answered = "How many does she buy?", "So it is \\boxed{11}. Does that make sense?"
+    gap, failed = rl_row(6, withheld=True), {"conversations": (), "ended": (), "simulated_tokens": ()}
     samples = [
-        played(rl_row(5), asked),
-        played(rl_row(5), answered),
-        played(rl_row(6, withheld=True), asked),
-        played(rl_row(6, withheld=True), answered, truncated=True, ended=("truncated",)),
-        played(rl_row(6, withheld=True), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_gone",)),
+        sample(asked, row=rl_row(5)),
+        sample(answered, row=rl_row(5)),
+        sample(asked, row=gap),
+        sample(answered, row=gap, truncated=True, ended=("truncated",)),
+        sample(row=gap, failures=("simulator_gone",), **failed),
     ]
-    hint = played(rl_row(5, kind="hint"), asked)  # a question is the help that was asked for
+    hint = sample(asked, row=rl_row(5, kind="hint"))  # a question is the help that was asked for
     figures = watch_figures([*samples, hint])
     assert figures["watch/over_asking"] == 0.5
     assert figures["watch/ask_when_needed"] == 0.5, "of the two whose reply can be looked at"

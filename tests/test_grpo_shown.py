@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.grpo_parts import played, rl_row
+from tests.grpo_parts import rl_row
+from tests.sample_parts import sample
 from train.rewards import Scored
 from train.samples import samples_table, step_line, write_samples
 from train.setup import reward_line
@@ -28,8 +29,8 @@ def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:
 def test_sample_files_have_one_schema_also_where_all_rewards_failed(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
-    good = played(rl_row(6, withheld=True), "How many?", "So 13.", users=("7 apples.",))
-    lost = played(rl_row(5), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
+    good = sample("How many?", "7 apples.", "So 13.", row=rl_row(6, withheld=True))
+    lost = sample(row=rl_row(5), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
     scores = [
         Scored(0.5, {"accuracy": 1.0, "interactivity": 0.0}, {}),
         Scored(None, {"accuracy": None, "interactivity": None}, {"accuracy": "nothing_played"}),

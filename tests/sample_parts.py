@@ -35,7 +35,7 @@ def withheld(**fields: Any) -> RlRow:
     })  # fmt: skip
 
 
-def play(*turns: str, row: RlRow | None = None, tokens: int = 40, **fields: Any) -> Sample:
+def sample(*turns: str, row: RlRow | None = None, tokens: int = 40, **fields: Any) -> Sample:
     """One sample with one conversation: the row's prompt, then `turns` from the assistant on."""
     row = row or given()
     texts = [message["content"] for message in row.prompt]
