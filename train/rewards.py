@@ -283,19 +283,9 @@ class InteractivityJudge:
         self._roles = open_roles({"judge": section}, seed)
 
     def score(self, samples: Sequence[Sample]) -> list[Part]:
-        """One part for each sample: the mean over its conversations that have a verdict."""
-        verdicts = self._verdicts([conversation for one in samples for conversation in one.conversations])
-        return [
-            mean_part([verdicts[_texts(conversation)] for conversation in one.conversations], one.failures)
-            for one in samples
-        ]
-
-    def close(self) -> None:
-        self._roles.close()
-
-    def _verdicts(self, conversations: Sequence[Conversation]) -> dict[tuple[str, ...], Part]:
-        """By text; whatever breaks the asking off, those that came are kept."""
-        asked = {_texts(conversation): conversation for conversation in conversations}
+        """One part for each sample: the mean over its conversations that have a verdict. Whatever breaks the asking off,
+        those that came are kept."""
+        asked = {_texts(conversation): conversation for one in samples for conversation in one.conversations}
         verdicts: dict[tuple[str, ...], Part] = {}
 
         async def judge(key: tuple[str, ...], conversation: Conversation) -> None:
@@ -315,12 +305,18 @@ class InteractivityJudge:
             else:
                 verdicts[key] = Part(from_verdict(answer.parsed.verdict))
 
-        missing = ""
+        missing = Part(None)
         try:
             self._roles.run((judge(*one) for one in asked.items()), at_once=max(1, len(asked)))
         except EngineError as error:  # not raised: the other processes would wait for this one for ever
-            missing = f"{UNREACHABLE}: {error}"
-        return {key: verdicts.get(key) or Part(None, missing) for key in asked}
+            missing = Part(None, f"{UNREACHABLE}: {error}")
+        return [
+            mean_part([verdicts.get(_texts(each), missing) for each in one.conversations], one.failures)
+            for one in samples
+        ]
+
+    def close(self) -> None:
+        self._roles.close()
 
 
 def _texts(conversation: Conversation) -> tuple[str, ...]:
