@@ -7,19 +7,16 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from data_builders.acts import ACTS
+from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE, asks_back, closes_asking
 from data_builders.scripted import Kind
 from probe.grading import boxed
 from probe.judges.llm import shortened
 from probe.sets import Message
 from probe.terminal import visible
-
-if TYPE_CHECKING:
-    from data_builders.duplicates import Checked
-
 
 # --- Text that others wrote, on a Markdown page: it is seen as it is, and nothing in it is taken for the page's own.
 

@@ -20,9 +20,10 @@ import pytest
 import yaml
 
 from data_builders.__main__ import main
-from data_builders.build import Build, build
+from data_builders.build import Build
 from data_builders.recipe import DataRecipe, load_data_recipe
 from data_builders.rows import load_sft_rows
+from data_builders.run import build
 from data_builders.starter import Difficulty, starter_problems
 from probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from probe.files import read_jsonl, write_jsonl

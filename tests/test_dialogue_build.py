@@ -19,11 +19,11 @@ from dialogue_server import MATRIX, problems, recipe, role_of, speak
 from loopback import Answer, Faults, Loopback, Seen, chat_reply
 
 from data_builders.__main__ import main
-from data_builders.build import build
 from data_builders.dialogue import roles as engine_speaker
 from data_builders.dialogue.roles import EngineSpeaker, Said
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows
+from data_builders.run import build
 from data_builders.text import states
 from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
 from probe.files import read_json, read_jsonl
@@ -294,8 +294,8 @@ def test_the_dry_run_estimates_and_asks_nobody(
 def test_the_estimate_is_an_upper_bound_of_what_is_asked(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from data_builders.build import open_build
     from data_builders.dialogue.build import DialogueBuild, estimate
+    from data_builders.run import open_build
 
     ready = open_build(load_data_recipe(recipe(tmp_path, server.url)))
     assert isinstance(ready, DialogueBuild)

@@ -14,12 +14,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from loopback import Loopback, Seen, chat_reply
 
-from data_builders.build import build
 from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, simulator_prompt
 from data_builders.dialogue.roles import Said
 from data_builders.dialogue.score import read_assistant, read_judge, read_user
 from data_builders.dialogue.settings import Persona
 from data_builders.recipe import load_data_recipe
+from data_builders.run import build
 from data_builders.tasks import Task
 from probe.chat import Chat
 from probe.files import read_jsonl, write_json, write_jsonl

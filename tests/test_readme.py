@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from loopback import Loopback, chat_reply, models_reply
 
-from data_builders.build import build
 from data_builders.recipe import load_data_recipe
+from data_builders.run import build
 from probe.checkpoints import mark_complete
 from probe.files import write_json
 

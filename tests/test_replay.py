@@ -21,10 +21,10 @@ from loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
 
 from data_builders import replay as replay_answers
 from data_builders.__main__ import main
-from data_builders.build import build
 from data_builders.dialogue import roles as engine_speaker
 from data_builders.dialogue.roles import EngineSpeaker, Said
 from data_builders.recipe import load_data_recipe
+from data_builders.run import build
 from probe.errors import NextturnError, SettingsChanged, run_command
 from probe.files import read_json, read_jsonl
 
