@@ -9,13 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from data_builders.acts import ACTS
+from data_builders.acts import acts
 from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE, asks_back, closes_asking
 from data_builders.scripted import Kind
+from probe.conversations import Message
 from probe.grading import boxed
 from probe.judges.llm import shortened
-from probe.sets import Message
 from probe.terminal import visible
 
 # --- Text that others wrote, on a Markdown page: it is seen as it is, and nothing in it is taken for the page's own.
@@ -329,9 +329,9 @@ def _top(used: Counter[str]) -> int:
 
 def _by_turn(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Each turn's own wording with its text; nothing where the acts do not add up to the turns."""
-    if not all(wording.partition(":")[0] in ACTS for wording in row["acts"]):
+    if not all(wording.partition(":")[0] in acts() for wording in row["acts"]):
         return
-    groups = itertools.groupby(row["acts"], key=lambda wording: ACTS[wording.partition(":")[0]].speaker)
+    groups = itertools.groupby(row["acts"], key=lambda wording: acts()[wording.partition(":")[0]].speaker)
     turns = [(speaker, next(group)) for speaker, group in groups]
     if [speaker for speaker, _ in turns] == [message["role"] for message in row["messages"]]:
         for (_, wording), message in zip(turns, row["messages"], strict=True):

@@ -29,7 +29,7 @@ from data_builders.replay import question
 from data_builders.scripted import Conversation, Kind
 from data_builders.starter import starter_problems
 from data_builders.text import estimated_tokens
-from probe.sets import Message
+from probe.conversations import Message
 
 _SAMPLE = 500
 

@@ -25,10 +25,11 @@ from pathlib import Path
 
 from data_builders.scripted import Conversation
 from data_builders.text import states
+from probe.conversations import Message
 from probe.errors import DataError, RecipeError
 from probe.grading import boxed, lenient_answer, same_answer, sentences
 from probe.recipe import section
-from probe.sets import HUB, Message, locate
+from probe.sets import HUB, locate
 
 # --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
 

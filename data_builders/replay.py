@@ -23,12 +23,12 @@ from data_builders.dialogue.settings import RoleSection, check_role, role_shapin
 from data_builders.problems import Kind, Problems, Source
 from data_builders.scripted import Conversation
 from data_builders.tasks import Task
+from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import RecipeError
 from probe.files import read_jsonl, write_jsonl
 from probe.grading import lenient_answer, same_answer
 from probe.recipe import recipe_dict, section
-from probe.sets import Message
 
 if TYPE_CHECKING:
     from tqdm import tqdm

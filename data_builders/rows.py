@@ -12,10 +12,10 @@ from data_builders.folder import shards
 from data_builders.quality import holds
 from data_builders.scripted import Conversation
 from data_builders.tasks import Gap, Task
+from probe.conversations import Message, check_messages
 from probe.errors import DataError
 from probe.files import read_jsonl
 from probe.grading import boxed
-from probe.sets import Message, check_messages
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> None:
     compare.add_arguments(commands.add_parser("compare", help="compare runs: base, SFT, RL"))
     agreement.add_arguments(commands.add_parser("agreement", help="check a judge against human labels"))
     arguments, rest = parser.parse_known_args(argv)
-    with_recipe = {"run": _run, "watch": watch.run, "judge": rejudge.run}
+    with_recipe = {"run": _run, "watch": watch.run, "judge": _judge}
     if arguments.command in with_recipe:
         with_recipe[arguments.command](arguments, rest)
         return
@@ -55,7 +55,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from probe.recipe import recipe_dict
-    from probe.run import load_sets, sets_within_reach
+    from probe.run import describe, load_sets, measure_folder, open_model, sets_within_reach
     from probe.settings import load_probe_recipe
     from probe.tracking import check_tracking, report_run
 
@@ -64,21 +64,26 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     recipe = load_probe_recipe(arguments.recipe, overrides)
     check_tracking(recipe.tracking)
     if arguments.dry_run:
-        from probe.run import describe, open_model
-
         unchecked: list[str] = []
         within_reach = [loaded for loaded in sets_within_reach(recipe.probe, unchecked).values() if loaded]
         print(describe(*open_model(arguments.model, recipe.probe), within_reach, unchecked))
         return
     sets = load_sets(recipe.probe)
-
-    from probe.run import measure_folder, open_model
-
     folder, probe = open_model(arguments.model, recipe.probe)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)
     report_run(recipe.tracking, arguments.out, recipe_dict(recipe))
     print(compare.format_table([results]))
     print(f"{arguments.out / 'results.json'}")
+
+
+def _judge(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
+    from probe.judges import get_judge
+    from probe.settings import load_probe_recipe
+
+    probe = load_probe_recipe(arguments.recipe, overrides).probe
+    results = rejudge.rejudge(arguments.run, get_judge(probe.judge, probe.judge_server), arguments.out)
+    print(compare.format_table([results]))
+    print((arguments.out or arguments.run) / "results.json")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.judges.labels import GENUINE, in_order
-from probe.measures import clarify as clarify_measure
+from probe.measures import clarify_figures
 from probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
             if row[scoring] is not None:
                 yield Metric(kind, name, scoring), row[scoring]
     elif kind == "clarify":
-        for condition, cell in clarify_measure.summarise([row]).items():
+        for condition, cell in clarify_figures([row]).items():
             if condition != "n" and cell["value"] is not None:
                 yield Metric(kind, name, condition), cell["value"]
     elif kind == "followup":

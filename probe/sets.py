@@ -1,12 +1,10 @@
 """The question sets: a JSONL file first, the hub second. Used by the probe and by the data builders.
 
-A row may be GSM8K-like (`question`, `answer` with `####`), MATH-like (`problem`, `solution` with `\boxed`), a
+A row may be GSM8K-like (`question`, `answer` with `####`), MATH-like (`problem`, `solution` with `\\boxed`), a
 question with lettered options (GPQA's columns, or `choices`), a prompt (`prompt`), a conversation (`messages` and
-other forms, ending with the user), MT-Bench-like (`turns`), or a pair for clarify (`complete`, `underspecified`).
-The set's name does not decide how a row is read; its fields do. A finished conversation is read as a transcript
-where the recipe says so.
-
-The named sets are in `hub_sets`, forms of conversations in `conversations`, options in `choices`.
+other forms, ending with the user; probe/conversations.py), MT-Bench-like (`turns`), or a pair for clarify (`complete`,
+`underspecified`). The set's name does not decide how a row is read; its fields do. A finished conversation is read as a
+transcript where the recipe says so.
 """
 
 from __future__ import annotations
@@ -20,147 +18,307 @@ from pathlib import Path
 from string import ascii_uppercase as LETTERS
 from typing import Any
 
+from probe.conversations import Message, check_messages, check_text, conversation_in, read_transcripts, row_id, user
 from probe.errors import DataError, SetOutOfReach
 from probe.files import read_jsonl, sha256_text, write_jsonl
 from probe.grading import reference_answer
-from probe.terminal import say
-
-# --- The forms in which a row holds a conversation, and what makes one sound.
-#
-# A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {role, content} or, in the ShareGPT form,
-# {from, value}; `prompt` with a list of messages (HealthBench) or with {messages} (CoVal); or `history` with
-# {user, bot} pairs (MT-Bench-101). Other names for the roles are read: human, gpt, model, developer and the like.
-
-Message = dict[str, str]
-
-ROLES = {
-    **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
-}
-_KEYS = ("messages", "conversation", "conversations", "turns")
-_IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "Record ID")
 
 
-def row_id(row: dict[str, Any], number: int) -> str:
-    """The row's own id, else the number of its line."""
-    return str(next((row[key] for key in _IDS if row.get(key) is not None), number))
+@dataclass(frozen=True)
+class Problem:
+    """One problem with a known final answer and a worked solution."""
+
+    id: str
+    question: str
+    answer: str
+    solution: str
+    source: str
+    level: int | None = None
+    subject: str | None = None
 
 
-def user(content: str) -> Message:
-    return {"role": "user", "content": content}
+@dataclass(frozen=True)
+class Item:
+    """One probe item: a context that ends with a user message, and its final answer where there is one."""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: str | None = None
+    reply: str | None = None
+    """Transcripts only: the assistant's message that followed in the file, probed in place of the model's own."""
+    actual: str | None = None
+    """Transcripts only: what the user really said next."""
+    options: tuple[str, ...] = ()
+    """The texts of (A), (B), ... as asked; `answer` is then a letter, and is graded as one."""
 
 
-def conversation_in(row: dict[str, Any]) -> Any | None:
-    """The conversation of a row with its roles in our names, not checked yet; None where the row holds none.
+@dataclass(frozen=True)
+class Pair:
+    """One problem twice: complete, and with one needed given withheld."""
 
-    A list of plain strings is what MT-Bench asks one after the other: only the first needs no answer before it.
+    id: str
+    complete: str
+    underspecified: str
+    missing: str
+
+
+def read_items(path: Path, instruction: str = "", transcript: bool = False) -> list[Item]:
+    """All items of a file; `instruction` is added to the last user message after an empty line.
+
+    With `transcript` the rows are finished conversations, taken apart as probe/conversations.py says.
+
+    Raises:
+        DataError: with file:line, for a row that cannot be read; for an id that stands twice; for an empty file.
     """
-    for key in _KEYS:
-        if (key == "messages" and key in row) or (isinstance(row.get(key), list) and row[key]):
-            return _first_or_all(row[key], strings=key != "messages")
-    prompt = row.get("prompt")
-    if isinstance(prompt, dict) and "messages" in prompt:
-        return together(renamed(prompt["messages"]))
-    if isinstance(prompt, list):
-        return together(_first_or_all(prompt, strings=True))
-    history = row.get("history")
-    if isinstance(history, list) and history and all(isinstance(pair, dict) and "user" in pair for pair in history):
-        sides = [(role, pair.get(side)) for pair in history for role, side in (("user", "user"), ("assistant", "bot"))]
-        return [{"role": role, "content": content} for role, content in sides]
+    if transcript:
+        if instruction:
+            raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
+        read = read_transcripts(path)
+        items = [Item(identity, one.context, reply=one.reply, actual=one.actual) for identity, one in read]
+    else:
+        items = [_item(row, f"{path}:{number}", number) for number, row in read_jsonl(path)]
+    _check_ids(path, [item.id for item in items])
+    return [_instructed(item, instruction) for item in items] if instruction else items
+
+
+def _item(row: dict[str, Any], where: str, number: int) -> Item:
+    identity = row_id(row, number)
+    conversation = conversation_in(row)
+    if conversation is not None:
+        messages = check_messages(conversation, where)
+        if messages[-1]["role"] != "user":
+            raise DataError(
+                f"{where}: the conversation ends with the assistant, wanted a user message last "
+                "(`transcript: true` reads finished conversations)"
+            )
+        return Item(identity, messages, reference_answer(_given(row, "answer")))
+    question = _text(row, ("question", "problem", "prompt", "Question"), where)
+    asked = lettered(row, question, identity, where)
+    if asked is None:
+        answer = _final_answer(row)
+        given = _given(row, "answer") or _given(row, "solution")
+        if answer is None and (given or "question" in row or "problem" in row):
+            raise DataError(
+                f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
+            )
+        asked = shown_in(question, answer) if answer is not None else None
+        if asked is None:
+            return Item(identity, (user(question),), answer)
+    check_text(asked.text, where)
+    return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
+
+
+def _instructed(item: Item, instruction: str) -> Item:
+    last = item.messages[-1]["content"]
+    return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    pairs = []
+    for number, row in read_jsonl(path):
+        where = f"{path}:{number}"
+        complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
+        pairs.append(Pair(str(row.get("id", number)), complete, less, str(row.get("missing", ""))))
+    _check_ids(path, [pair.id for pair in pairs])
+    return pairs
+
+
+def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
+    """Problems of a GSM8K-format, MATH-format or {question, answer[, solution]} file, in file order.
+
+    An empty `\\boxed{}` gives an empty answer.
+
+    Raises:
+        DataError: with file:line, for a broken line, a row without a question, or one without an answer.
+    """
+    for number, row in read_jsonl(path):
+        where = f"{path}:{number}"
+        question = _text(row, ("question", "problem", "prompt"), where)
+        solution = _given(row, "solution") or _given(row, "answer")
+        answer = _final_answer(row)
+        if answer is None and "\\boxed{}" in solution:
+            answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
+        if answer is None:
+            raise DataError(f"{where}: no answer, wanted `answer` (alone or after ####) or `solution` with \\boxed{{}}")
+        level = re.search(r"\d", str(row.get("level", "")))
+        yield Problem(
+            id=str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}"))),
+            question=question,
+            answer=answer,
+            solution=re.sub(r"\n?####.*", "", re.sub(r"<<.*?>>", "", solution)).strip(),
+            source=source or path.stem,
+            level=int(level.group()) if level else None,
+            subject=row.get("type") or row.get("subject"),
+        )
+
+
+def choose(items: Sequence[Any], n: int | None, seed: int) -> list[Any]:
+    """`n` items picked by `seed`, in file order; all of them where `n` is None or not smaller."""
+    if n is None or n >= len(items):
+        return list(items)
+    return [items[index] for index in sorted(random.Random(seed).sample(range(len(items)), n))]
+
+
+def sets_hash(items: Sequence[Item | Pair]) -> str:
+    """sha256 over what is asked and how it is graded, so that two runs can show that they asked the same."""
+    return sha256_text(json.dumps([vars(item) for item in items], sort_keys=True, default=list))
+
+
+def _given(row: dict[str, Any], key: str) -> str:
+    """A field as text; a number too, 0 among them. pandas writes NaN for what is missing."""
+    value = row.get(key)
+    return "" if value is None or value != value else str(value)
+
+
+def _final_answer(row: dict[str, Any]) -> str | None:
+    return reference_answer(_given(row, "answer")) or reference_answer(_given(row, "solution"))
+
+
+def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
+    for key in keys:
+        if isinstance(row.get(key), str) and row[key].strip():
+            check_text(row[key], f"{where}: `{key}`")
+            return row[key]
+    raise DataError(
+        f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'})"
+    )
+
+
+def _check_ids(path: Path, ids: list[str]) -> None:
+    if not ids:
+        raise DataError(f"{path}: no rows in it")
+    seen: set[str] = set()
+    for identity in ids:
+        if identity in seen:
+            raise DataError(f"{path}: the id {identity!r} stands twice")
+        seen.add(identity)
+
+
+# Where the named sets live on the hub, and the one copy of each that is kept here.
+#
+# The table is the paper's sets (arXiv 2604.02315), MT-Bench, and the sources of problems. Only the columns that are read
+# are kept: rubrics, annotators and the like stay on the hub. A set that moved or changed its columns gives a line with
+# what was found; any set can be given as a JSONL file by its `path` instead.
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """A set on the hub: dataset id, split, and which of its columns are read.
+
+    `fields` must be there, `more` may be. `file` names one file of a dataset whose files have different columns.
+    """
+
+    hub_id: str
+    split: str
+    fields: tuple[str, ...]
+    config: str | None = None
+    file: str | None = None
+    more: tuple[str, ...] = ()
+    gated: bool = False
+
+
+_GPQA = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+_MATH = HubSet(
+    # One of several mirrors: the authors' own copy was withdrawn. Its test split is MATH-500, its train split the rest.
+    "nlile/hendrycks-MATH-benchmark",
+    "test",
+    ("problem", "solution"),
+    more=("answer", "level", "subject", "type", "unique_id"),
+)
+HUB: dict[str, HubSet] = {
+    "gsm8k": HubSet("openai/gsm8k", "test", ("question", "answer"), config="main"),
+    "gsm8k_train": HubSet("openai/gsm8k", "train", ("question", "answer"), config="main"),
+    "gpqa_diamond": HubSet(
+        "Idavidrein/gpqa", "train", _GPQA, config="gpqa_diamond", more=("Record ID", "Subdomain"), gated=True
+    ),
+    "ifbench": HubSet("allenai/IFBench_test", "train", ("prompt",), more=("key",)),
+    # Four files with different columns; this one holds all 5,000 conversations, the others a choice or judgments of it.
+    "healthbench": HubSet(
+        "openai/healthbench", "train", ("prompt",), file="2025-05-07-06-14-12_oss_eval.jsonl", more=("prompt_id",)
+    ),
+    # 1,078 prompts, each {messages} with developer, user and assistant. The paper's rates fit 31 of them; it does not
+    # say which, so `n: 31` is another draw. Not verified: whether every prompt ends with the user.
+    "coval": HubSet("openai/coval", "train", ("prompt",), config="comparisons", more=("prompt_id",)),
+    # `prompt` is the list of both turns; the second needs an answer to the first, so only the first is asked.
+    "mt_bench": HubSet("HuggingFaceH4/mt_bench_prompts", "train", ("prompt",), more=("prompt_id", "category")),
+    "math": _MATH,
+    "math_train": HubSet(_MATH.hub_id, "train", _MATH.fields, more=_MATH.more),
+}
+
+
+def locate(name: str, path: Path | str | None = None) -> Path:
+    """The JSONL file of a set: `path` where given, else the hub's copy, stored once in the cache folder.
+
+    Raises:
+        DataError: no file there, a file of another kind, or no path and an unknown name.
+        SetOutOfReach: no path, and the hub cannot be reached, refuses, or holds other columns than are read.
+    """
+    if path is not None:
+        path = Path(path)
+        if not path.is_file():
+            raise DataError(
+                f"{path}: no such file (set {name!r}); give the path of a JSONL file, or leave the path out"
+            )
+        if kind := _other_kind(path):
+            raise DataError(f"{path}: {kind} (set {name!r}), wanted JSONL: one JSON object a line, in UTF-8")
+        return path
+    if name not in HUB:
+        raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join(HUB)}")
+    from probe.conversions import cache_root
+
+    stored = cache_root() / "sets" / f"{name}.jsonl"
+    return stored if stored.is_file() else _download(name, stored)
+
+
+def _download(name: str, stored: Path) -> Path:
+    from probe.hub import hub_rows
+
+    hub = HUB[name]
+    try:
+        write_jsonl(stored, _read_columns(hub, hub_rows(hub.hub_id, hub.config, hub.split, hub.file)))
+    except DataError as error:
+        gated = f" {hub.hub_id} is gated: accept the terms on its page there and set HF_TOKEN." if hub.gated else ""
+        raise SetOutOfReach(
+            f"set {name!r}: no local path given, and {error}.{gated} "
+            f"Give a JSONL file with its `path`; its rows need {', '.join(f'`{field}`' for field in hub.fields)}"
+        ) from None
+    return stored
+
+
+def _read_columns(hub: HubSet, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        missing = [field for field in hub.fields if field not in row]
+        if missing:
+            raise DataError(
+                f"{hub.hub_id} has no {', '.join(f'`{field}`' for field in missing)}, only {', '.join(row)}"
+            )
+        yield {field: row[field] for field in (*hub.fields, *hub.more) if field in row}
+
+
+def _other_kind(path: Path) -> str | None:
+    """What a file is that is no JSONL, where its first bytes or its name say so."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start.startswith(b"PAR1"):
+        return "a Parquet file"
+    if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd")):
+        return "a compressed file"
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "a file in UTF-16"
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"["):
+        return "one JSON array (`jq -c '.[]' FILE` writes its elements a line each)"
+    if text.splitlines()[:1] == [b"{"]:
+        return "one JSON object over several lines (`jq -c . FILE` puts it on one)"
+    if text and not text.startswith(b"{") and path.suffix.lower() in (".csv", ".tsv"):
+        return "a table"
     return None
 
 
-def _first_or_all(found: Any, strings: bool) -> Any:
-    if strings and found and all(isinstance(turn, str) for turn in found):
-        return [user(found[0])]
-    return renamed(found)
-
-
-def renamed(messages: Any) -> Any:
-    """Messages as {role, content} in our names; what is no message stays as it is, for the check to name."""
-    if not isinstance(messages, list):
-        return messages
-    return [_renamed(message) if isinstance(message, dict) else message for message in messages]
-
-
-def _renamed(message: dict[str, Any]) -> dict[str, Any]:
-    if not message.keys() & {"content", "value", "tool_calls", "function_call"}:
-        return message
-    role = message.get("role", message.get("from"))
-    content = message.get("content", message.get("value"))
-    if isinstance(content, list) and content and all(_is_text(part) for part in content):
-        content = "\n\n".join(part["text"] for part in content)
-    return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": content}
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-
-
-def together(messages: Any) -> Any:
-    """All system messages joined into one at the start, and neighbours of one role into one, by a blank line.
-
-    For the hub's prompts: CoVal's may hold several developer messages, HealthBench's roles are not known to alternate
-    everywhere, and most templates take one system message, at the start.
-    """
-    if not isinstance(messages, list) or not all(is_message(message) for message in messages):
-        return messages
-    system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
-    turns = joined([message for message in messages if message["role"] != "system"])
-    return [{"role": "system", "content": system}, *turns] if system else turns
-
-
-def joined(messages: Sequence[Message]) -> list[Message]:
-    """Neighbours of one role as one message, their texts set apart by a blank line."""
-    found: list[Message] = []
-    for message in messages:
-        if found and found[-1]["role"] == message["role"]:
-            found[-1] = {**message, "content": f"{found[-1]['content']}\n\n{message['content']}"}
-        else:
-            found.append(message)
-    return found
-
-
-def is_message(message: Any) -> bool:
-    return isinstance(message, dict) and isinstance(message.get("content"), str)
-
-
-def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
-    """A conversation checked: an optional system message, then user and assistant in turn, none empty."""
-    if not isinstance(messages, list) or not messages:
-        raise DataError(f"{where}: an empty conversation, wanted a list of messages")
-    turns = messages[1:] if isinstance(messages[0], dict) and messages[0].get("role") == "system" else messages
-    if not turns:
-        raise DataError(f"{where}: a conversation with a system message alone")
-    for number, message in enumerate(messages, start=1):
-        if not is_message(message):
-            raise DataError(f"{where}: message {number} is no {{role, content}} with text")
-        check_text(message["content"], f"{where}: message {number}")
-    for position, message in enumerate(turns):
-        number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
-        if message.get("role") != wanted:
-            raise DataError(
-                f"{where}: roles do not alternate, message {number} is {message.get('role')!r}, wanted {wanted!r}"
-            )
-        if not message["content"].strip():
-            raise DataError(f"{where}: message {number} ({wanted}) is empty")
-    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
-
-
-def check_text(text: str, where: str) -> None:
-    """Refuses half an emoji, which an export that cuts texts at a length leaves behind: no file can hold it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(text[error.start]):04x}"
-        raise DataError(f"{where} holds half a character ({half}); was the text cut inside an emoji?") from None
-
-
-# --- Questions with lettered options: GPQA's columns, or `choices` (or `options`) with an `answer`.
+# Questions with lettered options: GPQA's columns, or `choices` (or `options`) with an `answer`.
 #
-# GPQA puts the right answer first, so its options are shuffled; so are all others, lest a set's own habit of where
-# the right one stands be measured. The order follows from the row's id alone and is the same in every run.
+# GPQA puts the right answer first, so its options are shuffled; so are all others, lest a set's own habit of where the
+# right one stands be measured. The order follows from the row's id alone and is the same in every run.
 
 INSTRUCTION = "Exactly one of these options is right. End your reply with its letter alone in \\boxed{}."
 _GPQA_RIGHT = "Correct Answer"
@@ -254,407 +412,3 @@ def _place(answer: Any, labels: Sequence[str], options: Sequence[Any], where: st
             "options, wanted a letter, a number counted from 0, or an option's own text"
         )
     return places.pop()
-
-
-# --- Finished conversations as probe items: the last user message is taken away, the answer before it stays as it is.
-#
-# A support ticket, a sales call or a tutoring session ends with what a person really said. That message becomes the
-# item's `actual`, the assistant message before it its `reply`, and what stands before both the context; whatever comes
-# after the removed message goes with it.
-#
-# Real exports are untidy, so three things are mended: neighbours of one role are joined by a blank line, messages
-# without text go, and system messages inside the conversation join the one at its start (those after the answer go).
-# A conversation that holds nothing to probe is left out, and *counted*: how many, why, and the first line of each kind
-# are said, and a file without one usable conversation is an error. What is no conversation at all is an error with
-# file and line.
-
-NO_REACTION = "no user message after an answer"
-TOOLS = "a message of a tool"
-NO_TEXT = "a message that is more than text"
-_TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observation")
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """One conversation taken apart: context (ends with the user), the answer to it, what the user then said."""
-
-    context: tuple[Message, ...]
-    reply: str
-    actual: str
-    opened: bool = False
-    """The assistant spoke first; templates want a user message first, so these opening words are not in `context`."""
-
-
-def take_apart(conversation: Any, where: str) -> Transcript | str:
-    """A conversation as a transcript, or the reason why there is nothing in it to probe.
-
-    Raises:
-        DataError: it is no list of messages, or a role has a name that is not known.
-    """
-    if not isinstance(conversation, list) or not conversation:
-        raise DataError(f"{where}: an empty conversation, wanted a list of messages")
-    messages: list[Message] = []
-    for number, message in enumerate(conversation, start=1):
-        role, content = _checked(message, f"{where}: message {number}")
-        if role in _TOOL_ROLES:
-            return TOOLS
-        if not isinstance(content, str | None):
-            return NO_TEXT
-        if content and content.strip():
-            messages.append({"role": role, "content": content})
-    turns = joined([message for message in messages if message["role"] != "system"])
-    opened = bool(turns) and turns[0]["role"] == "assistant"
-    turns = turns[opened:]
-    last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=0)
-    if last == 0:
-        return NO_REACTION
-    system = _system_before(messages, answer=last - 1 + opened)
-    *context, reply, actual = check_messages([*system, *turns[: last + 1]], where)
-    return Transcript(tuple(context), reply["content"].strip(), actual["content"].strip(), opened)
-
-
-def _checked(message: Any, where: str) -> tuple[str, Any]:
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
-        raise DataError(f"{where} is no {{role, content}} and no {{from, value}}")
-    if message["role"] not in (*ROLES, *_TOOL_ROLES):
-        raise DataError(
-            f"{where} has the role {message['role']!r}, wanted user or assistant (also read: {', '.join(ROLES)}); "
-            "rename the roles in the file"
-        )
-    return message["role"], message["content"]
-
-
-def _system_before(messages: Sequence[Message], answer: int) -> list[Message]:
-    """The system messages before turn number `answer`, as one: what came later, its author had not seen."""
-    texts, turn, speaker = [], -1, ""
-    for message in messages:
-        if message["role"] == "system":
-            texts.append(message["content"])
-        elif message["role"] != speaker:
-            turn, speaker = turn + 1, message["role"]
-        if turn == answer:
-            break
-    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
-
-
-def read_transcripts(path: Path) -> list[tuple[str, Transcript]]:
-    """(id, transcript) of every usable conversation of a JSONL file; says what was left out.
-
-    Raises:
-        DataError: a row without a conversation (file:line), or a file in which none can be used.
-    """
-    found: list[tuple[str, Transcript]] = []
-    left_out: dict[str, list[int]] = {}
-    for number, row in read_jsonl(path):
-        conversation = conversation_in(row)
-        if conversation is None:
-            raise DataError(
-                f"{path}:{number}: no conversation in it, wanted `messages` with {{role, content}} or `conversations` "
-                f"with {{from, value}} (has {', '.join(row) or 'nothing'})"
-            )
-        transcript = take_apart(conversation, f"{path}:{number}")
-        if isinstance(transcript, str):
-            left_out.setdefault(transcript, []).append(number)
-        else:
-            found.append((row_id(row, number), transcript))
-    reasons = ", ".join(f"{len(lines)} with {why} (first: line {lines[0]})" for why, lines in left_out.items())
-    if left_out and not found:
-        raise DataError(f"{path}: no conversation that can be probed: {reasons}")
-    if left_out:
-        count = sum(map(len, left_out.values()))
-        say(f"{path}: {count} of {count + len(found)} conversations left out: {reasons}")
-    if opened := sum(transcript.opened for _, transcript in found):
-        say(f"{path}: {opened} conversations open with the assistant; these opening words are not shown to the model")
-    return found
-
-
-# --- Where the named sets live on the hub, and the one copy of each that is kept here.
-#
-# The table is the paper's sets (arXiv 2604.02315), MT-Bench, and the sources of problems. Only the columns that are
-# read are kept: rubrics, annotators and the like stay on the hub. A set that moved or changed its columns gives a line
-# with what was found; any set can be given as a JSONL file by its `path` instead.
-
-
-@dataclass(frozen=True)
-class HubSet:
-    """A set on the hub: dataset id, split, and which of its columns are read.
-
-    `fields` must be there, `more` may be. `file` names one file of a dataset whose files have different columns.
-    """
-
-    hub_id: str
-    split: str
-    fields: tuple[str, ...]
-    config: str | None = None
-    file: str | None = None
-    more: tuple[str, ...] = ()
-    gated: bool = False
-
-
-_GPQA = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-_MATH = HubSet(
-    # One of several mirrors: the authors' own copy was withdrawn. Its test split is MATH-500, its train split the rest.
-    "nlile/hendrycks-MATH-benchmark",
-    "test",
-    ("problem", "solution"),
-    more=("answer", "level", "subject", "type", "unique_id"),
-)
-
-HUB: dict[str, HubSet] = {
-    "gsm8k": HubSet("openai/gsm8k", "test", ("question", "answer"), config="main"),
-    "gsm8k_train": HubSet("openai/gsm8k", "train", ("question", "answer"), config="main"),
-    "gpqa_diamond": HubSet(
-        "Idavidrein/gpqa", "train", _GPQA, config="gpqa_diamond", more=("Record ID", "Subdomain"), gated=True
-    ),
-    "ifbench": HubSet("allenai/IFBench_test", "train", ("prompt",), more=("key",)),
-    # Four files with different columns; this one holds all 5,000 conversations, the others a choice or judgments of it.
-    "healthbench": HubSet(
-        "openai/healthbench", "train", ("prompt",), file="2025-05-07-06-14-12_oss_eval.jsonl", more=("prompt_id",)
-    ),
-    # 1,078 prompts, each {messages} with developer, user and assistant. The paper's rates fit 31 of them; it does not
-    # say which, so `n: 31` is another draw. Not verified: whether every prompt ends with the user.
-    "coval": HubSet("openai/coval", "train", ("prompt",), config="comparisons", more=("prompt_id",)),
-    # `prompt` is the list of both turns; the second needs an answer to the first, so only the first is asked.
-    "mt_bench": HubSet("HuggingFaceH4/mt_bench_prompts", "train", ("prompt",), more=("prompt_id", "category")),
-    "math": _MATH,
-    "math_train": HubSet(_MATH.hub_id, "train", _MATH.fields, more=_MATH.more),
-}
-
-
-def locate(name: str, path: Path | str | None = None) -> Path:
-    """The JSONL file of a set: `path` where given, else the hub's copy, stored once in the cache folder.
-
-    Raises:
-        DataError: no file there, a file of another kind, or no path and an unknown name.
-        SetOutOfReach: no path, and the hub cannot be reached, refuses, or holds other columns than are read.
-    """
-    if path is not None:
-        path = Path(path)
-        if not path.is_file():
-            raise DataError(
-                f"{path}: no such file (set {name!r}); give the path of a JSONL file, or leave the path out"
-            )
-        if kind := _other_kind(path):
-            raise DataError(f"{path}: {kind} (set {name!r}), wanted JSONL: one JSON object a line, in UTF-8")
-        return path
-    if name not in HUB:
-        raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join(HUB)}")
-    from probe.models import cache_root
-
-    stored = cache_root() / "sets" / f"{name}.jsonl"
-    return stored if stored.is_file() else _download(name, stored)
-
-
-def _download(name: str, stored: Path) -> Path:
-    from probe.hub import hub_rows
-
-    hub = HUB[name]
-    try:
-        write_jsonl(stored, _read_columns(hub, hub_rows(hub.hub_id, hub.config, hub.split, hub.file)))
-    except DataError as error:
-        gated = f" {hub.hub_id} is gated: accept the terms on its page there and set HF_TOKEN." if hub.gated else ""
-        raise SetOutOfReach(
-            f"set {name!r}: no local path given, and {error}.{gated} "
-            f"Give a JSONL file with its `path`; its rows need {', '.join(f'`{field}`' for field in hub.fields)}"
-        ) from None
-    return stored
-
-
-def _read_columns(hub: HubSet, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        missing = [field for field in hub.fields if field not in row]
-        if missing:
-            raise DataError(
-                f"{hub.hub_id} has no {', '.join(f'`{field}`' for field in missing)}, only {', '.join(row)}"
-            )
-        yield {field: row[field] for field in (*hub.fields, *hub.more) if field in row}
-
-
-def _other_kind(path: Path) -> str | None:
-    """What a file is that is no JSONL, where its first bytes or its name say so."""
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if start.startswith(b"PAR1"):
-        return "a Parquet file"
-    if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd")):
-        return "a compressed file"
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "a file in UTF-16"
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text.startswith(b"["):
-        return "one JSON array (`jq -c '.[]' FILE` writes its elements a line each)"
-    if text.splitlines()[:1] == [b"{"]:
-        return "one JSON object over several lines (`jq -c . FILE` puts it on one)"
-    if text and not text.startswith(b"{") and path.suffix.lower() in (".csv", ".tsv"):
-        return "a table"
-    return None
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One problem with a known final answer and a worked solution."""
-
-    id: str
-    question: str
-    answer: str
-    solution: str
-    source: str
-    level: int | None = None
-    subject: str | None = None
-
-
-@dataclass(frozen=True)
-class Item:
-    """One probe item: a context that ends with a user message, and its final answer where there is one."""
-
-    id: str
-    messages: tuple[Message, ...]
-    answer: str | None = None
-    reply: str | None = None
-    """Transcripts only: the assistant's message that followed in the file, probed in place of the model's own."""
-    actual: str | None = None
-    """Transcripts only: what the user really said next."""
-    options: tuple[str, ...] = ()
-    """The texts of (A), (B), ... as asked; `answer` is then a letter, and is graded as one."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One problem twice: complete, and with one needed given withheld."""
-
-    id: str
-    complete: str
-    underspecified: str
-    missing: str
-
-
-def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
-    """Problems of a GSM8K-format, MATH-format or {question, answer[, solution]} file, in file order.
-
-    An empty `\\boxed{}` gives an empty answer.
-
-    Raises:
-        DataError: with file:line, for a broken line, a row without a question, or one without an answer.
-    """
-    for number, row in read_jsonl(path):
-        where = f"{path}:{number}"
-        question = _text(row, ("question", "problem", "prompt"), where)
-        solution = _given(row, "solution") or _given(row, "answer")
-        answer = _final_answer(row)
-        if answer is None and "\\boxed{}" in solution:
-            answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
-        if answer is None:
-            raise DataError(f"{where}: no answer, wanted `answer` (alone or after ####) or `solution` with \\boxed{{}}")
-        level = re.search(r"\d", str(row.get("level", "")))
-        yield Problem(
-            id=str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}"))),
-            question=question,
-            answer=answer,
-            solution=re.sub(r"\n?####.*", "", re.sub(r"<<.*?>>", "", solution)).strip(),
-            source=source or path.stem,
-            level=int(level.group()) if level else None,
-            subject=row.get("type") or row.get("subject"),
-        )
-
-
-def read_items(path: Path, instruction: str = "", transcript: bool = False) -> list[Item]:
-    """All items of a file; `instruction` is added to the last user message after an empty line.
-
-    With `transcript` the rows are finished conversations, taken apart as `probe.sets.transcripts` says.
-
-    Raises:
-        DataError: with file:line, for a row that cannot be read; for an id that stands twice; for an empty file.
-    """
-    if transcript:
-        if instruction:
-            raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
-        read = read_transcripts(path)
-        items = [Item(identity, one.context, reply=one.reply, actual=one.actual) for identity, one in read]
-    else:
-        items = [_item(row, f"{path}:{number}", number) for number, row in read_jsonl(path)]
-    _check_ids(path, [item.id for item in items])
-    return [_instructed(item, instruction) for item in items] if instruction else items
-
-
-def read_pairs(path: Path) -> list[Pair]:
-    pairs = []
-    for number, row in read_jsonl(path):
-        where = f"{path}:{number}"
-        complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
-        pairs.append(Pair(str(row.get("id", number)), complete, less, str(row.get("missing", ""))))
-    _check_ids(path, [pair.id for pair in pairs])
-    return pairs
-
-
-def choose(items: Sequence[Any], n: int | None, seed: int) -> list[Any]:
-    """`n` items picked by `seed`, in file order; all of them where `n` is None or not smaller."""
-    if n is None or n >= len(items):
-        return list(items)
-    return [items[index] for index in sorted(random.Random(seed).sample(range(len(items)), n))]
-
-
-def sets_hash(items: Sequence[Item | Pair]) -> str:
-    """sha256 over what is asked and how it is graded, so that two runs can show that they asked the same."""
-    return sha256_text(json.dumps([vars(item) for item in items], sort_keys=True, default=list))
-
-
-def _item(row: dict[str, Any], where: str, number: int) -> Item:
-    identity = row_id(row, number)
-    conversation = conversation_in(row)
-    if conversation is not None:
-        messages = check_messages(conversation, where)
-        if messages[-1]["role"] != "user":
-            raise DataError(
-                f"{where}: the conversation ends with the assistant, wanted a user message last "
-                "(`transcript: true` reads finished conversations)"
-            )
-        return Item(identity, messages, reference_answer(_given(row, "answer")))
-    question = _text(row, ("question", "problem", "prompt", "Question"), where)
-    asked = lettered(row, question, identity, where)
-    if asked is None:
-        answer = _final_answer(row)
-        given = _given(row, "answer") or _given(row, "solution")
-        if answer is None and (given or "question" in row or "problem" in row):
-            raise DataError(
-                f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
-            )
-        asked = shown_in(question, answer) if answer is not None else None
-        if asked is None:
-            return Item(identity, (user(question),), answer)
-    check_text(asked.text, where)
-    return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
-
-
-def _instructed(item: Item, instruction: str) -> Item:
-    last = item.messages[-1]["content"]
-    return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
-
-
-def _given(row: dict[str, Any], key: str) -> str:
-    """A field as text; a number too, 0 among them. pandas writes NaN for what is missing."""
-    value = row.get(key)
-    return "" if value is None or value != value else str(value)
-
-
-def _final_answer(row: dict[str, Any]) -> str | None:
-    return reference_answer(_given(row, "answer")) or reference_answer(_given(row, "solution"))
-
-
-def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
-    for key in keys:
-        if isinstance(row.get(key), str) and row[key].strip():
-            check_text(row[key], f"{where}: `{key}`")
-            return row[key]
-    raise DataError(
-        f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'})"
-    )
-
-
-def _check_ids(path: Path, ids: list[str]) -> None:
-    if not ids:
-        raise DataError(f"{path}: no rows in it")
-    seen: set[str] = set()
-    for identity in ids:
-        if identity in seen:
-            raise DataError(f"{path}: the id {identity!r} stands twice")
-        seen.add(identity)

@@ -1,22 +1,27 @@
-"""A probe's run folder: manifest.json first, samples.jsonl as they come, results.json last and atomically.
+"""A probe's run folder: manifest.json first, samples.jsonl with the last answer, results.json last and atomically.
 
-What is generated and scored on the way is kept beside them (`probe.stored`), verdicts of a judge that costs calls too.
+What is generated, scored and judged on the way is kept beside them the moment it is made, in generations.jsonl,
+scores.jsonl and verdicts.jsonl, so that nothing is made twice and a kill loses nothing.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
-from probe.errors import SettingsChanged
+from probe.errors import DataError, SettingsChanged
 from probe.files import append_rows, json_line, open_append, read_json, read_jsonl, sha256_text, write_json, write_jsonl
+from probe.judges.labels import Case, Judge, Verdict
 
 SCHEMA = 1
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,15 @@ class RunStore:
             before = read_json(folder / "manifest.json")
             refuse_changes(folder, "this probe was begun", before, {**manifest, "versions": before.get("versions")})
         else:
-            write_json(folder / "manifest.json", {**manifest, "versions": _versions()})
+            made_with = {name: importlib.metadata.version(name) for name in ("nextturn", "torch", "transformers")}
+            write_json(folder / "manifest.json", {**manifest, "versions": made_with})
 
     def results(self) -> dict[str, Any] | None:
         """The finished results, or None while the run is unfinished."""
         path = self.folder / "results.json"
         return read_json(path) if path.is_file() else None
 
-    def write_samples(self, rows: Sequence[dict[str, Any]]) -> None:
+    def write_samples(self, rows: Sequence[Row]) -> None:
         """All rows at once, atomically: each can be made again from what is stored."""
         write_jsonl(self.folder / "samples.jsonl", rows)
 
@@ -87,121 +93,203 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
         yield f"{key}: {before!r} then, {now!r} now"
 
 
-def _versions() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in ("nextturn", "torch", "transformers")}
+class Cache:
+    """Rows in a JSONL file, each under a key of all that shapes it, appended the moment they are made.
 
+    Args:
+        check: called before a row is written; what it raises ends the work. `probe watch` asks there whether another
+            process has taken the work over.
 
-# --- An engine whose completions and scores are kept in files, so that nothing is made twice and a kill loses nothing.
-#
-# Everything is kept the moment it is made, under a key of all that shapes it (weights, template, engine, prompt,
-# sampling, seed), so that another checkpoint's completions can never be taken for this one's.
-#
-# Batches are planned over the *whole* list of requests, whatever is stored already, and a batch with a gap is made again
-# as a whole. So a run that was killed ends with the bytes of one that was not, also in bfloat16, where a text can hang on
-# which others were padded with it.
+    Attributes:
+        hits: how many were asked for and there already.
+    """
+
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
+        self.hits = 0
+        self._check = check
+        self._file = open_append(path)
+        self._rows: dict[str, Row] = {row["key"]: row for _, row in read_jsonl(path)}
+
+    def fill(
+        self,
+        keys: Sequence[str],
+        make: Callable[[list[int]], Iterator[tuple[int, Row]]],
+        plan: Callable[[list[int]], list[list[int]]] | None = None,
+        keep_last: Callable[[Row], bool] = lambda row: False,
+    ) -> Iterator[tuple[int, Row]]:
+        """Yields (index, row) for every key: what is stored first, then what is made. Equal keys are made once.
+
+        Batches are planned over *all* keys, whatever is stored already, and a batch with a gap is made again as a
+        whole. So a run that was killed ends with the bytes of one that was not, also in bfloat16, where a text can
+        hang on which others were padded with it. Those that are alone in their batch hang on no other, and what is
+        missing of them is made together.
+
+        Args:
+            make: yields (place in the given indices, row) in any order, each as soon as it is there.
+            plan: batches, as lists of places in the given indices; left out, all are alone in theirs.
+            keep_last: rows that are kept only once everything has been made.
+        """
+        where: dict[str, list[int]] = defaultdict(list)
+        for index, key in enumerate(keys):
+            where[key].append(index)
+        for key, indices in where.items():
+            if key in self._rows:
+                self.hits += len(indices)
+                yield from ((index, self._rows[key]) for index in indices)
+        distinct = [indices[0] for indices in where.values()]
+        missing = {index for index in distinct if keys[index] not in self._rows}
+        if not missing:  # nothing is planned, and no model need be loaded
+            return
+
+        places = plan(distinct) if plan else [[place] for place in range(len(distinct))]
+        planned = [[distinct[place] for place in batch] for batch in places]
+        batches = [batch for batch in planned if len(batch) > 1 and missing.intersection(batch)]
+        alone = [batch[0] for batch in planned if len(batch) == 1 and batch[0] in missing]
+        held: dict[str, Row] = {}
+        for batch in [*batches, *([alone] if alone else [])]:
+            for place, row in make(batch):
+                key = keys[batch[place]]
+                if key in self._rows:  # made again for the sake of its batch
+                    continue
+                if keep_last(row):
+                    held[key] = row
+                else:
+                    self._keep({key: row})
+                yield from ((index, row) for index in where[key])
+        self._keep(held)
+
+    def forget(self, unwanted: Callable[[Row], bool]) -> None:
+        """These stored rows are made anew when they are asked for; of equal keys in the file the last counts."""
+        self._rows = {key: row for key, row in self._rows.items() if not unwanted(row)}
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _keep(self, rows: dict[str, Row]) -> None:
+        self._check()
+        self._rows.update(rows)
+        append_rows(self._file, [{"key": key, **row} for key, row in rows.items()])
+
 
 # Scores are sums over one forward pass: this many are asked for together.
 _SCORES_TOGETHER = 256
 
-R = TypeVar("R", Request, ScoreRequest)
-Row = dict[str, Any]
-
 
 class StoredEngine:
-    """Wraps `engine`; `folder` gets generations.jsonl and scores.jsonl. `hits` counts what was there already."""
+    """What `engine` makes, kept in `folder`'s generations.jsonl and scores.jsonl.
 
-    def __init__(self, engine: Engine, folder: Path, model: ModelInfo) -> None:
+    The key holds weights, template, engine, prompt, sampling and seed, so that another checkpoint's completions can
+    never be taken for this one's. `check` as of `Cache`.
+    """
+
+    def __init__(
+        self, engine: Engine, folder: Path, model: ModelInfo, check: Callable[[], None] = lambda: None
+    ) -> None:
         self.engine = engine
-        self.name = engine.name
-        identity = f"{model.weights_sha256 or model.path} {model.template_sha256} {engine.name}"
-        self._completions = _Stored(folder / "generations.jsonl", identity)
-        self._scores = _Stored(folder / "scores.jsonl", identity)
+        self._identity = f"{model.weights_sha256 or model.path} {model.template_sha256} {engine.name}"
+        self._completions = Cache(folder / "generations.jsonl", check)
+        self._scores = Cache(folder / "scores.jsonl", check)
 
     @property
     def hits(self) -> int:
+        """How many completions and scores were there already."""
         return self._completions.hits + self._scores.hits
-
-    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        return self.engine.batches(requests)
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
         """Yields (index, completion) for every request; equal requests are made once."""
 
-        def make(missing: Sequence[Request]) -> Iterator[tuple[int, Row]]:
-            return (
-                (position, {"text": made.text, "tokens": made.tokens, "finish": made.finish})
-                for position, made in self.engine.stream(missing)
-            )
+        def make(indices: list[int]) -> Iterator[tuple[int, Row]]:
+            for place, made in self.engine.stream([requests[index] for index in indices]):
+                yield place, {"text": made.text, "tokens": made.tokens, "finish": made.finish}
+
+        def plan(indices: list[int]) -> list[list[int]]:
+            return self.engine.batches([requests[index] for index in indices])
 
         # A greedy completion does not depend on the seed.
-        shaped = [{**asdict(request), "seed": request.seed if request.temperature else 0} for request in requests]
-        for index, row in self._completions.fill(requests, shaped, self.engine.batches, make):
+        keys = [
+            self._key({**vars(request), "seed": request.seed if request.temperature else 0}) for request in requests
+        ]
+        for index, row in self._completions.fill(keys, make, plan):
             yield index, Completion(row["text"], row["tokens"], row["finish"])
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         """Yields (index, log p) for every request; equal requests are scored once."""
 
-        def make(missing: Sequence[ScoreRequest]) -> Iterator[tuple[int, Row]]:
-            return ((position, {"log_p": log_p}) for position, log_p in self.engine.score(missing))
+        def make(indices: list[int]) -> Iterator[tuple[int, Row]]:
+            for place, log_p in self.engine.score([requests[index] for index in indices]):
+                yield place, {"log_p": log_p}
 
-        def batches(distinct: Sequence[ScoreRequest]) -> list[list[int]]:
-            indices = list(range(len(distinct)))
-            return [indices[start : start + _SCORES_TOGETHER] for start in range(0, len(indices), _SCORES_TOGETHER)]
+        def plan(indices: list[int]) -> list[list[int]]:
+            starts = range(0, len(indices), _SCORES_TOGETHER)
+            return [list(range(start, min(start + _SCORES_TOGETHER, len(indices)))) for start in starts]
 
-        for index, row in self._scores.fill(requests, [asdict(request) for request in requests], batches, make):
+        keys = [self._key(vars(request)) for request in requests]
+        for index, row in self._scores.fill(keys, make, plan):
             yield index, row["log_p"]
 
     def close(self) -> None:
+        """Closes the files; the engine stays as it is."""
         self._completions.close()
         self._scores.close()
 
+    def _key(self, shape: Row) -> str:
+        return sha256_text(self._identity + json_line(shape))
 
-class _Stored:
-    """One file of rows, each under a key; appended as they come."""
 
-    def __init__(self, path: Path, identity: str) -> None:
-        self.hits = 0
-        self._identity = identity
-        self._file = open_append(path)
-        self._rows = {row["key"]: row for _, row in read_jsonl(path)}
+class StoredJudge:
+    """A judge whose verdicts are kept in a file, so that no call is paid for twice.
 
-    def fill(
-        self,
-        requests: Sequence[R],
-        shaped: Sequence[dict[str, Any]],
-        batches: Callable[[Sequence[R]], list[list[int]]],
-        make: Callable[[Sequence[R]], Iterator[tuple[int, Row]]],
-    ) -> Iterator[tuple[int, Row]]:
-        """Yields (index, row) for every request, making those that are not stored.
+    A label is kept the moment it comes. What stayed unscored is kept once all cases have been asked about: a run that
+    was killed, or ended because its judge failed too often, asks for those again, and one that ended well does not.
 
-        `shaped` holds what shapes each request's result. Requests that are alone in their batch hang on no other, so
-        those that are missing are made together.
-        """
-        where: dict[str, list[int]] = defaultdict(list)
-        for index, shape in enumerate(shaped):
-            where[sha256_text(self._identity + json_line(shape))].append(index)
-        keys = list(where)
-        distinct = [requests[where[key][0]] for key in keys]
-        alone: list[int] = []
-        together: list[list[int]] = []
-        whole = all(key in self._rows for key in keys)  # then nothing is planned, and no model need be loaded
-        for batch in [list(range(len(keys)))] if whole else batches(distinct):
-            missing = [position for position in batch if keys[position] not in self._rows]
-            for position in batch:
-                if keys[position] in self._rows:
-                    self.hits += len(where[keys[position]])
-                    yield from ((index, self._rows[keys[position]]) for index in where[keys[position]])
-            if missing and len(batch) > 1:
-                together.append(batch)
-            else:
-                alone += missing
-        for batch in [*together, *([alone] if alone else [])]:
-            for place, row in make([distinct[position] for position in batch]):
-                key = keys[batch[place]]
-                if key not in self._rows:
-                    self._rows[key] = row
-                    append_rows(self._file, [{"key": key, **row}])
-                    yield from ((index, row) for index in where[key])
+    Args:
+        path: JSONL of {"key", "label", "unscored", "raw"}, of any number of judges.
+        again: stored verdicts without a label are asked for anew, once.
+
+    Raises:
+        DataError: the file at `path` holds something else.
+
+    Attributes:
+        calls: the judge's own.
+    """
+
+    def __init__(self, judge: Judge, path: Path, again: bool = False) -> None:
+        self.name, self.version, self.calls = judge.name, judge.version, judge.calls
+        self._judge = judge
+        _refuse_other_files(path)
+        self._cache = Cache(path)
+        if again:
+            self._cache.forget(lambda row: row["label"] is None)
+
+    @property
+    def hits(self) -> int:
+        """How many verdicts were there already."""
+        return self._cache.hits
+
+    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+        """(index, verdict): stored ones first, in order, then new ones as they come; what the judge raises goes on."""
+
+        def make(indices: list[int]) -> Iterator[tuple[int, Row]]:
+            for place, verdict in self._judge.stream([cases[index] for index in indices]):
+                self.calls = self._judge.calls
+                yield place, asdict(verdict)
+
+        # ASCII, so that broken surrogates have a key, too
+        keys = [sha256_text(json.dumps({"judge": self.version, **asdict(case)}, sort_keys=True)) for case in cases]
+        for index, row in self._cache.fill(keys, make, keep_last=lambda row: row["label"] is None):
+            yield index, Verdict(row["label"], row["unscored"], row["raw"])
 
     def close(self) -> None:
-        self._file.close()
+        self._cache.close()
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Opening for appending cuts off a line without an end, which must not happen to somebody's labels."""
+    start = '{"key": "'
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            line = file.readline()
+        if not line.startswith(start) and not start.startswith(line):
+            raise DataError(
+                f"{path}: its first line is no stored verdict, wanted a new file or one made by this command"
+            )

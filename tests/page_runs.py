@@ -12,7 +12,7 @@ from probe.compare import Comparison, build
 from probe.comparison import load_runs
 from probe.files import write_json
 from probe.judges.labels import GENUINE, LABELS
-from probe.run import Row, figures, make_row
+from probe.measures import Row, figures, make_row
 
 HOSTILE = (
     "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>-->\u2028next\u2029"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.acts import ACTS, ASSISTANT_ASKS, Act, phrase, say
+from data_builders.acts import Act, Acts, acts, say, simulated_user_messages
+from data_builders.wordings import load_wordings
+from probe.errors import DataError
 
-SLOT = re.compile(r"\{(\w+)\}")
-# Turns while something is missing that do not ask.
-STATES = {"cannot", "cannot_text", "cannot_goal"}
+ACTS = acts()
+ASKING = {"which_place", "not_that", "contradiction", "first_step", "first_part"}
+ASKING |= {name for name in ACTS if name.startswith("ask_") and ACTS[name].speaker == "assistant"}
 
 
 def parts(act: Act) -> list[str]:
@@ -22,7 +25,7 @@ def parts(act: Act) -> list[str]:
 
 
 def slots(act: Act) -> dict[str, str]:
-    return {name: f"<{name}>" for part in [*parts(act), act.plain] for name in SLOT.findall(part)}
+    return {name: f"<{name}>" for part in [*parts(act), act.plain] for name in re.findall(r"\{(\w+)\}", part)}
 
 
 @pytest.mark.parametrize("name", ACTS)
@@ -31,7 +34,7 @@ def test_an_act_has_many_wordings_and_no_part_twice(name: str) -> None:
     assert act.combinations >= 90
     for same in (act.openers, act.cores, act.closers):
         assert len(set(same)) == len(same)
-    used = Counter(say(name, random.Random(seed), slots(act)).wording for seed in range(2000))
+    used = Counter(say(name, random.Random(seed), slots(act)).wordings[0] for seed in range(2000))
     used.pop(f"{name}:bare", None)
     assert used.most_common(1)[0][1] / used.total() < 0.05
 
@@ -40,22 +43,18 @@ def test_an_act_has_many_wordings_and_no_part_twice(name: str) -> None:
 def test_every_wording_is_a_clean_line(name: str) -> None:
     act = ACTS[name]
     for opener, core in act.pairs:
-        for part in act.closers:
-            single = Act(act.speaker, (act.openers[opener],), (act.cores[core],), (part,))
-            if not single.pairs:
-                continue
-            said = phrase(name, single, random.Random(0), slots(act)).text
+        for closer in range(len(act.closers)):
+            said = act.template(opener, core, closer).format_map(slots(act)).strip()
             assert (
                 "  " not in said and "\n " not in said and not re.search(r"[{}]| [.,?!]|[.?!:] ?[.?!,]|,[.?!]", said)
             ), said
-            assert said == said.strip()
             assert not re.search(r"[.?!] [a-z]", said), f"a sentence that begins small: {said}"
 
 
 @pytest.mark.parametrize("name", [name for name, act in ACTS.items() if act.speaker == "assistant"])
 def test_the_assistant_asks_only_where_something_is_missing(name: str) -> None:
     act = ACTS[name]
-    asks = name in ASSISTANT_ASKS and name not in STATES
+    asks = name in ASKING
     for seed in range(200):
         said = say(name, random.Random(seed), {**slots(act), "ask": "Which?"}).text
         assert said.endswith("?") == asks, said
@@ -81,3 +80,35 @@ def test_typing_in_a_hurry_is_seen() -> None:
     said = {say("why", random.Random(seed), slots(ACTS["why"]), casual=True).text for seed in range(300)}
     assert not any(re.search(r"(?:^|[.?!] )[A-HJ-Z]", text) for text in said)
     assert any("i dont" in text for text in said) and any("I don't" in text for text in said)
+
+
+@pytest.mark.parametrize("name", simulated_user_messages())
+def test_the_simulated_user_has_many_wordings_with_the_same_slots(name: str) -> None:
+    messages = simulated_user_messages()[name]
+    assert len(set(messages)) == len(messages) >= 6
+    assert len({frozenset(re.findall(r"\{(\w+)\}", text)) for text in messages}) == 1
+
+
+GOOD = "slots: {a: something}\nshared: {}\nuser:\n  ask: {openers: [''], cores: ['{a}?']}\nassistant: {}\nsimulated_user: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "error"),
+    [
+        ("cores: ['{a}?']", "cores: ['{b}?']", "user.ask: {b} in '{b}?' is unknown, known here: a"),
+        ("cores: ['{a}?']", "cores: ['{a?']", "user.ask: expected '}' before end of string in '{a?'"),
+        ("cores: ['{a}?']", "cores: []", "user.ask: wanted at least one opener and one core"),
+        ("cores: ['{a}?']", "kores: ['{a}?']", "user.ask.cores: Field required"),
+        ("cores: ['{a}?']", "cores: [No]", "user.ask.cores.0: Input should be a valid string"),
+        ("assistant: {}", "user: {}", ":5: key 'user' is given twice"),
+        ("assistant: {}", "assistant: {", "did not find expected"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_key(line: str, instead: str, error: str, tmp_path: Path) -> None:
+    path = tmp_path / "acts.yaml"
+    path.write_text(GOOD)
+    assert load_wordings(Acts, path).user["ask"].combinations == 1
+    path.write_text(GOOD.replace(line, instead))
+    with pytest.raises(DataError) as raised:
+        load_wordings(Acts, path)
+    assert str(raised.value).startswith(str(path)) and error in str(raised.value) and "\n" not in str(raised.value)

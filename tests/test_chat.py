@@ -33,69 +33,49 @@ TALK = [
 ]
 
 
+_CHATS: dict[str, Chat] = {}
+
+
+def chat_with(template: str) -> Chat:
+    if template not in _CHATS:
+        _CHATS[template] = Chat(tiny_tokenizer(template))
+    return _CHATS[template]
+
+
 @pytest.fixture(params=TEMPLATES)
-def chat(request: pytest.FixtureRequest) -> Chat:
-    chat = Chat(tiny_tokenizer(request.param))
-    chat.family = request.param  # type: ignore[attr-defined]
-    return chat
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def test_loss_is_on_assistant_content_and_turn_end_alone(chat: Chat) -> None:
-    learned = [
-        chat.tokenizer.decode(row.input_ids[start:end])
-        for row in chat.training_rows(TALK)
-        for start, end in spans(row.loss_mask)
-    ]
-    end = TURN_END[chat.family]  # type: ignore[attr-defined]
-    assert learned == [message["content"] + end for message in TALK if message["role"] == "assistant"]
-
-
-def test_every_learned_token_follows_the_prompt_of_inference(chat: Chat) -> None:
-    contexts = [row.input_ids[:start] for row in chat.training_rows(TALK) for start, _ in spans(row.loss_mask)]
-    assert contexts == [list(chat.prompt_ids(TALK[:position])) for position in (1, 3, 5)]
-
-
-def test_prefix_preserving_templates_give_one_row_and_qwen_one_per_turn(chat: Chat) -> None:
-    expected = 3 if chat.family == "qwen3_5_nothink" else 1  # type: ignore[attr-defined]
-    assert len(chat.training_rows(TALK)) == expected
-
-
-def test_loss_on_all_is_the_last_context_whole(chat: Chat) -> None:
+def test_loss_is_on_assistant_content_and_turn_end_alone_after_the_prompt_of_inference(family: str) -> None:
+    chat = chat_with(family)
+    rows = chat.training_rows(TALK)
+    assert len(rows) == (3 if family == "qwen3_5_nothink" else 1), "one row where the template keeps its prefixes"
+    learned = [(row.input_ids[:start], row.input_ids[start:end]) for row in rows for start, end in spans(row.loss_mask)]
+    replies = [message["content"] for message in TALK if message["role"] == "assistant"]
+    assert [chat.tokenizer.decode(ids) for _, ids in learned] == [text + TURN_END[family] for text in replies]
+    assert [context for context, _ in learned] == [list(chat.prompt_ids(TALK[:position])) for position in (1, 3, 5)]
     (row,) = chat.training_rows(TALK, loss_on="all")
-    assert set(row.loss_mask) == {1}
+    assert set(row.loss_mask) == {1}, "the last context whole"
     assert row.input_ids[: len(chat.prompt_ids(TALK[:5]))] == list(chat.prompt_ids(TALK[:5]))
 
 
-@pytest.mark.parametrize("form", ["history", "generation"])
-def test_a_user_turn_opens_with_a_bare_header_after_the_answer(chat: Chat, form: str) -> None:
-    text = chat.user_prefix_text(TALK[:2], form)  # type: ignore[arg-type]
-    assert text.endswith("\\boxed{7}." + USER_HEADER[chat.family])  # type: ignore[attr-defined]
-
-
-def test_history_form_is_what_a_real_second_turn_shows(chat: Chat) -> None:
-    second_turn = chat.prompt_text(TALK[:3])
-    prefix = chat.user_prefix_text(TALK[:2], "history")
-    assert second_turn.startswith(prefix + "Why did you add?")
-
-
-def test_generation_form_keeps_the_prompt_the_answer_was_made_from(chat: Chat) -> None:
-    prefix = chat.user_prefix_text(TALK[:2], "generation")
-    assert prefix.startswith(chat.prompt_text(TALK[:1]) + TALK[1]["content"])
-
-
-def test_the_two_forms_differ_on_qwen_by_the_empty_think_block() -> None:
-    chat = Chat(tiny_tokenizer("qwen3_5_nothink"))
-    history = chat.user_prefix_text(TALK[:2], "history")
-    generation = chat.user_prefix_text(TALK[:2], "generation")
-    assert history != generation
+def test_a_user_turn_opens_with_a_bare_header_after_the_answer(family: str) -> None:
+    chat = chat_with(family)
+    history, generation = (chat.user_prefix_text(TALK[:2], form) for form in ("history", "generation"))  # type: ignore[arg-type]
+    assert all(text.endswith("\\boxed{7}." + USER_HEADER[family]) for text in (history, generation))
+    assert chat.prompt_text(TALK[:3]).startswith(history + "Why did you add?"), "what a real second turn shows"
+    assert generation.startswith(chat.prompt_text(TALK[:1]) + TALK[1]["content"]), "what the answer was made from"
+    if family == "qwen3_5_nothink":
+        assert history != generation
     assert generation.replace("<think>\n\n</think>\n\n", "") == history
 
 
-def test_turns_stop_at_their_end_and_at_a_new_header(chat: Chat) -> None:
+def test_turns_stop_at_their_end_and_at_a_new_header(family: str) -> None:
+    chat = chat_with(family)
     stops = {chat.tokenizer.decode([token]) for token in chat.stop_ids}
-    assert TURN_END[chat.family] in stops  # type: ignore[attr-defined]
-    header = USER_HEADER[chat.family].split("user")[0].split(">")[-2] + ">"  # type: ignore[attr-defined]
-    assert header.strip() in stops
+    header = USER_HEADER[family].split("user")[0].split(">")[-2] + ">"
+    assert {TURN_END[family], header.strip()} <= stops
 
 
 @given(
@@ -104,7 +84,7 @@ def test_turns_stop_at_their_end_and_at_a_new_header(chat: Chat) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str]) -> None:
     for template in ("chatml", "qwen3_5_nothink"):
-        chat = Chat(_cached(template))
+        chat = chat_with(template)
         talk = [
             {"role": ("user", "assistant")[index % 2], "content": "x" + text.replace("<|", "")}
             for index, text in enumerate(texts)
@@ -145,10 +125,3 @@ def test_the_template_hash_tells_templates_apart() -> None:
     hashes = {Chat(tiny_tokenizer(template)).template_sha256 for template in TEMPLATES}
     assert len(hashes) == len(TEMPLATES)
     assert chat_template("chatml") != chat_template("llama3")
-
-
-_TOKENIZERS: dict[str, object] = {}
-
-
-def _cached(template: str) -> object:
-    return _TOKENIZERS.setdefault(template, tiny_tokenizer(template))

@@ -17,7 +17,7 @@ from probe.engines.base import Completion
 from probe.errors import DataError
 from probe.files import write_jsonl
 from probe.grading import lenient_letter, letter_in, letter_outcome, strict_letter
-from probe.measures import accuracy
+from probe.measures import grade_answer
 from probe.sets import INSTRUCTION, Item, lettered, read_items, shown_in
 
 GPQA = {
@@ -263,7 +263,7 @@ def test_accuracy_grades_an_item_with_options_by_letter() -> None:
     item = Item("1", ({"role": "user", "content": "Q?"},), "B", options=TEXTS)
 
     def graded(text: str, finish: Any = "stop") -> tuple[Any, ...]:
-        row = accuracy.grade(item, Completion(text, 5, finish))
+        row = grade_answer(item, Completion(text, 5, finish))
         return row["reference"], row["extracted"], row["strict"], row["lenient"], row["outcome"]
 
     assert graded(r"\boxed{B}") == ("B", "B", True, True, "answered")
@@ -271,7 +271,7 @@ def test_accuracy_grades_an_item_with_options_by_letter() -> None:
     assert graded("There are 3 of them: A") == ("B", "A", False, False, "answered")
     assert graded("Hm, 42", "length") == ("B", None, False, False, "truncated")
     number = Item("1", ({"role": "user", "content": "Q?"},), "8")
-    assert accuracy.grade(number, Completion("It is 8", 5, "stop"))["lenient"]
+    assert grade_answer(number, Completion("It is 8", 5, "stop"))["lenient"]
 
 
 def test_guessing_is_graded_at_chance() -> None:

@@ -16,8 +16,8 @@ from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe import watch as claims
-from probe.watch import Claim, ClaimLost, Claims
+from probe import claims
+from probe.claims import Claim, ClaimLost, Claims
 
 NAMES = [f"step-{n}" for n in range(40)]
 
@@ -89,7 +89,7 @@ def ended_process() -> int:
 def test_a_dead_process_of_this_machine_is_succeeded_at_once_and_a_live_one_is_not(tmp_path: Path) -> None:
     mine = Claims(tmp_path).take("base")
     assert mine is not None and Claims(tmp_path).take("base") is None
-    assert f"process {mine._owner['pid']} on" in (Claims(tmp_path).holder("base") or "")
+    assert f"process {mine.owner['pid']} on" in (Claims(tmp_path).holder("base") or "")
     mine.release()
     assert Claims(tmp_path).holder("base") is None
 

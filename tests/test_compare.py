@@ -16,7 +16,7 @@ from probe.compare import build, compare, format_table
 from probe.comparison import Cell, Metric, expand, load_runs
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
-from probe.measures import accuracy, clarify, followup
+from probe.measures import accuracy_figures, clarify_figures, followup_figures
 from probe.plot import Point, arrows, draw_tradeoff, ends, frontier, marker_name, panel_of, path_name, paths
 from probe.report import markdown
 from probe.stats import Estimate, mcnemar
@@ -57,7 +57,7 @@ def probe_run(
             {"item": str(item), "lenient": one, "strict": one and item % 7 > 0, "outcome": "answered"}
             for item, one in enumerate(right)
         ]
-        results["accuracy"]["maths"] = accuracy.summarise(graded)
+        results["accuracy"]["maths"] = accuracy_figures(graded)
         rows += [{"kind": "accuracy", "set": "maths", **row} for row in graded]
     if asks is not None:
         sets["pairs"] = {"sha256": "2" * 64, "n": n, "measures": ["clarify"]}
@@ -67,7 +67,7 @@ def probe_run(
             {"condition": condition, "asked": one, "outcome": "asked" if one else ("truncated", "answered")[i % 2]}
             for i, (condition, one) in enumerate(asked)
         ]
-        results["clarify"]["pairs"] = clarify.summarise(kinds)
+        results["clarify"]["pairs"] = clarify_figures(kinds)
         rows += [{"kind": "clarify", "set": "pairs", "item": str(i % n), **row} for i, row in enumerate(kinds)]
 
     def turns(rate: float, changed: float | None, each: int) -> list[dict[str, Any]]:
@@ -95,12 +95,12 @@ def probe_run(
             for temperature, rate in zip(TEMPERATURES, rates, strict=True):
                 plain = perturbation == "none"
                 said = turns(rate if plain else 2 * rate, None if plain else 0.9, samples if temperature else 1)
-                cells[f"T={temperature}"] = followup.summarise(said)
+                cells[f"T={temperature}"] = followup_figures(said)
                 where = {"kind": "followup", "set": name, "perturbation": perturbation, "temperature": temperature}
                 rows += [{**where, **turn} for turn in said]
         if actual is not None:
             real = turns(actual, None, 1)
-            results["actual"][name] = followup.summarise(real)
+            results["actual"][name] = followup_figures(real)
             where = {"kind": "actual", "set": name, "perturbation": "none", "temperature": 0.0}
             rows += [{**where, **turn} for turn in real]
     model = {"path": f"models/{label}", "label": label, "step": step}

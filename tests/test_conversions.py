@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from model_parts import CHAT, change_json, copy_of, logits, lora_on
 
-from probe import models as conversions
+from probe import conversions
 from probe.errors import ModelError
 from probe.models import load_model, load_tokenizer, resolve
 

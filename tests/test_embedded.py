@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from model_parts import CHAT, logits
 
-from probe import models as embedded
+from probe import conversions as embedded
 from probe.errors import ModelError
 from probe.models import ModelFolder, fingerprint, load_model, load_tokenizer, parameter_count, resolve
 from probe.tiny import FAMILIES, build_tiny_qwen35, tiny_tokenizer

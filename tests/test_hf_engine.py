@@ -1,54 +1,71 @@
-"""The hf engine: same tokens as transformers' own generate, shared prefill, seeds that no batch can change."""
+"""The hf engine: same tokens as transformers' own generate, shared prefill, seeds that no batch can change; scores equal
+those of a plain forward pass, and grounding is what its formula says."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from probe.engines.base import Request, collect, item_seed
-from probe.engines.hf import HfEngine, _batches
+from probe.chat import Chat
+from probe.engines.base import Request, ScoreRequest, collect, item_seed
+from probe.engines.hf import HfEngine
 from probe.errors import EngineError
+from probe.measures import NEUTRAL, grounding, grounding_requests
 from probe.models import load_model, load_tokenizer, resolve
 
 PROMPTS = [(5, 9, 30, 31), (7, 8), (100, 101, 102, 103, 104, 105, 106), (7, 8, 9)]
+TALK = [{"role": "user", "content": "How many pens?"}, {"role": "assistant", "content": "There are 7 pens in it."}]
 
 
 @pytest.fixture(scope="module", params=["tiny_model", "tiny_chatml"])
-def parts(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+def engine(request: pytest.FixtureRequest) -> HfEngine:
     folder = resolve(str(request.getfixturevalue(request.param)))
-    return load_model(folder, "float32", "cpu"), load_tokenizer(folder)
+    return HfEngine(load_model(folder, "float32", "cpu"), load_tokenizer(folder))
+
+
+def small(engine: HfEngine, batch_tokens: int) -> HfEngine:
+    return HfEngine(engine.model, engine.tokenizer, batch_tokens)
 
 
 def requests(**options: Any) -> list[Request]:
     return [Request(prompt, 12, (), seed=index, **options) for index, prompt in enumerate(PROMPTS)]
 
 
-def test_greedy_tokens_equal_those_of_generate(parts: tuple[Any, Any]) -> None:
+def generated(model: Any, prompt: tuple[int, ...], n: int = 12) -> list[int]:
+    """Greedy ids as transformers makes them."""
     import torch
 
-    model, tokenizer = parts
-    done = collect(HfEngine(model, tokenizer), requests())
-    for prompt, completion in zip(PROMPTS, done, strict=True):
-        ids = torch.tensor([prompt])
-        with torch.no_grad():
-            expected = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, eos_token_id=None
-            )
-        assert completion.text == tokenizer.decode(expected[0, len(prompt) :].tolist())
+    ids = torch.tensor([prompt])
+    mask = torch.ones_like(ids)
+    with torch.no_grad():
+        out = model.generate(ids, attention_mask=mask, max_new_tokens=n, do_sample=False, eos_token_id=None)
+    return out[0, len(prompt) :].tolist()
+
+
+def test_greedy_tokens_equal_those_of_generate_and_end_at_a_stop_token(engine: HfEngine) -> None:
+    for prompt, completion in zip(PROMPTS, collect(engine, requests()), strict=True):
+        assert completion.ids == tuple(generated(engine.model, prompt))
         assert (completion.tokens, completion.finish) == (12, "length")
+        assert completion.text == engine.tokenizer.decode(list(completion.ids))
+    ids = generated(engine.model, PROMPTS[0])
+    stop = ids[4]
+    done = collect(engine, [Request(PROMPTS[0], 12, (stop,)), *requests()])
+    assert (done[0].tokens, done[0].finish) == (ids.index(stop), "stop")
+    assert done[0].text == engine.tokenizer.decode(ids[: ids.index(stop)]), "the stop token is left out"
+    assert [completion.tokens for completion in done[1:]] == [12] * 4, "the other rows go on after it has left"
 
 
-def test_what_a_request_draws_does_not_depend_on_its_batch(parts: tuple[Any, Any]) -> None:
-    together = collect(HfEngine(*parts), requests(temperature=1.0))
-    alone = [collect(HfEngine(*parts, batch_tokens=1), [request])[0] for request in requests(temperature=1.0)]
+def test_what_a_request_draws_does_not_depend_on_its_batch(engine: HfEngine) -> None:
+    together = collect(engine, requests(temperature=1.0))
+    alone = [collect(small(engine, 1), [request])[0] for request in requests(temperature=1.0)]
     assert together == alone
 
 
-def test_one_prompt_at_many_temperatures_is_prefilled_once(parts: tuple[Any, Any], monkeypatch: Any) -> None:
-    engine = HfEngine(*parts)
-    prefilled = []
+def test_one_prompt_at_many_temperatures_is_prefilled_once(engine: HfEngine, monkeypatch: Any) -> None:
+    prefilled: list[tuple[int, ...]] = []
     original = engine._prefill
     monkeypatch.setattr(engine, "_prefill", lambda prompts: prefilled.extend(prompts) or original(prompts))
     asked = [Request(PROMPTS[0], 6, (), temperature, seed) for temperature in (0.0, 0.7, 1.0) for seed in (1, 2)]
@@ -58,43 +75,40 @@ def test_one_prompt_at_many_temperatures_is_prefilled_once(parts: tuple[Any, Any
     assert len({completion.text for completion in done[2:]}) == 4, "four seeds and temperatures, four texts"
 
 
-def test_a_stop_token_ends_a_row_and_is_left_out(parts: tuple[Any, Any]) -> None:
-    model, tokenizer = parts
-    (whole,) = collect(HfEngine(model, tokenizer), [Request(PROMPTS[0], 12, ())])
-    ids = _ids(model, PROMPTS[0], 12)
-    first = ids.index(ids[4])
-    done = collect(HfEngine(model, tokenizer), [Request(PROMPTS[0], 12, (ids[4],)), *requests()])
-    assert (done[0].tokens, done[0].finish) == (first, "stop")
-    assert whole.text.startswith(done[0].text)
-    assert [completion.tokens for completion in done[1:]] == [12] * 4, "the other rows go on after it has left"
-
-
-def test_temperature_sampling_follows_the_model_distribution(parts: tuple[Any, Any]) -> None:
+def test_temperature_sampling_follows_the_model_distribution(engine: HfEngine) -> None:
     import torch
 
-    model, tokenizer = parts
     n = 600
-    done = collect(HfEngine(model, tokenizer), [Request(PROMPTS[1], 1, (), 0.3, item_seed(0, i)) for i in range(n)])
+    done = collect(engine, [Request(PROMPTS[1], 1, (), 0.3, item_seed(0, i)) for i in range(n)])
     with torch.no_grad():
-        probabilities = (model(torch.tensor([PROMPTS[1]])).logits[0, -1].float() / 0.3).softmax(-1)
-    # Texts, since many single bytes decode to the same replacement character.
-    texts = [tokenizer.decode([token]) for token in range(len(probabilities))]
-    top = {texts[token] for token in probabilities.topk(200).indices.tolist()}
-    expected = sum(p for p, text in zip(probabilities.tolist(), texts, strict=True) if text in top)
-    seen = sum(completion.text in top for completion in done) / n
+        probabilities = (engine.model(torch.tensor([PROMPTS[1]])).logits[0, -1].float() / 0.3).softmax(-1)
+    top = set(probabilities.topk(200).indices.tolist())
+    expected = sum(probabilities[token].item() for token in top)
+    seen = sum(completion.ids[0] in top for completion in done) / n
     assert 0.1 < expected < 0.95
     assert abs(seen - expected) < 5 * (expected * (1 - expected) / n) ** 0.5 + 0.01
 
 
 def test_batches_hold_every_request_once_and_keep_to_the_budget() -> None:
     asked = [Request(tuple(range(1, 2 + index % 7)), 10, (), 1.0, index) for index in range(50)]
-    batches = list(_batches([one.prompt_ids for one in asked], [one.max_tokens for one in asked], 60))
-    indices = [index for batch in batches for group in batch for index in group]
-    assert sorted(indices) == list(range(50))
+    batches = HfEngine(None, None, batch_tokens=60).batches(asked)
+    assert sorted(index for batch in batches for index in batch) == list(range(50))
     for batch in batches:
-        rows = sum(len(group) for group in batch)
-        widest = max(len(asked[group[0]].prompt_ids) + 10 for group in batch)
-        assert len(batch) == 1 or rows * widest <= 60
+        prompts = {asked[index].prompt_ids for index in batch}
+        widest = max(len(prompt) + 10 for prompt in prompts)
+        assert len(prompts) == 1 or len(batch) * widest <= 60
+
+
+def test_the_model_is_loaded_with_the_first_request_and_again_after_a_close(engine: HfEngine) -> None:
+    loads: list[Any] = []
+    lazy = HfEngine(None, engine.tokenizer, load=lambda: loads.append(1) or engine.model)
+    lazy.batches(requests())
+    assert list(lazy.stream([])) == [] and loads == []
+    assert collect(lazy, requests()) == collect(lazy, requests()) == collect(engine, requests())
+    assert len(loads) == 1
+    lazy.close()
+    collect(lazy, requests())
+    assert len(loads) == 2
 
 
 def test_item_seeds_differ_by_every_part() -> None:
@@ -103,20 +117,55 @@ def test_item_seeds_differ_by_every_part() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def _ids(model: Any, prompt: tuple[int, ...], n: int) -> list[int]:
-    import torch
-
-    ids = torch.tensor([prompt])
-    with torch.no_grad():
-        out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, eos_token_id=None
-        )
-    return out[0, len(prompt) :].tolist()
-
-
 def test_weights_that_are_not_numbers_make_no_text(tiny_chatml: Path) -> None:
     folder = resolve(str(tiny_chatml))
     model = load_model(folder, "float32", "cpu")
     model.model.norm.weight.data[3] = float("nan")
     with pytest.raises(EngineError, match="not numbers"):
         collect(HfEngine(model, load_tokenizer(folder)), [Request((5, 6, 7), 4, (0,))])
+
+
+def plain(model: Any, request: ScoreRequest) -> float:
+    """log p by one forward pass over the whole text, without cache, padding or batch."""
+    import torch
+
+    with torch.no_grad():
+        log_p = model(torch.tensor([request.prefix_ids + request.target_ids])).logits[0].log_softmax(dim=-1)
+    start = len(request.prefix_ids) - 1
+    return sum(log_p[start + place, token].item() for place, token in enumerate(request.target_ids))
+
+
+def test_scores_equal_a_plain_forward_pass_whatever_shares_the_batch(engine: HfEngine) -> None:
+    import torch
+
+    drawn = torch.Generator().manual_seed(0)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, 900, (count,), generator=drawn).tolist())
+
+    long, short, single = ids(70), ids(9), ids(1)
+    prefixes = ((long, 5), (short, 1), (long, 20), (single, 3), (short, 7), (long, 1))
+    asked = [ScoreRequest(prefix, ids(count)) for prefix, count in prefixes]
+    scored = dict(small(engine, 300).score(asked))
+    assert sorted(scored) == list(range(6))
+    for index, request in enumerate(asked):
+        assert scored[index] == pytest.approx(plain(engine.model, request), abs=1e-3)
+        assert dict(engine.score([request]))[0] == pytest.approx(scored[index], abs=1e-3)
+
+
+def test_the_probabilities_of_all_next_tokens_add_up_to_one(engine: HfEngine) -> None:
+    asked = [ScoreRequest((5, 6, 7), (token,)) for token in range(engine.model.config.vocab_size)]
+    assert math.fsum(math.exp(log_p) for _, log_p in engine.score(asked)) == pytest.approx(1, abs=1e-3)
+
+
+def test_grounding_is_per_token_after_the_answer_and_after_the_neutral_one(engine: HfEngine) -> None:
+    chat = Chat(engine.tokenizer)
+    with_answer, without = grounding_requests(TALK, "Why 7?", chat, "history")
+    assert with_answer.target_ids == without.target_ids == chat.text_ids("Why 7?")
+    assert with_answer.prefix_ids == chat.user_prefix_ids(TALK)
+    neutral = [TALK[0], {"role": "assistant", "content": NEUTRAL}]
+    assert without.prefix_ids == chat.user_prefix_ids(neutral)
+    assert grounding(4, -6.0, -9.0) == {"grounding": 0.75, "log_p": -1.5}
+    assert grounding_requests(TALK, "", chat, "history") == [], "an empty turn has none"
+    scores = dict(engine.score(grounding_requests(neutral, "And then?", chat, "history")))
+    assert grounding(3, scores[0], scores[1])["grounding"] == 0, "after the neutral answer itself"

@@ -38,9 +38,9 @@ from probe.judges.llm import (
     read_verdict,
     shortened,
 )
-from probe.judges.stored import StoredJudge
 from probe.settings import ServerSection
 from probe.stats import wilson
+from probe.store import StoredJudge
 
 MESSAGES = (
     {"role": "user", "content": r"What is $\frac{1}{2} \times 3 \neq 2$?"},

@@ -11,7 +11,8 @@ import pytest
 from model_parts import change_json, copy_of, logits, lora_on
 
 from probe.errors import ModelError, TemplateError
-from probe.models import WANTED_TRANSFORMERS, ModelFolder, load_model, load_tokenizer, resolve
+from probe.models import ModelFolder, load_model, load_tokenizer, resolve
+from probe.weights import WANTED_TRANSFORMERS
 
 
 def test_a_local_folder_resolves_to_itself_and_loads_as_the_text_class(tiny_model: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from loopback import Answer, Faults, Loopback, Seen, completion_reply, models_reply
+from loopback import Answer, Faults, Loopback, Seen, completion_reply
 from model_server import model_server, token_logprobs
 
 from probe.engines.base import Completion, Request, ScoreRequest, collect
@@ -52,8 +52,7 @@ def stop_token(model: Any, tokenizer: Any, prompt: tuple[int, ...]) -> int:
     )
 
 
-@pytest.mark.parametrize("prompt_as", ["ids", "text"])
-@pytest.mark.parametrize("extras", [True, False])
+@pytest.mark.parametrize(("prompt_as", "extras"), [("ids", True), ("text", True), ("text", False)])
 def test_completions_equal_those_of_the_model_in_process(parts: tuple[Any, Any], prompt_as: Any, extras: bool) -> None:
     model, tokenizer = parts
     stop = stop_token(model, tokenizer, prompts(tokenizer)[0])
@@ -102,22 +101,18 @@ def test_a_request_says_everything_that_shapes_the_completion(parts: tuple[Any, 
     assert not {"stop_token_ids", "skip_special_tokens", "add_special_tokens", "top_k"} & set(plain)
 
 
-def test_text_after_a_stop_string_is_cut_even_where_the_server_goes_on(parts: tuple[Any, Any]) -> None:
+def test_text_is_cut_at_a_stop_string_and_counted_here_where_the_server_does_neither(parts: tuple[Any, Any]) -> None:
     _, tokenizer = parts
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    reply = completion_reply("Why is that?<|im_end|>\n<|im_start|>assistant\nBecause", "length", 12)
-    with Loopback({"/completions": lambda seen: reply}) as server:
-        (done,) = collect(OpenAIEngine(section(server.url), tokenizer), [Request((5,), 12, (end,))])
     counted = len(tokenizer("Why is that?", add_special_tokens=False)["input_ids"])
-    assert done == Completion("Why is that?", counted, "stop")
-
-
-def test_tokens_are_counted_here_where_the_server_does_not(parts: tuple[Any, Any]) -> None:
-    _, tokenizer = parts
-    reply = {"choices": [{"text": "Why is that?", "finish_reason": "length"}]}
-    with Loopback({"/completions": lambda seen: reply}) as server:
-        (done,) = collect(OpenAIEngine(section(server.url), tokenizer), [Request((5,), 12, ())])
-    assert done.tokens == len(tokenizer("Why is that?", add_special_tokens=False)["input_ids"])
+    replies = {
+        "stop": completion_reply("Why is that?<|im_end|>\n<|im_start|>assistant\nBecause", "length", 12),
+        "length": {"choices": [{"text": "Why is that?", "finish_reason": "length"}]},
+    }
+    for finish, reply in replies.items():
+        with Loopback({"/completions": lambda seen, reply=reply: reply}) as server:
+            (done,) = collect(OpenAIEngine(section(server.url), tokenizer), [Request((5,), 12, (end,))])
+        assert done == Completion("Why is that?", counted, finish)  # type: ignore[arg-type]
 
 
 def test_where_some_requests_fail_the_others_come_first_and_the_error_counts_the_rest(parts: tuple[Any, Any]) -> None:
@@ -157,13 +152,6 @@ def test_where_everything_is_refused_it_stops_early_and_says_what_to_do(
             collect(engine, [Request((5,), 3, ())] * 2000)
         assert said in str(caught.value)
         assert len(server.requests) < 1000
-
-
-def test_the_model_is_asked_for_where_the_recipe_names_none(parts: tuple[Any, Any]) -> None:
-    handlers: dict[str, Handler] = {"/models": lambda seen: models_reply("served-7b")}
-    with Loopback({**handlers, "/completions": lambda seen: completion_reply("Why?")}) as server:
-        collect(OpenAIEngine(section(server.url, model=None), parts[1]), [Request((5,), 3, ())])
-    assert server.requests[-1].body["model"] == "served-7b"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs
 from probe.compare import Comparison, build
 from probe.comparison import load_runs
 from probe.files import read_jsonl, write_json, write_jsonl
+from probe.measures import figures, make_row
 from probe.page import FIELDS, Conversations, html, tag
-from probe.run import figures, make_row
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import pytest
 from page_runs import HOSTILE, QUESTION, rows_of, three_runs
 
 from probe.compare import Comparison
+from probe.measures import Row
 from probe.page import html
-from probe.run import Row
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +17,8 @@ from probe.errors import DataError, SettingsChanged
 from probe.files import read_json, read_jsonl, write_jsonl
 from probe.judges.labels import GENUINE, LABELS
 from probe.models import ModelFolder, load_model, load_tokenizer, resolve
-from probe.recipe import load_recipe
-from probe.run import load_sets, measure_folder, model_info, run_probe, sets_within_reach
-from probe.settings import ProbeRecipe, ProbeSection, SetSection
+from probe.run import load_sets, model_info, run_probe, sets_within_reach
+from probe.settings import ProbeSection, SetSection
 from probe.store import ModelInfo
 
 QUESTIONS = [
@@ -151,6 +147,8 @@ def is_rate(figure: dict[str, Any]) -> bool:
 def test_results_have_every_documented_field_and_no_other(finished: Finished) -> None:
     results = read_json(finished.folder / "results.json")
     assert results == finished.results, "what is returned is what is written"
+    manifest = read_json(finished.folder / "manifest.json")
+    assert all(manifest[key] == results[key] for key in ("schema", "model", "settings"))
     assert set(results) == {"schema", "model", "settings", "accuracy", "clarify", "followup", "timing"}
     assert results["schema"] == 1
     assert set(results["model"]) == {"path", "label", "step", "weights_sha256", "template_sha256"}
@@ -172,25 +170,19 @@ def test_results_have_every_documented_field_and_no_other(finished: Finished) ->
     assert results["timing"]["wall_s"] >= 0
 
 
-def test_accuracy_and_clarify_have_their_documented_fields(finished: Finished) -> None:
+def test_every_measure_has_its_documented_fields(finished: Finished) -> None:
     assert set(finished.results["accuracy"]) == {"maths"}
     cell = finished.results["accuracy"]["maths"]
     assert set(cell) == {"n", "strict", "lenient", "outcomes"}
-    assert cell["n"] == 3
-    assert is_rate(cell["strict"])
-    assert is_rate(cell["lenient"])
+    assert cell["n"] == sum(cell["outcomes"].values()) == 3
+    assert is_rate(cell["strict"]) and is_rate(cell["lenient"])
     assert cell["strict"]["value"] <= cell["lenient"]["value"]
     assert list(cell["outcomes"]) == ["answered", "asked", "truncated", "no_answer"]
-    assert sum(cell["outcomes"].values()) == 3
     assert set(finished.results["clarify"]) == {"pairs"}
     cell = finished.results["clarify"]["pairs"]
     assert set(cell) == {"n", "ask_when_needed", "answer_when_complete"}
     assert cell["n"] == 2
-    assert is_rate(cell["ask_when_needed"])
-    assert is_rate(cell["answer_when_complete"])
-
-
-def test_followup_has_its_documented_fields(finished: Finished) -> None:
+    assert is_rate(cell["ask_when_needed"]) and is_rate(cell["answer_when_complete"])
     assert {name: set(cells) for name, cells in finished.results["followup"].items()} == {
         "maths": {"none"},
         "talks": {"none"},
@@ -244,18 +236,13 @@ def test_samples_have_one_row_per_reply_and_user_turn_that_the_figures_add_up_fr
             assert sum(row["label"] is not None for row in turns) == cell["n_judged"]
 
 
-def test_the_manifest_says_what_the_results_say(finished: Finished) -> None:
-    manifest = read_json(finished.folder / "manifest.json")
-    assert all(manifest[key] == finished.results[key] for key in ("schema", "model", "settings"))
-
-
-def test_a_finished_run_is_returned_without_generating(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    first = measure(llama, probe, tmp_path / "out")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    again = Watched(llama.engine, dies_after=0)
-    assert measure(llama, probe, tmp_path / "out", again) == first
+def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(finished: Finished) -> None:
+    before = {path.name: path.read_bytes() for path in finished.folder.iterdir()}
+    again, probe = Watched(finished.model.engine, dies_after=0), section_in(finished.folder.parent)
+    assert measure(finished.model, probe, finished.folder, again) == finished.results
+    assert measure(finished.model, replace(probe, batch_tokens=1, when="never"), finished.folder) == finished.results
     assert again.asked == []
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
 
 
 def test_a_run_that_died_anywhere_ends_like_one_that_did_not(
@@ -265,7 +252,7 @@ def test_a_run_that_died_anywhere_ends_like_one_that_did_not(
     whole = measure(llama, probe, tmp_path / "whole", seen)
     batches = [batch for asked in (seen.asked[:9], seen.asked[9:]) for batch in llama.engine.batches(asked)]
     largest = max(map(len, batches))
-    for made in (0, 1, 5, 8, 9, 10, 15, COMPLETIONS - 1):
+    for made in (0, 5, 9, 15, COMPLETIONS - 1):
         out = tmp_path / f"died-{made}"
         with pytest.raises(MemoryError):
             measure(llama, probe, out, Watched(llama.engine, dies_after=made))
@@ -281,59 +268,25 @@ def test_a_run_that_died_anywhere_ends_like_one_that_did_not(
         assert (out / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
 
 
-def test_a_run_that_was_killed_while_it_wrote_samples_writes_them_again(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
-    whole, out = measure(llama, probe, tmp_path / "out"), tmp_path / "out"
+def test_a_run_that_was_killed_while_it_wrote_samples_writes_them_again(finished: Finished, tmp_path: Path) -> None:
+    model, whole, out = finished.model, finished.results, tmp_path / "out"
+    shutil.copytree(finished.folder, out)
     written = (out / "samples.jsonl").read_bytes()
-    for length in (0, 40, len(written) // 2, len(written) - 1):
+    for length in (0, 40, len(written) - 1):
         (out / "results.json").unlink()
         (out / "samples.jsonl").write_bytes(written[:length])
-        assert steady(measure(llama, probe, out, Watched(llama.engine, dies_after=0))) == steady(whole)
+        again = measure(model, section_in(finished.folder.parent), out, Watched(model.engine, dies_after=0))
+        assert steady(again) == steady(whole)
         assert (out / "samples.jsonl").read_bytes() == written
 
 
-def test_a_process_that_was_killed_twice_ends_like_one_that_was_not(tiny_chatml: Path, tmp_path: Path) -> None:
-    questions = [{"question": f"Ivo has {n} pens and buys 3 more. How many?", "answer": str(n + 3)} for n in range(30)]
-    write_jsonl(tmp_path / "questions.jsonl", questions)
-    (tmp_path / "probe.yaml").write_text(
-        "probe:\n  sets: {own: {path: questions.jsonl}}\n  temperatures: [0.0, 1.0]\n  samples: 2\n"
-        "  max_answer_tokens: 16\n  max_user_tokens: 16\n  batch_tokens: 1\n"
-    )
-    command = [sys.executable, "-m", "probe", "run", str(tiny_chatml), "probe.yaml", "--out", "killed"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    stored = tmp_path / "killed" / "generations.jsonl"
-    for enough in (7, 45):
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-        try:
-            _wait_for_lines(process, stored, enough)
-        finally:
-            process.kill()
-            process.communicate()
-        assert not (tmp_path / "killed" / "results.json").exists(), "it was killed before its end"
-        stored.write_bytes(stored.read_bytes() + b'{"key": "torn')
-    section = load_recipe(
-        ProbeRecipe, tmp_path / "probe.yaml", [f"--probe.sets.own.path={tmp_path / 'questions.jsonl'}"]
-    ).probe
-    folder = resolve(str(tiny_chatml))
-    resumed = measure_folder(folder, section, load_sets(section), tmp_path / "killed")
-    whole = measure_folder(folder, section, load_sets(section), tmp_path / "whole")
-    assert steady(resumed) == steady(whole)
-    assert resumed["timing"]["cache_hits"] >= 45
-    assert (tmp_path / "killed" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
-
-
-def _wait_for_lines(process: subprocess.Popen[str], path: Path, enough: int) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists() or path.read_bytes().count(b"\n") < enough:
-        assert process.poll() is None, f"it ended by itself: {process.communicate()[1][-1000:]}"
-        assert time.monotonic() < deadline, "no completions within two minutes"
-        time.sleep(0.002)
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
+def test_other_settings_questions_or_weights_in_the_same_folder_are_refused_by_key(
+    llama: Loaded, qwen: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    with pytest.raises(MemoryError):
+        measure(llama, probe, tmp_path / "out", Watched(llama.engine, dies_after=0))
+    fewer = replace(probe.sets["maths"], n=2)
+    for changes, named in (
         ({"seed": 1}, "settings.seed: 0 then, 1 now"),
         ({"temperatures": (0.0,)}, "settings.temperatures: [0.0, 1.0] then, [0.0] now"),
         ({"samples": 3}, "settings.samples: 2 then, 3 now"),
@@ -343,45 +296,18 @@ def _wait_for_lines(process: subprocess.Popen[str], path: Path, enough: int) -> 
         ({"system_prompt": "Be kind."}, "settings.system_prompt: None then, 'Be kind.' now"),
         ({"enable_thinking": True}, "settings.enable_thinking"),
         ({"dtype": "bfloat16"}, "settings.dtype"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_other_settings_in_the_same_folder_are_refused_by_key(
-    changes: dict[str, Any], named: str, llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
-    with pytest.raises(MemoryError):
-        measure(llama, probe, tmp_path / "out", Watched(llama.engine, dies_after=0))
-    untouched = Watched(llama.engine)
-    with pytest.raises(SettingsChanged) as caught:
-        measure(llama, replace(probe, **changes), tmp_path / "out", untouched)
-    assert named in str(caught.value)
-    assert untouched.asked == []
-
-
-def test_another_question_or_fewer_of_them_in_the_same_folder_are_refused(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
-    measure(llama, probe, tmp_path / "out")
-    fewer = replace(probe, sets={**probe.sets, "maths": replace(probe.sets["maths"], n=2)})
-    with pytest.raises(SettingsChanged, match=r"settings\.sets\.maths\.n: 3 then, 2 now"):
-        measure(llama, fewer, tmp_path / "out")
+        ({"sets": {**probe.sets, "maths": fewer}}, "settings.sets.maths.n: 3 then, 2 now"),
+    ):
+        untouched = Watched(llama.engine)
+        with pytest.raises(SettingsChanged) as caught:
+            measure(llama, replace(probe, **changes), tmp_path / "out", untouched)  # type: ignore[arg-type]
+        assert named in str(caught.value)
+        assert untouched.asked == []
+    with pytest.raises(SettingsChanged, match=r"model\.weights_sha256"):
+        measure(qwen, probe, tmp_path / "out")
     write_jsonl(tmp_path / "talks.jsonl", TALKS[:1])
     with pytest.raises(SettingsChanged, match=r"settings\.sets\.talks\.sha256"):
         measure(llama, probe, tmp_path / "out")
-
-
-def test_what_moves_no_number_may_change(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    first = measure(llama, probe, tmp_path / "out")
-    assert measure(llama, replace(probe, batch_tokens=1, when="never"), tmp_path / "out") == first
-
-
-def test_another_model_in_the_same_folder_is_refused(
-    llama: Loaded, qwen: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
-    first = measure(llama, probe, tmp_path / "out")
-    with pytest.raises(SettingsChanged, match=r"model\.weights_sha256"):
-        measure(qwen, probe, tmp_path / "out")
-    assert read_json(tmp_path / "out" / "results.json") == first
 
 
 def test_an_answer_that_two_measures_or_sets_need_is_made_once(
@@ -448,48 +374,36 @@ def test_the_two_prefix_forms_differ_on_qwen(qwen: Loaded, probe: ProbeSection, 
     assert all("<think>" in text for text in prefixes["generation"])
 
 
-def test_an_instruction_is_part_of_the_question(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+def test_an_instruction_is_part_of_the_question_and_pairs_ask_both_forms(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
     maths = replace(probe.sets["maths"], instruction="Answer after ####.", n=1)
-    measure(llama, replace(probe, sets={"maths": maths}), tmp_path / "out")
-    for row in samples(tmp_path / "out"):
-        assert row["messages"][0]["content"].endswith("?\n\nAnswer after ####.")
-
-
-def test_pairs_alone_measure_both_sides_of_asking(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    results = measure(llama, replace(probe, sets={"pairs": probe.sets["pairs"]}), tmp_path / "out")
-    assert (results["accuracy"], results["followup"]) == ({}, {})
+    measure(llama, replace(probe, sets={"maths": maths, "pairs": probe.sets["pairs"]}), tmp_path / "out")
     rows = samples(tmp_path / "out")
-    assert [(row["item"], row["condition"]) for row in rows] == [
+    asked = [row["messages"][0]["content"] for row in rows if row["set"] == "maths"]
+    assert asked and all(text.endswith("?\n\nAnswer after ####.") for text in asked)
+    pairs = [row for row in rows if row["set"] == "pairs"]
+    assert [(row["item"], row["condition"]) for row in pairs] == [
         (item, condition) for item in ("1", "2") for condition in ("complete", "underspecified")
     ]
-    assert [row["messages"][0]["content"] for row in rows] == [
+    assert [row["messages"][0]["content"] for row in pairs] == [
         text for pair in PAIRS for text in (pair["complete"], pair["underspecified"])
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "measures", "message"),
-    [
+def test_a_set_that_cannot_be_asked_is_refused_before_anything_is_written(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    for name, measures, message in (
         ("pairs", ("accuracy",), "pairs of problems can only measure clarify, not accuracy"),
         ("pairs", ("clarify", "followup"), "pairs of problems can only measure clarify, not clarify, followup"),
         ("maths", ("clarify",), "clarify needs pairs"),
         ("talks", ("accuracy",), "accuracy needs an answer in every row, and 'talks' has rows without one"),
-    ],
-)
-def test_a_set_cannot_measure_what_it_has_no_rows_for(
-    probe: ProbeSection, name: str, measures: Any, message: str
-) -> None:
-    sets = {name: replace(probe.sets[name], measures=measures)}
-    with pytest.raises(DataError, match=message):
-        load_sets(replace(probe, sets=sets))
-
-
-def test_a_recipe_without_sets_is_refused(probe: ProbeSection) -> None:
+    ):
+        with pytest.raises(DataError, match=message):
+            load_sets(replace(probe, sets={name: replace(probe.sets[name], measures=measures)}))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no set named"):
         load_sets(replace(probe, sets={}))
-
-
-def test_an_empty_set_is_refused_before_anything_is_written(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
     (tmp_path / "maths.jsonl").write_text("")
     with pytest.raises(DataError, match=r"maths\.jsonl: no rows"):
         measure(llama, probe, tmp_path / "out")

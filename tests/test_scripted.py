@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_builders.recipe import load_data_recipe
-from data_builders.scripted import Conversation, Conversations, Kind, carries, converse, plan
+from data_builders.scripted import Conversation, Conversations, Kind, converse, plan, possible_kinds
 from data_builders.starter import starter_problem, starter_problems
 from data_builders.tasks import Task
+from probe.conversations import check_messages
 from probe.errors import RecipeError
 from probe.grading import asks, boxed, sentences
-from probe.sets import check_messages
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 DEFAULT = Conversations()
@@ -32,10 +32,10 @@ EQUATION = re.compile(r"(?<![\d.*/+-])(?<![*/+-] )(\d+) ?([-+*/]|% of) ?(\d+) = 
 @st.composite
 def conversations(draw: st.DrawFn, *kinds: Kind, how: Conversations = TALKATIVE) -> Conversation:
     task = starter_problem(draw(st.integers(0, 10**6)), draw(st.integers(0, 1000)), "train")
-    carried = [kind for kind, carried in carries(task).items() if carried and kind in (kinds or KINDS)]
-    if not carried:
+    possible = [kind for kind in possible_kinds(task) if kind in (kinds or KINDS)]
+    if not possible:
         return draw(conversations(*kinds, how=how))
-    return converse(task, draw(st.sampled_from(carried)), draw(st.integers(0, 1000)), how)
+    return converse(task, draw(st.sampled_from(possible)), draw(st.integers(0, 1000)), how)
 
 
 def said(conversation: Conversation, role: str) -> list[str]:
@@ -158,11 +158,10 @@ def test_a_pair_differs_only_in_what_is_withheld(index: int, seed: int) -> None:
 
 def test_the_same_arguments_give_the_same_text_and_another_seed_another() -> None:
     task = starter_problem(3, 4, "train")
-    for kind, carried in carries(task).items():
-        if carried:
-            assert converse(task, kind, 1, TALKATIVE) == converse(task, kind, 1, TALKATIVE)
-            texts = {json.dumps(converse(task, kind, seed, TALKATIVE).messages) for seed in range(20)}
-            assert len(texts) > 15, kind
+    for kind in possible_kinds(task):
+        assert converse(task, kind, 1, TALKATIVE) == converse(task, kind, 1, TALKATIVE)
+        texts = {json.dumps(converse(task, kind, seed, TALKATIVE).messages) for seed in range(20)}
+        assert len(texts) > 15, kind
 
 
 # --- which conversations a problem gives
@@ -170,7 +169,7 @@ def test_the_same_arguments_give_the_same_text_and_another_seed_another() -> Non
 
 def test_shares_are_met() -> None:
     shares = Conversations(contrast_pairs=0.8)
-    tasks = [task for task in starter_problems(3800, 0, "train") if all(carries(task).values())]
+    tasks = [task for task in starter_problems(3800, 0, "train") if len(possible_kinds(task)) == len(KINDS)]
     plans = [plan(task, 0, shares) for task in tasks]
     kinds = Counter(kind for planned in plans for kind in planned)
     total = kinds.total()
@@ -182,17 +181,17 @@ def test_shares_are_met() -> None:
     assert abs(total / len(plans) - shares.per_problem) < 0.03
 
 
-def test_kinds_that_a_problem_cannot_carry_go_to_those_it_does() -> None:
+def test_kinds_that_a_problem_cannot_become_go_to_those_it_can() -> None:
     """In proportion to their shares: a problem with nothing to withhold is not simply complete."""
     plain = Task("p", "What is 1 + 1 + 1?", "3", "jsonl", starter_problem(0, 0, "train").steps[:1])
-    assert [kind for kind, carried in carries(plain).items() if carried] == ["complete", "hint", "vague"]
+    assert possible_kinds(plain) == ["complete", "hint", "vague"]
     found = Counter(kind for seed in range(4000) for kind in plan(plain, seed, DEFAULT))
     total = DEFAULT.complete + DEFAULT.hint + DEFAULT.vague
     for kind in ("complete", "hint", "vague"):
         assert abs(found[kind] / 4000 - getattr(DEFAULT, kind) / total) < 0.03
 
 
-def test_a_problem_that_carries_nothing_the_recipe_wants_is_complete() -> None:
+def test_a_problem_of_which_the_recipe_wants_nothing_is_complete() -> None:
     only = Conversations(
         complete=0.0, underspecified=1.0, wrong_start=0.0, hint=0.0, vague=0.0, conflict=0.0, unsolvable=0.0, guided=0.0,
         contrast_pairs=0.0,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import string
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_builders.acts import simulated_user_messages
 from data_builders.rows import RlRow
 from data_builders.starter import starter_problem
 from data_builders.tasks import Gap, Task
 from data_builders.text import states
-from data_builders.user import PATIENCE, PHRASES, Question, ScriptedUser, marked_answer, questions, read_question
+from data_builders.user import PATIENCE, Question, ScriptedUser, marked_answer, questions, read_question
 
 QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
 ASKS = (
@@ -56,7 +56,7 @@ def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
 def is_one_of(act: str, said: str | None, **slots: str) -> bool:
     wordings = [
         phrase.format_map({**dict.fromkeys(("reveal", "short", "quote", "given"), ""), **slots})
-        for phrase in PHRASES[act]
+        for phrase in simulated_user_messages()[act]
     ]
     return said is not None and any(said.lower().rstrip(".") == one.lower().rstrip(".") for one in wordings)
 
@@ -169,13 +169,6 @@ def test_an_answer_that_a_template_could_read_is_not_repeated() -> None:
     assert len(str(said)) < 100
 
 
-@pytest.mark.parametrize("act", sorted(PHRASES))
-def test_every_act_has_many_wordings(act: str) -> None:
-    assert len(set(PHRASES[act])) >= 6
-    slots = {name for phrase in PHRASES[act] for _, name, _, _ in string.Formatter().parse(phrase) if name}
-    assert all({name for _, name, _, _ in string.Formatter().parse(phrase) if name} == slots for phrase in PHRASES[act])
-
-
 def test_wordings_vary_by_seed_and_stay_by_seed() -> None:
     said = [talk(row(), "How many bags does Ann have?", seed=seed)[0] for seed in range(60)]
     assert len(set(said)) >= 12
@@ -210,14 +203,14 @@ def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: lis
     for reply in replies:
         text = reply.replace("ASK", gap.ask).replace("OTHER", other.ask)
         messages.append({"role": "assistant", "content": text})
-        before = user.told
+        before = user.revealed
         heard = user.reply(messages)
         if heard is None:
-            assert not user.told or before, "it does not tell and leave"
+            assert not user.revealed or before, "it does not tell and leave"
             return
         said += 1
         assert heard.strip() and "{" not in heard
-        if user.told and not before:
+        if user.revealed and not before:
             assert questions(text) and marked_answer(text) is None
         elif not before:
             assert not states(heard, gap.value) or any(states(one["content"], gap.value) for one in messages)
@@ -239,13 +232,13 @@ def test_it_understands_who_asks_for_what() -> None:
                 user.reply(
                     [*row.prompt, {"role": "assistant", "content": wording.format(ask=gap.ask, clause=gap.clause)}]
                 )
-                understood += user.told
+                understood += user.revealed
             for other in task.gaps:
                 if other.value != gap.value:
                     others += 1
                     user = ScriptedUser(row, 0)
                     user.reply([*row.prompt, {"role": "assistant", "content": other.ask}])
-                    fooled += user.told
+                    fooled += user.revealed
     assert asked > 1000 and understood / asked > 0.99
     assert others > 300 and fooled / others < 0.03
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import random
 import re
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.starter import NAMES, TEMPLATES, split_of, starter_problem, starter_problems
+from data_builders import starter
+from data_builders.starter import (
+    Template,
+    Words,
+    draw_values,
+    split_of,
+    starter_problem,
+    starter_problems,
+    templates,
+    words,
+)
 from data_builders.tasks import Step, Task
+from data_builders.wordings import load_wordings
+from probe.errors import DataError
 from probe.grading import sentences
 
+TEMPLATES = templates("test")
+NAMES = words().names.women + words().names.men
 SPLITS = st.sampled_from(["train", "test"])
 TASKS = st.builds(starter_problem, st.integers(0, 10**6), st.integers(0, 10**6), SPLITS)
 
@@ -136,11 +152,38 @@ def test_complete_questions_also_say_some() -> None:
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.key)
-def test_every_template_has_room_for_many_problems(template) -> None:  # type: ignore[no-untyped-def]
-    import random
-
-    from data_builders.starter import draw_values
-
+def test_every_template_has_room_for_many_problems(template: Template) -> None:
     rng = random.Random(0)
     drawn = {tuple(draw_values(template, rng).values()) for _ in range(100)}
     assert len(drawn) > 40
+
+
+FILE = Path(starter.__file__).with_name("starter.yaml").read_text(encoding="utf-8")
+HEAD, FIRST = FILE.partition("templates:\n")[0], FILE.partition("templates:\n")[2].partition("  bags_gift:")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "error"),
+    [
+        (
+            "{name} buys {box}",
+            "{nam} buys {box}",
+            "templates.bags: final: {nam} in '{nam} buys {box} {items}.' is unknown",
+        ),
+        ("sentence: Each bag holds {b}", "sentence: Each bag holds {a}", "templates.bags: givens.b.sentence: "),
+        ("b from 4 to 25", "b of 4 to 25", "templates.bags: givens: 'b of 4 to 25', wanted \"a from 3 to 12\""),
+        ("t = a * b", "t = a ^ b", "templates.bags: steps: 't = a ^ b', wanted"),
+        ("t = a * b", "t = a * c", "templates.bags: steps.t: operand c is neither a given nor an earlier result"),
+        ("topic: hobby", "topic: hobbies", "templates.bags.topic: hobbies, wanted one of hobby, food"),
+        ("    final:", "    finally:", "templates.bags.final: Field required"),
+        ("  bags:\n", FIRST + "  bags:\n", "key 'bags' is given twice"),
+    ],
+)
+def test_a_wrong_template_is_named_with_its_key(line: str, instead: str, error: str, tmp_path: Path) -> None:
+    path = tmp_path / "starter.yaml"
+    path.write_text(f"{HEAD}templates:\n{FIRST}")
+    assert list(load_wordings(Words, path).templates) == ["bags"]
+    path.write_text(f"{HEAD}templates:\n{FIRST.replace(line, instead)}")
+    with pytest.raises(DataError) as raised:
+        load_wordings(Words, path)
+    assert str(raised.value).startswith(str(path)) and error in str(raised.value) and "\n" not in str(raised.value)

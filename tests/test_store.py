@@ -100,26 +100,18 @@ def test_scores_are_kept_too_and_belong_to_one_model(tmp_path: Path) -> None:
     assert len(echo.scored) == 2
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_whatever_shapes_a_completion_makes_it_another_one(tmp_path: Path) -> None:
+    echo, engine = stored(tmp_path)
+    same = [GREEDY, replace(GREEDY, seed=5)]  # a greedy completion does not depend on the seed
+    changes: list[dict[str, Any]] = [
         {"prompt_ids": (1, 2)},
         {"max_tokens": 9},
         {"stop_ids": (0, 4)},
         {"temperature": 0.7},
         {"temperature": 0.7, "seed": 1},
-    ],
-)
-def test_whatever_shapes_a_completion_makes_it_another_one(tmp_path: Path, changed: dict[str, Any]) -> None:
-    echo, engine = stored(tmp_path)
-    collect(engine, [GREEDY, replace(GREEDY, temperature=0.7, seed=2), replace(GREEDY, **changed)])
-    assert len(echo.asked) == 3
-
-
-def test_the_seed_of_a_greedy_completion_does_not_matter(tmp_path: Path) -> None:
-    echo, engine = stored(tmp_path)
-    collect(engine, [GREEDY, replace(GREEDY, seed=5)])
-    assert len(echo.asked) == 1
+    ]
+    collect(engine, [*same, *(replace(GREEDY, **changed) for changed in changes)])
+    assert len(echo.asked) == 1 + len(changes)
 
 
 @pytest.mark.parametrize("key", ["weights_sha256", "template_sha256"])
@@ -145,13 +137,6 @@ def test_the_manifest_comes_first_and_results_come_last(tmp_path: Path) -> None:
     assert list(whole) == ["schema", "model", "settings", "accuracy"]
 
 
-def test_samples_start_anew_with_every_run(tmp_path: Path) -> None:
-    store = RunStore(tmp_path, MODEL, SETTINGS)
-    for _ in range(2):
-        store.write_samples([{"a": 1}, {"a": 2}, {"a": 3}])
-    assert [row for _, row in read_jsonl(tmp_path / "samples.jsonl")] == [{"a": 1}, {"a": 2}, {"a": 3}]
-
-
 def test_other_settings_are_refused_with_every_key_that_differs(tmp_path: Path) -> None:
     RunStore(tmp_path, MODEL, SETTINGS)
     before = (tmp_path / "manifest.json").read_bytes()
@@ -173,3 +158,16 @@ def test_differences_name_the_path_to_each_key() -> None:
     assert list(differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": None})) == ["a.c: 2 then, 3 now"]
     assert list(differences({"a": 1}, {"a": {"b": 1}})) == ["a: 1 then, {'b': 1} now"]
     assert list(differences({"a": [1]}, {})) == ["a: [1] then, None now"]
+
+
+def test_what_another_process_has_taken_over_is_not_written(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise SettingsChanged("taken over")
+
+    engine = StoredEngine(Echo(), tmp_path, MODEL, check=lost)
+    with pytest.raises(SettingsChanged, match="taken over"):
+        collect(engine, [GREEDY])
+    with pytest.raises(SettingsChanged, match="taken over"):
+        list(engine.score([ScoreRequest((1,), (2,))]))
+    engine.close()
+    assert (tmp_path / "generations.jsonl").read_bytes() == (tmp_path / "scores.jsonl").read_bytes() == b""

@@ -197,7 +197,7 @@ def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) 
     from peft import get_peft_model
 
     from probe.engines.hf import _rounded
-    from probe.models import load_causal_lm
+    from probe.weights import load_causal_lm
     from train.setup import lora_config
 
     live = get_peft_model(

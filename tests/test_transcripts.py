@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe.conversations import NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
 from probe.errors import DataError
-from probe.sets import NO_REACTION, NO_TEXT, TOOLS, Item, Transcript, check_messages, read_items, take_apart
+from probe.sets import Item, read_items
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"

@@ -1,7 +1,7 @@
 """The vLLM engine: what it asks of vLLM and what it makes of the replies, by a stand-in; tests/vllm_lane has the real one.
 
-The stand-in keeps to what the engine relies on: requests by name, finished ones from `step` in any order, the stop
-token at the end of a stopped completion, log-probabilities by token for each place of the prompt but the first.
+The stand-in keeps to what the engine relies on: `generate` gives outputs in the order of its prompts, the stop token at
+the end of a stopped completion, log-probabilities by token for each place of the prompt but the first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from typing import Any
 import pytest
 from model_parts import logits, lora_on
 
-from probe.engines import vllm as vllm_engine
-from probe.engines import vllm as vllm_install
-from probe.engines import vllm as vllm_load
+from probe.engines import vllm as engine_module
 from probe.engines.base import Completion, Request, ScoreRequest, collect
-from probe.engines.vllm import VllmEngine, sampling
+from probe.engines.vllm import VllmEngine, check_versions, free_share, import_vllm, sampling
 from probe.errors import BadInput, CannotScore, EngineError
 from probe.models import load_model, load_tokenizer, merged_folder, resolve
 from probe.settings import VllmSection
@@ -30,36 +28,39 @@ STOP = 9
 
 
 class StandIn:
-    """Replies to a prompt with its tokens plus one, stopping at STOP; the newest request is finished first."""
+    """Replies to a prompt with its tokens plus one, stopping at STOP."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.most_known = 0
+    loaded: list[StandIn] = []
+    failure: Exception | None = None
+
+    def __init__(self, path: str, **settings: Any) -> None:
+        self.settings = settings
+        StandIn.loaded.append(self)
+        if StandIn.failure is not None:
+            raise StandIn.failure
+        self.calls: list[int] = []
         self.ended = False
-        self.dies = False
-        self.known: dict[str, tuple[list[int], dict[str, Any]]] = {}
-        self.llm_engine = self.renderer = self.engine_core = self
+        self.dies_with: BaseException | None = None
+        self.llm_engine = self.engine_core = self
 
-    def render_cmpl(self, prompts: list[dict[str, Any]]) -> list[list[int]]:
-        return [prompt["prompt_token_ids"] for prompt in prompts]
+    def generate(
+        self, prompts: list[dict[str, Any]], params: list[dict[str, Any]], *, use_tqdm: bool
+    ) -> list[SimpleNamespace]:
+        assert not self.ended and not use_tqdm
+        self.calls.append(len(prompts))
+        if self.dies_with is not None:
+            raise self.dies_with
+        return [self._reply(one["prompt_token_ids"], options) for one, options in zip(prompts, params, strict=True)]
 
-    def add_request(self, name: str, prompt: list[int], options: dict[str, Any]) -> None:
-        assert name not in self.known and not self.ended
-        assert len(prompt) + options["max_tokens"] <= self.length
-        self.known[name] = (prompt, options)
-        self.most_known = max(self.most_known, len(self.known))
-
-    def step(self) -> list[Any]:
-        if self.dies:
-            raise sys.modules["vllm.exceptions"].VLLMError("EngineCore encountered an issue")
-        name = list(self.known)[-1]
-        prompt, options = self.known.pop(name)
+    def _reply(self, prompt: list[int], options: dict[str, Any]) -> SimpleNamespace:
+        assert options["ignore_eos"] and not options["detokenize"]
+        assert len(prompt) + options["max_tokens"] <= self.settings["max_model_len"]
         made = [token + 1 for token in prompt][: options["max_tokens"]]
         stops = STOP in made and STOP in options.get("stop_token_ids", ())
         made = made[: made.index(STOP) + 1] if stops else made
         output = SimpleNamespace(token_ids=made, finish_reason="stop" if stops else "length")
         given = [None, *({token: SimpleNamespace(logprob=-token / 10), -1: None} for token in prompt[1:])]
-        return [SimpleNamespace(request_id=name, outputs=[output], prompt_logprobs=given)]
+        return SimpleNamespace(outputs=[output], prompt_logprobs=given)
 
     def shutdown(self) -> None:
         self.ended = True
@@ -73,24 +74,16 @@ class Digits:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
     """Every stand-in that was loaded, in order; a package `vllm` that is just enough to ask it."""
-    package = {name: ModuleType(name) for name in ("vllm", *map("vllm.{}".format, ("exceptions", "platforms")))}
-    package["vllm.sampling_params"] = ModuleType("vllm.sampling_params")
-    errors = {"VLLMError": type("VLLMError", (Exception,), {})}
-    errors["VLLMClientError"] = type("VLLMClientError", (errors["VLLMError"],), {})
-    vars(package["vllm.exceptions"]).update(errors)
+    package = {name: ModuleType(name) for name in ("vllm", "vllm.exceptions", "vllm.platforms")}
+    error = type("VLLMError", (Exception,), {})
+    vars(package["vllm.exceptions"]).update(VLLMError=error, VLLMClientError=type("VLLMClientError", (error,), {}))
     vars(package["vllm.platforms"])["current_platform"] = SimpleNamespace(is_cpu=lambda: False)
-    vars(package["vllm.sampling_params"])["RequestOutputKind"] = SimpleNamespace(FINAL_ONLY="final")
-    vars(package["vllm"]).update(SamplingParams=dict, TokensPrompt=dict)
+    vars(package["vllm"]).update(SamplingParams=dict, TokensPrompt=dict, LLM=StandIn, __version__="0.31.0")
     for name, module in package.items():
         monkeypatch.setitem(sys.modules, name, module)
-    loaded: list[StandIn] = []
-
-    def load(*settings: Any) -> StandIn:
-        loaded.append(StandIn(settings[-1]))
-        return loaded[-1]
-
-    monkeypatch.setattr(vllm_engine, "load", load)
-    return loaded
+    monkeypatch.setattr(StandIn, "loaded", [])
+    monkeypatch.setattr(StandIn, "failure", None)
+    return StandIn.loaded
 
 
 def engine_of(folder: Path, **section: Any) -> VllmEngine:
@@ -103,26 +96,19 @@ def test_only_the_requests_own_stop_tokens_and_seed_reach_vllm() -> None:
     assert sampling(Request((1,), 7, (), 0.0, seed=5))["seed"] is None, "a greedy completion draws nothing"
 
 
-def test_completions_come_as_they_finish_and_their_text_without_the_stop_token(
-    tiny_chatml: Path, loads: list[StandIn]
-) -> None:
-    asked = [Request((1, 2, 3), 2, (STOP,)), Request((4, STOP - 1, 5), 9, (STOP,)), Request((7, STOP - 1), 9, ())]
-    done = list(engine_of(tiny_chatml).stream(asked))
-    assert [index for index, _ in done] == [2, 1, 0], "nothing waits for the first request"
-    assert dict(done) == {
-        0: Completion("23", 2, "length", (2, 3)),
-        1: Completion("5", 1, "stop", (5, STOP)),
-        2: Completion("89", 2, "length", (8, 9)),
-    }
-
-
-def test_vllm_knows_of_a_bounded_number_of_requests(
+def test_completions_come_without_the_stop_token_and_in_chunks_by_prefix(
     tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_engine, "_KNOWN", 4)
-    asked = [Request((index, 1), 2, ()) for index in range(11)]
-    assert [done.text for done in collect(engine_of(tiny_chatml), asked)] == [f"{index + 1}2" for index in range(11)]
-    assert loads[0].most_known == 4
+    monkeypatch.setattr(engine_module, "_CHUNK", 2)
+    asked = [Request((4, STOP - 1, 5), 9, (STOP,)), Request((7, STOP - 1), 9, ()), Request((1, 2, 3), 2, (STOP,))]
+    done = list(engine_of(tiny_chatml).stream(asked))
+    assert [index for index, _ in done] == [2, 0, 1]
+    assert dict(done) == {
+        0: Completion("5", 1, "stop", (5, STOP)),
+        1: Completion("89", 2, "length", (8, 9)),
+        2: Completion("23", 2, "length", (2, 3)),
+    }
+    assert loads[0].calls == [2, 1], "each chunk is handed on before the next"
 
 
 def test_each_request_is_a_batch_and_shared_prefixes_stand_together(tiny_chatml: Path) -> None:
@@ -130,35 +116,45 @@ def test_each_request_is_a_batch_and_shared_prefixes_stand_together(tiny_chatml:
     assert engine_of(tiny_chatml).batches(asked) == [[0], [2], [1], [3]]
 
 
-def test_an_early_end_leaves_nothing_to_the_next_call(tiny_chatml: Path, loads: list[StandIn]) -> None:
+@pytest.mark.parametrize(
+    ("failure", "raised", "message"),
+    [
+        ("VLLMError", EngineError, r"vLLM failed with 1 requests to go \(it died\).*gpu_memory_utilization"),
+        ("VLLMClientError", BadInput, r"vLLM does not take a request: it died"),
+        (KeyboardInterrupt, KeyboardInterrupt, "it died"),
+    ],
+)
+def test_what_ends_a_call_ends_vllm_and_says_how_many_requests_are_left(
+    tiny_chatml: Path,
+    loads: list[StandIn],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Any,
+    raised: type[BaseException],
+    message: str,
+) -> None:
+    monkeypatch.setattr(engine_module, "_CHUNK", 2)
     engine = engine_of(tiny_chatml)
     asked = [Request((index,), 1, ()) for index in range(3)]
-    stream: Any = engine.stream(asked)
-    next(stream)
-    stream.close()
-    assert loads[0].ended
+    stream = engine.stream(asked)
+    assert [next(stream)[0], next(stream)[0]] == [0, 1]
+    kind = vars(sys.modules["vllm.exceptions"])[failure] if isinstance(failure, str) else failure
+    loads[0].dies_with = kind("it died")
+    with pytest.raises(raised, match=message):
+        next(stream)
+    assert loads[0].ended, "what it was at would come out of the next call"
     assert [done.text for done in collect(engine, asked)] == ["1", "2", "3"]
     assert len(loads) == 2
-
-
-def test_a_death_of_vllm_says_how_many_requests_are_left(tiny_chatml: Path, loads: list[StandIn]) -> None:
-    engine = engine_of(tiny_chatml)
-    stream = engine.stream([Request((index,), 1, ()) for index in range(3)])
-    next(stream)
-    loads[0].dies = True
-    with pytest.raises(EngineError, match=r"2 requests to go.*gpu_memory_utilization"):
-        next(stream)
-    assert loads[0].ended
 
 
 def test_it_is_loaded_anew_only_where_the_room_is_too_small(
     tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_engine, "_LEAST_LENGTH", 8)
+    monkeypatch.setattr(engine_module, "_LEAST_LENGTH", 8)
     engine = engine_of(tiny_chatml)
     for length in (10, 30, 31):
         collect(engine, [Request((1,) * length, 10, ())])
-    assert [(load.length, load.ended) for load in loads] == [(40, True), (82, False)], "twice what was needed"
+    lengths = [(load.settings["max_model_len"], load.ended) for load in loads]
+    assert lengths == [(40, True), (82, False)], "twice what was needed"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +175,25 @@ def test_a_score_sums_the_targets_own_log_probabilities(tiny_chatml: Path, loads
         list(engine_of(tiny_chatml).score([ScoreRequest((), (1,))]))
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected.", "torchvision that fits this torch"),
+        ("Engine core initialization failed.", "lower probe.vllm.gpu_memory_utilization to what is free"),
+    ],
+)
+def test_a_load_that_fails_says_what_to_try(
+    tiny_model: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch, reason: str, advice: str
+) -> None:
+    monkeypatch.setattr(StandIn, "failure", ValueError(reason))
+    with pytest.raises(EngineError, match=rf"vLLM 0.31.0 could not load it .*{advice}.*engine: hf") as raised:
+        collect(engine_of(tiny_model), [Request((1,), 1, ())])
+    assert "\n" not in str(raised.value)
+    settings = loads[0].settings
+    assert settings["enable_prefix_caching"] is False, "experimental for linear attention"
+    assert 0 < settings["gpu_memory_utilization"] < 0.9
+
+
 def test_without_vllm_the_error_says_how_to_install_it(tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(BadInput, match=r"not installed.*pip install -e '.\[gpu\]'.*without the constraints file"):
@@ -196,7 +211,7 @@ def test_an_adapter_is_merged_into_a_folder_once(tiny_chatml: Path, tmp_path: Pa
     adapter = resolve(str(lora_on(tiny_chatml, tmp_path / "adapter")))
     whole = merged_folder(adapter, "float32").path
     before = (whole / "model.safetensors").stat().st_mtime_ns
-    assert merged_folder(adapter, "auto").path == whole, "the checkpoint's own type"
+    assert merged_folder(adapter, "auto").path == whole, "training's and vLLM's are one where the type is one"
     assert (whole / "model.safetensors").stat().st_mtime_ns == before
     merged = resolve(str(whole))
     assert load_tokenizer(merged).chat_template == load_tokenizer(adapter).chat_template
@@ -226,8 +241,8 @@ def versions(monkeypatch: pytest.MonkeyPatch, needs: list[str], **installed: str
             raise PackageNotFoundError(package)
         return installed[package.replace("-", "_")]
 
-    monkeypatch.setattr(vllm_install, "version", version)
-    monkeypatch.setattr(vllm_install, "requires", lambda package: needs)
+    monkeypatch.setattr(engine_module, "version", version)
+    monkeypatch.setattr(engine_module, "requires", lambda package: needs)
 
 
 @pytest.mark.parametrize(
@@ -252,40 +267,16 @@ def test_a_version_that_does_not_fit_is_named_with_the_command_that_mends_it(
 ) -> None:
     versions(monkeypatch, needs, **installed)
     with pytest.raises(BadInput, match=message) as raised:
-        vllm_install.import_vllm()
+        import_vllm()
     assert "\n" not in str(raised.value)
 
 
 def test_versions_that_fit_and_a_vllm_of_no_package_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = ["transformers<5.18.0,>=5.10.4", "torch==2.13.0; platform_system == 'Linux'", "torch==9; extra == 'zen'"]
     versions(monkeypatch, needs, vllm="0.27.0", torch="2.13.0+cu130", transformers="5.17.0")
-    vllm_install.check_versions()
+    check_versions()
     versions(monkeypatch, needs, transformers="9")
-    vllm_install.check_versions()
-
-
-@pytest.mark.parametrize(
-    ("reason", "advice"),
-    [
-        ("Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected.", "torchvision that fits this torch"),
-        ("Engine core initialization failed.", "lower probe.vllm.gpu_memory_utilization to what is free"),
-    ],
-)
-def test_a_load_that_fails_says_what_to_try(
-    tiny_model: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch, reason: str, advice: str
-) -> None:
-    asked: dict[str, Any] = {}
-
-    def fails(path: str, **settings: Any) -> None:
-        asked.update(settings)
-        raise ValueError(reason)
-
-    vars(sys.modules["vllm"]).update(LLM=fails, __version__="0.31.0")
-    with pytest.raises(EngineError, match=rf"vLLM 0.31.0 could not load it .*{advice}.*engine: hf") as raised:
-        vllm_load.load(resolve(str(tiny_model)), VllmSection(), "float32", 0, 4096)
-    assert "\n" not in str(raised.value)
-    assert asked["enable_prefix_caching"] is False, "experimental for linear attention"
-    assert 0 < asked["gpu_memory_utilization"] < 0.9
+    check_versions()
 
 
 def test_memory_that_something_else_holds_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,5 +285,5 @@ def test_memory_that_something_else_holds_is_left_to_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", [(60, 80), (20, 80)].__getitem__)
-    assert vllm_load.free_share(1) == pytest.approx(0.9 * 60 / 80)
-    assert vllm_load.free_share(4) == pytest.approx(0.9 * 20 / 80), "the fullest of the devices that are used"
+    assert free_share(1) == pytest.approx(0.9 * 60 / 80)
+    assert free_share(4) == pytest.approx(0.9 * 20 / 80), "the fullest of the devices that are used"

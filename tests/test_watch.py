@@ -18,14 +18,15 @@ import pytest
 import yaml
 from model_parts import lora_on
 
-from probe import watch as kept
+from probe import watch
 from probe.checkpoints import finish_run, mark_complete
+from probe.claims import Claims
 from probe.errors import NextturnError, SettingsChanged
 from probe.models import fingerprint, resolve
 from probe.recipe import load_recipe
 from probe.run import load_sets, measure_folder
 from probe.settings import ProbeRecipe, ProbeSection, load_probe_recipe
-from probe.watch import Claims, Watcher, command
+from probe.watch import Watcher, command
 from train.checkpoints import remove_incomplete
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
@@ -229,14 +230,14 @@ def test_a_checkpoint_gone_before_it_was_kept_is_reported(
 ) -> None:
     save(run_dir, 2, tiny_chatml)
     save(run_dir, 4, tiny_chatml)
-    link = kept._link
+    link = watch._link
 
     def rotated_meanwhile(source: Path, target: Path, size: int) -> None:
         if source.parent.name == "checkpoint-2":
             shutil.rmtree(source.parent, ignore_errors=True)
         link(source, target, size)
 
-    monkeypatch.setattr(kept, "_link", rotated_meanwhile)
+    monkeypatch.setattr(watch, "_link", rotated_meanwhile)
     finish_run(run_dir, 4, "sha")
     watcher(run_dir, recipe).follow()
     assert finished(run_dir) == ["base", "step-4"]
@@ -255,13 +256,13 @@ def test_files_are_copied_where_links_are_impossible_and_a_new_saving_replaces_t
     checkpoint = save(run_dir, 2, tiny_chatml)
     mine, place = watcher(run_dir, recipe), run_dir / "probe" / ".kept" / "step-2"
     mine.keep_new()
-    first = fingerprint(kept.kept_model(place, "x"))
+    first = fingerprint(resolve(str(place)))
     assert first == fingerprint(resolve(str(checkpoint)))
     mine.keep_new()
     shutil.rmtree(checkpoint)
     again = save(run_dir, 3, tiny_chatml).rename(checkpoint)
     mine.keep_new()
-    assert fingerprint(kept.kept_model(place, "x")) == fingerprint(resolve(str(again))) != first
+    assert fingerprint(resolve(str(place))) == fingerprint(resolve(str(again))) != first
     assert [path.name for path in place.parent.iterdir()] == ["step-2"], "nothing half done is left behind"
 
 

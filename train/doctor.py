@@ -393,7 +393,7 @@ def check_default_config(has_gpu: bool) -> list[Finding]:
 
 
 def _caches() -> tuple[Path, Path]:
-    from probe.models import cache_root
+    from probe.conversions import cache_root
 
     return cache_root(), Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
 

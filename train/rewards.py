@@ -31,13 +31,13 @@ from data_builders.dialogue.settings import RoleSection
 from data_builders.rows import RlRow
 from data_builders.text import states
 from data_builders.user import Question, marked_answer, questions, read_question
+from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import EngineError, RecipeError
 from probe.grading import asks, load_algebra, same_at_sight, same_by_algebra, sentences, strict_answer
 from probe.judges.labels import GENUINE, Case, judge_all
 from probe.judges.rules import RulesJudge, repetition
 from probe.judges.text import words
-from probe.sets import Message
 from probe.timelimit import TIMEOUT, Pending, Workers
 from train.recipe import CustomPart
 

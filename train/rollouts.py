@@ -23,10 +23,10 @@ from data_builders.rows import RlRow
 from data_builders.tasks import Gap, Task
 from data_builders.user import ScriptedUser
 from probe.chat import Chat
+from probe.conversations import Message
 from probe.engines.base import Completion, Request, collect, item_seed
 from probe.engines.hf import HfEngine, live_model
 from probe.errors import DataError
-from probe.sets import Message
 from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
 from train.rewards import Played
 

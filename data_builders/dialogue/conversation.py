@@ -24,8 +24,8 @@ from data_builders.dialogue.score import (
 )
 from data_builders.dialogue.settings import Dialogue, Role
 from data_builders.text import estimated_tokens
+from probe.conversations import Message
 from probe.engines.base import item_seed
-from probe.sets import Message
 
 # --- The candidates of an assistant turn with what was simulated after them, and which of them goes on.
 

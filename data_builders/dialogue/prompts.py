@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from data_builders.dialogue.settings import Dialogue, Persona, draw_persona
 from data_builders.tasks import Gap, Task
 from data_builders.text import ASY, by_itself, states
+from probe.conversations import Message
 from probe.judges.llm import harmless, shortened
-from probe.sets import Message
 
 # --- What a conversation is to be, drawn before anybody speaks: the problem, the user, and what is held back at first.
 

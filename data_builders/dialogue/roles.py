@@ -26,17 +26,16 @@ from probe.client import (
     unusable,
     wants_other_names,
 )
-from probe.engines.base import Request
+from probe.conversations import Message
+from probe.engines.base import Engine, Request
 from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from probe.judges.llm import storable
-from probe.sets import Message
 from probe.settings import ServerSection
 
 if TYPE_CHECKING:
     from probe.chat import Chat
-    from probe.engines import OpenedEngine
     from probe.store import StoredEngine
 
 
@@ -224,7 +223,7 @@ class OpenStream:
 class LoadedModel:
     """A model that several roles may share: its engine, its chat template and its identity."""
 
-    engine: OpenedEngine
+    engine: Engine
     chat: Chat
     info: Any
 

@@ -17,9 +17,9 @@ from data_builders.dialogue.prompts import Plan
 from data_builders.dialogue.roles import Said
 from data_builders.dialogue.settings import Weights
 from data_builders.text import states
+from probe.conversations import Message
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
 from probe.judges.text import SOLVING, content_stems, ngrams, stems
-from probe.sets import Message
 
 # --- Reads what a model said in a role: its text, whether it ends the conversation, and slips out of the role.
 #

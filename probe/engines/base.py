@@ -6,7 +6,7 @@ once and loses nothing to a kill; `collect` puts them in order."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -49,7 +49,7 @@ class ScoreRequest:
 
 
 class Engine(Protocol):
-    """What every engine offers. One model load serves completions and scores alike."""
+    """What every engine offers. The model is loaded with the first request, and serves completions and scores alike."""
 
     name: str
 
@@ -73,6 +73,10 @@ class Engine(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Gives memory and processes back, so that another model can be loaded after this one."""
+        ...
+
 
 def collect(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
     """One completion per request, in the order of the requests."""
@@ -84,27 +88,3 @@ def item_seed(seed: int, *parts: object) -> int:
     """A 63-bit seed for one sample of one item, the same whatever else is in the batch."""
     text = "\x1f".join(str(part) for part in (seed, *parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-# --- An engine that asks before it hands anything out, for work that another process may take over at any time.
-
-
-class CheckedEngine:
-    """Wraps `engine`; `check` raises to stop it. What is handed out is written at once, so nothing is written then."""
-
-    def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
-        self.engine, self.check = engine, check
-        self.name = engine.name
-
-    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        return self.engine.batches(requests)
-
-    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        for made in self.engine.stream(requests):
-            self.check()
-            yield made
-
-    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        for made in self.engine.score(requests):
-            self.check()
-            yield made

@@ -9,9 +9,9 @@ batch a request falls into does not change what it draws.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import EngineError
@@ -28,50 +28,64 @@ class HfEngine:
     """Completions from a transformers causal language model.
 
     Args:
-        model: in eval mode; on any device; its class must take `past_key_values`.
+        model: in eval mode; on any device; its class must take `past_key_values`. None where `load` gives it.
         tokenizer: only its `decode` is used.
         batch_tokens: the most tokens (rows x (prompt + completion)) that one batch may hold.
+        load: called with the first request: a run whose completions are all stored never loads the model.
     """
 
     name = "hf"
 
-    def __init__(self, model: Any, tokenizer: Any, batch_tokens: int = 16384) -> None:
-        self.model = model
+    def __init__(
+        self, model: Any, tokenizer: Any, batch_tokens: int = 16384, load: Callable[[], Any] | None = None
+    ) -> None:
+        self._model = model
+        self._load = load
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
 
+    @property
+    def model(self) -> Any:
+        if self._model is None and self._load is not None:
+            self._model = self._load()
+        return self._model
+
+    def close(self) -> None:
+        """Lets go of the model; one that came from `load` is loaded again with the next request."""
+        self._model = None
+
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
         """Requests that share a batch: in bfloat16, a text can hang on which others were padded with it."""
-        rooms = [request.max_tokens for request in requests]
-        groups = _batches([request.prompt_ids for request in requests], rooms, self.batch_tokens)
-        return [[index for indices in batch for index in indices] for batch in groups]
+        return [[index for group in batch for index in group] for batch in self._planned(requests)]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        rooms = [request.max_tokens for request in requests]
-        for batch in _batches([request.prompt_ids for request in requests], rooms, self.batch_tokens):
-            yield from self._run(requests, batch)
+        """Yields (index, completion); the longest prompts first, within a batch as rows finish.
+
+        Raises:
+            EngineError: the logits are not numbers.
+        """
+        for batch in self._planned(requests):
+            yield from self._decode(requests, batch)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         """Prefills each prefix once, then reads all its targets' tokens in one pass."""
-        rooms = [len(request.target_ids) for request in requests]
-        for batch in _batches([request.prefix_ids for request in requests], rooms, self.batch_tokens):
-            prefixes = [requests[indices[0]].prefix_ids for indices in batch]
-            logits, cache, mask = self._prefill(prefixes)
-            owners = [row for row, indices in enumerate(batch) for _ in indices]
-            order = [index for indices in batch for index in indices]
-            targets = [requests[index].target_ids for index in order]
-            yield from zip(order, self._log_p(logits, cache, mask, owners, targets), strict=True)
+        limits = [len(request.target_ids) for request in requests]
+        for batch in _batches([request.prefix_ids for request in requests], limits, self.batch_tokens):
+            yield from self._log_p(requests, batch)
 
-    def _log_p(
-        self, logits: torch.Tensor, cache: Any, mask: torch.Tensor, owners: list[int], targets: list[tuple[int, ...]]
-    ) -> list[float]:
-        """log p of each target after the prefix of its owner; logits [prefixes, vocabulary] as from `_prefill`."""
+    def _log_p(self, requests: Sequence[ScoreRequest], batch: list[list[int]]) -> list[tuple[int, float]]:
+        """(index, log p) of one batch, which holds one list of request indices per distinct prefix."""
         import torch
 
+        logits, cache, mask = self._prefill([requests[group[0]].prefix_ids for group in batch])
         device = logits.device
+        order = [index for group in batch for index in group]
+        targets = [requests[index].target_ids for index in order]
+        owners = [row for row, group in enumerate(batch) for _ in group]  # the prefix of each target
         rows = torch.tensor(owners, device=device)
-        if len(owners) != len(mask):
+        if len(order) > len(batch):
             cache.reorder_cache(rows)
+        # Targets are padded on the right: what stands past their end is masked, and read by nobody.
         longest = max(len(target) for target in targets)
         ids = torch.zeros(len(targets), longest, dtype=torch.long, device=device)
         known = torch.zeros_like(ids)
@@ -84,41 +98,44 @@ class HfEngine:
             output = self.model(
                 input_ids=ids, attention_mask=whole, position_ids=positions, past_key_values=cache, use_cache=True
             )
-        total = []
+        scored = []
         for row, target in enumerate(targets):  # one row at a time: float32 over a large vocabulary is heavy
+            # The prefix's last logits tell of the first token, each token's own of the one after it: [tokens, V].
             before = torch.cat([logits[owners[row]][None], output.logits[row, : len(target) - 1]])
             log_p = before.float().log_softmax(dim=-1)
-            total.append(log_p.gather(1, ids[row, : len(target), None]).double().sum().item())
-        return total
+            scored.append((order[row], log_p.gather(1, ids[row, : len(target), None]).double().sum().item()))
+        return scored
 
-    def _run(self, requests: Sequence[Request], batch: list[list[int]]) -> Iterator[tuple[int, Completion]]:
+    def _planned(self, requests: Sequence[Request]) -> Iterator[list[list[int]]]:
+        limits = [request.max_tokens for request in requests]
+        return _batches([request.prompt_ids for request in requests], limits, self.batch_tokens)
+
+    def _decode(self, requests: Sequence[Request], batch: list[list[int]]) -> Iterator[tuple[int, Completion]]:
         """One batch: `batch` holds one list of request indices per distinct prompt."""
         import torch
 
         device = self.model.device
-        prompts = [requests[indices[0]].prompt_ids for indices in batch]
-        logits, cache, mask = self._prefill(prompts)
-        rows = torch.tensor([row for row, indices in enumerate(batch) for _ in indices], device=device)
-        if len(rows) > len(prompts):
+        logits, cache, mask = self._prefill([requests[group[0]].prompt_ids for group in batch])
+        active = [_Row(index, requests[index]) for group in batch for index in group]
+        if len(active) > len(batch):  # each prompt's cache is copied to all rows that begin with it
+            rows = torch.tensor([row for row, group in enumerate(batch) for _ in group], device=device)
             cache.reorder_cache(rows)
             logits, mask = logits[rows], mask[rows]
-        active = [_Row(index, requests[index]) for indices in batch for index in indices]
 
         while True:
-            tokens = _choose(logits, active)
+            tokens = _choose(logits, active)  # [rows]
             for row, token in zip(active, tokens.tolist(), strict=True):
-                row.add(token)
-            finished = [row for row in active if row.finish is not None and not row.reported]
-            for row in finished:
-                row.reported = True
-                yield row.index, self._completion(row)
-            kept = [position for position, row in enumerate(active) if row.finish is None]
-            if not kept:
+                if finish := row.add(token):
+                    ids = (*row.tokens, *row.stopped_by)
+                    yield row.index, Completion(self.tokenizer.decode(row.tokens), len(row.tokens), finish, ids)
+            going_on = [position for position, row in enumerate(active) if row.finish is None]
+            if not going_on:
                 return
-            if len(active) - len(kept) >= _COMPACT_SHARE * len(active):
-                keep = torch.tensor(kept, device=device)
+            # A finished row decodes on unread until enough of them leave together.
+            if len(active) - len(going_on) >= _COMPACT_SHARE * len(active):
+                keep = torch.tensor(going_on, device=device)
                 cache.reorder_cache(keep)
-                tokens, mask, active = tokens[keep], mask[keep], [active[position] for position in kept]
+                tokens, mask, active = tokens[keep], mask[keep], [active[position] for position in going_on]
             mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
             with torch.no_grad():
                 output = self.model(
@@ -130,12 +147,8 @@ class HfEngine:
                 )
             logits, cache = output.logits[:, -1], output.past_key_values
 
-    def _completion(self, row: _Row) -> Completion:
-        ids = (*row.tokens, *row.stopped_by)
-        return Completion(self.tokenizer.decode(row.tokens), len(row.tokens), row.finish or "stop", ids)
-
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """Left-pads and runs the prompts; gives logits [prompts, vocabulary], the cache and the mask."""
+        """Left-pads and runs the prompts; gives the last logits [P, V], the cache and the mask [P, longest]."""
         import torch
 
         device = self.model.device
@@ -163,30 +176,30 @@ class _Row:
         import torch
 
         self.index = index
-        self.temperature = request.temperature
-        self.stop = frozenset(request.stop_ids)
-        self.limit = request.max_tokens
+        self.request = request
         self.tokens: list[int] = []
         self.stopped_by: tuple[int, ...] = ()
-        self.finish: Any = None
-        self.reported = False
+        self.finish: Literal["stop", "length"] | None = None
         # Drawn on the CPU in one go, so that a request gets the same numbers on every device.
         generator = torch.Generator().manual_seed(request.seed)
         self.uniform = torch.rand(request.max_tokens, generator=generator, dtype=torch.float64).tolist()
 
-    def add(self, token: int) -> None:
+    def add(self, token: int) -> Literal["stop", "length"] | None:
+        """Takes the next token; says how the completion ends where it ends with this one."""
         if self.finish is not None:
-            return
-        if token in self.stop:
+            return None
+        if token in self.request.stop_ids:
             self.finish, self.stopped_by = "stop", (token,)
-            return
+            return self.finish
         self.tokens.append(token)
-        if len(self.tokens) >= self.limit:
+        if len(self.tokens) >= self.request.max_tokens:
             self.finish = "length"
+        return self.finish
 
 
 def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
-    """The next token of every row: argmax at temperature 0, else the inverse of the cumulative distribution.
+    """The next token of every row, [R] from logits [R, V]: argmax at temperature 0, else the inverse of the cumulative
+    distribution.
 
     Raises:
         EngineError: the logits are not numbers, as with damaged weights; argmax would make text of them all the same.
@@ -196,22 +209,23 @@ def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
     tokens = logits.argmax(dim=-1)
     if logits.gather(1, tokens[:, None]).isnan().any():  # a NaN is the largest to argmax
         raise EngineError("the model's logits are not numbers: its weights are damaged, or its dtype overflows")
-    sampled = [position for position, row in enumerate(rows) if row.temperature > 0 and row.finish is None]
+    sampled = [position for position, row in enumerate(rows) if row.request.temperature > 0 and row.finish is None]
     if sampled:
         index = torch.tensor(sampled, device=logits.device)
         chosen = [rows[position] for position in sampled]
-        temperature = logits.new_tensor([[row.temperature] for row in chosen], dtype=torch.float32)
+        temperature = logits.new_tensor([[row.request.temperature] for row in chosen], dtype=torch.float32)
         cumulative = (logits[index].float() / temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
         uniform = cumulative.new_tensor([[row.uniform[len(row.tokens)]] for row in chosen])
+        # Times the sum, which rounding keeps from being 1.
         drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
         tokens[index] = drawn[:, 0].clamp(max=logits.shape[-1] - 1)
     return tokens
 
 
-def _batches(prompts: Sequence[tuple[int, ...]], rooms: Sequence[int], batch_tokens: int) -> Iterator[list[list[int]]]:
+def _batches(prompts: Sequence[tuple[int, ...]], limits: Sequence[int], batch_tokens: int) -> Iterator[list[list[int]]]:
     """Lists of indices by prompt, longest first, each batch within `batch_tokens` (or one prompt).
 
-    `rooms` holds how many tokens each row needs behind its prompt.
+    `limits` holds how many tokens each row may need behind its prompt.
     """
     shared: dict[tuple[int, ...], list[int]] = {}
     for index, prompt in enumerate(prompts):
@@ -220,7 +234,7 @@ def _batches(prompts: Sequence[tuple[int, ...]], rooms: Sequence[int], batch_tok
     batch: list[list[int]] = []
     rows = width = 0
     for group in groups:
-        needed = len(prompts[group[0]]) + max(rooms[index] for index in group)
+        needed = len(prompts[group[0]]) + max(limits[index] for index in group)
         width = max(width, needed)
         if batch and (rows + len(group)) * width > batch_tokens:
             yield batch
@@ -236,7 +250,13 @@ def _batches(prompts: Sequence[tuple[int, ...]], rooms: Sequence[int], batch_tok
 
 @contextmanager
 def live_model(trainer: Any, dtype: str = "auto") -> Iterator[Any]:
-    """The model in training, whole and ready to generate on every rank; back to training afterwards."""
+    """The model in training, whole and in eval mode on every rank; back to training afterwards.
+
+    Enter and leave it on all ranks together: under ZeRO-3 the weights are gathered for as long as it is open.
+
+    Args:
+        dtype: "auto" gives the live weights themselves, another type a rounded copy.
+    """
     import torch
     from trl.models.utils import unwrap_model_for_generation
 

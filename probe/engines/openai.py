@@ -132,6 +132,9 @@ class OpenAIEngine:
                     raise CannotScore(f"the server gives no log-probabilities of a prompt: {why}")
         failures.raise_any(len(requests))
 
+    def close(self) -> None:
+        pass
+
     def _completion_body(self, model: str, request: Request) -> dict[str, Any]:
         stops = self._stop_strings(request)[:_MOST_STOPS]
         return {

@@ -1,9 +1,8 @@
 """Generation and scoring with vLLM, in this process: many times faster than transformers where there is a GPU.
 
-Only what stays the same from vLLM 0.27 to 0.31 is used: `LLM` to load, its engine's `add_request` and `step`, so that
-every completion is handed on when it is finished and nothing waits for a straggler. Prompts go in as token ids and
-completions come out as token ids; vLLM's own stop tokens, sampling defaults and decoding are not used, so that both
-engines in this process mean the same by a request.
+Only what stays the same from vLLM 0.27 to 0.31 is used: `LLM` and its `generate`, in chunks, so that each chunk is handed
+on and kept before the next. Prompts go in as token ids and completions come out as token ids; vLLM's own stop tokens,
+sampling defaults and decoding are not used, so that both engines in this process mean the same by a request.
 
 Each completion has a seed of its own on a GPU. vLLM's CPU build crashes with such seeds now and then ("CPU Generator
 does not use offset"), so there the engine as a whole is seeded: a sampled completion then hangs on what else was
@@ -21,21 +20,254 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
-from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import BadInput, CannotScore, EngineError, one_line
-from probe.models import ModelFolder, checkpoint_dtype, merged_folder, read_config
+from probe.models import ModelFolder, checkpoint_dtype, merged_folder
 from probe.settings import VllmSection
+from probe.weights import read_config
 
 if TYPE_CHECKING:
     from vllm import LLM
 
+# Requests of one call: enough that its stragglers weigh little, few enough that a kill costs a minute at most.
+_CHUNK = 1024
+# Rows that run together. vLLM's own choice depends on the GPU, and on a large one asks for more rows than it then
+# finds room for in the state of Qwen3.5's linear layers.
+_RUNNING = 256
+# Prompt tokens of one step. Scores take a row of the whole vocabulary for each, in memory that vLLM does not plan
+# for: 3 GB with Qwen3.5's 248,320 tokens, and 12 GB at vLLM's own 8,192 tokens a step.
+_STEP_TOKENS = 2048
+# Where the recipe names no max_model_len there is room for twice what the first requests need, since user turns come
+# after the answers and on top of them; for no less than this many tokens.
+_LEAST_LENGTH = 4096
+# Of the memory that is free when vLLM starts: what it may take for weights and cache where the recipe does not say.
+_SHARE_OF_FREE = {"gpu": 0.9, "cpu": 0.5}
+
+
+class VllmEngine:
+    """Completions and scores from vLLM; the model is loaded with the first request.
+
+    Args:
+        folder: a LoRA adapter is merged into a whole model once, which is kept in the model cache.
+        tokenizer: only its `decode` is used.
+        dtype: "auto" keeps the type of the checkpoint, as the hf engine does; vLLM's own "auto" halves float32.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self, folder: ModelFolder, tokenizer: Any, section: VllmSection, dtype: str = "auto", seed: int = 0
+    ) -> None:
+        self.folder = folder
+        self.tokenizer = tokenizer
+        self.section = section
+        self.dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
+        self.seed = seed
+        config = read_config(folder.base or folder.path)
+        self._config = config.get("text_config") or config  # the text part, where the model has several
+        self._llm: LLM | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._length = 0
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        """Every request alone, since vLLM chooses the neighbours; in the order in which they are begun."""
+        return [[index] for index in _by_prefix([request.prompt_ids for request in requests])]
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        """Yields the completions of a chunk when all of it is finished.
+
+        Raises:
+            BadInput: vLLM is not installed, or a request is longer than the model or the recipe allows.
+            EngineError: vLLM could not load the model, or died.
+        """
+        prompts = [request.prompt_ids for request in requests]
+        for index, output in self._outputs(prompts, [sampling(request) for request in requests]):
+            (made,) = output.outputs
+            if made.finish_reason not in ("stop", "length"):
+                raise EngineError(f"vLLM ended a completion with {made.finish_reason!r}, wanted stop or length")
+            ids = tuple(made.token_ids)
+            tokens = list(ids[:-1] if made.finish_reason == "stop" else ids)  # without the stop token
+            yield index, Completion(self.tokenizer.decode(tokens), len(tokens), made.finish_reason, ids)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        """As the protocol says; raises what `stream` raises, and CannotScore for an empty prefix."""
+        if any(not request.prefix_ids for request in requests):
+            raise CannotScore("vLLM gives no probability to the first token of all: a score needs a prefix")
+        # No others beside the token that stands there; one new token is the least that vLLM makes.
+        options = {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 0}
+        prompts = [(*request.prefix_ids, *request.target_ids) for request in requests]
+        for index, output in self._outputs(prompts, [options] * len(prompts)):
+            target = requests[index].target_ids
+            rows = output.prompt_logprobs[-len(target) :]
+            yield index, sum(row[token].logprob for row, token in zip(rows, target, strict=True))
+
+    def close(self) -> None:
+        """Ends vLLM and gives its memory back; another request loads it again."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.llm_engine.engine_core.shutdown()
+            del llm
+            gc.collect()
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.kill()
+            guard.communicate()
+
+    def _outputs(
+        self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields (index, vLLM's RequestOutput) for every prompt, chunk by chunk; `options` are SamplingParams'."""
+        if not prompts:
+            return
+        import_vllm()
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.exceptions import VLLMClientError, VLLMError
+        from vllm.platforms import current_platform
+
+        always: dict[str, Any] = {"ignore_eos": True, "detokenize": False}
+        if current_platform.is_cpu():
+            always["seed"] = None
+        llm = self._loaded(prompts, options)
+        order = _by_prefix(prompts)
+        for start in range(0, len(order), _CHUNK):
+            chunk = order[start : start + _CHUNK]
+            try:
+                outputs = llm.generate(
+                    [TokensPrompt(prompt_token_ids=list(prompts[index])) for index in chunk],
+                    [SamplingParams(**{**options[index], **always}) for index in chunk],
+                    use_tqdm=False,
+                )
+            except BaseException as error:
+                # What is still running would come out of the next call, also after Ctrl-C.
+                self.close()
+                if isinstance(error, VLLMClientError):
+                    raise BadInput(f"{self.folder.name}: vLLM does not take a request: {one_line(error)}") from None
+                if isinstance(error, VLLMError | RuntimeError):
+                    raise EngineError(
+                        f"{self.folder.name}: vLLM failed with {len(order) - start} requests to go "
+                        f"({one_line(error)}); its own lines above say why. If memory ran out, lower "
+                        "probe.vllm.gpu_memory_utilization, or set probe.grounding: false, whose scores need memory "
+                        "beside it"
+                    ) from error
+                raise
+            yield from zip(chunk, outputs, strict=True)
+
+    def _loaded(self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]) -> LLM:
+        """vLLM with room for the longest of the requests, prompt and completion; loaded anew where it has too little."""
+        needs = [(len(prompt), option["max_tokens"]) for prompt, option in zip(prompts, options, strict=True)]
+        prompt, new = max(needs, key=sum)
+        needed, asked = prompt + new, self.section.max_model_len
+        most = asked or self._config.get("max_position_embeddings")
+        if most and needed > most:
+            whose = "probe.vllm.max_model_len" if asked else "max_position_embeddings in the model's config.json"
+            raise BadInput(
+                f"{self.folder.name}: the longest request takes {needed:,} tokens, {prompt:,} of prompt and {new:,} "
+                f"for the completion, and {whose} is {most:,}; set probe.vllm.max_model_len higher if the model can "
+                "take more, or lower probe.max_answer_tokens, or leave the longest items out"
+            )
+        if self._llm is not None and needed <= self._length:
+            return self._llm
+        self.close()
+        wanted = max(_LEAST_LENGTH, 2 * needed)
+        self._length = asked or (min(wanted, most) if most else wanted)
+        others = active_children()
+        self._llm = self._load()
+        if own := [child for child in active_children() if child not in others]:
+            self._guard = end_with_this_process(own)
+        return self._llm
+
+    def _load(self) -> LLM:
+        vllm = import_vllm()
+        from vllm.exceptions import VLLMError
+
+        folder, section = self.folder, self.section
+        path = merged_folder(folder, self.dtype).path
+        # User turns that share a context gain from prefix caching. For Qwen3.5's linear layers it is experimental and
+        # only sees blocks of 528 tokens and more (vLLM issues 40696, 53912).
+        linear = "linear_attention" in (self._config.get("layer_types") or ())
+        try:
+            return vllm.LLM(
+                str(path),
+                tokenizer=str(path if folder.base else folder.tokenizer_path),
+                trust_remote_code=False,
+                dtype=self.dtype,
+                seed=self.seed % 2**32,
+                max_model_len=self._length,
+                max_num_seqs=_RUNNING,
+                max_num_batched_tokens=_STEP_TOKENS,
+                gpu_memory_utilization=section.gpu_memory_utilization or free_share(section.tensor_parallel_size),
+                tensor_parallel_size=section.tensor_parallel_size,
+                enforce_eager=section.enforce_eager,
+                generation_config="vllm",
+                logprobs_mode="raw_logprobs",
+                enable_prefix_caching=not linear,
+            )
+        except (VLLMError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
+            advice = "If memory is short, lower probe.vllm.gpu_memory_utilization to what is free, or probe.vllm.max_model_len"
+            # vLLM reads a Qwen3.5 of text alone with the file of the multimodal one, which imports torchvision.
+            if "failed to be inspected" in str(error):
+                advice = (
+                    "Its Qwen3.5 needs a torchvision that fits this torch: try `python -c 'import torchvision'`; on a "
+                    "machine without a GPU, pip install torchvision --index-url https://download.pytorch.org/whl/cpu"
+                )
+            raise EngineError(
+                f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); its own lines above "
+                f"say why. {advice}; probe.engine: hf does without vLLM"
+            ) from error
+
+
+def sampling(request: Request) -> dict[str, Any]:
+    """A request in the words of vLLM's SamplingParams; only its own stop tokens end it."""
+    return {
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "stop_token_ids": list(request.stop_ids),
+        "seed": request.seed if request.temperature > 0 else None,
+    }
+
+
+def _by_prefix(prompts: Sequence[tuple[int, ...]]) -> list[int]:
+    """Indices in an order in which prompts that begin alike stand together, so that their cache is still there."""
+    return sorted(range(len(prompts)), key=lambda index: prompts[index])
+
+
+def free_share(devices: int) -> float:
+    """The share of all memory that vLLM may take beside what else runs here, such as a trainer: part of what is free.
+
+    vLLM itself takes 0.9 of a GPU, and refuses to start where less than that is free.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        memory = [torch.cuda.mem_get_info(device) for device in range(min(devices, torch.cuda.device_count()))]
+        return _SHARE_OF_FREE["gpu"] * min(free / total for free, total in memory)
+    import psutil
+
+    here = psutil.virtual_memory()
+    return float(_SHARE_OF_FREE["cpu"] * here.available / here.total)
+
+
+def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[bytes]:
+    """Starts a small process that kills `children` once this one is gone, however it went; kill it to call that off.
+
+    vLLM's engine is a process of its own. It outlives this one where that is killed, and keeps the GPU's memory.
+    """
+    numbers = " ".join(str(child.pid) for child in children)
+    # The pipe ends with this process. A session of its own, since Ctrl-C reaches every process of the terminal's.
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"read _; kill -9 {numbers}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
 
 # --- Is vLLM here, and in a version that this engine was written for? Its import, set up for a command of ours.
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
@@ -56,7 +288,7 @@ def import_vllm() -> Any:
     """
     check_versions()
     # A process of its own is started anew, not forked: torch's threads may be running here already.
-    for name, value in _ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import vllm
@@ -101,261 +333,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-# --- Loads a model folder into vLLM: the settings, the type of the weights, and adapters made whole.
-
-# Rows that run together. vLLM's own choice depends on the GPU, and on a large one asks for more rows than it then
-# finds room for in the state of Qwen3.5's linear layers.
-_RUNNING = 256
-# Prompt tokens of one step. Scores take a row of the whole vocabulary for each, in memory that vLLM does not plan
-# for: 3 GB with Qwen3.5's 248,320 tokens, and 12 GB at vLLM's own 8,192 tokens a step.
-_STEP_TOKENS = 2048
-# Of the memory that is free when vLLM starts: what it may take for weights and cache where the recipe does not say.
-_SHARE_OF_FREE = {"gpu": 0.9, "cpu": 0.5}
-
-
-def load(folder: ModelFolder, section: VllmSection, dtype: str, seed: int, length: int) -> LLM:
-    """vLLM with the model, for requests of up to `length` tokens, prompt and completion together.
-
-    Raises:
-        BadInput: vLLM is not installed.
-        EngineError: it could not load the model; the message says what to try.
-    """
-    vllm = import_vllm()
-    from vllm.exceptions import VLLMError
-
-    path = merged_folder(folder, dtype).path
-    # User turns that share a context gain from prefix caching. For Qwen3.5's linear layers it is experimental and only
-    # sees blocks of 528 tokens and more (vLLM issues 40696, 53912).
-    linear = "linear_attention" in (text_config(folder).get("layer_types") or ())
-    try:
-        return vllm.LLM(
-            str(path),
-            tokenizer=str(path if folder.base else folder.tokenizer_path),
-            trust_remote_code=False,
-            dtype=dtype,
-            seed=seed % 2**32,
-            max_model_len=length,
-            max_num_seqs=_RUNNING,
-            max_num_batched_tokens=_STEP_TOKENS,
-            gpu_memory_utilization=section.gpu_memory_utilization or free_share(section.tensor_parallel_size),
-            tensor_parallel_size=section.tensor_parallel_size,
-            enforce_eager=section.enforce_eager,
-            generation_config="vllm",
-            logprobs_mode="raw_logprobs",
-            enable_prefix_caching=not linear,
-        )
-    except (VLLMError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
-        raise EngineError(
-            f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); its own lines above say "
-            f"why. {_advice(error)}; probe.engine: hf does without vLLM"
-        ) from error
-
-
-def _advice(error: Exception) -> str:
-    # vLLM reads a Qwen3.5 of text alone with the file of the multimodal one, which imports torchvision.
-    if "failed to be inspected" in str(error):
-        return (
-            "Its Qwen3.5 needs a torchvision that fits this torch: try `python -c 'import torchvision'`; on a machine "
-            "without a GPU, pip install torchvision --index-url https://download.pytorch.org/whl/cpu"
-        )
-    return "If memory is short, lower probe.vllm.gpu_memory_utilization to what is free, or probe.vllm.max_model_len"
-
-
-def free_share(devices: int) -> float:
-    """The share of all memory that vLLM may take beside what else runs here, such as a trainer: part of what is free.
-
-    vLLM itself takes 0.9 of a GPU, and refuses to start where less than that is free.
-    """
-    import torch
-
-    if torch.cuda.is_available():
-        memory = [torch.cuda.mem_get_info(device) for device in range(min(devices, torch.cuda.device_count()))]
-        return _SHARE_OF_FREE["gpu"] * min(free / total for free, total in memory)
-    import psutil
-
-    here = psutil.virtual_memory()
-    return float(_SHARE_OF_FREE["cpu"] * here.available / here.total)
-
-
-def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[bytes]:
-    """Starts a small process that kills `children` once this one is gone, however it went; kill it to call that off.
-
-    vLLM's engine is a process of its own. It outlives this one where that is killed, and keeps the GPU's memory.
-    """
-    numbers = " ".join(str(child.pid) for child in children)
-    # The pipe ends with this process. A session of its own, since Ctrl-C reaches every process of the terminal's.
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read _; kill -9 {numbers}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def text_config(folder: ModelFolder) -> dict[str, Any]:
-    """The folder's configuration, or its text part where the model has several."""
-    config = read_config(folder.base or folder.path)
-    return config.get("text_config") or config
-
-
-# Requests that vLLM knows of at a time: enough that its queue is never empty, few enough that it starts at once.
-_KNOWN = 1024
-# Where the recipe names no max_model_len there is room for twice what the first requests need, since user turns come
-# after the answers and on top of them; for no less than this many tokens.
-_LEAST_LENGTH = 4096
-
-
-class VllmEngine:
-    """Completions and scores from vLLM; the model is loaded with the first request.
-
-    Args:
-        folder: a LoRA adapter is merged into a whole model once, which is kept in the model cache: vLLM leaves out
-            adapter weights that it cannot place, without an error.
-        tokenizer: only its `decode` is used.
-        dtype: "auto" keeps the type of the checkpoint, as the hf engine does; vLLM's own "auto" halves float32.
-    """
-
-    name = "vllm"
-
-    def __init__(
-        self, folder: ModelFolder, tokenizer: Any, section: VllmSection, dtype: str = "auto", seed: int = 0
-    ) -> None:
-        self.folder = folder
-        self.tokenizer = tokenizer
-        self.section = section
-        self.dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
-        self.seed = seed
-        self._llm: LLM | None = None
-        self._guard: Popen[bytes] | None = None
-        self._length = 0
-        self._asked = 0
-
-    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Every request alone, since vLLM chooses the neighbours; in the order in which they are begun."""
-        return [[index] for index in _by_prefix([request.prompt_ids for request in requests])]
-
-    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        """Yields each completion when it is finished.
-
-        Raises:
-            BadInput: vLLM is not installed, or a request is longer than the model or the recipe allows.
-            EngineError: vLLM could not load the model, or died.
-        """
-        prompts = [request.prompt_ids for request in requests]
-        for index, output in self._outputs(prompts, [sampling(request) for request in requests]):
-            (made,) = output.outputs
-            if made.finish_reason not in ("stop", "length"):
-                raise EngineError(f"vLLM ended a completion with {made.finish_reason!r}, wanted stop or length")
-            tokens = list(made.token_ids)
-            if made.finish_reason == "stop":
-                tokens.pop()  # the stop token
-            yield (
-                index,
-                Completion(self.tokenizer.decode(tokens), len(tokens), made.finish_reason, tuple(made.token_ids)),
-            )
-
-    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        """As the protocol says; raises what `stream` raises, and CannotScore for an empty prefix."""
-        if any(not request.prefix_ids for request in requests):
-            raise CannotScore("vLLM gives no probability to the first token of all: a score needs a prefix")
-        # No others beside the token that stands there; one new token is the least that vLLM makes.
-        options = {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 0}
-        prompts = [(*request.prefix_ids, *request.target_ids) for request in requests]
-        for index, output in self._outputs(prompts, [options] * len(prompts)):
-            target = requests[index].target_ids
-            rows = output.prompt_logprobs[-len(target) :]
-            yield index, sum(row[token].logprob for row, token in zip(rows, target, strict=True))
-
-    def close(self) -> None:
-        """Ends vLLM and gives its memory back; another request loads it again."""
-        llm, self._llm = self._llm, None
-        if llm is not None:
-            llm.llm_engine.engine_core.shutdown()
-            del llm
-            gc.collect()
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.kill()
-            guard.communicate()
-
-    def _outputs(
-        self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]
-    ) -> Iterator[tuple[int, Any]]:
-        """Yields (index, vLLM's RequestOutput) for every prompt, in the order in which they are finished."""
-        if not prompts:
-            return
-        import_vllm()
-        from vllm import SamplingParams, TokensPrompt
-        from vllm.exceptions import VLLMClientError, VLLMError
-        from vllm.platforms import current_platform
-        from vllm.sampling_params import RequestOutputKind
-
-        always = {"ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
-        if current_platform.is_cpu():
-            always["seed"] = None
-        engine = self._loaded(prompts, options).llm_engine
-        waiting = _by_prefix(prompts)[::-1]
-        running: dict[str, int] = {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < _KNOWN:
-                    index, name = waiting.pop(), str(self._asked)
-                    self._asked += 1
-                    running[name] = index
-                    (prompt,) = engine.renderer.render_cmpl([TokensPrompt(prompt_token_ids=list(prompts[index]))])
-                    engine.add_request(name, prompt, SamplingParams(**{**options[index], **always}))
-                for output in engine.step():
-                    yield running.pop(output.request_id), output
-        except VLLMClientError as error:
-            raise BadInput(f"{self.folder.name}: vLLM does not take a request: {one_line(error)}") from None
-        except (VLLMError, RuntimeError) as error:
-            raise EngineError(
-                f"{self.folder.name}: vLLM failed with {len(waiting) + len(running)} requests to go "
-                f"({one_line(error)}); its own lines above say why. If memory ran out, lower "
-                "probe.vllm.gpu_memory_utilization, or set probe.grounding: false, whose scores need memory beside it"
-            ) from error
-        finally:
-            # After an error or an early end, what is still running would come out of the next call's steps.
-            if waiting or running:
-                self.close()
-
-    def _loaded(self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]) -> LLM:
-        """vLLM with room for the longest of the requests; loaded anew where it was loaded with too little."""
-        needs = [(len(prompt), option["max_tokens"]) for prompt, option in zip(prompts, options, strict=True)]
-        prompt, new = max(needs, key=sum)
-        needed, asked = prompt + new, self.section.max_model_len
-        most = asked or text_config(self.folder).get("max_position_embeddings")
-        if most and needed > most:
-            whose = "probe.vllm.max_model_len" if asked else "max_position_embeddings in the model's config.json"
-            raise BadInput(
-                f"{self.folder.name}: the longest request takes {needed:,} tokens, {prompt:,} of prompt and {new:,} "
-                f"for the completion, and {whose} is {most:,}; set probe.vllm.max_model_len higher if the model can "
-                "take more, or lower probe.max_answer_tokens, or leave the longest items out"
-            )
-        if self._llm is None or needed > self._length:
-            self.close()
-            wanted = max(_LEAST_LENGTH, 2 * needed)
-            self._length = asked or (min(wanted, most) if most else wanted)
-            others = active_children()
-            self._llm = load(self.folder, self.section, self.dtype, self.seed, self._length)
-            if own := [child for child in active_children() if child not in others]:
-                self._guard = end_with_this_process(own)
-        return self._llm
-
-
-def sampling(request: Request) -> dict[str, Any]:
-    """A request in the words of vLLM's SamplingParams; only its own stop tokens end it."""
-    return {
-        "temperature": request.temperature,
-        "max_tokens": request.max_tokens,
-        "stop_token_ids": list(request.stop_ids),
-        "seed": request.seed if request.temperature > 0 else None,
-    }
-
-
-def _by_prefix(prompts: Sequence[tuple[int, ...]]) -> list[int]:
-    """Indices in an order in which prompts that begin alike stand together, so that their cache is still there."""
-    return sorted(range(len(prompts)), key=lambda index: prompts[index])

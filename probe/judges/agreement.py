@@ -15,8 +15,8 @@ from probe.errors import BadInput, DataError
 from probe.files import read_jsonl
 from probe.judges import KNOWN_JUDGES, get_judge
 from probe.judges.labels import GENUINE, LABELS, Case, Judge, Verdict
-from probe.judges.stored import StoredJudge
 from probe.settings import ServerSection
+from probe.store import StoredJudge
 from probe.terminal import collected
 
 # --- Reads user turns that people have labelled.

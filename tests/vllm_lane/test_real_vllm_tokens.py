@@ -21,7 +21,7 @@ from engine_parts import assert_equal_greedy, real_engine, sure_prompts
 from probe.__main__ import main
 from probe.engines.base import Request, ScoreRequest, collect
 from probe.engines.hf import HfEngine
-from probe.engines.vllm import _ENVIRONMENT, check_versions, import_vllm
+from probe.engines.vllm import ENVIRONMENT, check_versions, import_vllm
 from probe.models import load_model, load_tokenizer, resolve
 
 
@@ -30,7 +30,7 @@ def test_this_vllm_fits_and_knows_the_variables_that_are_set_for_it() -> None:
     import_vllm()
     from vllm import envs
 
-    assert set(_ENVIRONMENT) <= set(envs.environment_variables)
+    assert set(ENVIRONMENT) <= set(envs.environment_variables)
 
 
 def test_smollm2_says_and_scores_the_same_as_in_transformers(smollm2: Path) -> None:

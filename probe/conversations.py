@@ -1,0 +1,253 @@
+"""The forms in which a row holds a conversation, what makes one sound, and finished ones as transcripts.
+
+A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {role, content} or, in the ShareGPT form,
+{from, value}; `prompt` with a list of messages (HealthBench) or with {messages} (CoVal); or `history` with
+{user, bot} pairs (MT-Bench-101). Other names for the roles are read: human, gpt, model, developer and the like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probe.errors import DataError
+from probe.files import read_jsonl
+from probe.terminal import say
+
+Message = dict[str, str]
+ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
+}
+_KEYS = ("messages", "conversation", "conversations", "turns")
+_IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "Record ID")
+
+
+def row_id(row: dict[str, Any], number: int) -> str:
+    """The row's own id, else the number of its line."""
+    return str(next((row[key] for key in _IDS if row.get(key) is not None), number))
+
+
+def user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def conversation_in(row: dict[str, Any]) -> Any | None:
+    """The conversation of a row with its roles in our names, not checked yet; None where the row holds none.
+
+    A list of plain strings is what MT-Bench asks one after the other: only the first needs no answer before it.
+    """
+    for key in _KEYS:
+        if (key == "messages" and key in row) or (isinstance(row.get(key), list) and row[key]):
+            return _first_or_all(row[key], strings=key != "messages")
+    prompt = row.get("prompt")
+    if isinstance(prompt, dict) and "messages" in prompt:
+        return together(renamed(prompt["messages"]))
+    if isinstance(prompt, list):
+        return together(_first_or_all(prompt, strings=True))
+    history = row.get("history")
+    if isinstance(history, list) and history and all(isinstance(pair, dict) and "user" in pair for pair in history):
+        sides = [(role, pair.get(side)) for pair in history for role, side in (("user", "user"), ("assistant", "bot"))]
+        return [{"role": role, "content": content} for role, content in sides]
+    return None
+
+
+def _first_or_all(found: Any, strings: bool) -> Any:
+    if strings and found and all(isinstance(turn, str) for turn in found):
+        return [user(found[0])]
+    return renamed(found)
+
+
+def renamed(messages: Any) -> Any:
+    """Messages as {role, content} in our names; what is no message stays as it is, for the check to name."""
+    if not isinstance(messages, list):
+        return messages
+    return [_renamed(message) if isinstance(message, dict) else message for message in messages]
+
+
+def _renamed(message: dict[str, Any]) -> dict[str, Any]:
+    if not message.keys() & {"content", "value", "tool_calls", "function_call"}:
+        return message
+    role = message.get("role", message.get("from"))
+    content = message.get("content", message.get("value"))
+    if isinstance(content, list) and content and all(_is_text(part) for part in content):
+        content = "\n\n".join(part["text"] for part in content)
+    return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": content}
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def together(messages: Any) -> Any:
+    """All system messages joined into one at the start, and neighbours of one role into one, by a blank line.
+
+    For the hub's prompts: CoVal's may hold several developer messages, HealthBench's roles are not known to alternate
+    everywhere, and most templates take one system message, at the start.
+    """
+    if not isinstance(messages, list) or not all(is_message(message) for message in messages):
+        return messages
+    system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
+    turns = joined([message for message in messages if message["role"] != "system"])
+    return [{"role": "system", "content": system}, *turns] if system else turns
+
+
+def joined(messages: Sequence[Message]) -> list[Message]:
+    """Neighbours of one role as one message, their texts set apart by a blank line."""
+    found: list[Message] = []
+    for message in messages:
+        if found and found[-1]["role"] == message["role"]:
+            found[-1] = {**message, "content": f"{found[-1]['content']}\n\n{message['content']}"}
+        else:
+            found.append(message)
+    return found
+
+
+def is_message(message: Any) -> bool:
+    return isinstance(message, dict) and isinstance(message.get("content"), str)
+
+
+def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
+    """A conversation checked: an optional system message, then user and assistant in turn, none empty."""
+    if not isinstance(messages, list) or not messages:
+        raise DataError(f"{where}: an empty conversation, wanted a list of messages")
+    turns = messages[1:] if isinstance(messages[0], dict) and messages[0].get("role") == "system" else messages
+    if not turns:
+        raise DataError(f"{where}: a conversation with a system message alone")
+    for number, message in enumerate(messages, start=1):
+        if not is_message(message):
+            raise DataError(f"{where}: message {number} is no {{role, content}} with text")
+        check_text(message["content"], f"{where}: message {number}")
+    for position, message in enumerate(turns):
+        number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
+        if message.get("role") != wanted:
+            raise DataError(
+                f"{where}: roles do not alternate, message {number} is {message.get('role')!r}, wanted {wanted!r}"
+            )
+        if not message["content"].strip():
+            raise DataError(f"{where}: message {number} ({wanted}) is empty")
+    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuses half an emoji, which an export that cuts texts at a length leaves behind: no file can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"{where} holds half a character ({half}); was the text cut inside an emoji?") from None
+
+
+# Finished conversations as probe items: the last user message is taken away, the answer before it stays as it is.
+#
+# A support ticket, a sales call or a tutoring session ends with what a person really said. That message becomes the item's
+# `actual`, the assistant message before it its `reply`, and what stands before both the context; whatever comes after the
+# removed message goes with it.
+#
+# Real exports are untidy, so three things are mended: neighbours of one role are joined by a blank line, messages without
+# text go, and system messages inside the conversation join the one at its start (those after the answer go). A
+# conversation that holds nothing to probe is left out, and *counted*: how many, why, and the first line of each kind are
+# said, and a file without one usable conversation is an error. What is no conversation at all is an error with file and
+# line.
+
+NO_REACTION = "no user message after an answer"
+TOOLS = "a message of a tool"
+NO_TEXT = "a message that is more than text"
+_TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observation")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One conversation taken apart: context (ends with the user), the answer to it, what the user then said."""
+
+    context: tuple[Message, ...]
+    reply: str
+    actual: str
+    opened: bool = False
+    """The assistant spoke first; templates want a user message first, so these opening words are not in `context`."""
+
+
+def read_transcripts(path: Path) -> list[tuple[str, Transcript]]:
+    """(id, transcript) of every usable conversation of a JSONL file; says what was left out.
+
+    Raises:
+        DataError: a row without a conversation (file:line), or a file in which none can be used.
+    """
+    found: list[tuple[str, Transcript]] = []
+    left_out: dict[str, list[int]] = {}
+    for number, row in read_jsonl(path):
+        conversation = conversation_in(row)
+        if conversation is None:
+            raise DataError(
+                f"{path}:{number}: no conversation in it, wanted `messages` with {{role, content}} or `conversations` "
+                f"with {{from, value}} (has {', '.join(row) or 'nothing'})"
+            )
+        transcript = take_apart(conversation, f"{path}:{number}")
+        if isinstance(transcript, str):
+            left_out.setdefault(transcript, []).append(number)
+        else:
+            found.append((row_id(row, number), transcript))
+    reasons = ", ".join(f"{len(lines)} with {why} (first: line {lines[0]})" for why, lines in left_out.items())
+    if left_out and not found:
+        raise DataError(f"{path}: no conversation that can be probed: {reasons}")
+    if left_out:
+        count = sum(map(len, left_out.values()))
+        say(f"{path}: {count} of {count + len(found)} conversations left out: {reasons}")
+    if opened := sum(transcript.opened for _, transcript in found):
+        say(f"{path}: {opened} conversations open with the assistant; these opening words are not shown to the model")
+    return found
+
+
+def take_apart(conversation: Any, where: str) -> Transcript | str:
+    """A conversation as a transcript, or the reason why there is nothing in it to probe.
+
+    Raises:
+        DataError: it is no list of messages, or a role has a name that is not known.
+    """
+    if not isinstance(conversation, list) or not conversation:
+        raise DataError(f"{where}: an empty conversation, wanted a list of messages")
+    messages: list[Message] = []
+    for number, message in enumerate(conversation, start=1):
+        role, content = _checked(message, f"{where}: message {number}")
+        if role in _TOOL_ROLES:
+            return TOOLS
+        if not isinstance(content, str | None):
+            return NO_TEXT
+        if content and content.strip():
+            messages.append({"role": role, "content": content})
+    turns = joined([message for message in messages if message["role"] != "system"])
+    opened = bool(turns) and turns[0]["role"] == "assistant"
+    turns = turns[opened:]
+    last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=0)
+    if last == 0:
+        return NO_REACTION
+    system = _system_before(messages, answer=last - 1 + opened)
+    *context, reply, actual = check_messages([*system, *turns[: last + 1]], where)
+    return Transcript(tuple(context), reply["content"].strip(), actual["content"].strip(), opened)
+
+
+def _checked(message: Any, where: str) -> tuple[str, Any]:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+        raise DataError(f"{where} is no {{role, content}} and no {{from, value}}")
+    if message["role"] not in (*ROLES, *_TOOL_ROLES):
+        raise DataError(
+            f"{where} has the role {message['role']!r}, wanted user or assistant (also read: {', '.join(ROLES)}); "
+            "rename the roles in the file"
+        )
+    return message["role"], message["content"]
+
+
+def _system_before(messages: Sequence[Message], answer: int) -> list[Message]:
+    """The system messages before turn number `answer`, as one: what came later, its author had not seen."""
+    texts, turn, speaker = [], -1, ""
+    for message in messages:
+        if message["role"] == "system":
+            texts.append(message["content"])
+        elif message["role"] != speaker:
+            turn, speaker = turn + 1, message["role"]
+        if turn == answer:
+            break
+    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
