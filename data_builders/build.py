@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from data_builders.folder import WORK, claim, concatenate, finish
 from data_builders.problems import Problems, Source, difficulty_of
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
-from data_builders.replay import Answered, Answering, ReplayRows, count_answers, load_answers
+from data_builders.replay import Answered, ReplayRows, answer_all
 from data_builders.rows import rl_rows, sft_row
 from data_builders.scripted import Conversation, converse, plan
 from data_builders.starter import starter_problems
@@ -93,6 +94,7 @@ class Build:
         replay = recipe.replay
         if replay.path is None and replay.source == recipe.source.kind:  # the same problems, asked plainly
             replay = dataclasses.replace(replay, path=recipe.source.path)
+        self._answers: dict[str, Answered] = {}
         self.replay = ReplayRows(replay, recipe.per_problem, len(self.problems), recipe.seed)
         self.eval_rows = {f"eval/{name}.jsonl": rows for name, rows in evaluation(recipe).items() if rows}
         checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else [])]
@@ -131,8 +133,7 @@ class Build:
         """Builds into `out`, or takes up an interrupted build there, and returns the manifest."""
         with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
             claim(out, self.settings)
-            if self.replay.section.asked is not None:
-                Answering(self.replay, out / ANSWERS, self.recipe.seed).run(dict(enumerate(self.shards())))
+            self._answers = answer_all(self.replay, len(self.problems), out / ANSWERS, self.recipe.seed)
             self._build_shards(out, gate)
         concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
         for name, rows in self.eval_rows.items():
@@ -143,7 +144,10 @@ class Build:
         """What the manifest says beside counts and files; of a build whose shards are all written."""
         if self.replay.section.asked is None:
             return {}
-        return {"calls": dict(sorted(count_answers(out / ANSWERS, range(len(self.shards()))).items()))}
+        calls = Counter[str]()
+        for answered in self._answers.values():
+            calls.update(answered.calls)
+        return {"calls": dict(sorted(calls.items()))}
 
     def _build_shards(self, out: Path, gate: Gate) -> None:
         from tqdm import tqdm
@@ -158,14 +162,14 @@ class Build:
                         kept += 1
                     rejected += sum(1 for _ in read_jsonl(files["rejected"]))
                 else:
-                    views = self._judge(shard, gate, self.answers(out, number))
+                    views = self._judge(shard, gate)
                     for view, path in files.items():
                         write_jsonl(path, views[view])
                     kept, rejected = kept + len(views["sft"]), rejected + len(views["rejected"])
                 bar.update(len(shard))
                 bar.set_postfix({"kept": f"{kept:,}", "rejected": f"{rejected:,}"})
 
-    def _judge(self, shard: range, gate: Gate, answers: Mapping[str, Answered]) -> dict[str, list[Row]]:
+    def _judge(self, shard: range, gate: Gate) -> dict[str, list[Row]]:
         """The rows of a shard: those kept, their prompts for reinforcement learning, and those rejected."""
         views: dict[str, list[Row]] = {"rejected": [], "rl": [], "sft": []}
         for index in shard:
@@ -175,17 +179,13 @@ class Build:
                 else:
                     views["sft"].append(sft_row(conversation))
                     views["rl"] += map(vars, rl_rows(conversation))
-            for row in self.replay_rows(index, gate, answers):
+            for row in self.replay_rows(index, gate):
                 views["rejected" if "reason" in row else "sft"].append(row)
         return views
 
-    def answers(self, out: Path, number: int) -> Mapping[str, Answered]:
-        """What a model answered to a shard's replay questions."""
-        return load_answers(out / ANSWERS, number) if self.replay.section.asked is not None else {}
-
-    def replay_rows(self, index: int, gate: Gate, answers: Mapping[str, Answered]) -> Iterator[Row]:
+    def replay_rows(self, index: int, gate: Gate) -> Iterator[Row]:
         """The replay rows that go with a problem; a rejected one has a `reason`."""
-        for plain in self.replay.for_problem(index, answers):
+        for plain in self.replay.for_problem(index, self._answers):
             row, reason = sft_row(plain.conversation), plain.reason or gate.reason(plain.conversation)
             told = {"reason": reason} | ({"slips": list(plain.slips)} if plain.slips else {})
             yield {**row, **told} if reason else row

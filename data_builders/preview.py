@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,23 +12,16 @@ from pathlib import Path
 from typing import get_args
 
 from data_builders.build import Build
-from data_builders.dialogue.build import (
-    DialogueBuild,
-    Estimate,
-    conversation_of,
-    cost_of,
-    duration,
-    estimate,
-    words_of_reply,
-)
+from data_builders.dialogue.build import DialogueBuild, conversation_of
 from data_builders.dialogue.conversation import Finished
-from data_builders.dialogue.prompts import Plan, assistant_prompt, plan_of, simulator_prompt
-from data_builders.dialogue.roles import Pool, open_speakers
-from data_builders.dialogue.settings import Dialogue, Price
+from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, plan_of, simulator_prompt
+from data_builders.dialogue.roles import open_roles
+from data_builders.dialogue.settings import Dialogue, Price, Role, place_of
 from data_builders.recipe import DataRecipe
 from data_builders.replay import question
 from data_builders.scripted import Conversation, Kind
 from data_builders.starter import starter_problems
+from data_builders.tasks import Task
 from data_builders.text import estimated_tokens
 from probe.conversations import Message
 
@@ -36,6 +30,9 @@ _SAMPLE = 500
 
 def dry_run(build: Build, out: Path) -> Iterator[str]:
     """What would be written, estimated from a sample of the problems. Writes nothing and asks nobody."""
+    if isinstance(build, DialogueBuild):
+        yield from _dialogue_dry_run(build, out)
+        return
     count = len(build.problems)
     sampled = range(0, count, max(1, count // _SAMPLE))
     made = [one for index in sampled for one in build.conversations(index)]
@@ -46,8 +43,20 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     yield f"about {many * len(made):,.0f} conversations of {mean:.0f} tokens, {many * len(made) * mean:,.0f} in all (an estimate)"
     if plain:
         yield f"and about {many * plain:,.0f} replay rows"
-    yield from _kinds(build, made, len(sampled))
-    yield from _gated(build, made)
+
+    # The shares that the recipe wants beside those of the sample: not every problem carries every kind.
+    found = Counter(one.kind for one in made)
+    yield f"kinds, wanted and in a sample of {len(sampled)} problems:"
+    for kind in get_args(Kind):
+        yield f"  {kind:15} {getattr(build.recipe.conversations, kind):6.1%} {found[kind] / len(made):6.1%}"
+
+    # What the gate says to the sample; how many are alike shows only over all rows.
+    with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
+        reasons = Counter(gate.reason(one) for one in made)
+    kept = reasons.pop(None, 0)
+    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=str))
+    rejected = f" ({told})" if told else ""
+    yield f"of the sample's {len(made)} conversations the gate keeps {kept / len(made):.1%}{rejected}"
     yield from replay_lines(build)
     for name, rows in build.eval_rows.items():
         yield f"{name}: {len(rows)} held-out rows"
@@ -56,7 +65,10 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
 
 
 def preview(build: Build, n: int) -> Iterator[str]:
-    """The first `n` conversations."""
+    """The first `n` conversations; those between two models are made for it, which asks these models."""
+    if isinstance(build, DialogueBuild):
+        yield from _dialogue_preview(build, n)
+        return
     every = (made for index in range(len(build.problems)) for made in build.conversations(index))
     for made in itertools.islice(every, n):
         yield from described(made)
@@ -108,7 +120,7 @@ def replay_lines(build: Build) -> Iterator[str]:
         (f"if all are asked {section.tries} times", section.tries),
     ):
         calls = questions * tries
-        cost = cost_of(asked.price, calls * given, calls * made)
+        cost = asked.price.of(calls * given, calls * made)
         yield (
             f"  {least}: {calls:,} calls, {calls * given:,.0f} tokens in, {calls * made:,.0f} out, "
             f"{duration(calls * asked.latency_s / slots)}" + (f", cost {cost:,.2f}" if asked.price != Price() else "")
@@ -116,96 +128,140 @@ def replay_lines(build: Build) -> Iterator[str]:
     yield f"  where a reply takes {asked.latency_s:g} s (`latency_s`) and {slots} are made at once"
 
 
-def _kinds(build: Build, made: Sequence[Conversation], problems: int) -> Iterator[str]:
-    """The shares that the recipe wants beside those of the sample: not every problem carries every kind."""
-    found = Counter(one.kind for one in made)
-    yield f"kinds, wanted and in a sample of {problems} problems:"
-    for kind in get_args(Kind):
-        yield f"  {kind:15} {getattr(build.recipe.conversations, kind):6.1%} {found[kind] / len(made):6.1%}"
-
-
-def _gated(build: Build, made: Sequence[Conversation]) -> Iterator[str]:
-    """What the gate says to the sample; how many are alike shows only over all rows."""
-    with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
-        reasons = Counter(gate.reason(one) for one in made)
-    kept = reasons.pop(None, 0)
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=str))
-    yield f"of the sample's {len(made)} conversations the gate keeps {kept / len(made):.1%}" + (
-        f" ({told})" if told else ""
-    )
-
-
 # --- What `--dry-run` and `--preview` show of conversations between two models.
 
-# Enough problems for a mean; a rehearsal plays some hundred replies for each.
-_REHEARSED = 12
+# Enough problems for a mean.
+_ESTIMATED = 12
+# A chat reply explains more than a terse reference solution does.
+_LONGER, _LEAST_WORDS = 1.3, 60
+_USER = "hm ok, i do not see how you get from the second line to the next one. can you show me that part?"
+_VERDICT = "The assistant takes up what the user says and asks for what it needs.\nVERDICT: 4"
 
 
-def dialogue_dry_run(build: DialogueBuild, out: Path) -> list[str]:
-    """Lines: what would be asked, what it would take, and how a conversation opens. No server is asked."""
-    step = max(1, len(build.problems) // _REHEARSED)
+def words_of_reply(task: Task) -> int:
+    """Of a usual reply about this problem."""
+    return max(_LEAST_WORDS, round(_LONGER * len((task.boxed_solution or task.solution).split())))
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
+
+
+def estimate_lines(plans: Sequence[Plan], conversations: int, settings: Dialogue) -> Iterator[str]:
+    """Calls, tokens, time and money of `conversations` conversations that are like `plans`, a sample of them.
+
+    An upper bound for calls: every conversation takes all its turns, no two candidates are equal, every reply can be used.
+    Prompts are the real ones, over a chat with replies of a usual length.
+    """
+    total: Counter[str] = Counter()
+    for plan in plans:
+        total.update(_most_of(plan, settings))
+    roles, cost = settings.roles(), 0.0
+    # Servers work at the same time, so the busiest one counts; but in each conversation its roles wait for another.
+    work: Counter[tuple[str, ...]] = Counter()
+    slots: Counter[tuple[str, ...]] = Counter()
+    in_a_row = 0.0
+    exchanges = settings.max_turns * (1 + min(settings.window, settings.max_turns - 1) * (settings.candidates > 1))
+    yield "at most, if every conversation takes all its turns:"
+    for role, section in roles.items():
+        calls, given, made = (
+            round(total[f"{role}.{name}"] * conversations / len(plans)) for name in ("calls", "input", "output")
+        )
+        yield f"  {role:9} {calls:>10,} calls {given:>14,} tokens in {made:>12,} out"
+        cost += section.price.of(given, made)
+        where = place_of(section.server) if section.server is not None else (section.model or "",)
+        work[where] += math.ceil(calls * section.latency_s)
+        slots[where] += section.server.concurrency if section.server is not None else settings.most_at_once
+        in_a_row += section.latency_s * (settings.max_turns if role == "judge" else exchanges)
+    busiest = max(work[where] / slots[where] for where in work)
+    seconds = max(busiest, in_a_row * -(-conversations // settings.most_at_once))
+    assumed = ", ".join(f"{role} {section.latency_s:g} s" for role, section in roles.items())
+    yield f"  time      {duration(seconds)}, where a reply takes: {assumed} (`latency_s`)"
+    priced = any(section.price != Price() for section in roles.values())
+    at = f"{cost:,.2f} at the recipe's prices" if priced else "none, no prices are given (`price`)"
+    yield f"  cost      {at}"
+
+
+def _most_of(plan: Plan, settings: Dialogue) -> Counter[str]:
+    """Replies and tokens of one conversation, by role."""
+    reply = "word " * words_of_reply(plan.task)
+    chat: list[Message] = [
+        {"role": role, "content": text}
+        for _ in range(settings.max_turns)
+        for role, text in (("user", _USER), ("assistant", reply))
+    ]
+    counts = Counter({f"{role}.{name}": 0 for role in settings.roles() for name in ("calls", "input", "output")})
+
+    def add(role: Role, times: int, prompt: Sequence[Message], text: str) -> None:
+        made = min(estimated_tokens([{"content": text}]), settings.roles()[role].max_tokens)
+        counts.update({
+            f"{role}.calls": times,
+            f"{role}.input": times * estimated_tokens(prompt),
+            f"{role}.output": times * made,
+        })  # fmt: skip
+
+    def add_exchange(turn: int, users: int, assistants: int) -> None:
+        before = chat[: 2 * turn]
+        prompt = simulator_prompt(plan, before, last=turn == settings.max_turns - 1)
+        add("simulator", users, prompt, f"<message>{_USER}</message>")
+        add("assistant", assistants, assistant_prompt(chat[: 2 * turn + 1]), reply)
+
+    for turn in range(settings.max_turns):
+        add_exchange(turn, 0 if plan.stated and not turn else 1, settings.candidates)
+        if settings.candidates == 1:
+            continue
+        window = min(settings.window, settings.max_turns - turn - 1)
+        samples = settings.candidates * (settings.samples if window else 1)
+        for step in range(1, window + 1):
+            add_exchange(turn + step, samples, samples)
+        if settings.judge is not None and settings.weights.interactivity:
+            add("judge", samples, judge_prompt(chat[: 2 * (turn + window) + 2]), _VERDICT)
+    return counts
+
+
+def _dialogue_dry_run(build: DialogueBuild, out: Path) -> Iterator[str]:
+    """What would be asked, what it would take, and how a conversation opens. No server is asked."""
+    step = max(1, len(build.problems) // _ESTIMATED)
     plans = [plan for index in range(0, len(build.problems), step) for plan in build.plans(index)]
     asked = len(build.problems) * build.dialogue.per_problem
-    lines = [
-        f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, {asked} conversations"
-    ]
-    lines += _estimated(estimate(plans, asked, build.dialogue, build.recipe.seed), build.dialogue)
-    lines += replay_lines(build)
-    lines += [f"{name}: {len(rows)} held-out rows" for name, rows in build.eval_rows.items()]
-    return [*lines, "", *_opening(plans), "dry run: no model was asked, nothing was written"]
+    yield f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, {asked} conversations"
+    yield from estimate_lines(plans, asked, build.dialogue)
+    yield from replay_lines(build)
+    for name, rows in build.eval_rows.items():
+        yield f"{name}: {len(rows)} held-out rows"
+    plan = next((plan for plan in plans if not plan.stated), plans[0])
+    yield f"\n--- {plan.id} ({plan.persona.name}, {plan.kind}): what the simulator is told first"
+    yield from simulator_prompt(plan, (), last=False)[0]["content"].split("\n")
+    size = estimated_tokens(assistant_prompt(()))
+    yield f"--- the assistant's instructions take about {size} tokens; its turns, and nothing else, carry loss"
+    yield "dry run: no model was asked, nothing was written"
 
 
-def dry_run_without_problems(recipe: DataRecipe) -> list[str]:
+def dry_run_without_problems(recipe: DataRecipe) -> Iterator[str]:
     """The estimate for a source that cannot be read now, by generated problems, which are shorter than MATH's."""
     assert recipe.dialogue is not None and recipe.source.n is not None
-    plans = [
-        plan_of(task, 0, recipe.seed, recipe.dialogue) for task in starter_problems(_REHEARSED, recipe.seed, "train")
-    ]
+    tasks = starter_problems(_ESTIMATED, recipe.seed, "train")
+    plans = [plan_of(task, 0, recipe.seed, recipe.dialogue) for task in tasks]
     asked = recipe.source.n * recipe.dialogue.per_problem
-    lines = _estimated(estimate(plans, asked, recipe.dialogue, recipe.seed), recipe.dialogue)
-    return [f"{asked} conversations, estimated with generated problems in their place:", *lines]
+    yield f"{asked} conversations, estimated with generated problems in their place:"
+    yield from estimate_lines(plans, asked, recipe.dialogue)
 
 
-def dialogue_preview(build: DialogueBuild, n: int) -> Iterator[str]:
+def _dialogue_preview(build: DialogueBuild, n: int) -> Iterator[str]:
     """The first `n` conversations, made now and kept nowhere."""
-    asked = min(n, len(build.problems) * build.dialogue.per_problem)
-    needed = -(-asked // build.dialogue.per_problem)
-    flows = ((number, flow) for number, flow in build.flows(range(needed)) if number < asked)
+    finished: list[Finished] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(build.gate(Path(folder))) as gate,
-        closing(open_speakers(build.dialogue.roles(), build.recipe.seed)) as speakers,
+        closing(open_roles(build.dialogue.roles(), build.recipe.seed, build.meter().heard)) as roles,
     ):
-        pool: Pool[Finished] = Pool(speakers.by_role, build.dialogue.together, build.meter().heard)
-        for _, done in sorted(pool.run(flows), key=lambda one: one[0]):
+        conversations = build.conversations_with(roles, range(len(build.problems)))
+        roles.run(itertools.islice(conversations, n), build.dialogue.most_at_once, finished.append)
+        for done in finished:
             reason = done.reason or gate.reason(conversation_of(done))
-            told = f"{done.plan.persona.name}, {done.plan.kind}" + (f"; rejected: {reason}" if reason else "")
-            yield from chat_lines(f"{done.plan.id} ({told})", done.messages)
+            who = f"{done.plan.persona.name}, {done.plan.kind}" + (f"; rejected: {reason}" if reason else "")
+            yield from chat_lines(f"{done.plan.id} ({who})", done.messages)
             if done.plan.hidden:
                 yield f"  withheld at first: {done.plan.clause or 'numbers'} ({', '.join(done.plan.hidden)})"
-
-
-def _estimated(found: Estimate, dialogue: Dialogue) -> list[str]:
-    lines = ["at most, if every conversation takes all its turns:"]
-    for role, load in found.loads.items():
-        lines.append(f"  {role:9} {load.calls:>10,} calls {load.input:>14,} tokens in {load.output:>12,} out")
-    assumed = ", ".join(f"{role} {section.latency_s:g} s" for role, section in dialogue.roles().items())
-    priced = any(section.price.input or section.price.output for section in dialogue.roles().values())
-    cost = f"{found.cost:,.2f} at the recipe's prices" if priced else "none, no prices are given (`price`)"
-    return [
-        *lines,
-        f"  time      {duration(found.seconds)}, where a reply takes: {assumed} (`latency_s`)",
-        f"  cost      {cost}",
-    ]
-
-
-def _opening(plans: list[Plan]) -> list[str]:
-    """How the first conversation that withholds something begins."""
-    plan = next((plan for plan in plans if not plan.stated), plans[0])
-    prompt = simulator_prompt(plan, (), last=False)
-    size = estimated_tokens(assistant_prompt(()))
-    return [
-        f"--- {plan.id} ({plan.persona.name}, {plan.kind}): what the simulator is told first",
-        *prompt[0]["content"].split("\n"),
-        f"--- the assistant's instructions take about {size} tokens; its turns, and nothing else, carry loss",
-    ]

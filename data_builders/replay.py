@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from data_builders.dialogue.roles import Ask, Flow, Meter, Pool, open_speakers
-from data_builders.dialogue.score import read_assistant
+from data_builders.dialogue.roles import Meter, RoleModel, open_roles
+from data_builders.dialogue.score import Parsed, Reply, read_assistant
 from data_builders.dialogue.settings import RoleSection, check_role, role_shaping
 from data_builders.problems import Kind, Problems, Source
 from data_builders.scripted import Conversation
@@ -26,12 +24,8 @@ from data_builders.tasks import Task
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import RecipeError
-from probe.files import read_jsonl, write_jsonl
 from probe.grading import lenient_answer, same_answer
 from probe.recipe import recipe_dict, section
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 
 @section
@@ -161,151 +155,71 @@ def _plain(task: Task, answer: str) -> Conversation:
     )
 
 
-# --- Has a model answer the replay questions of a build, before anything else is made, and keeps what came of each.
-#
-# The answers of a shard lie in a file of their own, written when all of them are there, until the build ends. Replies are
-# kept the moment they come, so that a build that was killed asks again only for what was under way.
+# --- Has a model answer the replay questions of a build, before anything else is made.
 
-# A reply that was wrong at temperature 0 would be wrong again.
-_AGAIN_AT_LEAST = 0.5
-# Questions that a model in this process gets together, at least: full batches without holding a whole build.
+# Questions that a model in this process gets together: full batches without holding a whole build.
 _TOGETHER = 256
 
-Shards = Mapping[int, range]
 
+async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answered:
+    """Asks one question until a reply is right, `tries` times at most.
 
-def answered(task: Task, section: RoleSection, tries: int, seed: int) -> Flow[Answered]:
-    """The flow of one question: asked until a reply is right, `tries` times at most.
-
-    Right is what `probe.answers` takes for the reference's answer: a marked answer, else the last one stated, since a
+    Right is what `probe.grading` takes for the reference's answer: a marked answer, else the last one stated, since a
     model that was not told to mark it may not. What stands there is kept as it is.
     """
-    calls: Counter[str] = Counter()
-    slips: list[dict[str, str]] = []
-    for attempt in range(tries):
-        temperature = max(section.temperature, _AGAIN_AT_LEAST) if attempt else section.temperature
-        own = item_seed(seed, replay_id(task), "replay", attempt)
-        (said,) = yield [Ask("replay", question(task), own, temperature, section.max_tokens)]
-        calls.update({"replay.calls": 1, "replay.input": said.prompt_tokens, "replay.output": said.tokens})
-        if said.failure:  # its engine has tried already
-            return Answered("", f"replay_{said.failure}", tuple(slips), calls)
-        heard = read_assistant(said)
-        if not heard.slip and same_answer(lenient_answer(heard.text), task.answer):
-            return Answered(heard.text, "", tuple(slips), calls)
-        slips.append({"reason": heard.slip or "wrong", "text": heard.text})
-    finished = any(slip["reason"] == "wrong" for slip in slips)
-    return Answered("", "replay_wrong" if finished else f"replay_{slips[-1]['reason']}", tuple(slips), calls)
+
+    def read(reply: Reply) -> Parsed:
+        parsed = read_assistant(reply)
+        right = not parsed.unusable and same_answer(lenient_answer(parsed.text), task.answer)
+        return parsed if right else replace(parsed, unusable=parsed.unusable or "wrong")
+
+    name = replay_id(task)
+    came = await model.ask(question(task), read, lambda attempt: item_seed(seed, name, "replay", attempt), tries)
+    slips = tuple({"reason": one.unusable, "text": one.text} for one in came.unusable)
+    if came.parsed is not None:
+        return Answered(came.parsed.text, "", slips, came.calls)
+    # A question that was answered wrongly once is a wrong one, whatever was cut or empty besides.
+    wrong = len(slips) == tries and any(slip["reason"] == "wrong" for slip in slips)
+    return Answered("", "replay_wrong" if wrong else came.missing, slips, came.calls)
 
 
-def load_answers(folder: Path, number: int) -> dict[str, Answered]:
-    """What came of a shard's questions, by `replay_id`."""
-    rows = (row for _, row in read_jsonl(_part(folder, number)))
-    return {row.pop("id"): Answered(**{**row, "slips": tuple(row["slips"])}) for row in rows}
+def answer_all(rows: ReplayRows, problems: int, folder: Path, seed: int) -> dict[str, Answered]:
+    """What a model answers to the questions that go with `problems` problems, by `replay_id`; {} where none is asked.
 
+    `folder` keeps each reply the moment it comes, until the build ends: one that was killed asks for none twice.
 
-def count_answers(folder: Path, shards: Iterable[int]) -> Counter[str]:
-    """Replies and tokens of all questions: {"replay.calls", "replay.input", "replay.output"}."""
-    total: Counter[str] = Counter()
-    for number in shards:
-        for answer in load_answers(folder, number).values():
-            total.update(answer.calls)
-    return total
+    Raises:
+        EngineError: a server cannot be reached, or answers nothing but failures.
+        NextturnError: `replay.max_cost` is used up.
+    """
+    from tqdm import tqdm
 
+    section, asked = rows.section, rows.section.asked
+    if asked is None:
+        return {}
+    # A source may come round to a problem again; it is asked once.
+    tasks = {replay_id(task): task for index in range(problems) for task in rows.tasks(index)}
+    meter = Meter({"replay": asked.price}, section.max_cost, "replay.max_cost")
+    answers: dict[str, Answered] = {}
+    rejected = 0
+    with (
+        tqdm(total=len(tasks), desc="replay", unit=" questions", disable=None) as bar,
+        closing(open_roles({"replay": asked}, seed, meter.heard)) as roles,
+    ):
 
-class Answering:
-    """Asks the model of a `replay:` section; `folder` gets a file for each shard."""
+        async def one(name: str) -> None:
+            nonlocal rejected
+            answers[name] = await answer(tasks[name], roles["replay"], section.tries, seed)
+            bar.update()
+            rejected += bool(answers[name].reason)
+            bar.set_postfix({"rejected": rejected, **meter.shown()}, refresh=False)
 
-    def __init__(self, rows: ReplayRows, folder: Path, seed: int) -> None:
-        asked = rows.section.asked
-        assert asked is not None
-        self.rows = rows
-        self.asked = asked
-        self.folder = folder
-        self.seed = seed
-        self.meter = Meter({"replay": asked.price}, rows.section.max_cost, "replay.max_cost")
-        self._wrong = 0
-
-    def run(self, shards: Shards) -> None:
-        """Answers what is not answered yet.
-
-        Raises:
-            EngineError: a server cannot be reached, or answers nothing but failures.
-            NextturnError: `replay.max_cost` is used up.
-        """
-        from tqdm import tqdm
-
-        total = sum(self._questions(shard) for shard in shards.values())
-        with tqdm(total=total, desc="replay", unit=" questions", disable=None) as bar:
-            missing = [left for stretch in self._stretches(shards) if (left := self._take_over(stretch, bar))]
-            if missing:
-                with closing(open_speakers({"replay": self.asked}, self.seed)) as speakers:
-                    for stretch in missing:
-                        at_once = _TOGETHER if self.asked.server is None else 3 * self.asked.server.concurrency
-                        self._play(stretch, Pool(speakers.by_role, at_once, self.meter.heard), bar)
-
-    def _stretches(self, shards: Shards) -> list[Shards]:
-        """Shards whose questions are asked together, the same ones in every run: what a model in this process replies
-        may hang on what is asked beside it. What a server replies does not."""
-        if self.asked.server is not None:
-            return [shards]
-        stretches: list[dict[int, range]] = []
-        questions = _TOGETHER
-        for number, shard in sorted(shards.items()):
-            if questions >= _TOGETHER:
-                stretches.append({})
-                questions = 0
-            stretches[-1][number] = shard
-            questions += self._questions(shard)
-        return list(stretches)
-
-    def _take_over(self, stretch: Shards, bar: tqdm[Any]) -> Shards:
-        """Counts what an earlier run answered, and returns what is still to be asked."""
-        done = [number for number in stretch if _part(self.folder, number).is_file()]
-        if self.asked.server is None and len(done) < len(stretch):
-            return stretch
-        for number in done:
-            for answer in load_answers(self.folder, number).values():
-                self.meter.add(answer.calls)
-                self._show(bar, answer)
-        return {number: shard for number, shard in stretch.items() if number not in done}
-
-    def _play(self, shards: Shards, pool: Pool[Answered], bar: tqdm[Any]) -> None:
-        waiting = {number: self._questions(shard) for number, shard in shards.items()}
-        came: dict[int, dict[str, Answered]] = {number: {} for number in shards}
-        where: dict[int, tuple[int, str]] = {}
-
-        def flows() -> Iterator[tuple[int, Flow[Answered]]]:
-            tasks = (
-                (number, task) for number, shard in shards.items() for index in shard for task in self.rows.tasks(index)
-            )
-            for ticket, (number, task) in enumerate(tasks):
-                where[ticket] = number, replay_id(task)
-                yield ticket, answered(task, self.asked, self.rows.section.tries, self.seed)
-
-        for number in [number for number, questions in waiting.items() if not questions]:
-            self._write(number, {})
-        replies = self.folder / "replies" / ("" if self.asked.server is not None else f"part-{min(shards):05}")
-        with closing(pool.run(flows(), replies)) as played:
-            for ticket, answer in played:
-                number, name = where.pop(ticket)
-                came[number][name] = answer
-                self._show(bar, answer)
-                if len(came[number]) == waiting[number]:
-                    self._write(number, came.pop(number))
-        if self.asked.server is None:
-            shutil.rmtree(replies)
-
-    def _questions(self, shard: range) -> int:
-        return sum(self.rows.count(index) for index in shard)
-
-    def _write(self, number: int, came: Mapping[str, Answered]) -> None:
-        write_jsonl(_part(self.folder, number), ({"id": name, **vars(answer)} for name, answer in came.items()))
-
-    def _show(self, bar: tqdm[Any], answer: Answered) -> None:
-        self._wrong += bool(answer.reason)
-        bar.update()
-        bar.set_postfix({"rejected": self._wrong, **self.meter.shown()}, refresh=False)
-
-
-def _part(folder: Path, number: int) -> Path:
-    return folder / f"part-{number:05}.jsonl"
+        if asked.server is not None:
+            roles.run(map(one, tasks), 3 * asked.server.concurrency, folder=folder)
+            return answers
+        # What a model in this process replies may hang on what is asked beside it: the same stretches in every run.
+        names = list(tasks)
+        for start in range(0, len(names), _TOGETHER):
+            stretch = names[start : start + _TOGETHER]
+            roles.run(map(one, stretch), _TOGETHER, folder=folder / f"part-{start // _TOGETHER:05}")
+    return answers

@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 from loopback import Answer, Seen, chat_reply
 
+from probe.files import read_jsonl
+
 Handler = Callable[[Seen], dict[str, Any] | Answer]
 
 MATRIX = r"\begin{pmatrix} 1 & \frac{2}{3} \\ 4 \times 5 & \neq 6 \end{pmatrix}"
@@ -106,3 +108,12 @@ def recipe(folder: Path, url: str, attempts: int = 40, **dialogue: Any) -> Path:
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(data))
     return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file by its path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def rows_of(folder: Path, view: str) -> list[dict[str, Any]]:
+    return [row for path in sorted((folder / view).glob("part-*.jsonl")) for _, row in read_jsonl(path)]

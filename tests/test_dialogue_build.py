@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,18 +16,19 @@ from typing import Any
 
 import pytest
 import yaml
-from dialogue_server import MATRIX, problems, recipe, role_of, speak
+from dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of, speak
 from loopback import Answer, Faults, Loopback, Seen, chat_reply
 
 from data_builders.__main__ import main
-from data_builders.dialogue import roles as engine_speaker
-from data_builders.dialogue.roles import EngineSpeaker, Said
+from data_builders.dialogue import roles
+from data_builders.dialogue.roles import EngineRole
+from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows
 from data_builders.run import build
 from data_builders.text import states
 from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
-from probe.files import read_json, read_jsonl
+from probe.files import read_json
 from probe.grading import boxed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,23 +46,17 @@ def server(answers: dict[str, str]) -> Iterator[Loopback]:
         yield opened
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def rows(folder: Path, view: str) -> list[dict[str, Any]]:
-    return [row for path in sorted((folder / view).glob("part-*.jsonl")) for _, row in read_jsonl(path)]
-
-
 def built(made: Path, out: Path, *overrides: str) -> Path:
     return build(load_data_recipe(made, overrides), out)
 
 
 def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
     # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
     out = built(recipe(tmp_path, server.url, attempts=1), tmp_path / "d")
     manifest = read_json(out / "manifest.json")
-    kept, rejected = rows(out, "sft"), rows(out, "rejected")
+    kept, rejected = rows_of(out, "sft"), rows_of(out, "rejected")
     talks = [row for row in kept + rejected if row["kind"] != "replay"]
     assert manifest["conversations"] == N == len(talks) == len({row["id"] for row in talks})
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values()) == len(kept) + len(rejected)
@@ -72,7 +68,7 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     assert [row["id"] for row in kept] == [row["id"] for row in load_sft_rows(out)]
 
     turns = {row["id"] for row in talks}
-    choices = rows(out, "candidates")
+    choices = rows_of(out, "candidates")
     assert {row["id"] for row in choices} <= turns
     whole = {row["id"]: row["messages"] for row in talks}
     for row in choices:
@@ -80,27 +76,27 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
         assert whole[row["id"]][row["before"]]["content"] == chosen["text"]
         known = [one["score"] for one in row["candidates"] if one["score"] is not None]
         assert not known or chosen["score"] == max(known)
-    prompts = rows(out, "rl")
+    prompts = rows_of(out, "rl")
     assert [row.id for row in load_rl_rows(out)] == [row["id"] for row in prompts]
     assert len(prompts) == sum(until_answered(row["messages"]) for row in kept if row["kind"] != "replay") > 0
     assert all(row["prompt"][-1]["role"] == "user" and row["answer"] and row["persona"] for row in prompts)
     for row in prompts:
         assert not any(states(one["content"], value) for one in row["prompt"] for value in row["hidden"])
-    assert rows(out, "pairs") and all(row["score_chosen"] - row["score_rejected"] >= 0.1 for row in rows(out, "pairs"))
+    assert rows_of(out, "pairs") and all(
+        row["score_chosen"] - row["score_rejected"] >= 0.1 for row in rows_of(out, "pairs")
+    )
     assert any(MATRIX in json.dumps(row["messages"]).replace("\\\\", "\\") for row in talks)
     card = (out / "card.md").read_text()
     assert "## Who talked" in card and "persona" in card and "Variety of wording" not in card
-
-
-def test_datasets_reads_every_view(server: Loopback, tmp_path: Path) -> None:
-    from datasets import load_dataset
-
-    out = built(recipe(tmp_path, server.url), tmp_path / "d")
     for view in ("sft", "rl", "pairs", "candidates"):
-        loaded = load_dataset(
-            "json", data_files=str(out / view / "*.jsonl"), split="train", cache_dir=str(tmp_path / "c")
-        )
-        assert len(loaded) == len(rows(out, view)) > 0
+        files = {"data_files": str(out / view / "*.jsonl"), "cache_dir": str(tmp_path / "cache")}
+        assert len(load_dataset("json", split="train", **files)) == len(rows_of(out, view)) > 0
+
+    with pytest.raises(SettingsChanged, match=r"dialogue\.candidates"):
+        built(tmp_path / "recipe.yaml", out, "--dialogue.candidates", "3")
+    before = len(server.requests)
+    built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2), out)
+    assert len(server.requests) == before, "another server is no other setting, and a finished build asks nobody"
 
 
 @pytest.mark.parametrize("slips", [0.0, 0.2])
@@ -118,14 +114,14 @@ def test_no_conversation_is_dropped_by_faults_of_the_server(
         out = built(made, tmp_path / "d")
         assert slips or server.faults_sent.total() > 0.1 * len(server.requests)
     manifest = read_json(out / "manifest.json")
-    talks = [row for row in rows(out, "sft") + rows(out, "rejected") if row["kind"] != "replay"]
+    talks = [row for row in rows_of(out, "sft") + rows_of(out, "rejected") if row["kind"] != "replay"]
     assert len(talks) == manifest["conversations"] == N and len({row["id"] for row in talks}) == N
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
-    for row in rows(out, "rejected"):
+    for row in rows_of(out, "rejected"):
         assert row["reason"] and (row["kind"] == "replay" or isinstance(row["slips"], list))
         named = row["reason"].partition("_")[0] in ("assistant", "simulator", "judge")
         assert not named or slips, "what the server failed at was asked for again"
-    for row in rows(out, "sft"):
+    for row in rows_of(out, "sft"):
         assert [one["role"] for one in row["messages"]] == ["user", "assistant"] * (len(row["messages"]) // 2)
         assert all(one["content"].strip() for one in row["messages"])
     if not slips:
@@ -149,7 +145,7 @@ def test_a_role_that_never_answers_rejects_under_its_name(answers: dict[str, str
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
 
 
-def test_a_server_that_refuses_everything_ends_the_build_with_its_words(
+def test_a_server_that_refuses_everything_or_is_not_there_ends_the_build(
     answers: dict[str, str], tmp_path: Path
 ) -> None:
     def refuse(seen: Seen) -> Answer:
@@ -160,12 +156,9 @@ def test_a_server_that_refuses_everything_ends_the_build_with_its_words(
         pytest.raises(EngineError, match="all failed.*no such model.*is `model` what the server calls it"),
     ):
         built(recipe(tmp_path, server.url), tmp_path / "d", "--source.n", "60")
-    assert not (tmp_path / "d" / "manifest.json").exists()
-
-
-def test_a_server_that_is_not_there_ends_the_build(answers: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="no server answers"):
         built(recipe(tmp_path, "http://127.0.0.1:9/v1"), tmp_path / "d")
+    assert not (tmp_path / "d" / "manifest.json").exists()
 
 
 def test_names_that_a_server_does_not_know_are_changed(answers: dict[str, str], tmp_path: Path) -> None:
@@ -191,8 +184,8 @@ def test_same_seed_same_bytes_whatever_the_order_and_another_seed_another_text(
         made = recipe(tmp_path, other.url)
         assert contents(built(made, tmp_path / "b", "--dialogue.at_once", "3")) == contents(first)
         changed = built(made, tmp_path / "c", "--seed", "4")
-    talks = {row["id"]: row["messages"] for row in rows(first, "sft") + rows(first, "rejected")}
-    others = {row["id"]: row["messages"] for row in rows(changed, "sft") + rows(changed, "rejected")}
+    talks = {row["id"]: row["messages"] for row in rows_of(first, "sft") + rows_of(first, "rejected")}
+    others = {row["id"]: row["messages"] for row in rows_of(changed, "sft") + rows_of(changed, "rejected")}
     both = [name for name in talks if name in others and not name.endswith("replay")]
     assert both and sum(talks[name] == others[name] for name in both) < len(both) / 2
 
@@ -246,16 +239,6 @@ def test_the_slots_of_roles_on_one_server_are_shared_and_kept_to(answers: dict[s
         assert server.most_under_way == 3 * 8
 
 
-def test_other_settings_are_refused_and_another_server_is_not(server: Loopback, tmp_path: Path) -> None:
-    made = recipe(tmp_path, server.url)
-    out = built(made, tmp_path / "d")
-    with pytest.raises(SettingsChanged, match=r"dialogue\.candidates"):
-        built(made, out, "--dialogue.candidates", "3")
-    asked = len(server.requests)
-    built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2), out)
-    assert len(server.requests) == asked
-
-
 def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server: Loopback, tmp_path: Path) -> None:
     whole = contents(built(recipe(tmp_path, server.url), tmp_path / "whole"))
     asked = len(server.requests)
@@ -274,7 +257,7 @@ def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server
 # --- the command
 
 
-def test_the_dry_run_estimates_and_asks_nobody(
+def test_the_dry_run_asks_nobody_and_gives_an_upper_bound(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = recipe(tmp_path, server.url)
@@ -289,21 +272,11 @@ def test_the_dry_run_estimates_and_asks_nobody(
     assert "judge            240 calls" in shown  # 2 x 4 + 2
     assert "tokens in" in shown and "minutes" in shown and "at the recipe's prices" in shown
     assert "what the simulator is told first" in shown
-
-
-def test_the_estimate_is_an_upper_bound_of_what_is_asked(
-    server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from data_builders.dialogue.build import DialogueBuild, estimate
-    from data_builders.run import open_build
-
-    ready = open_build(load_data_recipe(recipe(tmp_path, server.url)))
-    assert isinstance(ready, DialogueBuild)
-    plans = [plan for index in range(N) for plan in ready.plans(index)]
-    found = estimate(plans, N, ready.dialogue, seed=0)
-    made = ready.run(tmp_path / "d")["calls"]
-    for role, load in found.loads.items():
-        assert 0.3 * load.calls < made[f"{role}.calls"] <= load.calls
+    # An upper bound of what is asked then.
+    made_calls = read_json(built(made, tmp_path / "d") / "manifest.json")["calls"]
+    bound = {role: int(count.replace(",", "")) for role, count in re.findall(r"^  (\w+) +([\d,]+) calls", shown, re.M)}
+    assert set(bound) == {"assistant", "simulator", "judge"}
+    assert all(0.3 * bound[role] < made_calls[f"{role}.calls"] <= bound[role] for role in bound)
 
 
 def test_preview_shows_conversations_with_loss_marked_and_writes_nothing(
@@ -349,10 +322,7 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
     class Stopped(Exception):
         pass
 
-    def uncut(text: str, prompt_tokens: int, tokens: int, cut: bool) -> Said:
-        return Said(text, prompt_tokens, tokens)
-
-    monkeypatch.setattr(engine_speaker, "Said", uncut)
+    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
 
     def user(seen: Seen) -> dict[str, Any]:
         return chat_reply("<message>" + "help me with the pens " * (1 + seen.body["seed"] % 4) + "</message>")
@@ -365,16 +335,16 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
         data["output"]["shard_size"] = 3
         made.write_text(yaml.safe_dump(data))
         whole = contents(built(made, tmp_path / "whole"))
-        work, left = EngineSpeaker.work, [5]
+        make, left = EngineRole.make_replies, [5]
 
-        def stopping(speaker: EngineSpeaker) -> None:
-            work(speaker)
+        async def stopping(role: EngineRole) -> None:
+            await make(role)
             left[0] -= 1
             if not left[0]:
                 raise Stopped
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-            patch.setattr(EngineSpeaker, "work", stopping)
+            patch.setattr(EngineRole, "make_replies", stopping)
             built(made, tmp_path / "stopped")
         assert list((tmp_path / "stopped" / "calls").rglob("generations.jsonl"))
         assert contents(built(made, tmp_path / "stopped")) == whole

@@ -15,18 +15,19 @@ from typing import Any
 
 import pytest
 import yaml
-from dialogue_server import problems, speak
+from dialogue_server import contents, problems, rows_of, speak
 from dialogue_server import recipe as dialogue_recipe
 from loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
 
 from data_builders import replay as replay_answers
 from data_builders.__main__ import main
-from data_builders.dialogue import roles as engine_speaker
-from data_builders.dialogue.roles import EngineSpeaker, Said
+from data_builders.dialogue import roles
+from data_builders.dialogue.roles import EngineRole
+from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from data_builders.run import build
 from probe.errors import NextturnError, SettingsChanged, run_command
-from probe.files import read_json, read_jsonl
+from probe.files import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
 N, TRIES = 40, 3
@@ -77,16 +78,8 @@ def built(made: Path, out: Path, *overrides: str) -> Path:
     return build(load_data_recipe(made, overrides), out)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def rows(folder: Path, view: str) -> list[dict[str, Any]]:
-    return [row for path in sorted((folder / view).glob("part-*.jsonl")) for _, row in read_jsonl(path)]
-
-
 def replayed(folder: Path, view: str) -> list[dict[str, Any]]:
-    return [row for row in rows(folder, view) if row["kind"] == "replay"]
+    return [row for row in rows_of(folder, view) if row["kind"] == "replay"]
 
 
 def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(
@@ -107,7 +100,14 @@ def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(
         assert row["reason"] in ("replay_wrong", "replay_cut", "replay_role_label")
         assert len(row["slips"]) == TRIES
         assert (row["reason"] == "replay_wrong") == any(slip["reason"] == "wrong" for slip in row["slips"])
-    assert not (out / ".work").exists() and not any(row["kind"] == "replay" for row in rows(out, "rl"))
+    assert not (out / ".work").exists() and not any(row["kind"] == "replay" for row in rows_of(out, "rl"))
+
+    nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1", max_cost=5.0)
+    assert built(nowhere, out) == out, "where a server lies may change"
+    with pytest.raises(SettingsChanged, match=r"replay\.tries: 3 then, 4 now"):
+        built(nowhere, out, "--replay.tries", "4")
+    with pytest.raises(SettingsChanged, match=r"replay\.model"):
+        built(nowhere, out, "--replay.answers", "reference")
 
 
 def test_questions_that_a_server_refuses_are_rejected_under_its_reason(answers: dict[str, str], tmp_path: Path) -> None:
@@ -201,21 +201,21 @@ def test_a_model_in_this_process_ends_with_the_same_bytes_after_a_stop(
     """In bfloat16, where a text can hang on its batch. A tiny random model neither ends nor is right by itself."""
     section = {"engine": "hf", "model": str(tiny_chatml), "max_tokens": 6, "dtype": "bfloat16", "batch_tokens": 400}
     made = recipe(tmp_path, "", model=section, tries=4)
-    monkeypatch.setattr(engine_speaker, "Said", lambda text, given, tokens, cut: Said(text, given, tokens))
+    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
     monkeypatch.setattr(replay_answers, "lenient_answer", lambda text: "right" if len(text) % 3 == 0 else "wrong")
     monkeypatch.setattr(replay_answers, "same_answer", lambda given, wanted: given == "right")
     monkeypatch.setattr(replay_answers, "_TOGETHER", 10)  # three stretches, in which shards lie together
     whole = contents(built(made, tmp_path / "whole"))
-    work, left = EngineSpeaker.work, [4]
+    make, left = EngineRole.make_replies, [4]
 
-    def stopping(speaker: EngineSpeaker) -> None:
-        work(speaker)
+    async def stopping(role: EngineRole) -> None:
+        await make(role)
         left[0] -= 1
         if not left[0]:
             raise InterruptedError
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr(EngineSpeaker, "work", stopping)
+        patch.setattr(EngineRole, "make_replies", stopping)
         built(made, tmp_path / "stopped")
     assert list((tmp_path / "stopped" / ".work" / "replay").rglob("generations.jsonl"))
     assert contents(built(made, tmp_path / "stopped")) == whole
@@ -240,17 +240,6 @@ def test_conversations_between_models_take_replay_from_a_model_too(answers: dict
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
     assert replayed(out, "sft") and replayed(out, "rejected")
     assert not (out / ".work").exists() and not (out / "calls").exists()
-
-
-def test_where_a_server_lies_may_change_and_what_it_is_asked_may_not(answers: dict[str, str], tmp_path: Path) -> None:
-    with Loopback({"/chat/completions": answerer(answers)}) as server:
-        out = built(recipe(tmp_path, server.url), tmp_path / "d")
-    nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1", max_cost=5.0)
-    assert built(nowhere, out) == out
-    with pytest.raises(SettingsChanged, match=r"replay\.tries: 3 then, 4 now"):
-        built(nowhere, out, "--replay.tries", "4")
-    with pytest.raises(SettingsChanged, match=r"replay\.model"):
-        built(nowhere, out, "--replay.answers", "reference")
 
 
 def test_replies_stop_at_their_limit_of_cost(answers: dict[str, str], tmp_path: Path) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import math
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 
+from data_builders.dialogue import score
 from data_builders.dialogue.prompts import judge_prompt
-from data_builders.dialogue.roles import Ask, Flow, Pool, Results, Said, Speaker, open_speakers
+from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import (
     EMPTY,
     LONGEST_ANSWER,
     ROLE_LABEL,
+    Reply,
     final_answer,
     from_verdict,
     read_assistant,
@@ -112,7 +113,7 @@ def efficiency(played: Played, efficient_tokens: int) -> Part:
     """The mean over the sample's conversations."""
     if not played.conversations:
         return nothing_played(played)
-    return mean_part([Part(efficient_tokens / (efficient_tokens + tokens)) for tokens in played.simulated_tokens])
+    return mean_part([Part(score.efficiency(tokens, efficient_tokens)) for tokens in played.simulated_tokens])
 
 
 # --- Accuracy: is the conversation's final answer right?
@@ -320,7 +321,7 @@ def _form_marked(played: Played, conversation: tuple[Message, ...]) -> float:
 
 
 def _turn(text: str) -> tuple[bool, bool]:
-    slip = read_assistant(Said(text)).slip
+    slip = read_assistant(Reply(text)).unusable
     if slip == EMPTY:
         return False, False
     return slip != ROLE_LABEL and not _NEXT_PROBLEM.search(text), not loops(text)
@@ -381,7 +382,6 @@ def _before(played: Played) -> tuple[Message, ...]:
 
 TRIES = 3
 """A verdict that cannot be read is asked for again, each time with another seed."""
-_AGAIN_AT_LEAST = 0.5
 UNREACHABLE = "judge_unreachable"
 Conversation = tuple[Message, ...]
 
@@ -394,9 +394,8 @@ class InteractivityJudge:
     """
 
     def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
-        self._section, self._seed = section, seed
-        self._speakers = open_speakers({"judge": section}, seed)
-        self._pool: Pool[Part] = Pool({"judge": _Timed(self._speakers.by_role["judge"], limit_s)}, at_once=10**6)
+        self._seed, self._limit_s = seed, limit_s
+        self._roles = open_roles({"judge": section}, seed)
 
     def score(self, played: Sequence[Played]) -> list[Part]:
         """One part for each sample: the mean over its conversations that have a verdict."""
@@ -409,57 +408,36 @@ class InteractivityJudge:
         ]
 
     def close(self) -> None:
-        self._speakers.close()
+        self._roles.close()
 
     def _verdicts(self, conversations: Sequence[Conversation]) -> dict[tuple[str, ...], Part]:
         """By text; whatever breaks the asking off, those that came are kept."""
         asked = {_key(conversation): conversation for conversation in conversations}
-        keys = list(asked)
         verdicts: dict[tuple[str, ...], Part] = {}
+
+        async def judge(key: tuple[str, ...], conversation: Conversation) -> None:
+            try:
+                async with asyncio.timeout(self._limit_s):
+                    answer = await self._roles["judge"].ask(
+                        judge_prompt(conversation),
+                        read_judge,
+                        lambda attempt: item_seed(self._seed, "judge", attempt, *key),
+                        TRIES,
+                    )
+            except TimeoutError:
+                verdicts[key] = Part(None, f"judge_{TIMEOUT}")
+                return
+            if answer.parsed is None or answer.parsed.verdict is None:
+                verdicts[key] = Part(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
+            else:
+                verdicts[key] = Part(from_verdict(answer.parsed.verdict))
+
         missing = ""
         try:
-            for number, part in self._pool.run(enumerate(self._flow(conversation) for conversation in asked.values())):
-                verdicts[keys[number]] = part
-        except TimeoutError:
-            missing = f"judge_{TIMEOUT}"
+            self._roles.run((judge(*one) for one in asked.items()), at_once=max(1, len(asked)))
         except EngineError as error:  # not raised: the other processes would wait for this one for ever
             missing = f"{UNREACHABLE}: {error}"
-        return {key: verdicts.get(key) or Part(None, missing) for key in keys}
-
-    def _flow(self, conversation: Conversation) -> Flow[Part]:
-        section, slip = self._section, ""
-        prompt = judge_prompt(conversation)
-        for attempt in range(TRIES):
-            seed = item_seed(self._seed, "judge", attempt, *_key(conversation))
-            temperature = max(section.temperature, _AGAIN_AT_LEAST) if attempt else section.temperature
-            (said,) = yield [Ask("judge", prompt, seed, temperature, section.max_tokens)]
-            if said.failure:  # its server was tried again already
-                return Part(None, f"judge_{said.failure}" + (f": {said.detail}" if said.detail else ""))
-            heard = read_judge(said)
-            if heard.score is not None:
-                return Part(from_verdict(heard.score))
-            slip = heard.slip
-        return Part(None, f"judge_{slip}")
-
-
-class _Timed:
-    """A speaker whose listener gets a TimeoutError once `limit_s` seconds have passed since `begin`."""
-
-    batched = False
-
-    def __init__(self, speaker: Speaker, limit_s: float) -> None:
-        self._speaker, self._limit_s = speaker, limit_s
-        self.submit, self.work = speaker.submit, speaker.work
-
-    def begin(self, folder: Path | None, results: Results) -> None:
-        self._speaker.begin(folder, results)
-        self._timer = threading.Timer(self._limit_s, results.put, [TimeoutError()])
-        self._timer.daemon = True
-        self._timer.start()
-
-    def end(self) -> None:
-        self._timer.cancel()
-        self._speaker.end()
+        return {key: verdicts.get(key) or Part(None, missing) for key in asked}
 
 
 def _key(conversation: Conversation) -> tuple[str, ...]:

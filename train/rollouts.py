@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from data_builders.dialogue.prompts import Plan, simulator_prompt
-from data_builders.dialogue.roles import Ask, Flow, Pool, open_speakers
+from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import read_user
 from data_builders.dialogue.settings import EFFORTS, KNOWLEDGES, PERSONAS, Persona, draw_persona
 from data_builders.rows import RlRow
@@ -35,8 +35,6 @@ from train.rewards import Played
 # A simulator that gives no usable message ends the conversation as failed, with the reason; never as one that the user
 # ended, and never with an empty message. The user turns of a step are all asked at once.
 
-# A message that slipped at temperature 0 would slip again.
-_AGAIN_AT_LEAST = 0.5
 _NUMBER = re.compile(r"\d[\d.,/]*")
 
 
@@ -94,35 +92,33 @@ class ModelSimulator:
 
     def __init__(self, section: SimulatorSection, seed: int) -> None:
         self.section = section
-        self._speakers = open_speakers({"simulator": section}, seed)
+        self._roles = open_roles({"simulator": section}, seed)
 
     def user(self, row: RlRow, seed: int) -> _ModelUser:
         return _ModelUser(plan_of_row(row, seed), seed)
 
     def reply(self, asked: Sequence[tuple[_ModelUser, Sequence[Message]]]) -> list[UserTurn]:
         """Raises EngineError where a server cannot be reached, or answers nothing but failures."""
-        flows = [self._turn(user, tuple(messages)) for user, messages in asked]
-        pool: Pool[UserTurn] = Pool(self._speakers.by_role, at_once=max(1, len(flows)))
-        turns = dict(pool.run(enumerate(flows)))
-        return [turns[number] for number in range(len(flows))]
+        turns: list[UserTurn] = []
+        if asked:
+            jobs = (self._turn(user, tuple(messages)) for user, messages in asked)
+            self._roles.run(jobs, at_once=len(asked), take=turns.append)
+        return turns
 
     def close(self) -> None:
-        self._speakers.close()
+        self._roles.close()
 
-    def _turn(self, user: _ModelUser, messages: tuple[Message, ...]) -> Flow[UserTurn]:
+    async def _turn(self, user: _ModelUser, messages: tuple[Message, ...]) -> UserTurn:
         """One user turn; asked for again a few times where the reply cannot be used."""
-        section, prompt, slip = self.section, simulator_prompt(user.plan, messages, last=False), ""
-        for attempt in range(section.tries):
-            temperature = max(section.temperature, _AGAIN_AT_LEAST) if attempt else section.temperature
-            seed = item_seed(user.seed, len(messages), attempt)
-            (said,) = yield [Ask("simulator", prompt, seed, temperature, section.max_tokens)]
-            if said.failure:  # its engine has tried already
-                return UserTurn(failure=f"simulator_{said.failure}")
-            heard = read_user(said, user.read_as, messages)
-            if not heard.slip:
-                return UserTurn(heard.text, heard.ended)
-            slip = heard.slip
-        return UserTurn(failure=f"simulator_{slip}")
+        answer = await self._roles["simulator"].ask(
+            simulator_prompt(user.plan, messages, last=False),
+            lambda reply: read_user(reply, user.read_as, messages),
+            lambda attempt: item_seed(user.seed, len(messages), attempt),
+            self.section.tries,
+        )
+        if answer.parsed is None:
+            return UserTurn(failure=answer.missing)
+        return UserTurn(answer.parsed.text, answer.parsed.ended)
 
 
 def plan_of_row(row: RlRow, seed: int) -> Plan:

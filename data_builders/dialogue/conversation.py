@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, simulator_prompt
-from data_builders.dialogue.roles import Ask, Flow, Said, together
+from data_builders.dialogue.roles import Answer, RoleModel
 from data_builders.dialogue.score import (
-    Heard,
+    Parsed,
     Parts,
+    Reply,
     accuracy,
     efficiency,
     from_verdict,
@@ -26,8 +28,6 @@ from data_builders.dialogue.settings import Dialogue, Role
 from data_builders.text import estimated_tokens
 from probe.conversations import Message
 from probe.engines.base import item_seed
-
-# --- The candidates of an assistant turn with what was simulated after them, and which of them goes on.
 
 
 @dataclass(frozen=True)
@@ -74,27 +74,6 @@ def best(candidates: Sequence[Candidate]) -> int | None:
     return -max(scored)[1] if scored else None
 
 
-# A reply that slipped at temperature 0 would slip again.
-_AGAIN_AT_LEAST = 0.5
-
-
-@dataclass(frozen=True)
-class Slip:
-    """A reply that could not be used, and why."""
-
-    role: str
-    where: str
-    reason: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Missed:
-    """No usable reply after all tries; `reason` is what a rejected conversation is counted under."""
-
-    reason: str
-
-
 @dataclass(frozen=True)
 class Turn:
     """The candidates of one assistant turn, made after `before` messages."""
@@ -104,148 +83,132 @@ class Turn:
     chosen: int
 
 
+@dataclass(frozen=True)
+class Unusable:
+    """A reply that could not be used, and why. `where` counts turn, candidate, sample and step of the look-ahead."""
+
+    role: str
+    where: str
+    reason: str
+    text: str
+
+
 @dataclass
 class Finished:
-    """A conversation at its end; `reason` says why it cannot be used, and `ended` who ended it ("user", "limit")."""
+    """A conversation at its end; `reason` says why it cannot be used, and `ended` who ended it ("user", "limit").
+
+    Attributes:
+        calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
+    """
 
     plan: Plan
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    slips: list[Slip] = field(default_factory=list)
+    unusable: list[Unusable] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
-    """{"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role."""
     ended: str = ""
     reason: str = ""
 
 
-def converse(plan: Plan, settings: Dialogue, seed: int) -> Flow[Finished]:
-    """The flow of one conversation; the same replies always make the same conversation."""
-    return (yield from _Conversation(plan, settings, seed).play())
+async def converse(plan: Plan, settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> Finished:
+    """Plays the conversation of `plan`; the same replies always make the same conversation.
 
+    Raises:
+        EngineError: a model cannot be asked at all. What fails once is a `reason`, or costs only its candidate.
+    """
+    done = Finished(plan)
 
-class _Conversation:
-    def __init__(self, plan: Plan, settings: Dialogue, seed: int) -> None:
-        self.plan = plan
-        self.settings = settings
-        self.seed = seed
-        self.done = Finished(plan)
-
-    def play(self) -> Flow[Finished]:
-        done = self.done
-        for turn in range(self.settings.max_turns):
-            heard = yield from self._user_turn(done.messages, str(turn), turn)
-            if isinstance(heard, Heard) and heard.ended:
-                done.ended = "user"
-                return done
-            if isinstance(heard, Heard):
-                done.messages.append({"role": "user", "content": heard.text})
-                heard = yield from self._assistant_turn(str(turn), turn)
-            if isinstance(heard, Missed):
-                done.reason = heard.reason
-                return done
-            done.messages.append({"role": "assistant", "content": heard.text})
-        done.ended = "limit"
-        return done
-
-    def _user_turn(self, messages: Sequence[Message], where: str, turn: int) -> Flow[Heard | Missed]:
-        if not messages and self.plan.stated:
-            return Heard(self.plan.task.question)
-        prompt = simulator_prompt(self.plan, messages, last=turn == self.settings.max_turns - 1)
-        read = functools.partial(read_user, plan=self.plan, messages=tuple(messages))
-        return (yield from self._reply("simulator", prompt, f"{where}.user", read))
-
-    def _assistant_turn(self, where: str, turn: int) -> Flow[Heard | Missed]:
-        """The best of several candidates."""
-        messages, wanted = self.done.messages, self.settings.candidates
-        prompt = assistant_prompt(messages)
-        heard = yield from together(
-            [self._reply("assistant", prompt, f"{where}.{number}", read_assistant) for number in range(wanted)]
+    async def ask(role: Role, prompt: tuple[Message, ...], where: str, read: Callable[[Reply], Parsed]) -> Answer:
+        """A usable reply or none; every seed follows from the place in the conversation."""
+        answer = await roles[role].ask(
+            prompt, read, lambda attempt: item_seed(seed, plan.id, role, where, attempt), settings.tries
         )
-        usable = {number: one.text for number, one in enumerate(heard) if isinstance(one, Heard)}
-        # Equal texts have one future.
-        first = {text: number for number, text in reversed(usable.items())}
-        looks: dict[str, tuple[Sample, ...]] = {}
-        if len(first) > 1:
-            looks = yield from self._look_ahead(first, where, turn)
-        candidates = tuple(
-            Candidate(usable[number], looks.get(usable[number], ()))
-            if number in usable
-            else Candidate("", failure=one.reason if isinstance(one, Missed) else "")
-            for number, one in enumerate(heard)
-        )
-        chosen = best(candidates)
-        if chosen is None:
-            return Missed(next((one.failure for one in candidates if one.failure and not usable), "unscored"))
-        self.done.turns.append(Turn(len(messages), candidates, chosen))
-        return Heard(candidates[chosen].text)
+        done.calls.update(answer.calls)
+        done.unusable += [Unusable(role, where, one.unusable, one.text) for one in answer.unusable]
+        return answer
 
-    def _look_ahead(self, first: dict[str, int], where: str, turn: int) -> Flow[dict[str, tuple[Sample, ...]]]:
-        window = min(self.settings.window, self.settings.max_turns - turn - 1)
-        times = self.settings.samples if window else 1  # nothing is left to chance where nobody speaks
-        texts = sorted(first, key=lambda text: first[text])
-        samples = yield from together(
-            [
-                self._sample(text, f"{where}.{first[text]}.{time}", turn, window)
-                for text in texts
-                for time in range(times)
-            ]
-        )
-        return {text: tuple(samples[times * place : times * (place + 1)]) for place, text in enumerate(texts)}
+    async def user_speaks(messages: Sequence[Message], where: str, turn: int) -> Answer:
+        if not messages and plan.stated:
+            return Answer(Parsed(plan.task.question))
+        prompt = simulator_prompt(plan, messages, last=turn == settings.max_turns - 1)
+        read = functools.partial(read_user, plan=plan, messages=tuple(messages))
+        return await ask("simulator", prompt, f"{where}.user", read)
 
-    def _sample(self, text: str, where: str, turn: int, window: int) -> Flow[Sample]:
-        """One simulated continuation after a candidate, and its parts."""
-        before = [*self.done.messages, {"role": "assistant", "content": text}]
-        messages = list(before)
+    async def look_ahead(text: str, where: str, turn: int, window: int) -> Sample:
+        """One simulated continuation after a candidate, and what it is worth."""
+        messages: list[Message] = [*done.messages, {"role": "assistant", "content": text}]
+        start = len(messages)
         for step in range(1, window + 1):
-            heard = yield from self._user_turn(messages, f"{where}.{step}", turn + step)
-            if isinstance(heard, Heard) and heard.ended:
+            answer = await user_speaks(messages, f"{where}.{step}", turn + step)
+            if answer.parsed is not None and answer.parsed.ended:
                 break
-            if isinstance(heard, Heard):
-                messages.append({"role": "user", "content": heard.text})
-                prompt = assistant_prompt(messages)
-                heard = yield from self._reply("assistant", prompt, f"{where}.{step}", read_assistant)
-            if isinstance(heard, Missed):
-                return Sample(tuple(messages[len(before) :]), failure=heard.reason)
-            messages.append({"role": "assistant", "content": heard.text})
-        return (yield from self._scored(messages, len(before), where))
+            if answer.parsed is not None:
+                messages.append({"role": "user", "content": answer.parsed.text})
+                answer = await ask("assistant", assistant_prompt(messages), f"{where}.{step}", read_assistant)
+            if answer.parsed is None:
+                return Sample(tuple(messages[start:]), failure=answer.missing)
+            messages.append({"role": "assistant", "content": answer.parsed.text})
 
-    def _scored(self, messages: list[Message], start: int, where: str) -> Flow[Sample]:
-        weights, failure, verdict = self.settings.weights, "", ""
-        interactivity: float | None = None
-        if weights.interactivity and self.settings.judge is not None:
-            heard = yield from self._reply("judge", judge_prompt(messages), f"{where}.judge", read_judge)
-            if isinstance(heard, Heard) and heard.score is not None:
-                interactivity, verdict = from_verdict(heard.score), heard.text
-            elif isinstance(heard, Missed):
-                failure = heard.reason
-        elif weights.interactivity:
+        interactivity, failure, verdict = None, "", ""
+        if settings.weights.interactivity and settings.judge is not None:
+            answer = await ask("judge", judge_prompt(messages), f"{where}.judge", read_judge)
+            if answer.parsed is not None and answer.parsed.verdict is not None:
+                interactivity, verdict = from_verdict(answer.parsed.verdict), answer.parsed.text
+            failure = answer.missing if answer.parsed is None else ""
+        elif settings.weights.interactivity:
             interactivity = interactivity_by_rule(messages)
         tokens = estimated_tokens([one for one in messages if one["role"] == "assistant"])
         parts = Parts(
-            accuracy=accuracy(messages, self.plan.task.answer),
-            interactivity=interactivity,
-            efficiency=efficiency(tokens, self.settings.efficient_tokens),
+            accuracy(messages, plan.task.answer), interactivity, efficiency(tokens, settings.efficient_tokens)
         )
-        return Sample(tuple(messages[start:]), parts, score(parts, weights), failure, verdict)
+        return Sample(tuple(messages[start:]), parts, score(parts, settings.weights), failure, verdict)
 
-    def _reply(
-        self, role: Role, messages: tuple[Message, ...], where: str, read: Callable[[Said], Heard]
-    ) -> Flow[Heard | Missed]:
-        """A reply that can be used, asked for again a few times where one cannot."""
-        given = self.settings.roles()[role]
-        slip = ""
-        for attempt in range(self.settings.tries):
-            seed = item_seed(self.seed, self.plan.id, role, where, attempt)
-            temperature = max(given.temperature, _AGAIN_AT_LEAST) if attempt else given.temperature
-            (said,) = yield [Ask(role, messages, seed, temperature, given.max_tokens)]
-            self.done.calls.update(
-                {f"{role}.calls": 1, f"{role}.input": said.prompt_tokens, f"{role}.output": said.tokens}
+    for turn in range(settings.max_turns):
+        # The user opens, or answers what was said last, or ends the conversation.
+        answer = await user_speaks(done.messages, str(turn), turn)
+        if answer.parsed is None:
+            done.reason = answer.missing
+            break
+        if answer.parsed.ended:
+            done.ended = "user"
+            break
+        done.messages.append({"role": "user", "content": answer.parsed.text})
+
+        # Several replies of the assistant to choose from.
+        prompt = assistant_prompt(done.messages)
+        answers = await asyncio.gather(
+            *(ask("assistant", prompt, f"{turn}.{number}", read_assistant) for number in range(settings.candidates))
+        )
+        texts = [answer.parsed.text if answer.parsed is not None else None for answer in answers]
+
+        # Where they differ, each is played on from, `samples` times. Equal texts have one future.
+        first = {text: texts.index(text) for text in texts if text is not None}
+        samples: dict[str, tuple[Sample, ...]] = {}
+        if len(first) > 1:
+            window = min(settings.window, settings.max_turns - turn - 1)
+            times = settings.samples if window else 1  # nothing is left to chance where nobody speaks
+            made = await asyncio.gather(
+                *(
+                    look_ahead(text, f"{turn}.{number}.{time}", turn, window)
+                    for text, number in first.items()
+                    for time in range(times)
+                )
             )
-            if said.failure:  # its engine has tried already
-                return Missed(f"{role}_{said.failure}")
-            heard = read(said)
-            if not heard.slip:
-                return heard
-            slip = heard.slip
-            self.done.slips.append(Slip(role, where, slip, heard.text))
-        return Missed(f"{role}_{slip}")
+            samples = {text: tuple(made[times * place : times * (place + 1)]) for place, text in enumerate(first)}
+
+        # The best one goes on.
+        candidates = tuple(
+            Candidate("", failure=answer.missing) if text is None else Candidate(text, samples.get(text, ()))
+            for text, answer in zip(texts, answers, strict=True)
+        )
+        chosen = best(candidates)
+        if chosen is None:
+            done.reason = "unscored" if first else answers[0].missing
+            break
+        done.turns.append(Turn(len(done.messages), candidates, chosen))
+        done.messages.append({"role": "assistant", "content": candidates[chosen].text})
+    else:
+        done.ended = "limit"
+    # In the order of their places, whichever came first.
+    done.unusable.sort(key=lambda one: [int(part) if part.isdecimal() else -1 for part in one.where.split(".")])
+    return done

@@ -1,8 +1,10 @@
-"""What a simulated continuation is worth: accuracy, interactivity, efficiency, each from 0 to 1 and kept by itself.
+"""Reads what a model said in a role, and scores a simulated continuation: accuracy, interactivity, efficiency.
 
-After CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a candidate is worth the mean over several
-simulated continuations. A part that could not be had is None, and so is the score of its sample: counted as 0 it would
-turn a judge's failure into a bad reply.
+Replies are read by rule, so that what makes one unusable has a name that a person can check.
+
+Scores follow CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a candidate is worth the mean over several
+simulated continuations, each part from 0 to 1 and kept by itself. A part that could not be had is None, and so is the
+score of its sample: counted as 0 it would turn a judge's failure into a bad reply.
 """
 
 from __future__ import annotations
@@ -14,16 +16,45 @@ from statistics import fmean
 from typing import NamedTuple
 
 from data_builders.dialogue.prompts import Plan
-from data_builders.dialogue.roles import Said
 from data_builders.dialogue.settings import Weights
 from data_builders.text import states
 from probe.conversations import Message
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
 from probe.judges.text import SOLVING, content_stems, ngrams, stems
 
-# --- Reads what a model said in a role: its text, whether it ends the conversation, and slips out of the role.
-#
-# All by rule, so that a slip has a name that a person can check. A reply with a slip is asked for again.
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back from a model. Either `failure` names why there is no reply, or `text` is one.
+
+    Attributes:
+        prompt_tokens, tokens: of the prompt and of the reply, as counted where the model runs.
+        cut: the reply reached its limit of tokens.
+        failure: empty, or the reason of probe.client.Reply: refused, server_error, timeout, bad_reply, ...
+    """
+
+    text: str
+    prompt_tokens: int = 0
+    tokens: int = 0
+    cut: bool = False
+    failure: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A reply as it was understood. `unusable` names what is wrong with it: empty, cut off, out of its role.
+
+    Attributes:
+        ended: the simulated user ends the conversation.
+        verdict: a judge's, from 1 to 5.
+    """
+
+    text: str
+    unusable: str = ""
+    ended: bool = False
+    verdict: int | None = None
+
 
 EMPTY, CUT, ROLE_LABEL = "empty", "cut", "role_label"
 AS_ASSISTANT, TELLS_ANSWER = "as_assistant", "tells_answer"
@@ -49,67 +80,53 @@ _SOLVING_AT_LEAST, _EQUATIONS_AT_LEAST = 3, 4
 _COPIED_WORDS, _COPIED_SHARE, _COPIED_LEAST = 14, 0.6, 6
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A reply as it was understood; `slip` names why it cannot be used."""
-
-    text: str
-    slip: str = ""
-    ended: bool = False
-    score: int | None = None
-
-
-def spoken(said: Said) -> tuple[str, str]:
-    """(what was said after any thinking, EMPTY, CUT or ""). The text is as it came but for white space around it."""
-    text = _THINKING_ENDS.split(said.text)[-1].strip()
-    if said.cut or _THINKING_STARTS.search(text):
+def after_thinking(reply: Reply) -> tuple[str, str]:
+    """(the text after any thinking, why it cannot be used or ""). It is as it came but for white space around it."""
+    text = _THINKING_ENDS.split(reply.text)[-1].strip()
+    if reply.cut or _THINKING_STARTS.search(text):
         return text, CUT
     return text, "" if text else EMPTY
 
 
-def read_assistant(said: Said) -> Heard:
-    text, slip = spoken(said)
-    return Heard(text, slip or (ROLE_LABEL if _LABEL.search(text) else ""))
+def read_assistant(reply: Reply) -> Parsed:
+    text, unusable = after_thinking(reply)
+    return Parsed(text, unusable or (ROLE_LABEL if _LABEL.search(text) else ""))
 
 
-def read_user(said: Said, plan: Plan, messages: Sequence[Message]) -> Heard:
+def read_user(reply: Reply, plan: Plan, messages: Sequence[Message]) -> Parsed:
     """The user's message after `messages` (none: the opening)."""
-    whole, slip = spoken(said)
-    if slip:
-        return Heard(whole, slip)
+    whole, unusable = after_thinking(reply)
+    if unusable:
+        return Parsed(whole, unusable)
     if _END.search(whole):
-        return Heard("", ended=True) if messages else Heard(whole, ENDS_EARLY)
+        return Parsed("", ended=True) if messages else Parsed(whole, ENDS_EARLY)
     tagged = _MESSAGE.findall(whole)
     text = (tagged[-1] if tagged else whole).strip()
-    return Heard(text, _slip(text, plan, messages))
+    return Parsed(text, _out_of_role(text, plan, messages))
 
 
-def _slip(text: str, plan: Plan, messages: Sequence[Message]) -> str:
+def _out_of_role(text: str, plan: Plan, messages: Sequence[Message]) -> str:
+    """Why this cannot be the user's message after `messages`; "" where it can."""
     if not text:
         return EMPTY
     if _LABEL.search(text):
         return ROLE_LABEL
-    equations = sum(line.count("=") > 0 for line in text.split("\n"))
+    equations = sum("=" in line for line in text.split("\n"))
     if _ANSWERING.search(text) or len(SOLVING.findall(text)) >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
         return AS_ASSISTANT
-    if _tells_answer(text, plan, messages):
+    answer, known = plan.task.answer, (plan.task.question, *(message["content"] for message in messages))
+    # The user brings up the answer before anybody else; a single digit can stand for anything.
+    if len(answer) > 1 and states(text, answer) and not any(states(before, answer) for before in known):
         return TELLS_ANSWER
     hidden = plan.still_hidden(messages)
-    if hidden and copied(text, plan.task.question):
+    if hidden and _copies(text, plan.task.question):
         return COPIES
     if not messages and any(states(text, value) for value in hidden):
         return REVEALS_EARLY
     return ""
 
 
-def _tells_answer(text: str, plan: Plan, messages: Sequence[Message]) -> bool:
-    """Whether the user brings up the answer before anybody else; a single digit can stand for anything."""
-    answer = plan.task.answer
-    known = (plan.task.question, *(message["content"] for message in messages))
-    return len(answer) > 1 and states(text, answer) and not any(states(before, answer) for before in known)
-
-
-def copied(text: str, question: str) -> bool:
+def _copies(text: str, question: str) -> bool:
     """Whether the text takes over a long run of the question's words."""
     asked, words = question.lower().split(), text.lower().split()
     length = min(_COPIED_WORDS, max(_COPIED_LEAST, round(_COPIED_SHARE * len(asked))))
@@ -120,6 +137,25 @@ def copied(text: str, question: str) -> bool:
 NO_VERDICT = "no_verdict"
 _MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)
 _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
+
+
+def read_judge(reply: Reply) -> Parsed:
+    """The last verdict of a judge's reply; unusable where it names no number from 1 to 5."""
+    text, unusable = after_thinking(reply)
+    marks = list(_MARK.finditer(text))
+    found = _NUMBER.match(text, marks[-1].end()) if marks else None
+    if found is not None:
+        return Parsed(text, verdict=int(found.group(1)))
+    return Parsed(text, unusable if unusable and unusable != EMPTY else NO_VERDICT)
+
+
+def from_verdict(verdict: int) -> float:
+    """A verdict from 1 to 5 as a part from 0 to 1."""
+    return (verdict - 1) / 4
+
+
+# --- What a continuation is worth.
+
 # No reference is nearly as long; algebra on what a model wrote on and on could take for ever.
 LONGEST_ANSWER = 200
 # Two turns of the assistant that share more of their four-word runs say the same.
@@ -170,9 +206,13 @@ def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
     return given
 
 
-def efficiency(tokens: int, limit: int) -> float:
-    """1 for no tokens at all, 0 from `limit` tokens on."""
-    return 1 - min(tokens / limit, 1.0)
+def efficiency(tokens: int, efficient_tokens: int) -> float:
+    """`e / (e + tokens)`, over all of the assistant's tokens: 1 for none, a half at `e`, strictly falling for ever.
+
+    CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is flat from 2,000 tokens on, while its
+    MATH chats average 2,400 to 3,400: most replies were told apart by nothing.
+    """
+    return efficient_tokens / (efficient_tokens + tokens)
 
 
 class TurnMarks(NamedTuple):
@@ -203,21 +243,6 @@ def interactivity_by_rule(messages: Sequence[Message]) -> float:
         if message["role"] == "assistant" and place
     ]
     return fmean(marks) if marks else 0.0
-
-
-def read_judge(said: Said) -> Heard:
-    """The last verdict of a judge's reply; a slip where it names no number from 1 to 5."""
-    text, slip = spoken(said)
-    marks = list(_MARK.finditer(text))
-    found = _NUMBER.match(text, marks[-1].end()) if marks else None
-    if found is not None:
-        return Heard(text, score=int(found.group(1)))
-    return Heard(text, slip if slip and slip != EMPTY else NO_VERDICT)
-
-
-def from_verdict(verdict: int) -> float:
-    """A verdict from 1 to 5 as a part from 0 to 1."""
-    return (verdict - 1) / 4
 
 
 def _same(text: str, other: str) -> bool:

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from probe.errors import RecipeError
 from probe.recipe import recipe_dict, section
 from probe.settings import ServerSection, VllmSection
 
-# --- Who the simulated user is: a manner, how much they know, and how much effort they make. Our own wording.
-
-PERSONAS = {
-    "terse": "You type as little as you can: a few words, often no capitals, hardly ever a full sentence.",
-    "confused": "You mix things up. You are not sure what is asked, and at times you misread a reply and say so.",
-    "wrong_at_first": "You believe you know the way and are mistaken: early on you bring up a wrong idea or a wrong "
-    "result of your own, and you give it up only when you are shown why.",
-    "impatient": "You want the result now. Long replies annoy you, and you say when something was not needed.",
-    "curious": "You like to understand: you pick out one step of a reply and ask why it holds or what would change it.",
-    "careful": "You check every number against your own notes and point out what does not fit them.",
-}
-KNOWLEDGES = {
-    "little": "You know little mathematics: names of methods mean nothing to you.",
-    "some": "You know some mathematics: you can follow a calculation, but would not find the way yourself.",
-    "good": "You know this kind of mathematics well enough to question a step.",
-}
-EFFORTS = {
-    "low": "You make little effort: you answer only what you are asked, and only in part if it is much.",
-    "medium": "You answer what you are asked, one detail at a time.",
-}
+PROMPTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8"))
+"""All that the roles are told, by name."""
+PERSONAS: dict[str, str] = PROMPTS["personas"]
+KNOWLEDGES: dict[str, str] = PROMPTS["knowledge"]
+EFFORTS: dict[str, str] = PROMPTS["effort"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +50,10 @@ class Price:
 
     input: float = 0.0
     output: float = 0.0
+
+    def of(self, given: float, made: float) -> float:
+        """Money for so many tokens in and out."""
+        return (given * self.input + made * self.output) / 1e6
 
 
 @section
@@ -117,9 +109,8 @@ class Dialogue:
     samples: int = 3
     """How often each look-ahead is played; the score is the mean."""
     weights: Weights = field(default_factory=Weights)
-    efficient_tokens: int = 4000
-    """Assistant tokens at which a conversation's efficiency is down to 0. CollabLLM's 5e-4 a token means 2,000, which
-    most MATH conversations go beyond, so that it told them apart no more."""
+    efficient_tokens: int = 2000
+    """Assistant tokens at which a conversation's efficiency is down to a half."""
     min_gap: float = 0.1
     """The least difference of two scores that makes a preference pair."""
     tries: int = 3
@@ -144,8 +135,8 @@ class Dialogue:
         return any(role.engine != "openai" for role in self.roles().values())
 
     @property
-    def together(self) -> int:
-        """How many conversations are under way at once."""
+    def most_at_once(self) -> int:
+        """How many conversations are under way together."""
         if self.at_once is not None:
             return self.at_once
         slots = [role.server.concurrency for role in self.roles().values() if role.server is not None]
@@ -155,14 +146,8 @@ class Dialogue:
         """Raises RecipeError where the settings cannot be used."""
         for role, given in self.roles().items():
             check_role(f"dialogue.{role}", given)
-        for name, least in {
-            "per_problem": 1,
-            "max_turns": 1,
-            "candidates": 1,
-            "samples": 1,
-            "tries": 1,
-            "window": 0,
-        }.items():
+        least_of = {"per_problem": 1, "max_turns": 1, "candidates": 1, "samples": 1, "tries": 1, "window": 0}
+        for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise RecipeError(f"dialogue.{name}: given {getattr(self, name)}, wanted {least} or more")
         if self.at_once is not None and self.at_once < 1:
