@@ -3,8 +3,9 @@
 Extraction alone moves GSM8K scores by ten points and more, so there are two readings and both are always
 reported. *Strict* takes only a marked answer: the last `\boxed{...}` or `#### ...`. *Lenient* falls back to
 "the answer is ..." and then to the last number, leaving out questions that close the reply ("72. Shall I
-explain the 5 apples?"). Equality is decided by text, then as numbers, then by math-verify, which gets a time limit:
-what a model wrote as its answer can take algebra for ever.
+explain the 5 apples?"). Where a question has lettered options the same two readings look for a letter. Equality is
+decided by text, then as numbers, then by math-verify, which gets a time limit: what a model wrote as its answer can
+take algebra for ever.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _NUMBER = re.compile(_DIGITS)
 _GOES_ON = r"(?!\s*(?:[+*/=^×÷]|[-x]\s*\d|\\(?:times|cdot|div)))"
 _STATED = re.compile(rf"answer\s*(?:is|:|=)\s*:?\s*\**\s*\$?((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
-_SECONDS = 5
 
 
 def boxed(text: str) -> tuple[int, str] | None:
     r"""The last `\boxed{...}` with balanced braces (or `\boxed 7`), as (position, inside); None without one."""
     if "box" not in text:  # most texts; builders ask this about millions
         return None
+    # Where each brace closes, in one pass over the text: a scan from every mark would take quadratic time.
     closing: dict[int, int] = {}
     opened: list[int] = []
     for brace in _BRACE.finditer(text):
@@ -85,6 +86,7 @@ def reference_answer(text: str) -> str | None:
 
 
 def sentences(text: str) -> list[str]:
+    """Sentences and lines without the markup and brackets around them; coarser than `judges.text.sentences`."""
     return [part.strip(" *\"')]") for part in _SENTENCE_END.split(text.strip()) if part.strip(" *\"')]")]
 
 
@@ -110,77 +112,15 @@ def outcome(text: str, truncated: bool) -> Outcome:
     return "answered" if lenient_answer(text) is not None else "no_answer"
 
 
-def same_answer(given: str | None, reference: str) -> bool:
-    """Whether `given` equals `reference`; False for None, and where that cannot be told within seconds."""
-    if given is None:
-        return False
-    at_sight = same_at_sight(given, reference)
-    return _verified(given, reference) if at_sight is None else at_sight
-
-
-def same_at_sight(given: str, reference: str) -> bool | None:
-    """What text and numbers tell about two answers at once; None where only algebra can."""
-    given, reference = _normal(given), _normal(reference)
-    if given == reference:
-        return True
-    numbers = _as_number(given), _as_number(reference)
-    return numbers[0] == numbers[1] if None not in numbers else None
-
-
-def same_by_algebra(given: str, reference: str, seconds: int | None = None) -> bool:
-    """What math-verify says; without `seconds` it may take for ever, and with them it wants the main thread."""
-    from math_verify import parse, verify
-
-    if seconds is None:
-        logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that nobody keeps the time
-    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=seconds)
-    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=seconds)
-    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
-
-
-def load_algebra() -> None:
-    """What the first comparison would wait for: imports, and a grammar that is built."""
-    same_by_algebra("\\sqrt{2}", "x")
-
-
-# math-verify's own time limit is an alarm signal, which only the main thread may set.
-_worker = Workers(1, _SECONDS, prepare=load_algebra)
-
-
-def _normal(answer: str) -> str:
-    answer = answer.strip().strip("$").replace("\\!", "").replace("\\$", "").replace("\\%", "").replace("dfrac", "frac")
-    answer = answer.replace("tfrac", "frac").replace("$", "").rstrip(".").strip()
-    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
-
-
-def _as_number(answer: str) -> Fraction | None:
-    # A unit is a word set apart: in "3x" and "2i" the letter is part of the answer.
-    match = re.fullmatch(r"(-?[\d.]+(?:/\d+)?)(?:\s*%|\s*\\text\{[^}]*\}|\s+[A-Za-z ]{2,})?", answer)
-    try:
-        return Fraction(match.group(1)) if match else None
-    except (ValueError, ZeroDivisionError):
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _verified(given: str, reference: str) -> bool:
-    """In the main thread at once; in any other by a worker, which is killed when it takes too long."""
-    if threading.current_thread() is threading.main_thread():
-        return same_by_algebra(given, reference, _SECONDS)
-    return _worker.start(same_by_algebra, given, reference).wait().value is True
-
-
-# --- Finds the chosen letter in a reply to a question with lettered options (see `probe.sets.choices`).
+# The chosen letter of a question with lettered options (see `probe.sets`).
 #
-# As with values there are two readings, and both are always reported. *Strict* takes the last marked letter:
-# `\boxed{B}`, `Answer: B`, `#### B`, or `**B**` at the end. *Lenient* falls back to "the answer is B" or "B is
-# correct", then to the last letter that stands alone, then to the last option whose full text is there, leaving out
-# questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are variables ("B = 2 T"),
-# and two letters at once ("A or B") are no choice.
+# *Strict* takes the last marked letter: `\boxed{B}`, `Answer: B`, `#### B`, or `**B**` at the end. *Lenient* falls back to
+# "the answer is B" or "B is correct", then to the last letter that stands alone, then to the last option whose full text
+# is there, leaving out questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are
+# variables ("B = 2 T"), and two letters at once ("A or B") are no choice.
 
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol)\s*\{([^{}]*)\}")
 _LABELLED = re.compile(r"\(?([A-Za-z])(?:\)[.:]?|[.:])\s*(.+)", re.DOTALL)
-_LETTERS_HASHED = re.compile(r"####\s*([^\n]+)")
 _BOLD_AT_END = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*$")
 _QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
 
@@ -195,7 +135,7 @@ _LEAD = r"[\s*_$]*+(?:(?:option|choice)\s++)?[*_$]*+"
 _ANSWER = re.compile(
     rf"(?i:answer[*_]*+\s*+:{_LEAD})(?:\(([A-Za-z])\)|([A-Za-z])(?![\w'’]){_ENDS}){_SECOND}", re.MULTILINE
 )
-_LETTERS_STATED = re.compile(
+_CALLED_ANSWER = re.compile(
     rf"(?i:\b(?:answer|option|choice)\s++(?:is|must be|would be|should be|has to be)\s*+:?+{_LEAD}){_LETTER}",
     re.MULTILINE,
 )
@@ -216,7 +156,7 @@ _BEFORE = re.compile(r"\b([A-Z])\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*
 def strict_letter(text: str, options: Sequence[str]) -> str | None:
     """The letter of the mark that stands last; None without a mark, or where it names no single option."""
     marks = [(match.start(), _one(match, options)) for match in _ANSWER.finditer(text)]
-    marks += [(match.start(), letter_in(match.group(1), options)) for match in _LETTERS_HASHED.finditer(text)]
+    marks += [(match.start(), letter_in(match.group(1), options)) for match in _HASHED.finditer(text)]
     box, bold = boxed(text), _BOLD_AT_END.search(text)
     if box is not None:
         marks.append((box[0], letter_in(box[1], options)))
@@ -232,20 +172,20 @@ def lenient_letter(text: str, options: Sequence[str]) -> str | None:
         return marked
     stated = [
         (match.start(), letter)
-        for pattern in (_ANSWER, _LETTERS_STATED, _CALLED_RIGHT)
+        for pattern in (_ANSWER, _CALLED_ANSWER, _CALLED_RIGHT)
         for match in pattern.finditer(text)
         if (letter := _one(match, options))
     ]
     if stated:
         return max(stated)[1]
-    told = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
+    reply = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
     # A letter inside an option's own text ("vitamin C") is part of that text.
-    plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), told)
+    plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), reply)
     alone = [match for match in _ALONE.finditer(plain) if _one(match, options)]
     if alone:
         together = _BEFORE.search(plain[: alone[-1].start() + plain[alone[-1].start()].count("(")])
         return None if together and together.group(1) in LETTERS[: len(options)] else _one(alone[-1], options)
-    return _by_text(told, options)
+    return _by_text(reply, options)
 
 
 def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcome:
@@ -313,3 +253,69 @@ def _by_text(text: str, options: Sequence[str]) -> str | None:
 
 def _plain(text: str) -> str:
     return " ".join(re.sub(r"\*\*|__|`", "", text).casefold().split()).strip(" .$")
+
+
+# Whether two answers are the same.
+
+_SECONDS = 5
+
+
+def same_answer(given: str | None, reference: str) -> bool:
+    """Whether `given` equals `reference`; False for None, and where that cannot be told within seconds."""
+    if given is None:
+        return False
+    at_sight = same_at_sight(given, reference)
+    return at_sight if at_sight is not None else _verified(given, reference)
+
+
+def same_at_sight(given: str, reference: str) -> bool | None:
+    """What text and numbers tell about two answers at once; None where only algebra can."""
+    given, reference = _normal(given), _normal(reference)
+    if given == reference:
+        return True
+    numbers = _as_number(given), _as_number(reference)
+    return numbers[0] == numbers[1] if None not in numbers else None
+
+
+def same_by_algebra(given: str, reference: str, seconds: int | None = None) -> bool:
+    """What math-verify says; without `seconds` it may take for ever, and with them it wants the main thread."""
+    from math_verify import parse, verify
+
+    if seconds is None:
+        logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that nobody keeps the time
+    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=seconds)
+    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=seconds)
+    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+
+
+def load_algebra() -> None:
+    """What the first comparison would wait for: imports, and a grammar that is built."""
+    same_by_algebra("\\sqrt{2}", "x")
+
+
+# math-verify's own time limit is an alarm signal, which only the main thread may set.
+_worker = Workers(1, _SECONDS, prepare=load_algebra)
+
+
+def _normal(answer: str) -> str:
+    """Without dollars, thousands commas and a final stop, and with one kind of fraction."""
+    answer = answer.strip().strip("$").replace("\\!", "").replace("\\$", "").replace("\\%", "").replace("dfrac", "frac")
+    answer = answer.replace("tfrac", "frac").replace("$", "").rstrip(".").strip()
+    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
+
+
+def _as_number(answer: str) -> Fraction | None:
+    # A unit is a word set apart: in "3x" and "2i" the letter is part of the answer.
+    match = re.fullmatch(r"(-?[\d.]+(?:/\d+)?)(?:\s*%|\s*\\text\{[^}]*\}|\s+[A-Za-z ]{2,})?", answer)
+    try:
+        return Fraction(match.group(1)) if match else None
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _verified(given: str, reference: str) -> bool:
+    """In the main thread at once; in any other by a worker, which is killed when it takes too long."""
+    if threading.current_thread() is threading.main_thread():
+        return same_by_algebra(given, reference, _SECONDS)
+    return _worker.start(same_by_algebra, given, reference).wait().value is True

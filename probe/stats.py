@@ -9,7 +9,9 @@
 - Two runs on the same items at one binary value each are tested with McNemar's exact test, and their difference
   has the interval of Bonett and Price (2012).
 
-No result depends on the order of the rows, so a resumed run gives the figures of an uninterrupted one.
+Rows are grouped and sorted before anything is drawn and every draw is seeded, so that no figure depends on their order
+and a resumed run gives those of an uninterrupted one. Wilson's bounds and McNemar's p stand here and not in scipy's
+words, which take a second to import and know no effective number.
 """
 
 from __future__ import annotations
@@ -23,17 +25,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-
-# --- How intervals are made: Wilson's bounds and the bootstrap over items. `stats` puts them to use.
-#
-# Rows are grouped and sorted before anything is drawn, so that no figure depends on their order and a resumed
-# run gives those of an uninterrupted one. Every draw is seeded.
-
 Z95 = 1.959964
-Interval = tuple[float, float]
+"""The normal quantile of a two-sided 95% interval."""
+FEW = 10
+"""Clusters in a class below which its spread cannot be learnt from them."""
 
-_CHUNK = 250_000
-"""Numbers held at once while drawing: few enough for a processor's cache."""
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -47,83 +44,70 @@ class Estimate:
 
     def as_json(self) -> dict[str, Any]:
         """{"value", "ci95"} rounded to six decimals; the caller says what `n` counts."""
-        return {"value": _rounded(self.value), "ci95": None if self.ci95 is None else [_rounded(x) for x in self.ci95]}
+        value = None if self.value is None else round(float(self.value), 6)
+        return {"value": value, "ci95": None if self.ci95 is None else [round(float(x), 6) for x in self.ci95]}
 
 
 NOTHING = Estimate(None, None, 0)
 
 
-def wilson_bounds(rate: float, n: float, z: float = Z95) -> Interval:
+def wilson(successes: int, n: int) -> Estimate:
+    """The rate `successes / n` with its Wilson score interval (Wilson 1927)."""
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}: wanted 0 <= successes <= n")
+    return NOTHING if n == 0 else Estimate(successes / n, _wilson_bounds(successes / n, n), n)
+
+
+def _wilson_bounds(rate: float, n: float) -> Interval:
     """Wilson's score bounds in [0, 1] around a rate; `n` may be an effective number that is not whole."""
-    middle = rate + z * z / (2 * n)
-    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
+    middle = rate + Z95 * Z95 / (2 * n)
+    half = Z95 * math.sqrt(rate * (1 - rate) / n + Z95 * Z95 / (4 * n * n))
+    scale = 1 + Z95 * Z95 / n
     return max(0.0, min(rate, (middle - half) / scale)), min(1.0, max(rate, (middle + half) / scale))
 
 
-def grouped(values: Sequence[Any], clusters: Sequence[str] | None) -> list[list[Any]]:
-    """Values by cluster, each value its own cluster when None, in an order that is not that of the rows."""
-    if clusters is None:
-        return [[value] for value in sorted(values)]
-    same_length(values, clusters)
-    groups: dict[str, list[Any]] = defaultdict(list)
-    for value, cluster in zip(values, clusters, strict=True):
-        groups[cluster].append(value)
-    return [sorted(groups[cluster]) for cluster in sorted(groups)]
+def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> Estimate:
+    """The mean of values in [0, 1], several of which may belong to one cluster (item).
 
-
-def resampled(rows: Sequence[Sequence[float]], seed: int, draws: int) -> np.ndarray:
-    """Draws as many rows as there are, with replacement, and sums them: [rows, k] -> [draws, k].
-
-    Equal rows are drawn together by their count, which is the same bootstrap and much faster for 0s and 1s.
+    The interval is Wilson's on the effective number of observations: p(1-p) over the variance of p between
+    clusters, held between Kish's number for clusters that agree wholly within themselves (their count, when all
+    are of one size) and the number of values. That is plain Wilson with one binary value per cluster, and Wilson
+    on the clusters when all values are 0 or all are 1, or when there is one cluster.
     """
-    import numpy as np
+    if any(not 0 <= value <= 1 for value in values):
+        raise ValueError("a rate is made of values in [0, 1]")
+    groups = _grouped(values, clusters)
+    n = len(values)
+    if n == 0:
+        return NOTHING
+    rate = math.fsum(values) / n
+    fewest = n * n / sum(len(group) ** 2 for group in groups)
+    effective = fewest
+    if 0 < rate < 1 and len(groups) > 1:
+        # The variance of a ratio of cluster totals, by linearization (Korn and Graubard 1998).
+        residuals = math.fsum((math.fsum(group) - rate * len(group)) ** 2 for group in groups)
+        variance = residuals * len(groups) / (len(groups) - 1) / n**2
+        effective = n if variance == 0 else min(max(rate * (1 - rate) / variance, fewest), n)
+    return Estimate(rate, _wilson_bounds(rate, effective), n)
 
-    distinct, counts = np.unique(np.asarray(rows, dtype=float), axis=0, return_counts=True)
-    if len(distinct) == len(rows):
-        return np.concatenate([times @ distinct for times in times_drawn(len(rows), seed, draws)])
-    rng = np.random.default_rng(seed)
-    sums = np.empty((draws, distinct.shape[1]))
-    chunk = max(1, _CHUNK // len(counts))
-    for start in range(0, draws, chunk):
-        size = min(chunk, draws - start)
-        sums[start : start + size] = rng.multinomial(len(rows), counts / len(rows), size=size) @ distinct
-    return sums
 
+def mean_ci(
+    values: Sequence[float], clusters: Sequence[str] | None = None, seed: int = 0, draws: int = 2000
+) -> Estimate:
+    """A mean of any finite values with a percentile bootstrap over clusters (each value its own when None).
 
-def times_drawn(n: int, seed: int, draws: int, held: int | None = None) -> Iterator[np.ndarray]:
-    """How often each of `n` things is drawn when n are drawn with replacement: [draws, n] whole numbers, in chunks.
-
-    A chunk is sized so that `held` numbers per draw (n when None) fit into memory; its size moves no draw.
+    With one cluster there is no interval. Values that are all equal have an interval of no width.
     """
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-    chunk = max(1, _CHUNK // max(n, held or n))
-    for start in range(0, draws, chunk):
-        size = min(chunk, draws - start)
-        picks = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        yield np.bincount(picks.ravel(), minlength=size * n).reshape(size, n)
-
-
-def percentiles(draws: np.ndarray) -> Interval:
-    """The middle 95% of what was drawn."""
-    import numpy as np
-
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def same_length(first: Sequence[Any], second: Sequence[Any]) -> None:
-    if len(first) != len(second):
-        raise ValueError(f"{len(first)} values and {len(second)} beside them: wanted as many")
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(float(value), 6)
-
-
-# --- Two runs on the same items, held against each other: the difference with its interval, who changed, and a test.
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError("a mean of values that are not finite")
+    groups = _grouped(values, clusters)
+    if not groups:
+        return NOTHING
+    mean = math.fsum(values) / len(values)
+    if len(groups) == 1:
+        return Estimate(mean, None, len(values))
+    sums = _resampled([[math.fsum(group), len(group)] for group in groups], seed, draws)
+    return Estimate(mean, _percentiles(sums[:, 0] / sums[:, 1]), len(values))
 
 
 @dataclass(frozen=True)
@@ -157,15 +141,6 @@ class PairedDifference:
         }
 
 
-def mcnemar(gained: int, lost: int) -> float:
-    """Exact two-sided p of McNemar's test: of the items that changed, as many up as down (1.0 if none did)."""
-    if gained < 0 or lost < 0:
-        raise ValueError(f"gained {gained}, lost {lost}: wanted counts")
-    changed = gained + lost
-    tail = sum(math.comb(changed, k) for k in range(min(gained, lost) + 1))
-    return min(1.0, 2 * tail / 2**changed)
-
-
 def paired_difference(
     a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]], seed: int = 0, draws: int = 2000
 ) -> PairedDifference:
@@ -173,8 +148,9 @@ def paired_difference(
 
     `a` and `b` hold values in [0, 1] per item; an item without values counts as not there. With one binary value per
     item and side the interval is Bonett and Price's (2012), which agrees with McNemar's test where few items changed;
-    a bootstrap would leave out 0 after four gains of 200. Else it is a bootstrap over items; where all items differ by the same amount (none changed, say) a bootstrap has no width; then the interval is that amount
-    plus and minus the largest share of other items that n items could have missed (Wilson's bound for 0 of n).
+    a bootstrap would leave out 0 after four gains of 200. Else it is a bootstrap over items. Where all items differ by
+    the same amount (none changed, say) that has no width; then the interval is that amount plus and minus the largest
+    share of other items that n items could have missed (Wilson's bound for 0 of n).
     """
     if any(not 0 <= value <= 1 for side in (a, b) for values in side.values() for value in values):
         raise ValueError("a paired difference of rates is made of values in [0, 1]")
@@ -188,15 +164,23 @@ def paired_difference(
     value = math.fsum(differences) / n
     gained = tuple(item for item, difference in zip(common, differences, strict=True) if difference > 1e-12)
     lost = tuple(item for item, difference in zip(common, differences, strict=True) if difference < -1e-12)
+    p_value = None
     if all(len(side[item]) == 1 and side[item][0] in (0, 1) for side in (a, b) for item in common):
-        p_value, ci95 = mcnemar(len(gained), len(lost)), _bonett_price(len(gained), len(lost), n)
-        return PairedDifference(value, ci95, p_value, len(gained), len(lost), n, unmatched, gained, lost)
-    if max(differences) - min(differences) < 1e-12:
-        missed = wilson_bounds(0.0, n)[1]
+        p_value = mcnemar(len(gained), len(lost))
+        ci95 = _bonett_price(len(gained), len(lost), n)
+    elif max(differences) - min(differences) < 1e-12:
+        missed = _wilson_bounds(0.0, n)[1]
         ci95 = (max(-1.0, value - missed), min(1.0, value + missed))
     else:
-        ci95 = percentiles(resampled([[difference] for difference in differences], seed, draws)[:, 0] / n)
-    return PairedDifference(value, ci95, None, len(gained), len(lost), n, unmatched, gained, lost)
+        ci95 = _percentiles(_resampled([[difference] for difference in differences], seed, draws)[:, 0] / n)
+    return PairedDifference(value, ci95, p_value, len(gained), len(lost), n, unmatched, gained, lost)
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Exact two-sided p of McNemar's test: of the items that changed, as many up as down (1.0 if none did)."""
+    changed = gained + lost
+    tail = sum(math.comb(changed, k) for k in range(min(gained, lost) + 1))
+    return min(1.0, 2 * tail / 2**changed)
 
 
 def _bonett_price(gained: int, lost: int, n: int) -> Interval:
@@ -205,60 +189,6 @@ def _bonett_price(gained: int, lost: int, n: int) -> Interval:
     half = Z95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
     value = (gained - lost) / n
     return max(-1.0, min(value, up - down - half)), min(1.0, max(value, up - down + half))
-
-
-FEW = 10
-"""Clusters in a class below which its spread cannot be learnt from them."""
-
-
-def wilson(successes: int, n: int, z: float = Z95) -> Estimate:
-    """The rate `successes / n` with its Wilson score interval (Wilson 1927)."""
-    if not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes of {n}: wanted 0 <= successes <= n")
-    return NOTHING if n == 0 else Estimate(successes / n, wilson_bounds(successes / n, n, z), n)
-
-
-def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> Estimate:
-    """The mean of values in [0, 1], several of which may belong to one cluster (item).
-
-    The interval is Wilson's on the effective number of observations: p(1-p) over the variance of p between
-    clusters, held between Kish's number for clusters that agree wholly within themselves (their count, when all
-    are of one size) and the number of values. That is plain Wilson with one binary value per cluster, and Wilson
-    on the clusters when all values are 0 or all are 1, or when there is one cluster.
-    """
-    if any(not 0 <= value <= 1 for value in values):
-        raise ValueError("a rate is made of values in [0, 1]")
-    groups = grouped(values, clusters)
-    n = len(values)
-    if n == 0:
-        return NOTHING
-    rate = math.fsum(values) / n
-    fewest = n * n / sum(len(group) ** 2 for group in groups)
-    effective = fewest
-    if 0 < rate < 1 and len(groups) > 1:
-        residuals = math.fsum((math.fsum(group) - rate * len(group)) ** 2 for group in groups)
-        variance = residuals * len(groups) / (len(groups) - 1) / n**2
-        effective = n if variance == 0 else min(max(rate * (1 - rate) / variance, fewest), n)
-    return Estimate(rate, wilson_bounds(rate, effective), n)
-
-
-def mean_ci(
-    values: Sequence[float], clusters: Sequence[str] | None = None, seed: int = 0, draws: int = 2000
-) -> Estimate:
-    """A mean of any finite values with a percentile bootstrap over clusters (each value its own when None).
-
-    With one cluster there is no interval. Values that are all equal have an interval of no width.
-    """
-    if not all(math.isfinite(value) for value in values):
-        raise ValueError("a mean of values that are not finite")
-    groups = grouped(values, clusters)
-    if not groups:
-        return NOTHING
-    mean = math.fsum(values) / len(values)
-    if len(groups) == 1:
-        return Estimate(mean, None, len(values))
-    sums = resampled([[math.fsum(group), len(group)] for group in groups], seed, draws)
-    return Estimate(mean, percentiles(sums[:, 0] / sums[:, 1]), len(values))
 
 
 def auc(
@@ -278,42 +208,36 @@ def auc(
     """
     import numpy as np
 
-    same_length(values, positives)
+    _same_length(values, positives)
     if not all(math.isfinite(value) for value in values):
         raise ValueError("an AUC of values that are not finite")
     pairs = [(float(value), bool(positive)) for value, positive in zip(values, positives, strict=True)]
-    groups = grouped(pairs, clusters)
+    groups = _grouped(pairs, clusters)
     rarer = min(sum(any(positive is kind for _, positive in group) for group in groups) for kind in (True, False))
     if rarer == 0:
         return Estimate(None, None, len(values))
+    # From the lowest value up: whether it is positive, whose it is, and where each run of equal values begins.
     rows = sorted((value, positive, index) for index, group in enumerate(groups) for value, positive in group)
     level, positive, owner = (np.array(column) for column in zip(*rows, strict=True))
     starts = np.unique(level, return_index=True)[1]
-    value = float(_areas(np.ones((1, len(rows))), positive, starts)[0])
+
+    def areas(times: np.ndarray) -> np.ndarray:
+        """The AUC of each draw [draws], NaN where one lacks a class; `times` [draws, rows]: how often a row is drawn."""
+        ups = np.add.reduceat(times * positive, starts, axis=1)
+        others = np.add.reduceat(times * ~positive, starts, axis=1)
+        won = (ups * (np.cumsum(others, axis=1) - others / 2)).sum(axis=1)
+        possible = ups.sum(axis=1) * others.sum(axis=1)
+        return np.divide(won, possible, out=np.full(len(times), np.nan), where=possible > 0)
+
+    value = float(areas(np.ones((1, len(rows))))[0])
     if len(groups) == 1:
         return Estimate(value, None, len(rows))
     if rarer < FEW:
-        return Estimate(value, wilson_bounds(value, rarer), len(rows))
-    chunks = times_drawn(len(groups), seed, draws, len(rows))
-    found = np.concatenate([_areas(times[:, owner], positive, starts) for times in chunks])
+        return Estimate(value, _wilson_bounds(value, rarer), len(rows))
+    found = np.concatenate([areas(times[:, owner]) for times in _times_drawn(len(groups), seed, draws, len(rows))])
     found = found[~np.isnan(found)]
-    ci95 = wilson_bounds(value, rarer) if np.ptp(found) < 1e-12 else percentiles(found)
+    ci95 = _wilson_bounds(value, rarer) if np.ptp(found) < 1e-12 else _percentiles(found)
     return Estimate(value, ci95, len(rows))
-
-
-def _areas(times: np.ndarray, positive: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The AUC of each draw, NaN where one lacks a class.
-
-    `times` [draws, rows] is how often each row was drawn, with rows from the lowest value up; `starts` is where
-    each run of equal values begins.
-    """
-    import numpy as np
-
-    positives = np.add.reduceat(times * positive, starts, axis=1)
-    others = np.add.reduceat(times * ~positive, starts, axis=1)
-    won = (positives * (np.cumsum(others, axis=1) - others / 2)).sum(axis=1)
-    possible = positives.sum(axis=1) * others.sum(axis=1)
-    return np.divide(won, possible, out=np.full(len(times), np.nan), where=possible > 0)
 
 
 def cohens_kappa(a: Sequence[str], b: Sequence[str]) -> float | None:
@@ -335,29 +259,91 @@ def kappa_ci(
     if chance == 1:
         return Estimate(None, None, len(a))
     value = (observed - chance) / (1 - chance)
-    pairs = grouped(list(zip(a, b, strict=True)), clusters)
-    if observed == 1 or len(pairs) == 1:
-        low, high = ((bound - chance) / (1 - chance) for bound in wilson_bounds(observed, len(pairs)))
+    groups = _grouped(list(zip(a, b, strict=True)), clusters)
+    if observed == 1 or len(groups) == 1:
+        low, high = ((bound - chance) / (1 - chance) for bound in _wilson_bounds(observed, len(groups)))
         return Estimate(value, (max(-1.0, low), min(1.0, high)), len(a))
+    # One confusion table a cluster, flat: a draw sums some of them, and kappa is read off the sum.
     labels = {label: index for index, label in enumerate(sorted({*a, *b}))}
     size = len(labels)
-    tables = [[0.0] * size**2 for _ in pairs]
-    for table, group in zip(tables, pairs, strict=True):
+    tables = [[0.0] * size**2 for _ in groups]
+    for table, group in zip(tables, groups, strict=True):
         for x, y in group:
             table[labels[x] * size + labels[y]] += 1
-    drawn = resampled(tables, seed, draws).reshape(-1, size, size)
+    drawn = _resampled(tables, seed, draws).reshape(-1, size, size)
     total = drawn.sum(axis=(1, 2))
     agreed = drawn.trace(axis1=1, axis2=2) / total
     by_chance = (drawn.sum(axis=1) * drawn.sum(axis=2)).sum(axis=1) / total**2
     defined = by_chance < 1
-    return Estimate(value, percentiles((agreed - by_chance)[defined] / (1 - by_chance)[defined]), len(a))
+    return Estimate(value, _percentiles((agreed - by_chance)[defined] / (1 - by_chance)[defined]), len(a))
 
 
 def _agreement(a: Sequence[str], b: Sequence[str]) -> tuple[float, float]:
     """The share on which two raters agree, and the share on which they would by chance; (1, 1) for nothing."""
-    same_length(a, b)
+    _same_length(a, b)
     if not a:
         return 1.0, 1.0
     first, second = Counter(a), Counter(b)
     observed = sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
     return observed, sum(first[label] * second[label] for label in first) / len(a) ** 2
+
+
+# Drawing: the bootstrap over clusters that all of the above share.
+
+_CHUNK = 250_000
+"""Numbers held at once while drawing: few enough for a processor's cache."""
+
+
+def _grouped(values: Sequence[Any], clusters: Sequence[str] | None) -> list[list[Any]]:
+    """Values by cluster, each value its own cluster when None, in an order that is not that of the rows."""
+    if clusters is None:
+        return [[value] for value in sorted(values)]
+    _same_length(values, clusters)
+    groups: dict[str, list[Any]] = defaultdict(list)
+    for value, cluster in zip(values, clusters, strict=True):
+        groups[cluster].append(value)
+    return [sorted(groups[cluster]) for cluster in sorted(groups)]
+
+
+def _resampled(rows: Sequence[Sequence[float]], seed: int, draws: int) -> np.ndarray:
+    """Draws as many rows as there are, with replacement, and sums them: [rows, k] -> [draws, k].
+
+    Equal rows are drawn together by their count, which is the same bootstrap and much faster for 0s and 1s.
+    """
+    import numpy as np
+
+    distinct, counts = np.unique(np.asarray(rows, dtype=float), axis=0, return_counts=True)
+    if len(distinct) == len(rows):
+        return np.concatenate([times @ distinct for times in _times_drawn(len(rows), seed, draws, len(rows))])
+    rng = np.random.default_rng(seed)
+    shares, chunk = counts / len(rows), max(1, _CHUNK // len(counts))
+    sizes = [min(chunk, draws - start) for start in range(0, draws, chunk)]
+    return np.concatenate([rng.multinomial(len(rows), shares, size=size) @ distinct for size in sizes])
+
+
+def _times_drawn(n: int, seed: int, draws: int, held: int) -> Iterator[np.ndarray]:
+    """How often each of `n` things is drawn when n are drawn with replacement: [draws, n] whole numbers, in chunks.
+
+    A chunk is sized so that `held` numbers per draw fit into the cache; its size moves no draw.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    chunk = max(1, _CHUNK // max(n, held))
+    for start in range(0, draws, chunk):
+        size = min(chunk, draws - start)
+        picks = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        yield np.bincount(picks.ravel(), minlength=size * n).reshape(size, n)
+
+
+def _percentiles(draws: np.ndarray) -> Interval:
+    """The middle 95% of what was drawn."""
+    import numpy as np
+
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _same_length(first: Sequence[Any], second: Sequence[Any]) -> None:
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} values and {len(second)} beside them: wanted as many")

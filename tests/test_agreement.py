@@ -1,4 +1,4 @@
-"""Agreement between a judge and human labels: figures, unscored turns, bad files, and the way weights are made."""
+"""Agreement between a judge and human labels: figures, unscored turns, bad files, and judges that ask a server."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judged_turns import CONVERSATIONS, TURNS
+from judged_turns import TURNS, labelled_rows
 from loopback import Faults, Loopback, Seen, chat_reply, models_reply
 
 from probe.errors import BadInput, DataError
 from probe.judges import agreement as module
 from probe.judges.agreement import LabelledTurn, agreement, format_agreement, read_labelled
-from probe.judges.fitting import cross_validated, fit, read_examples
 from probe.judges.labels import LABELS, Case, Verdict
 from probe.judges.llm import prompt
-from probe.judges.rules import WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,24 +43,15 @@ def row(label: str, conversation: str = "a", turn: str = "why?") -> LabelledTurn
     return LabelledTurn(Case(messages, turn), label, conversation)
 
 
+def command(*arguments: str) -> None:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    module.run(parser.parse_args(arguments))
+
+
 def write_turns(path: Path, rows: Sequence[dict[str, object]]) -> Path:
     path.write_text("".join(json.dumps(each) + "\n" for each in rows))
     return path
-
-
-def own_turns() -> list[dict[str, object]]:
-    return [
-        {
-            "messages": [
-                {"role": "user", "content": CONVERSATIONS[name][0]},
-                {"role": "assistant", "content": CONVERSATIONS[name][1]},
-            ],
-            "user_turn": turn,
-            "label": label,
-        }
-        for label, turns in TURNS.items()
-        for name, turn in turns
-    ]
 
 
 def test_kappa_and_accuracy_of_a_table_worked_by_hand() -> None:
@@ -74,7 +63,7 @@ def test_kappa_and_accuracy_of_a_table_worked_by_hand() -> None:
     assert found.binary.accuracy.value == pytest.approx(0.7)
     low, high = found.binary.kappa.ci95 or (0, 0)
     assert low < 0.4 < high
-    assert found.confusion == {
+    assert {label: of.judged_as for label, of in found.labels.items()} == {
         "genuine_followup": {"genuine_followup": 20, "new_task": 5},
         "new_task": {"genuine_followup": 10, "new_task": 15},
     }
@@ -93,12 +82,9 @@ def test_unscored_turns_are_left_out_and_counted_by_reason() -> None:
     assert (found.n, found.unscored) == (3, {"timeout": 1})
     assert found.binary.accuracy.value == 1
     assert found.as_json()["n_scored"] == 2
-
-
-def test_nothing_scored_gives_no_figure_instead_of_a_zero() -> None:
-    found = agreement([row("new_task")], Fixed(None))
-    assert found.binary.kappa.value is None and found.binary.accuracy.value is None
-    assert "not defined" in format_agreement(found)
+    nothing = agreement([row("new_task")], Fixed(None))
+    assert nothing.binary.kappa.value is None and nothing.binary.accuracy.value is None, "no figure instead of a zero"
+    assert "not defined" in format_agreement(nothing)
 
 
 def test_precision_and_recall_of_a_label_worked_by_hand() -> None:
@@ -112,13 +98,11 @@ def test_precision_and_recall_of_a_label_worked_by_hand() -> None:
     # Wilson's bounds for 6 of 8 and for 2 of 4.
     assert genuine["recall_ci95"] == pytest.approx([0.4093, 0.9285], abs=1e-4)
     assert new_task["precision_ci95"] == pytest.approx([0.15, 0.85], abs=1e-3)
+    one_sided = agreement([row("new_task", "a"), row("new_task", "b")], Fixed("role_drift", "new_task")).as_json()[
+        "labels"
+    ]
+    assert [one_sided["role_drift"][name] for name in ("precision", "recall", "recall_ci95")] == [0.0, None, None]
     assert new_task["judged_as"] == {"new_task": 2} and genuine["judged_as"] == {"genuine_followup": 6, "new_task": 2}
-
-
-def test_a_label_that_only_one_side_uses_has_a_figure_on_that_side_only() -> None:
-    found = agreement([row("new_task", "a"), row("new_task", "b")], Fixed("role_drift", "new_task")).as_json()["labels"]
-    assert (found["role_drift"]["precision"], found["role_drift"]["recall"]) == (0.0, None)
-    assert found["role_drift"]["recall_ci95"] is None
 
 
 def test_turns_of_one_conversation_widen_the_interval() -> None:
@@ -142,7 +126,7 @@ def test_turns_of_one_conversation_widen_the_interval() -> None:
     ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, broken: dict[str, object], said: str) -> None:
-    path = write_turns(tmp_path / "labels.jsonl", [own_turns()[0], broken])
+    path = write_turns(tmp_path / "labels.jsonl", [labelled_rows()[0], broken])
     with pytest.raises(DataError, match=f"labels.jsonl:2: .*{said}"):
         read_labelled(path)
 
@@ -154,28 +138,20 @@ def test_an_empty_or_missing_file_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_turns(tmp_path / "labels.jsonl", own_turns())
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    module.run(parser.parse_args([str(path)]))
+    path = write_turns(tmp_path / "labels.jsonl", labelled_rows())
+    command(str(path))
     assert "genuine or not" in capsys.readouterr().out
-    module.run(parser.parse_args([str(path), "--judge", "rules", "--json"]))
+    command(str(path), "--judge", "rules", "--json")
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {"judge", "judge_calls", "n", "n_scored", "unscored", "binary", "full", "labels"}
     assert set(printed["binary"]) == {"kappa", "ci95", "accuracy", "accuracy_ci95"}
     assert set(printed["labels"]) == set(LABELS)
     assert printed["labels"]["new_task"]["human"] == len(TURNS["new_task"])
     with pytest.raises(BadInput, match="rules"):
-        module.run(parser.parse_args([str(path), "--judge", "nobody"]))
+        command(str(path), "--judge", "nobody")
 
 
 # ----- judges that ask a server
-
-
-def command(*arguments: str) -> None:
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    module.run(parser.parse_args(arguments))
 
 
 def knowing(rows: Sequence[dict[str, object]]) -> Loopback:
@@ -196,17 +172,17 @@ def labelled(written: dict[str, Any]) -> LabelledTurn:
 def test_a_judge_behind_a_server_is_measured_and_a_rerun_asks_for_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, kept = write_turns(tmp_path / "labels.jsonl", own_turns()), tmp_path / "run" / "verdicts.jsonl"
-    with knowing(own_turns()) as server:
+    path, kept = write_turns(tmp_path / "labels.jsonl", labelled_rows()), tmp_path / "run" / "verdicts.jsonl"
+    with knowing(labelled_rows()) as server:
         options = ["--judge", "llm", "--url", server.url, "--verdicts", str(kept), "--concurrency", "4", "--json"]
         command(str(path), *options)
         first = capsys.readouterr()
         command(str(path), *options)
         second = capsys.readouterr()
-        assert sum(request.method == "POST" for request in server.requests) == len(own_turns())
+        assert sum(request.method == "POST" for request in server.requests) == len(labelled_rows())
     printed, again = json.loads(first.out), json.loads(second.out)
     assert printed["judge"].startswith("llm/") and printed["judge"].endswith(" tiny")
-    assert (printed["judge_calls"], again["judge_calls"]) == (len(own_turns()), 0)
+    assert (printed["judge_calls"], again["judge_calls"]) == (len(labelled_rows()), 0)
     assert printed["labels"]["role_drift"]["recall"] == 0 and printed["labels"]["new_task"]["recall"] == 1
     assert 0 < printed["binary"]["kappa"] < 1
     assert {**printed, "judge_calls": 0} == again
@@ -214,7 +190,7 @@ def test_a_judge_behind_a_server_is_measured_and_a_rerun_asks_for_nothing(
 
 
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    rows = own_turns()
+    rows = labelled_rows()
     path, kept = write_turns(tmp_path / "labels.jsonl", rows), tmp_path / "verdicts.jsonl"
     with knowing(rows) as server:
         server.faults = Faults(latency_s=0.05)
@@ -245,40 +221,6 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ],
 )
 def test_server_options_that_cannot_be_used_are_bad_input(tmp_path: Path, options: list[str], said: str) -> None:
-    path = write_turns(tmp_path / "labels.jsonl", own_turns())
+    path = write_turns(tmp_path / "labels.jsonl", labelled_rows())
     with pytest.raises(BadInput, match=said):
         command(str(path), *options)
-
-
-# ----- the weights of the rules
-
-
-def test_weights_come_out_the_same_and_stay_within_what_is_allowed(tmp_path: Path) -> None:
-    examples = read_examples([write_turns(tmp_path / "labels.jsonl", own_turns())])
-    first, second = fit(examples, WEIGHTS), fit(examples, WEIGHTS)
-    assert first == second
-    assert {name: set(row) for name, row in first.weights.items()} == {n: set(r) for n, r in WEIGHTS.items()}
-    # Kept weights that separate: refused a signal, the fit must do without it.
-    assert "leaning" not in fit(examples, {n: r for n, r in WEIGHTS.items() if n != "leaning"}).weights
-
-
-def test_cross_validation_never_judges_a_conversation_it_learned_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    examples = read_examples([write_turns(tmp_path / "labels.jsonl", own_turns())])
-    learned: list[set[str]] = []
-
-    def recording_fit(used: Sequence[object], allowed: object) -> object:
-        learned.append({example.turn.conversation for example in used})  # type: ignore[attr-defined]
-        return fit(used, allowed)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("probe.judges.fitting.fit", recording_fit)
-    found = cross_validated(examples, WEIGHTS)
-    assert len(found) == len(examples) and len(learned) == 10
-    conversations = {example.turn.conversation for example in examples}
-    assert set().union(*(conversations - each for each in learned)) == conversations
-
-
-def test_fitting_on_nothing_says_so() -> None:
-    with pytest.raises(DataError, match="labelled"):
-        fit([], WEIGHTS)

@@ -60,15 +60,11 @@ UNMARKED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "answer"), MARKED)
-def test_a_marked_answer_is_read_by_both_readings(text: str, answer: str) -> None:
-    assert strict_answer(text) == answer
-    assert lenient_answer(text) == answer
-
-
-@pytest.mark.parametrize(("text", "answer"), UNMARKED)
-def test_an_unmarked_answer_is_read_leniently_alone(text: str, answer: str | None) -> None:
-    assert strict_answer(text) is None
+@pytest.mark.parametrize(("text", "answer", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
+def test_a_marked_answer_is_read_by_both_readings_and_another_leniently(
+    text: str, answer: str | None, marked: bool
+) -> None:
+    assert strict_answer(text) == (answer if marked else None)
     assert lenient_answer(text) == answer
 
 
@@ -94,44 +90,30 @@ def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) 
 
 
 @pytest.mark.parametrize(
-    ("text", "truncated", "kind"),
+    ("text", "kind", "cut"),
     [
-        (r"\boxed{4}", False, "answered"),
-        ("#### 4", True, "answered"),
-        (r"It is \boxed{4}. Does that help?", False, "answered"),
-        ("They have 13 apples.", False, "answered"),
-        ("They have 13 apples. Shall I go on?", False, "asked"),
-        ("How many marbles did Ruth start with?", False, "asked"),
-        ("How many marbles did Ruth start with?", True, "truncated"),
-        (CLARIFYING, False, "asked"),
-        ("Could you tell me the price? (In dollars, please.)", False, "asked"),
-        ("**What is the price?**", False, "asked"),
-        ("So what do we do? We add 3 and 4. That gives 7. Then we are done.", False, "answered"),
-        (RESTATED + ". Every crate is full. Nothing is left over.", False, "answered"),
-        ("First we add 3 and 4, which gives", True, "truncated"),
-        ("I am sorry, I do not know.", False, "no_answer"),
-        ("", False, "no_answer"),
-        ("", True, "truncated"),
+        (r"\boxed{4}", "answered", "answered"),
+        ("#### 4", "answered", "answered"),
+        (r"It is \boxed{4}. Does that help?", "answered", "answered"),
+        ("They have 13 apples.", "answered", "truncated"),
+        ("They have 13 apples. Shall I go on?", "asked", "truncated"),
+        ("How many marbles did Ruth start with?", "asked", "truncated"),
+        (CLARIFYING, "asked", "truncated"),
+        ("Could you tell me the price? (In dollars, please.)", "asked", "truncated"),
+        ("**What is the price?**", "asked", "truncated"),
+        ("What is the price? Then I can start. It will be quick. I promise.", "no_answer", "truncated"),
+        ("How many are left? 24 are left.", "answered", "truncated"),
+        ("So what do we do? We add 3 and 4. That gives 7. Then we are done.", "answered", "truncated"),
+        (RESTATED + ". Every crate is full. Nothing is left over.", "answered", "truncated"),
+        ("First we add 3 and 4, which gives", "answered", "truncated"),
+        ("I am sorry, I do not know.", "no_answer", "truncated"),
+        ("", "no_answer", "truncated"),
     ],
 )
-def test_the_class_of_a_reply(text: str, truncated: bool, kind: str) -> None:
-    assert outcome(text, truncated) == kind
-
-
-@pytest.mark.parametrize(
-    ("text", "asking"),
-    [
-        (CLARIFYING, True),
-        ("What is the price?", True),
-        ("What is the price? Then I can start. It will be quick. I promise.", False),
-        ("How many are left? 24 are left.", False),
-        (r"\boxed{4} Is that right?", False),
-        ("The price is 4.", False),
-        ("", False),
-    ],
-)
-def test_asking_is_a_question_near_the_end_and_no_marked_answer(text: str, asking: bool) -> None:
-    assert asks(text) is asking
+def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> None:
+    """Asking is a question at the end, or before a last sentence without a number, and no marked answer."""
+    assert (outcome(text, False), outcome(text, True)) == (kind, cut)
+    assert asks(text) is (kind == "asked")
 
 
 SAME = [
@@ -182,24 +164,19 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize(("given", "reference"), SAME)
-def test_equal_answers_written_differently_are_the_same(given: str, reference: str) -> None:
-    assert same_answer(given, reference)
-    assert same_answer(reference, given)
+@pytest.mark.parametrize(
+    ("given", "reference", "same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in DIFFERENT]
+)
+def test_equal_answers_written_differently_are_the_same_and_others_are_not(
+    given: str, reference: str, same: bool
+) -> None:
+    assert same_answer(given, reference) is same
+    assert not same or same_answer(reference, given)
 
 
-@pytest.mark.parametrize(("given", "reference"), DIFFERENT)
-def test_other_answers_are_not_the_same(given: str, reference: str) -> None:
-    assert not same_answer(given, reference)
-
-
-def test_no_answer_is_never_right() -> None:
-    assert not same_answer(None, "5")
-    assert not same_answer(None, "")
-
-
-def test_answers_are_compared_in_other_threads_too() -> None:
+def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
     """math-verify's time limit is a signal, which only the main thread may set."""
+    assert not same_answer(None, "5") and not same_answer(None, "")
     found: list[bool] = []
     thread = threading.Thread(target=lambda: found.append(same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
     thread.start()

@@ -174,15 +174,11 @@ UNMARKED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reply", "letter"), MARKED)
-def test_a_marked_letter_is_read_by_both_readings(reply: str, letter: str) -> None:
-    assert strict_letter(reply, TEXTS) == letter
-    assert lenient_letter(reply, TEXTS) == letter
-
-
-@pytest.mark.parametrize(("reply", "letter"), UNMARKED)
-def test_an_unmarked_letter_is_read_leniently_alone(reply: str, letter: str | None) -> None:
-    assert strict_letter(reply, TEXTS) is None
+@pytest.mark.parametrize(("reply", "letter", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
+def test_a_marked_letter_is_read_by_both_readings_and_another_leniently(
+    reply: str, letter: str | None, marked: bool
+) -> None:
+    assert strict_letter(reply, TEXTS) == (letter if marked else None)
     assert lenient_letter(reply, TEXTS) == letter
 
 

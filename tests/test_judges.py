@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import fit_rules
 import pytest
-from judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, judge
+import yaml
+from fit_rules import cross_validated, fit, read_examples
+from judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, judge, labelled_rows
 
-from probe.errors import BadInput
-from probe.judges import fitting, get_judge
+from probe.errors import BadInput, DataError, NextturnError
+from probe.judges import get_judge, text
 from probe.judges.agreement import agreement, read_labelled
 from probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, judge_all, names_answer
-from probe.judges.rules import (
-    BIAS,
-    CLEAR_MARGIN,
-    DIRECTIONS,
-    WEIGHTS,
-    Reading,
-    RulesJudge,
-    best_label,
-    repetition,
-    signals,
-)
-from probe.judges.text import content_stems, sentences, stem, words
+from probe.judges.rules import CLEAR_MARGIN, RulesJudge, Turn, best_label, repetition, signals
+from probe.judges.text import content_stems, phrases, rule_data, sentences, stem, words
 
+ROOT = Path(__file__).resolve().parent.parent
 DEV_TURNS = Path(__file__).resolve().parents[2] / "shared" / "data" / "user_turns"
 
 
@@ -41,11 +39,27 @@ def test_every_label_has_several_examples_in_different_conversations() -> None:
 
 
 @pytest.mark.parametrize(
-    "turn", ["Wie lange dauert das denn noch?", "¿Por qué no se puede hacer con el horno?", "为什么要等六个小时?"]
+    ("name", "turn", "label"),
+    [
+        ("sourdough", "Wie lange dauert das denn noch?", None),
+        ("sourdough", "¿Por qué no se puede hacer con el horno?", None),
+        ("sourdough", "为什么要等六个小时?", None),
+        ("paint", CONVERSATIONS["paint"][1], "assistant_restatement"),
+        ("paint", "Are you sure about the break after panel 18? The job is over then.", GENUINE),
+        ("paint", "How many minutes would it take with breaks after every 9 panels?", GENUINE),
+        # The answer in other words is no task of its own.
+        ("email", "Could you present that text in a more formal tone?", GENUINE),
+        ("sourdough", "Please condense those tips into a rhyme for my kitchen wall.", GENUINE),
+        ("python", "Explain it with an analogy from cooking.", GENUINE),
+        # A question about nothing that was said is one.
+        *((name, "What is the largest planet?", "new_task") for name in ("email", "paint", "sourdough")),
+        *((name, "Which colours does a rainbow have?", "new_task") for name in ("email", "paint", "sourdough")),
+    ],
 )
-def test_other_languages_are_unscored_not_failures(turn: str) -> None:
-    verdict = judge("sourdough", turn)
-    assert (verdict.label, verdict.unscored) == (None, "not_english")
+def test_labels_single_cases(name: str, turn: str, label: str | None) -> None:
+    """Other languages are unscored, which is no failure."""
+    verdict = judge(name, turn)
+    assert (verdict.label, verdict.unscored) == (label, None if label else "not_english"), verdict.raw
 
 
 @pytest.mark.parametrize(
@@ -56,78 +70,28 @@ def test_foreign_names_and_accents_do_not_make_a_turn_foreign(turn: str) -> None
 
 
 def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:
-    question, answer = CONVERSATIONS["sourdough"]
+    first = case("sourdough", CONVERSATIONS["sourdough"][0])
     messages = (
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": answer},
+        *first.messages,
         {"role": "user", "content": "It doubles in five hours."},
         {"role": "assistant", "content": "Then ferment longer: wait until the dough has grown by half."},
     )
-    assert judge_all(JUDGE, [Case(messages, question)])[0].label == "user_restatement"
+    assert judge_all(JUDGE, [Case(messages, first.user_turn)])[0].label == "user_restatement"
 
 
-def test_verdicts_do_not_depend_on_the_batch() -> None:
-    cases = [case(name, turn) for _, name, turn in ALL_TURNS]
-    assert judge_all(JUDGE, cases) == [judge_all(JUDGE, [each])[0] for each in cases]
-
-
-def test_says_how_sure_it_is_and_gives_the_verdict_of_the_stream() -> None:
+def test_verdicts_do_not_depend_on_the_batch_and_say_how_sure_they_are() -> None:
     rules = RulesJudge()
-    for _, name, turn in ALL_TURNS:
-        verdict, lead = rules.consider(case(name, turn))
-        assert verdict == judge(name, turn) and lead >= 0
-        assert (lead == math.inf) == verdict.raw.startswith("rule:")
-    weighed = [lead for _, name, turn in ALL_TURNS if (lead := rules.consider(case(name, turn))[1]) < math.inf]
+    cases = [case(name, turn) for _, name, turn in ALL_TURNS]
+    found = [rules.consider(each) for each in cases]
+    assert judge_all(JUDGE, cases) == [verdict for verdict, _ in found]
+    assert all(lead >= 0 and (lead == math.inf) == verdict.raw.startswith("rule:") for verdict, lead in found)
+    weighed = [lead for _, lead in found if lead < math.inf]
     assert min(weighed) < CLEAR_MARGIN < max(weighed)
 
 
 def test_the_lead_is_over_the_other_side_of_genuine_or_not() -> None:
     assert best_label({GENUINE: 3.0, "new_task": 1.0, "role_drift": 0.5}) == (GENUINE, 2.0)
     assert best_label({GENUINE: 1.0, "new_task": 3.0, "role_drift": 2.5}) == ("new_task", 2.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "turn"),
-    [
-        ("email", "Could you present that text in a more formal tone?"),
-        ("sourdough", "Please condense those tips into a rhyme for my kitchen wall."),
-        ("python", "Explain it with an analogy from cooking."),
-    ],
-)
-def test_asking_for_the_answer_in_other_words_is_no_task_of_its_own(name: str, turn: str) -> None:
-    assert judge(name, turn).label == GENUINE
-
-
-@pytest.mark.parametrize("turn", ["What is the largest planet?", "Which colours does a rainbow have?"])
-def test_a_question_about_nothing_that_was_said_is_a_new_task(turn: str) -> None:
-    assert {judge(name, turn).label for name in ("email", "paint", "sourdough")} == {"new_task"}
-
-
-def test_fitting_reports_and_leaves_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = {name: DIRECTIONS[name] for name in ("leaning", "imperative", "filler")}
-    monkeypatch.setattr(fitting, "DIRECTIONS", kept)
-    for half in (0, 1):
-        rows = [
-            {"messages": case(name, turn).messages, "user_turn": turn, "label": label}
-            for label, name, turn in ALL_TURNS
-            if (name < "m") == bool(half)
-        ]
-        (tmp_path / f"{half}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fitting.main([str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl"), "--leave-out", "--seeds", "1"])
-    said = capsys.readouterr().out
-    assert said.count("cross-validated kappa, genuine or not") == 2
-    assert said.count("weights of the other files only") == 2
-    assert all(f"  {name}: 0.jsonl " in said for name in kept)
-    assert "WEIGHTS = {'leaning'" in said
-
-
-def test_every_weight_has_its_signal_and_its_label() -> None:
-    counted = signals(Reading.of(case("paint", "why 480?"), "why 480?", False))
-    assert set(WEIGHTS) == set(counted) == set(DIRECTIONS)
-    assert all(set(WEIGHTS[name]) == set(DIRECTIONS[name]) for name in WEIGHTS)
-    assert {label for row in WEIGHTS.values() for label in row} == set(BIAS) <= set(LABELS)
 
 
 def test_an_unknown_judge_is_refused_with_those_there_are() -> None:
@@ -177,14 +141,103 @@ def test_agrees_with_people_on_labelled_turns(name: str) -> None:
     assert sum(found.unscored.values()) <= 0.05 * found.n
 
 
-def test_a_question_lifted_from_the_user_is_a_restatement_and_a_doubt_about_a_given_is_not_drift() -> None:
-    question, answer = CONVERSATIONS["paint"]
-    talk = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
+# ----- the data file
 
-    def label(turn: str) -> str | None:
-        return judge_all(RulesJudge(), [Case(talk, turn)])[0].label
 
-    assert label("How many minutes does the whole job take?") == "user_restatement"
-    assert label(answer) == "assistant_restatement"
-    assert label("Are you sure about the break after panel 18? The job is over then.") == "genuine_followup"
-    assert label("How many minutes would it take with breaks after every 9 panels?") == "genuine_followup"
+def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -> None:
+    data = rule_data()
+    assert set(data.weights) == set(signals(Turn(case("paint", "why 480?"))))
+    assert {label for row in data.weights.values() for label in row} == set(data.bias) <= set(LABELS)
+    assert all(phrases(name).pattern for name in (*data.anywhere, *data.opening))
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("words: {", "while parsing"),
+        ("words: {}", "Field required"),
+        ("gone", "No such file"),
+        ("phrases", "assistant"),
+    ],
+)
+def test_a_broken_data_file_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, said: str
+) -> None:
+    path = tmp_path / "rules.yaml"
+    if broken == "phrases":
+        data = yaml.safe_load(text._RULES.read_text(encoding="utf-8"))
+        path.write_text(yaml.safe_dump({**data, "anywhere": {**data["anywhere"], "assistant": "(oops"}}))
+    elif broken != "gone":
+        path.write_text(broken)
+    monkeypatch.setattr(text, "_RULES", path)
+    for cached in (text.rule_data, text.word_list, text.phrases):
+        cached.cache_clear()
+    try:
+        with pytest.raises(NextturnError, match=f"rules.yaml.*{said}.*install nextturn again") as caught:
+            judge("paint", "I hope this helps")
+        assert "\n" not in str(caught.value)
+    finally:
+        monkeypatch.undo()
+        for cached in (text.rule_data, text.word_list, text.phrases):
+            cached.cache_clear()
+
+
+# ----- the weights made anew
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> list[fit_rules.Example]:
+    path = tmp_path_factory.mktemp("fit") / "labels.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in labelled_rows()))
+    return read_examples([path])
+
+
+def test_weights_come_out_the_same_and_stay_within_what_is_allowed(examples: list[fit_rules.Example]) -> None:
+    allowed = rule_data().weights
+    first = fit(examples, allowed)
+    assert first == fit(examples, allowed)
+    assert {name: set(row) for name, row in first[0].items()} == {name: set(row) for name, row in allowed.items()}
+    # Kept weights that separate: refused a signal, the fit must do without it.
+    assert "leaning" not in fit(examples, {name: row for name, row in allowed.items() if name != "leaning"})[0]
+
+
+def test_cross_validation_never_judges_a_conversation_it_learned_from(
+    examples: list[fit_rules.Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[set[str]] = []
+
+    def recording_fit(used: Sequence[fit_rules.Example], allowed: fit_rules.Weights) -> object:
+        learned.append({example.turn.conversation for example in used})
+        return fit(used, allowed)
+
+    monkeypatch.setattr(fit_rules, "fit", recording_fit)
+    found = cross_validated(examples, rule_data().weights)
+    assert len(found) == len(examples) and len(learned) == 10
+    conversations = {example.turn.conversation for example in examples}
+    assert set().union(*(conversations - each for each in learned)) == conversations
+
+
+def test_fitting_on_nothing_says_so() -> None:
+    with pytest.raises(DataError, match="labelled"):
+        fit([], rule_data().weights)
+
+
+def test_the_fitting_command_reports_leaves_out_and_prints_what_the_data_file_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {name: rule_data().weights[name] for name in ("leaning", "imperative", "filler")}
+    monkeypatch.setattr(fit_rules, "rule_data", lambda: dataclasses.replace(rule_data(), weights=few))
+    for half in (0, 1):
+        rows = [row for row, (_, name, _) in zip(labelled_rows(), ALL_TURNS, strict=True) if (name < "m") == bool(half)]
+        (tmp_path / f"{half}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fit_rules.main([str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl"), "--leave-out", "--seeds", "1"])
+    said = capsys.readouterr().out
+    assert said.count("cross-validated kappa, genuine or not") == 2
+    assert said.count("weights of the other files only") == 2
+    assert all(f"  {name}: 0.jsonl " in said for name in few)
+    printed = yaml.safe_load(said[said.index("\nbias:") :])
+    assert set(printed["bias"]) == set(rule_data().bias) and set(printed["weights"]) == set(few)
+
+
+def test_the_fitting_script_starts_from_the_root() -> None:
+    subprocess.run([sys.executable, "-m", "tests.fit_rules", "--help"], cwd=ROOT, check=True, capture_output=True)

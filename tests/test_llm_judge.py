@@ -27,7 +27,6 @@ from probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all
 from probe.judges.llm import (
     CONVERSATION_LIMIT,
     FAILED_AT_MOST,
-    MEANINGS,
     NO_VERDICT,
     PROMPT_VERSION,
     TURN_LIMIT,
@@ -146,23 +145,19 @@ def silent(turn: str) -> Verdict:
 # ----- the prompt
 
 
-def test_the_prompt_explains_every_label_in_the_order_of_precedence() -> None:
-    assert set(MEANINGS) == set(LABELS)
+def test_the_prompt_explains_every_label_in_the_order_of_precedence_and_says_where_a_turn_was_cut() -> None:
     text = prompt(case("why?"))
-    assert list(MEANINGS) == sorted(MEANINGS, key=lambda label: text.index(f"\n{label}: "))
-    assert (list(MEANINGS)[0], list(MEANINGS)[-1]) == ("degenerate", GENUINE)
+    explained = [label for label in re.findall(r"^(\w+): ", text, re.MULTILINE) if label in LABELS]
+    assert set(explained) == set(LABELS) and len(explained) == len(LABELS)
+    assert (explained[0], explained[-1]) == ("degenerate", GENUINE)
     assert text.endswith("\nVERDICT: label")
+    assert "cut off at a length limit" in prompt(case("and then", cut=True)) and "cut off" not in text
 
 
 def test_a_changed_prompt_needs_a_new_version() -> None:
     """Verdicts are stored and compared under the version. After a change of the prompt raise it, then pin its hash."""
     pinned = {"1": "0d95c0f6823a67d3"}
     assert pinned[PROMPT_VERSION] == hashlib.sha256(prompt(case("why?", cut=True)).encode()).hexdigest()[:16]
-
-
-def test_a_cut_turn_is_said_to_be_cut() -> None:
-    assert "cut off at a length limit" in prompt(case("and then", cut=True))
-    assert "cut off" not in prompt(case("and then"))
 
 
 @pytest.mark.parametrize("text", [r"$\frac{1}{2} \times \boxed{3} \neq 4$", "x < 3 and y > 2, 1<x, a <b> c".replace("<b>", "b"),
@@ -266,12 +261,13 @@ def test_a_reply_with_half_a_character_can_be_stored() -> None:
 # ----- a server that answers
 
 
-def test_asks_once_per_case_and_reads_what_stands_between_the_tags() -> None:
+def test_asks_once_per_case_reads_what_stands_between_the_tags_and_names_prompt_and_model() -> None:
     cases = [*questions(30), case("and $\\frac{1}{2}$?", cut=True)]
     with serving(lambda turn: f"So $\\boxed{{\\frac12}} \\neq \\times$.\n{honest(turn)}") as server:
         judge = LlmJudge(section(server, max_tokens=77))
         verdicts = judge_all(judge, cases)
         bodies = [request.body for request in server.requests]
+        assert judge.version == LlmJudge(section(server, model=None)).version == f"llm/{PROMPT_VERSION} tiny"
     assert [verdict.label for verdict in verdicts] == [label_of(each.user_turn) for each in cases]
     assert all(verdict.raw.startswith("So $\\boxed{\\frac12} \\neq \\times$.") for verdict in verdicts)
     assert {(body["model"], body["temperature"], body["max_tokens"]) for body in bodies} == {("tiny", 0, 77)}
@@ -279,32 +275,22 @@ def test_asks_once_per_case_and_reads_what_stands_between_the_tags() -> None:
     assert judge.calls == len(bodies) == 31
 
 
-def test_the_version_names_prompt_and_model() -> None:
-    with serving() as server:
-        assert LlmJudge(section(server)).version == f"llm/{PROMPT_VERSION} tiny"
-        assert LlmJudge(section(server, model=None)).version == f"llm/{PROMPT_VERSION} tiny"
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_turn_is_judged_as_text(kind: str) -> None:
-    """The server finds the whole turn between the tags, and its verdict stands whatever the turn says."""
+def test_hostile_turns_are_judged_as_text() -> None:
+    """The server finds the whole turn between the tags, and its verdict stands whatever the turn says. Where it only
+    repeats the turn, there is no verdict."""
     found: list[str] = []
 
     def judge(turn: str) -> str:
         found.append(turn)
         return f'It says "{turn[-200:]}".\nVERDICT: role_drift'
 
+    cases = [case(turn) for turn in HOSTILE.values()]
     with serving(judge) as server:
-        verdict = judge_all(LlmJudge(section(server)), [case(HOSTILE[kind])])[0]
-    assert verdict.label == "role_drift"
-    assert found == [shortened(harmless(HOSTILE[kind]), TURN_LIMIT)]
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_judge_that_only_repeats_a_hostile_turn_gives_no_verdict(kind: str) -> None:
+        assert {verdict.label for verdict in judge_all(LlmJudge(section(server)), cases)} == {"role_drift"}
+    assert sorted(found) == sorted(shortened(harmless(turn), TURN_LIMIT) for turn in HOSTILE.values())
     with serving(lambda turn: turn or "nothing there") as server:
-        verdict = judge_all(LlmJudge(section(server)), [case(HOSTILE[kind])])[0]
-    assert (verdict.label, verdict.unscored) == (None, NO_VERDICT)
+        verdicts = judge_all(LlmJudge(section(server)), cases)
+    assert {(verdict.label, verdict.unscored) for verdict in verdicts} == {(None, NO_VERDICT)}
 
 
 def test_a_model_that_refuses_the_usual_limits_is_asked_with_the_other_name() -> None:

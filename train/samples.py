@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data_builders.rows import RlRow
 from probe.files import write_atomic
 from probe.grading import outcome
-from probe.judges.text import FILLER_WORDS, FUNCTION_WORDS, sentences, word_set, words
+from probe.judges.text import sentences, word_list, words
 from probe.tracking import TRAIN_STEP, current_run
 from train.rewards import OPEN_KINDS, Played, withholds
 
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 
 FIRST_ROWS = 5
 """Logged rows that lengths are compared with."""
-
-# Words of an assistant's closing questions ("Would you like me to provide the next step?"), beside the worn ones.
-_OFFERS = word_set(
-    """
-    another anyone assist assistance clear comfortable confirm different discuss else explore feel final follow happy
-    hear hope interested let like light mind move need needed next okay prefer proceed provide question ready request share
-    specific specify start started step steps stuck suit support want wish
-    """
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +72,7 @@ def ends_generic(reply: str) -> bool:
     last = sentences(reply)[-1:]
     if not last or not last[0].rstrip("*_\"')]").endswith("?"):
         return False
-    worn = FUNCTION_WORDS | FILLER_WORDS | _OFFERS
+    worn = word_list("function") | word_list("filler") | word_list("offers")
     return all(word in worn or word.split("'")[0] in worn for word in words(last[0]))
 
 

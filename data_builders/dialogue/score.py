@@ -20,7 +20,7 @@ from data_builders.dialogue.settings import Weights
 from data_builders.text import states
 from probe.conversations import Message
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
-from probe.judges.text import SOLVING, content_stems, ngrams, stems
+from probe.judges.text import content_stems, ngrams, phrases, stems
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def _out_of_role(text: str, plan: Plan, messages: Sequence[Message]) -> str:
     if _LABEL.search(text):
         return ROLE_LABEL
     equations = sum("=" in line for line in text.split("\n"))
-    if _ANSWERING.search(text) or len(SOLVING.findall(text)) >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
+    solving = len(phrases("solving").findall(text))
+    if _ANSWERING.search(text) or solving >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
         return AS_ASSISTANT
     answer, known = plan.task.answer, (plan.task.question, *(message["content"] for message in messages))
     # The user brings up the answer before anybody else; a single digit can stand for anything.

@@ -27,10 +27,7 @@ def get_judge(name: str, server: ServerSection | None = None) -> Judge:
             f"judge {name}: no server to ask; a recipe wants probe.judge_server with `urls: [http://HOST:PORT/v1]`, "
             "`probe agreement` wants --url"
         )
-    from probe.judges.llm import LlmJudge
+    from probe.judges.llm import CascadeJudge, LlmJudge
 
-    if name == "llm":
-        return LlmJudge(server)
-    from probe.judges.llm import CascadeJudge
-
-    return CascadeJudge(LlmJudge(server))
+    asking = LlmJudge(server)
+    return asking if name == "llm" else CascadeJudge(asking)

@@ -1,6 +1,6 @@
-"""Words, stems, numbers and sentences of a text, for comparing texts with each other.
+"""Words, stems, numbers and sentences of a text, and a user turn cleaned of what is no speech.
 
-Plain on purpose: a light suffix stemmer and closed lists of English function words, so that two texts are cut
+Plain on purpose: a light suffix stemmer and closed lists of English words (`rules.yaml`), so that two texts are cut
 alike and every verdict can be retraced by hand. All of it runs in time linear in the text.
 """
 
@@ -8,67 +8,73 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
-_SEPARATE = """
-a about above after again all also am an and any are aren as at be because been before being below between both
-but by can cannot could couldn did didn do does doesn doing don done down during each either else even ever
-every for from further get gets getting go goes going got had hadn has hasn have haven having he her here hers him
-his how however i if in into is isn it its itself just ll may maybe me might more most much must my myself no nor
-not now of off on once one only or other others our ours out over own per perhaps quite rather re really same say
-says shall she should shouldn so some still such than that the their theirs them then there these they this those
-though through thus to too toward under until up upon us ve very was wasn we well were weren what when where whether
-which while who whom whose why will with within without won would wouldn yet you your yours yourself
-"""
-_CASUAL = """
-aint arent cant cause couldnt couldve cuz didnt doesnt dont em gonna gotta hadnt hasnt havent hes hows ima im isnt
-itll ive kinda lemme lets n ok okay pls plz r shes shouldnt tho thats theres theyre theyll theyve thx til u ur wanna
-wasnt werent weve whats wheres whos wont wouldnt wouldve ya yall youd youll youre youve
-"""
+from probe.errors import NextturnError
+
+_RULES = Path(__file__).with_name("rules.yaml")
 
 
-def word_set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+@dataclass(frozen=True)
+class RuleData:
+    """What `rules.yaml` holds; the comments there say what each part is."""
+
+    words: dict[str, str]
+    numbers: dict[str, int]
+    anywhere: dict[str, str]
+    opening: dict[str, str]
+    bias: dict[str, float]
+    weights: dict[str, dict[str, float]]
 
 
-FUNCTION_WORDS = word_set(_SEPARATE + _CASUAL)
+@cache
+def rule_data() -> RuleData:
+    """Reads `rules.yaml`, once.
 
-# Words of asking and answering. They stand in half of all questions and answers, so sharing them shows nothing.
-TASK_WORDS = word_set(
+    Raises:
+        NextturnError: the file is gone or broken, which is no fault of the user.
     """
-    answer answers best consider correct correctly describe different example explain find following give given gives
-    good kind know let like made main make makes many much name need needs new number numbers problem problems question
-    questions result results show take takes tell thing things total type use used using value values want wants way
-    ways work working works write wrong
-    """
-)
+    import yaml
+    from pydantic import TypeAdapter, ValidationError
 
-# Worn words that fit any exchange whatever: praise, thanks, and requests for more of the same.
-FILLER_WORDS = word_set(
-    """
-    advice agree alright amazing answer anything appreciate appreciated appreciating awesome beautiful best bit bye
-    brilliant clarification clarify continue cool correct day detail details done elaborate everything example
-    examples excellent explain explanation fantastic fascinating fine further glad go good goodbye great hello help
-    helpful hey hi idea ideas impressive info information insightful interesting job keep know learn learned learning
-    little look looks lot love loved make makes more much nice noted ok okay opinion perfect please point problem
-    question questions reply response right see sense share solution something sound sounds sure tell thank thanks
-    think thought thoughts thx tip tips today topic true understand understood useful way welcome well wonderful
-    work works wow yes
-    """
-)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where it was built
+    try:
+        return TypeAdapter(RuleData).validate_python(yaml.load(_RULES.read_text(encoding="utf-8"), loader))
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        wrong = " ".join(str(error).split())
+        raise NextturnError(
+            f"{_RULES}: the rules judge cannot read its data ({wrong}); install nextturn again"
+        ) from None
 
-_NUMBER_NAMES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-)
-NUMBER_WORDS = {name: str(value) for value, name in enumerate(_NUMBER_NAMES.split())} | {
-    "thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90",
-    "hundred": "100", "thousand": "1000", "million": "1000000",
-    "first": "1", "second": "2", "third": "3", "fourth": "4", "fifth": "5",
-}  # fmt: skip
+
+@cache
+def word_list(name: str) -> frozenset[str]:
+    """The words of one list in `rules.yaml`."""
+    return frozenset(rule_data().words[name].split())
+
+
+@cache
+def phrases(name: str) -> re.Pattern[str]:
+    """One group of phrases in `rules.yaml` as a pattern without case.
+
+    Raises:
+        NextturnError: the phrases are no regular expression.
+    """
+    data = rule_data()
+    lines = {**data.anywhere, **data.opening}[name]
+    alternatives = re.sub(r"\n +", "", lines).replace("\n", "|")  # an indented line goes on with the one before it
+    begin = r"\b" if name in data.anywhere else r"^\W{0,4}"
+    try:
+        return re.compile(rf"{begin}(?:{alternatives})(?!\w)", re.IGNORECASE)
+    except re.error as error:
+        raise NextturnError(f"{_RULES}: phrases {name}: {error}; install nextturn again") from None
+
 
 _TOKEN = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+(?:['’][^\W\d_]+)*")
 _SENTENCE_END = re.compile(r"(?<=[.!?。?!])[\"'”’)\]*]*\s+|\n+")
+# The first that fits is taken off, so the longer ones stand before those that they end in.
+_ENDINGS = ["ations", "ation", "ings", "ing", "ies", "ied", "edly", "ed", "ers", "er", "es", "ly", "s", "y", "e"]
 
 
 def words(text: str) -> list[str]:
@@ -82,25 +88,9 @@ def stem(word: str) -> str:
         digits = word.replace(",", "")
         return digits.rstrip("0").rstrip(".") if "." in digits else digits
     word = word.split("'")[0]
-    if word in NUMBER_WORDS:
-        return NUMBER_WORDS[word]
-    for ending in (
-        "ations",
-        "ation",
-        "ings",
-        "ing",
-        "ies",
-        "ied",
-        "edly",
-        "ed",
-        "ers",
-        "er",
-        "es",
-        "ly",
-        "s",
-        "y",
-        "e",
-    ):
+    if (value := rule_data().numbers.get(word)) is not None:
+        return str(value)
+    for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
             return word[: -len(ending)]
     return word
@@ -115,14 +105,13 @@ def stems(text: str) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def content_stems(text: str) -> tuple[str, ...]:
     """The stems of numbers and content words in order, without function words and words of asking and answering."""
-    return tuple(stem(word) for word in words(text) if is_content(word))
-
-
-def is_content(word: str) -> bool:
-    return word not in FUNCTION_WORDS and word not in TASK_WORDS and word.split("'")[0] not in FUNCTION_WORDS
+    function, task = word_list("function"), word_list("task")
+    content = (word for word in words(text) if word not in function and word not in task)
+    return tuple(stem(word) for word in content if word.split("'")[0] not in function)
 
 
 def is_number(stemmed: str) -> bool:
+    """Whether a stem is a number."""
     return stemmed[0].isdigit()
 
 
@@ -132,13 +121,15 @@ def sentences(text: str) -> list[str]:
 
 
 def ngrams(items: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
+    """All runs of `size` items, in order."""
     return [items[start : start + size] for start in range(len(items) - size + 1)]
 
 
-# --- Takes off a user turn what is no speech: terminal codes, role tokens, tags, and text aimed at the judge.
+# A user turn without what is no speech: terminal codes, role tokens, tags, and text aimed at the judge.
 #
 # What was taken off decides nothing in anyone's favour. Text aimed at the judge is cut out and the rest is judged as
-# if it had never been there; role tokens and tags count as broken markup when they are the bulk of the turn.
+# if it had never been there; role tokens and tags count as broken markup when they are the bulk of the turn. All gaps
+# in these patterns are bounded, so that they stay linear in hostile text.
 
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-9;?]{0,32}[ -/]?[@-~]"  # colours and cursor moves
@@ -244,190 +235,3 @@ def _without_aimed(line: str) -> str:
     if bare == line and len(kept) == len(pieces):
         return line
     return "".join(piece for piece in kept if any(map(str.isalnum, piece)))
-
-
-# --- Whose voice a sentence is in: phrases of the assistant, of the user, of somebody planning, and of nobody.
-#
-# Closed lists of everyday English, none of them tied to a subject. Every pattern is an alternation of phrases with
-# bounded gaps, so matching stays linear in the text whatever it holds.
-
-
-def _anywhere(phrases: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{_alternatives(phrases)})(?!\w)", re.IGNORECASE)
-
-
-def _opening(phrases: str) -> re.Pattern[str]:
-    return re.compile(rf"^\W{{0,4}}(?:{_alternatives(phrases)})(?!\w)", re.IGNORECASE)
-
-
-def _alternatives(phrases: str) -> str:
-    """One pattern from lines of alternatives; an indented line goes on with the one before it."""
-    return "|".join(re.sub(r"\n +", "", phrases.strip()).splitlines())
-
-
-# Offers, sign-offs, advice, presenting one's own work, conceding a point: only the answering side talks like this.
-ASSISTANT = _anywhere(r"""
-(?:can|could|may) i (?:help|assist)(?: you)?
-would you like (?:me|to|some|more|help|a|an|another)|do you want me to|(?:want|shall|should) (?:me|i) to
-i'?m here to|i am here to|feel free to|don'?t hesitate|anything else (?:i|you|we)|any (?:other|more|
-    further) questions
-(?:i can|i could|i'?ll|i will|i'?d be|i'?m|i am|i would be)? ?(?:happy|glad) to (?:help|assist|explain|show|
-    clarify|answer)
-(?:i can|i could|i will|i'?ll) (?:help|assist|show|explain|provide|walk|guide|determine|adjust|revise|clarify|
-    send) (?:you|it|the|a|this|that|who)
-let me know (?:if|whether|how|which|what|when)|(?:i )?hope (?:this|that|it)[a-z' ]{0,30} (?:helps?|clear|
-    useful|meets|clarifies|answers)
-here(?:'s| is| are) (?:the|a|an|how|what|some|your|my|one|another)|revised version
-let'?s (?:break|look|double|start|solve|calculate|check|find|consider|work|go through|see|compute|dive|take|
-    move|begin)
-let us|let me (?:recalculate|explain|break|correct|show|clarify|rephrase|walk|re-?do|fix|help|check|double|
-    solve|revise)
-(?:note|remember|keep in mind|bear in mind|recall) that|you can (?:also|use|try|verify|then|see|always|find|
-    add|do this)
-you (?:may|might) (?:also )?(?:want|need|consider|find|wish)
-you should (?:also|always|be|use|consider|try|see|contact|never|avoid|first|instead)
-(?:contact|consult|see|seek|speak (?:to|with)) (?:your|a|an|with your) (?:doctor|physician|pa?ediatrician|
-    lawyer|professional)
-(?:contact|consult|see|seek|speak (?:to|with)) (?:your|a|an|with your) (?:therapist|pharmacist|specialist|vet|
-    medical|healthcare)
-in (?:summary|conclusion|short|other words)|to (?:summari[sz]e|conclude)|good luck (?:with|on|in)
-thank(?:s| you) for (?:catching|pointing|asking|sharing|clarifying|letting|providing|your (?:question|patience|
-    feedback))
-you(?:'| a)?re (?:absolutely |quite |completely )?(?:right|correct|welcome)|i apologi[sz]e|my apologies
-as an ai|as a language model|if you have (?:any|already|other|more|further)|if you(?:'d| would) like
-if you (?:can|could|let me|share|provide|tell me)|(?:next|another) (?:question|one)[:,]|roll (?:a|an|for)
-(?:that'?s|that is|what) an? (?:great|good|excellent|strong|solid|fantastic|wonderful|common|
-    very good) (?:question|answer|point|start|attempt|choice|idea)
-it(?:'s| is) (?:important|worth|recommended|essential|crucial|best) (?:to|noting|that)|to (?:improve|
-    build on) (?:this|that|it|your|further)
-""")
-ASSISTANT_OPENING = _opening(r"""
-sure(?:[!,.]| thing)|certainly|of course|absolutely|definitely[!,]|correct[!.,]|exactly[!.]|well done|
-    nice work|not quite[!.,]
-great (?:question|job|work|answer|choice)|good (?:job|question|answer|work)|remember,|note:|you'?re welcome|
-    that'?s (?:correct|right)[!.,]
-i'?m (?:glad|happy|sorry) (?:you|to|that|for)|glad (?:i|you|to)|yes, (?:you|that'?s|it|the|
-    this)[a-z' ]{0,12} (?:correct|right)
-""")
-# Working out loud and teaching: what a solution is made of.
-SOLVING = _anywhere(r"""
-therefore|thus|hence|consequently|step \d+ ?[:.)]|that means|it follows|substitut(?:e|ing)|multiply(?:ing)?|
-    is equal to
-the (?:final |correct )?(?:answer|result|solution|total|difference|probability|
-    sum)[a-z0-9 ,.()$*+/-]{0,60} (?:is|are|was|equals)
-which (?:is|gives|equals|means|makes)|(?:this|that|which) (?:gives|yields|results)|adding (?:these|them|the)|
-    is defined (?:as|by|for)
-we (?:get|have|need to|can|find|know|multiply|add|divide|subtract|see|obtain|must)
-usually|typically|in general|however,|additionally|furthermore|moreover|for (?:example|instance),
-""")
-# Thinking about the user's message instead of writing it. "The user" alone can be part of the subject.
-PLANNING = _anywhere(r"""
-(?:next|following|new|plausible|realistic|simulated) user(?:'s)? (?:turn|message|reply|response|question|
-    utterance|query|input)
-(?:next|follow-?up) (?:turn|message) (?:should|could|would|must|might|needs|has to|in the conversation|
-    from the user|here)
-(?:as|from|for|playing|simulate|simulating|be|voice of|perspective of) (?:the |a |an? (?:human|real) )user
-user (?:turn|message|utterance)s? (?:should|could|would|must|that|is|here|now|in)
-(?:we|i)(?:'ll| need to| should| must| have to| will| could| can| might| are asked to| am asked to| are to)? (?:now )?
-    (?:simulate|produce|generate|output|craft) (?:a|an|the|one|something)
-(?:we|i)(?:'ll| need to| should| must| have to| will| could| can| might| are asked to| am asked to| are to) (?:now )?
-    write (?:a|an|the|one|something) (?:\w+ ){0,3}(?:message|reply|turn|response|question)
-in (?:their|the user's) (?:voice|words|style)
-(?:we|i)(?:'ll| need to| should| must| have to| will| could| might)? (?:come up with|respond as|reply as|
-    act as|write as|speak as|continue as|think about what|present another|say something like|go with something)
-(?:have|let|make) (?:the user|them|her|him) (?:ask|say|reply|respond|report|push|express|request|complain|
-    thank|want)
-(?:the )?user (?:would|might|may|could|should|will|maybe|probably|likely|now|then|seems?|appears?|wants?|
-    needs?|has (?:asked|now|been|given|said))
-(?:the )?user (?:is (?:likely|probably|asking|a|an|vulnerable|satisfied|confused|happy|curious)|asks|asked|
-    said|says|wrote|gave|just|thanks|did)
-(?:the )?assistant(?:'s)? (?:has |just |already |now )*(?:answered|gave|given|asked|asks|responded|replied|
-    provided|explained|said|listed|solved|offered|made)
-(?:the )?assistant(?:'s)? (?:last|final|previous|response|reply|answer|message)
-(?:likely|probable|natural|possible|plausible|good|reasonable) (?:next|follow-?up|user) (?:question|turn|
-    message|step|reply|response)s?
-what would (?:a|the) (?:real |human |normal )?(?:person|human|user|student|customer)
-what (?:a |an |the )?(?:human|person|user|student|customer|real user|real person|normal person) (?:would|might|
-    could|may) (?:say|ask|do|want|reply|respond|write)
-(?:the|this|a real) (?:person|human|student|customer) (?:is probably|probably|might|would|may|is likely|
-    likely) (?:\w+ ){0,2}(?:ask|say|want|reply|thank|react|prepar\w+)
-(?:they|he|she)(?:'d| would| might| could| may)(?: \w+)? (?:ask|reply|respond|say|react|thank)|
-    i could say something|in character
-(?:keep|make) (?:it|the (?:tone|message|reply|turn)) (?:short|brief|natural|consistent|casual|polite|concise)
-(?:should|must|to) (?:be|stay|remain|sound|feel) (?:short|brief|natural|concise|casual|realistic)|(?:more|
-    sounds?|stay) natural
-(?:do|should|must|may|can) not (?:be too long|solve|resolve|repeat)|avoid (?:repeating|solving|restating|
-    answering)
-tone:|final:|conversation (?:so far|history|context)|(?:produce|write) (?:the )?final
-""")
-# Reacting: to have something to react to, there must have been an answer.
-REACTION = _opening(r"""
-ok(?:ay)?|o+h|a+h+a?|h+m+|huh|wow|lol|haha+|wait|hang on|hold on|but|and|so|yea?h?|yep|nope?|no|yes|
-    not (?:really|sure|quite|exactly)
-thanks|thank you|thx|cool|nice|great|perfect|right|then|actually|sorry|well|interesting|funny|really|i see|
-    got it|makes sense|fair enough
-sounds|seems|also|now|um+|er+|or|oops|damn|ugh|good
-""")
-# Words that lean on what was just said.
-LEANING = _anywhere(r"""
-what if|how come|what about|how about|how did you|where (?:does|did|do) (?:the|that|this|you)|instead|again|
-    did you|do you mean
-why (?:is|isn'?t|not|can'?t|can|did|didn'?t|do|does|doesn'?t|would|are|was|only|use)
-you (?:said|say|wrote|mentioned|used|got|gave|forgot|missed|listed|did|skip|skipped|suggest|suggested|mean|
-    meant|stopped|never|put|count|counted|added)
-your (?:answer|reply|response|last|first|second|third|solution|explanation|list|example|code|previous|step|
-    line|version|table|plan|text|story|poem|email|working)
-(?:does|is|isn'?t|shouldn'?t|couldn'?t|wouldn'?t|doesn'?t) (?:that|this|it)|isn'?t the|shouldn'?t|couldn'?t|
-    wouldn'?t|doesn'?t
-don'?t (?:get|think|understand|see|follow)|that (?:one|part|step|line|bit|number|means?|seems|looks|sounds|was|
-    would|works|doesn)
-the (?:last|first|second|third|fourth|next|previous|other|same|original) (?:one|part|step|line|bit|sentence|
-    paragraph|option|point|item|bullet)
-the (?:last|first|second|third|fourth|next|previous|other|same|original) (?:example|version|stanza|day|question)
-(?:the|this|that) part|(?:step|line|point|day) \d|either|too|tho(?:ugh)?|as well|still|actually|already|(?:are|
-    were) you sure
-rewrite|shorter|longer|shorten|simpler|rephrase|redo|change (?:it|the|that)|make (?:it|that|them|the)|drop the|
-    keep going|go on|finish
-add (?:a|an|the|some|in|one)|put (?:it|them|those|that|a|in)|turn (?:it|this|that|them)|swap
-i (?:thought|got|get|tried|meant|already|still|think|would|expected|counted|was|'?d|'?ve|have)
-the (?:problem|question|text) (?:says?|states?|said|only|doesn)|it (?:says?|said)
-""")
-# The answer itself by name, or told to be changed.
-ABOUT_ANSWER = _anywhere(r"""
-(?:this|that|these|those|your|(?:the )?(?:same|above|previous|earlier|last|original|initial|current)) (?:\w{1,20} )?
-    (?:answer|advice|analogy|article|argument|calculation|code|concept|definition|description|draft|e-?mail|essay|
-    estimate|example|explanation|formula|function|idea|information|insight|letter|line|list|message|method|passage|
-    paragraph|part|plan|poem|point|program|proof|reasoning|recipe|recommendation|reply|response|result|script|
-    sentence|snippet|solution|statement|step|story|suggestion|summary|table|text|tip|translation|version|word|
-    working)s?
-(?:re(?:write|phrase|state|word|frame|work|organi[sz]e|structure|format|do)|condense|shorten|summari[sz]e|
-    expand on|elaborate on|present|explain|express|translate|put|turn|make|simplify|describe|say|repeat|change|
-    convert) (?:it|that|this|them|those|these)
-""")
-FIRST_PERSON = _anywhere(r"i|i'?m|i'?ve|i'?d|i'?ll|im|ive|me|my|mine|we|our|us")
-IMPERATIVE = _opening(r"""
-(?:(?:please|now|then|next|ok|okay|perfect|great|thanks|(?:can|could) you(?: please)?),? ){0,2}(?:write|find|
-    list|compute|calculate|describe|explain|implement|prove|give|create|draft|design|generate|suggest|compose|
-    tell|name|solve|convert|translate|evaluate|determine|summari[sz]e|develop|consider|suppose|imagine|
-    identify|compare|classify|analy[sz]e|rewrite|edit|simplify|show|use|recommend|discuss|define|provide|make|
-    help|act as|pretend|answer|choose|select)
-""")
-# A question or problem that brings along all that it needs.
-FRESH_QUESTION = _opening(r"""
-(?:\d+[.)] )?what(?:'s| is| are| was| were| does) (?:the|a|an|some|your)|(?:\d+[.)] )?which of the following|
-    what would (?:be|happen)
-who (?:is|was|are|were|won|wrote|invented|discovered)|how (?:many|much)|whats the|how (?:do|does|can|to)|
-    what happens|(?:you are|you're) (?:given|a|an)
-given|if a|a [a-z]+|an [a-z]+|in an?|the [a-z]+ [a-z]+ (?:is|has|are|sells|buys)|question:|problem:|q:|
-    can (?:my|i|a|an)|do [a-z]+
-""")
-QUESTION_OPENING = _opening(r"""
-(?:(?:and|but|so|ok|okay|then|or) )?(?:what|which|who|whom|whose|how|why|when|where|whats|wheres|hows)
-(?:(?:and|but|so|ok|okay|then|or) )?(?:is|are|was|were|do|does|did|can|could|would|will|should|has|have)
-(?:(?:and|but|so|ok|okay|then|or) )?(?:isn'?t|aren'?t|wasn'?t|don'?t|doesn'?t|didn'?t|won'?t|shouldn'?t|
-    couldn'?t|wouldn'?t)
-""")
-CONTINUING = _anywhere(
-    r"continue|keep going|go on|carry on|finish|cut off|stopped|rest of|complete (?:it|that|the)|and then|go ahead"
-)
-ANSWERING = _opening(r"yes|yeah|yep|yup|no|nope|not really|sure|please do|idk|i don'?t know|neither|both")
