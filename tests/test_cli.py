@@ -6,17 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probe.__main__ import main as probe
 from probe.errors import run_command
 from train.sft import main as sft
 
 ROOT = Path(__file__).resolve().parent.parent
-SFT = str(ROOT / "train" / "sft.py")
+SFT, GRPO = (str(ROOT / "train" / f"{stage}.py") for stage in ("sft", "grpo"))
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 
 
@@ -39,32 +40,36 @@ def one_error(lines: Sequence[str]) -> str:
 
 
 @pytest.fixture
-def recipes(tmp_path: Path) -> Path:
+def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
     (tmp_path / "questions.jsonl").write_text('{"question": "What is 2 + 3?", "answer": "5"}\n')
+    (tmp_path / "conversations.jsonl").write_text(json.dumps({"messages": [USER, ASSISTANT]}) + "\n")
     (tmp_path / "probe.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n")
     (tmp_path / "typo.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n  temperaturs: [0.0]\n")
     (tmp_path / "data_typo.yaml").write_text("sauce: {kind: starter}\n")
-    train = "model: {name: smollm2-135m}\ndata: {path: talks.jsonl}\ntrain: {output_dir: run, learning_rat: 1e-5}\n"
-    (tmp_path / "sft_typo.yaml").write_text(train)
+    train = f"model: {{name: {tiny_chatml}, dtype: float32}}\ndata: {{path: conversations.jsonl}}\n"
+    train += "train: {output_dir: run, max_length: 64%s}\nprobe: {sets: {own: {path: questions.jsonl}}}\n"
+    (tmp_path / "sft.yaml").write_text(train % "")
+    (tmp_path / "sft_typo.yaml").write_text(train % ", learning_rat: 1e-5")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("command", "shown"),
+    ("command", "told"),
     [
         (("-m", "probe", "--help"), "compare"),
         (("-m", "probe", "run", "--help"), "--dry-run"),
         (("-m", "probe", "compare", "--help"), "--out"),
         (("-m", "probe", "agreement", "--help"), "--judge"),
         (("-m", "data_builders", "--help"), "--preview"),
+        (("-m", "train.doctor", "--help"), "--json"),
         ((SFT, "--help"), "--resume"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
 )
-def test_help_imports_nothing_heavy(command: tuple[str, ...], shown: str, tmp_path: Path) -> None:
+def test_help_imports_nothing_heavy(command: tuple[str, ...], told: str, tmp_path: Path) -> None:
     code, out, lines, packages = python(*command, cwd=tmp_path)
     assert (code, lines) == (0, [])
-    assert shown in out
+    assert told in out
     assert not packages & HEAVY
 
 
@@ -75,10 +80,12 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...], shown: str, tmp_pa
         (("-m", "probe", "run", "m", "nowhere.yaml", "--out", "out"), "nowhere.yaml: no such recipe"),
         (("-m", "probe", "run", "m", "probe.yaml"), "--out DIR is missing"),
         (("-m", "probe", "run", "m", "probe.yaml", "--out", "out", "--probe.sed", "1"), "probe.sed: unknown key; did you mean probe.seed?"),
+        (("-m", "probe", "run", "./nowhere", "probe.yaml", "--out", "out"), "./nowhere: no such model folder"),
         (("-m", "probe", "compare", "nowhere", "--out", "out"), "nowhere"),
         (("-m", "data_builders", "data_typo.yaml", "--out", "out"), "data_typo.yaml: sauce: unknown key; did you mean source?"),
         ((SFT, "sft_typo.yaml"), "sft_typo.yaml: train.learning_rat: unknown key; did you mean train.learning_rate?"),
         ((SFT, "sft_typo.yaml", "--dry-run", "--trian.seed", "1"), "--trian.seed: unknown option"),
+        ((GRPO, "sft.yaml"), "sft.yaml: train.max_length: unknown key"),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value[1:4]).replace("/", "."),
 )  # fmt: skip
@@ -93,38 +100,81 @@ def test_a_bad_recipe_is_told_before_anything_heavy_is_imported(
     assert sorted(recipes.rglob("*")) == before, "nothing was written"
 
 
+def test_sets_are_read_before_the_model_and_a_dry_run_of_training_needs_the_tokenizer_alone(
+    recipes: Path, tiny_chatml: Path
+) -> None:
+    (recipes / "questions.jsonl").write_text(FINE[:30] + "\n")
+    command = ("-m", "probe", "run", str(tiny_chatml), "probe.yaml", "--out", "out")
+    code, out, lines, packages = python(*command, cwd=recipes)
+    assert (code, out) == (2, "") and "questions.jsonl:1: not JSON" in one_error(lines)
+    assert "torch" not in packages and not (recipes / "out").exists()
+
+    (recipes / "questions.jsonl").write_text(FINE + "\n")
+    (recipes / "conversations.jsonl").write_text("{\n")
+    code, out, lines, packages = python(SFT, "sft.yaml", "--dry-run", cwd=recipes)
+    assert (code, out) == (2, "") and "conversations.jsonl:1: not JSON" in one_error(lines)
+    assert not packages & {"trl", "deepspeed", "wandb", "vllm"} and not (recipes / "run").exists()
+
+
+@pytest.fixture
+def refused(recipes: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Callable[..., str]:
+    """Runs a command in the folder of the recipes; gives its one line of error and checks that it wrote nothing."""
+    monkeypatch.chdir(recipes)
+
+    def run(main: Callable[[Sequence[str]], None], *arguments: str) -> str:
+        capfd.readouterr()
+        assert run_command(main, arguments) == 2
+        captured = capfd.readouterr()
+        assert captured.out == ""
+        assert not Path("run").exists() and not Path("out").exists()
+        return one_error(captured.err.splitlines())
+
+    return run
+
+
 USER, ASSISTANT = {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}
 FINE = json.dumps({"messages": [USER, ASSISTANT, USER], "answer": "5"})
-BAD_SETS = [
-    (FINE[:30], "questions.jsonl:2: not JSON"),
-    (json.dumps({"messages": [USER, USER]}), "questions.jsonl:2: roles do not alternate, message 2 is 'user'"),
-    (json.dumps({"messages": []}), "questions.jsonl:2: an empty conversation"),
-    (json.dumps({"question": "What is 2 + 3?"}), "questions.jsonl:2: no final answer"),
-]
+BAD_SETS = {
+    FINE[:30]: "questions.jsonl:2: not JSON",
+    json.dumps({"messages": [USER, USER]}): "questions.jsonl:2: roles do not alternate, message 2 is 'user'",
+    json.dumps({"messages": []}): "questions.jsonl:2: an empty conversation",
+    json.dumps({"question": "What is 2 + 3?"}): "questions.jsonl:2: no final answer",
+}
+BAD_DATA = {
+    '{"messages": [{"ro': "conversations.jsonl:2: not JSON",
+    json.dumps({"messages": [USER, USER, ASSISTANT]}): "conversations.jsonl:2: roles do not alternate, message 2 is 'user'",
+    json.dumps({"messages": []}): "conversations.jsonl:2: an empty conversation",
+    json.dumps({"text": "Hi."}): "conversations.jsonl:2: an empty conversation",
+    json.dumps({"messages": [USER, {**ASSISTANT, "content": " "}]}): "conversations.jsonl:2: message 2 (assistant) is empty",
+    json.dumps({"messages": [USER]}): "conversations.jsonl:2: the conversation ends with the user",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "message"), BAD_SETS, ids=["json", "roles", "empty", "answer"])
-def test_probe_run_tells_which_line_of_a_set_is_bad(line: str, message: str, recipes: Path, tiny_chatml: Path) -> None:
-    (recipes / "questions.jsonl").write_text(f"{FINE}\n{line}\n{FINE}\n")
-    code, out, lines, packages = python(
-        "-m", "probe", "run", str(tiny_chatml), "probe.yaml", "--out", "out", cwd=recipes
-    )
-    assert (code, out) == (2, "")
-    assert message in one_error(lines)
-    assert not (recipes / "out").exists()
-    assert "torch" not in packages, "sets are read before the model"
+def test_which_line_of_a_set_or_of_the_data_is_bad(
+    refused: Callable[..., str], recipes: Path, tiny_chatml: Path, capfd: Any
+) -> None:
+    for line, message in BAD_SETS.items():
+        (recipes / "questions.jsonl").write_text(f"{FINE}\n{line}\n{FINE}\n")
+        assert message in refused(probe, "run", str(tiny_chatml), "probe.yaml", "--out", "out")
+        assert message in refused(sft, "sft.yaml", "--dry-run")
+    (recipes / "questions.jsonl").write_text(f"{FINE}\n")
+    fine = (recipes / "conversations.jsonl").read_text()
+    for line, message in BAD_DATA.items():
+        (recipes / "conversations.jsonl").write_text(f"{fine}{line}\n")
+        assert message in refused(sft, "sft.yaml", "--dry-run")
+    (recipes / "conversations.jsonl").write_text(fine)
+    assert run_command(sft, ["sft.yaml", "--dry-run"]) == 0
+    assert "1 conversations, 1 rows" in capfd.readouterr().out and not Path("run").exists()
 
 
-def bad_models(folder: Path) -> dict[str, str]:
-    (folder / "empty").mkdir()
-    (folder / "other").mkdir()
-    (folder / "other" / "README.md").write_text("no model here")
-    (folder / "broken").mkdir()
-    (folder / "broken" / "config.json").write_text("{")
-    (folder / "no_weights").mkdir()
-    (folder / "no_weights" / "config.json").write_text('{"model_type": "llama"}')
-    (folder / "a_file").write_text("")
-    return {
+def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) -> None:
+    for name in ("empty", "other", "broken", "no_weights"):
+        (recipes / name).mkdir()
+    (recipes / "other" / "README.md").write_text("no model here")
+    (recipes / "broken" / "config.json").write_text("{")
+    (recipes / "no_weights" / "config.json").write_text('{"model_type": "llama"}')
+    (recipes / "a_file").write_text("")
+    models = {
         "nowhere/model_x": "nowhere/model_x: no local folder of this name",
         "./nowhere": "./nowhere: no such model folder",
         "empty": "empty: this folder holds no model, wanted config.json",
@@ -133,91 +183,11 @@ def bad_models(folder: Path) -> dict[str, str]:
         "no_weights": "no_weights",
         "a_file": "a_file: a file, wanted a model folder",
     }
-
-
-def test_probe_run_tells_that_a_model_is_none(recipes: Path, monkeypatch: Any, capfd: Any) -> None:
-    from probe.__main__ import main
-
-    monkeypatch.chdir(recipes)
-    for name, message in bad_models(recipes).items():
-        for options in (["--out", "out"], ["--dry-run"]):
-            assert run_command(main, ["run", name, "probe.yaml", *options]) == 2
-            captured = capfd.readouterr()
-            assert message in one_error(captured.err.splitlines())
-            assert captured.out == ""
-            assert not (recipes / "out").exists()
-
-
-def test_probe_run_on_a_missing_model_says_so_from_outside(recipes: Path) -> None:
-    code, _, lines, packages = python("-m", "probe", "run", "./nowhere", "probe.yaml", "--out", "out", cwd=recipes)
-    assert code == 2
-    assert "./nowhere: no such model folder" in one_error(lines)
-    assert not packages & HEAVY
-    assert not (recipes / "out").exists()
-
-
-@pytest.fixture
-def training(recipes: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(recipes)
-    (recipes / "talks.jsonl").write_text(json.dumps({"messages": [USER, ASSISTANT]}) + "\n")
-    (recipes / "sft.yaml").write_text(
-        f"model: {{name: {tiny_chatml}, dtype: float32}}\ndata: {{path: talks.jsonl}}\n"
-        "train: {output_dir: run, max_length: 64}\nprobe: {sets: {own: {path: questions.jsonl}}}\n"
-    )
-    return recipes
-
-
-BAD_TALKS = [
-    ('{"messages": [{"ro', "talks.jsonl:2: not JSON"),
-    (json.dumps({"messages": [USER, USER, ASSISTANT]}), "talks.jsonl:2: roles do not alternate, message 2 is 'user'"),
-    (json.dumps({"messages": []}), "talks.jsonl:2: an empty conversation"),
-    (json.dumps({"text": "Hi."}), "talks.jsonl:2: an empty conversation"),
-    (json.dumps({"messages": [USER, {**ASSISTANT, "content": " "}]}), "talks.jsonl:2: message 2 (assistant) is empty"),
-    (json.dumps({"messages": [USER]}), "talks.jsonl:2: the conversation ends with the user"),
-]
-
-
-def refused(capfd: Any, *overrides: str) -> str:
-    assert run_command(sft, ["sft.yaml", "--dry-run", *overrides]) == 2
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert not Path("run").exists()
-    return one_error(captured.err.splitlines())
-
-
-def test_a_dry_run_of_training_accepts_what_is_fine(training: Path, capfd: Any) -> None:
-    assert run_command(sft, ["sft.yaml", "--dry-run"]) == 0
-    assert "1 conversations, 1 rows" in capfd.readouterr().out
-    assert not Path("run").exists()
-
-
-@pytest.mark.parametrize(("line", "message"), BAD_TALKS, ids=["json", "roles", "empty", "none", "silent", "user"])
-def test_a_dry_run_of_training_tells_which_line_of_the_data_is_bad(
-    line: str, message: str, training: Path, capfd: Any
-) -> None:
-    path = training / "talks.jsonl"
-    path.write_text(path.read_text() + line + "\n")
-    assert message in refused(capfd)
-
-
-@pytest.mark.parametrize(("line", "message"), BAD_SETS, ids=["json", "roles", "empty", "answer"])
-def test_a_dry_run_of_training_reads_the_probe_sets_too(line: str, message: str, training: Path, capfd: Any) -> None:
-    (training / "questions.jsonl").write_text(f"{FINE}\n{line}\n{FINE}\n")
-    assert message in refused(capfd)
-
-
-def test_a_dry_run_of_training_names_what_is_not_there(training: Path, capfd: Any) -> None:
-    (training / "unfinished").mkdir()
-    assert "nowhere.jsonl: no such file or folder (data.path)" in refused(capfd, "--data.path", "nowhere.jsonl")
-    assert "unfinished: is no data build (no manifest.json)" in refused(capfd, "--data.path", "unfinished")
-    for name, message in bad_models(training).items():
-        assert message in refused(capfd, "--model.name", name)
-
-
-def test_a_broken_line_of_training_data_is_told_from_outside(training: Path) -> None:
-    (training / "talks.jsonl").write_text("{\n")
-    code, out, lines, packages = python(SFT, "sft.yaml", "--dry-run", cwd=training)
-    assert (code, out) == (2, "")
-    assert "talks.jsonl:1: not JSON" in one_error(lines)
-    assert not (training / "run").exists()
-    assert not packages & {"trl", "deepspeed", "wandb", "vllm"}, "a dry run needs the tokenizer alone"
+    for name, message in models.items():
+        assert message in refused(probe, "run", name, "probe.yaml", "--out", "out")
+        assert message in refused(probe, "run", name, "probe.yaml", "--dry-run")
+        assert message in refused(sft, "sft.yaml", "--dry-run", "--model.name", name)
+    missing = refused(sft, "sft.yaml", "--dry-run", "--data.path", "nowhere.jsonl")
+    assert "nowhere.jsonl: no such file or folder (data.path)" in missing
+    unfinished = refused(sft, "sft.yaml", "--dry-run", "--data.path", "empty")
+    assert "empty: is no data build (no manifest.json)" in unfinished

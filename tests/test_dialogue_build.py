@@ -337,8 +337,8 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
         whole = contents(built(made, tmp_path / "whole"))
         make, left = EngineRole.make_replies, [5]
 
-        async def stopping(role: EngineRole) -> None:
-            await make(role)
+        def stopping(role: EngineRole) -> None:
+            make(role)
             left[0] -= 1
             if not left[0]:
                 raise Stopped

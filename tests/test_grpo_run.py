@@ -85,9 +85,9 @@ def test_replies_are_trained_with_lora_on_a_checkpoint_and_a_kl_term(talker: Pat
 def test_a_non_finite_gradient_stops_the_run_before_the_step(
     talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import train.policy
+    import train.setup
 
-    load, calls = train.policy.load_policy, []
+    load, calls = train.setup.load_policy, []
 
     def poisoned(*args: Any) -> Any:
         model = load(*args)
@@ -96,7 +96,7 @@ def test_a_non_finite_gradient_stops_the_run_before_the_step(
         down.register_hook(lambda gradient: gradient * (math.inf if calls.append(1) or len(calls) == 5 else 1))
         return model
 
-    monkeypatch.setattr(train.policy, "load_policy", poisoned)
+    monkeypatch.setattr(train.setup, "load_policy", poisoned)
     recipe = write_recipe(tmp_path, talker, probe={"when": "never"})
     with pytest.raises(TrainingStopped, match=r"before step 3: the gradient of model.layers.1.mlp.down_proj.weight"):
         main([str(recipe)])

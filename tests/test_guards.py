@@ -1,4 +1,5 @@
-"""A non-finite loss or gradient stops the run before the step: weights and checkpoints stay as they were."""
+"""A non-finite loss or gradient stops the run before the step: weights and checkpoints stay as they were. Freed memory is
+returned."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ import pytest
 
 from probe.checkpoints import is_complete, newest_complete
 from probe.errors import TrainingStopped
-from probe.tiny import build_tiny_llama, build_tiny_qwen35
 from train.checkpoints import mark_checkpoints
 from train.guards import install_guard
 
@@ -95,11 +95,10 @@ def launch(kind: str, tmp_path: Path) -> list[str]:
     ],
 )
 def test_all_processes_stop_together_with_their_weights_unchanged(
-    kind: str, factor: str, found: str, tmp_path: Path
+    kind: str, factor: str, found: str, tiny_model: Path, tmp_path: Path
 ) -> None:
-    model = build_tiny_qwen35(tmp_path / "model")
     (tmp_path / "guarded.py").write_text(SCRIPT)
-    script = [str(tmp_path / "guarded.py"), str(model), str(tmp_path / "run"), factor]
+    script = [str(tmp_path / "guarded.py"), str(tiny_model), str(tmp_path / "run"), factor]
     done = subprocess.run(
         [sys.executable, "-m", *launch(kind, tmp_path), *script],
         env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
@@ -122,11 +121,11 @@ def test_all_processes_stop_together_with_their_weights_unchanged(
 class Steps:
     """A trainer of a tiny Llama on one process, with the weights after every step."""
 
-    def __init__(self, tmp_path: Path, lora: bool = False, **arguments: Any) -> None:
+    def __init__(self, folder: Path, tmp_path: Path, lora: bool = False, **arguments: Any) -> None:
         import torch
         from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-        model: Any = AutoModelForCausalLM.from_pretrained(build_tiny_llama(tmp_path / "model"))
+        model: Any = AutoModelForCausalLM.from_pretrained(folder)
         if lora:
             from peft import LoraConfig, get_peft_model
 
@@ -173,8 +172,8 @@ class Steps:
         return str(error.value)
 
 
-def test_nan_in_one_gradient_names_step_parameter_and_checkpoint(tmp_path: Path) -> None:
-    steps = Steps(tmp_path)
+def test_nan_in_one_gradient_names_step_parameter_and_checkpoint(tiny_chatml: Path, tmp_path: Path) -> None:
+    steps = Steps(tiny_chatml, tmp_path)
     steps.scale_gradient(POISONED, math.nan, at_backward=3)
     message = steps.stopped()
     assert "\n" not in message
@@ -183,30 +182,30 @@ def test_nan_in_one_gradient_names_step_parameter_and_checkpoint(tmp_path: Path)
     assert is_complete(tmp_path / "run/checkpoint-2") is None and len(steps.snapshots) == 2
 
 
-def test_nan_in_an_early_micro_batch_stops_its_step(tmp_path: Path) -> None:
-    steps = Steps(tmp_path, gradient_accumulation_steps=3)
+def test_nan_in_an_early_micro_batch_stops_its_step(tiny_chatml: Path, tmp_path: Path) -> None:
+    steps = Steps(tiny_chatml, tmp_path, gradient_accumulation_steps=3)
     steps.scale_gradient(POISONED, math.inf, at_backward=4)
     assert "before step 2: the gradient of" in steps.stopped()
 
 
-def test_lora_run_names_the_adapter_weight(tmp_path: Path) -> None:
-    steps = Steps(tmp_path, lora=True)
+def test_lora_run_names_the_adapter_weight(tiny_chatml: Path, tmp_path: Path) -> None:
+    steps = Steps(tiny_chatml, tmp_path, lora=True)
     name = next(name for name, p in steps.model.named_parameters() if p.requires_grad and "lora_B" in name)
     steps.scale_gradient(name, math.nan, at_backward=2)
     assert f"before step 2: the gradient of {name} is not finite" in steps.stopped()
 
 
 @pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
-def test_gradient_too_large_to_measure_stops_too(tmp_path: Path, max_grad_norm: float) -> None:
+def test_gradient_too_large_to_measure_stops_too(tiny_chatml: Path, tmp_path: Path, max_grad_norm: float) -> None:
     # Every entry is finite, its square is not: clipping would scale the whole gradient to nothing.
-    steps = Steps(tmp_path, max_grad_norm=max_grad_norm)
+    steps = Steps(tiny_chatml, tmp_path, max_grad_norm=max_grad_norm)
     steps.scale_gradient(POISONED, 1e30, at_backward=2)
     assert "before step 2: the norm of the gradient is not finite" in steps.stopped()
 
 
-def test_infinite_loss_with_finite_gradients_stops(tmp_path: Path) -> None:
+def test_infinite_loss_with_finite_gradients_stops(tiny_chatml: Path, tmp_path: Path) -> None:
     # A ruled-out label: -log 0 is infinite, while softmax minus one-hot is an ordinary gradient.
-    steps = Steps(tmp_path)
+    steps = Steps(tiny_chatml, tmp_path)
     usual = steps.trainer.compute_loss
 
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
@@ -217,10 +216,10 @@ def test_infinite_loss_with_finite_gradients_stops(tmp_path: Path) -> None:
     assert "before step 2: the loss is not finite" in steps.stopped()
 
 
-def test_batch_without_a_trained_token_stops_before_the_first_step(tmp_path: Path) -> None:
+def test_batch_without_a_trained_token_stops_before_the_first_step(tiny_chatml: Path, tmp_path: Path) -> None:
     import torch
 
-    steps = Steps(tmp_path)
+    steps = Steps(tiny_chatml, tmp_path)
     steps.snapshots.append({name: p.detach().clone() for name, p in steps.model.named_parameters()})
     for row in steps.trainer.train_dataset:
         row["labels"] = torch.full_like(row["labels"], -100)
@@ -228,9 +227,38 @@ def test_batch_without_a_trained_token_stops_before_the_first_step(tmp_path: Pat
     assert "before step 1: the loss is not finite. No checkpoint was saved yet" in message
 
 
-def test_healthy_run_is_left_alone_and_the_guard_takes_its_hooks_back(tmp_path: Path) -> None:
-    steps = Steps(tmp_path)
+def test_healthy_run_is_left_alone_and_the_guard_takes_its_hooks_back(tiny_chatml: Path, tmp_path: Path) -> None:
+    steps = Steps(tiny_chatml, tmp_path)
     steps.trainer.train()
     assert len(steps.snapshots) == 4
     assert "backward" not in vars(steps.trainer.accelerator)
     assert not any(p._backward_hooks for p in steps.model.parameters())
+
+
+# Freed memory goes back to the system, also where it lies between blocks that are still in use.
+HOLES = """
+import ctypes
+from pathlib import Path
+from train.guards import return_freed
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+size = 100_000  # below the size from which glibc maps a block by itself
+blocks = [libc.malloc(size) for _ in range(2000)]
+for block in blocks:
+    ctypes.memset(block, 1, size)
+for block in blocks[:-1]:  # the last one stays, so the top of the heap does
+    libc.free(block)
+before = resident()
+assert return_freed()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's call")
+def test_what_lies_free_below_a_block_in_use_is_returned() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) > 150 * 2**20

@@ -17,7 +17,7 @@ ALLOWED = {
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 # A trainer callback or a tensor class needs its base at import; these modules are themselves imported late.
 EXCEPTIONS = {
-    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"}, "train/timed.py": {"transformers"},
+    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"},
     "train/step_memory.py": {"torch"},
 }  # fmt: skip
 FILES = sorted(str(path.relative_to(ROOT)) for package in ALLOWED for path in (ROOT / package).rglob("*.py"))

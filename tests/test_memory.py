@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from probe.models import load_tokenizer, resolve
-from probe.tiny import build_tiny_llama, build_tiny_qwen35
 from train.plan import Size, memory_parts, size_of
 from train.recipe import LoraSection, ModelSection
 from train.step_memory import LiveBytes, Step, StepMemory, step_memory
@@ -43,16 +42,15 @@ def trained_bytes(section: ModelSection, folder: Path, run: Path, given: dict[st
 @pytest.mark.parametrize(
     ("kind", "dtype", "lora", "checkpointing", "half"),
     [
-        ("llama", "float32", False, False, False),
-        ("llama", "float32", True, False, True),
-        ("qwen35", "bfloat16", False, True, True),
+        ("tiny_chatml", "float32", False, False, False),
+        ("tiny_chatml", "float32", True, False, True),
+        ("tiny_model", "bfloat16", False, True, True),
     ],
 )
 def test_the_estimate_is_within_a_fifth_of_what_a_step_allocates(
-    kind: str, dtype: Any, lora: bool, checkpointing: bool, half: bool, tmp_path: Path
+    kind: str, dtype: Any, lora: bool, checkpointing: bool, half: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    build = build_tiny_llama if kind == "llama" else build_tiny_qwen35
-    folder = build(tmp_path / "model")
+    folder = request.getfixturevalue(kind)
     section = ModelSection(name=str(folder), dtype=dtype, lora=LoraSection(r=8) if lora else None)
     given = {"per_device_train_batch_size": ROWS, "bf16": half, "gradient_checkpointing": checkpointing}
     size = size_of(section, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -100,39 +99,26 @@ def test_lines_of_a_gsm8k_solution_are_split_hinted_and_guided() -> None:
 @cache
 def math_conversations() -> tuple[Conversation, ...]:
     problems = Problems(Source(kind="math", path=str(MATH)), 7)
-    return tuple(_conversations(problems, range(0, len(problems), 4)))
-
-
-def _conversations(problems: Problems, indices: range) -> Iterator[Conversation]:
-    for index in indices:
-        task = problems[index]
-        for kind in plan(task, 7, DEFAULT):
-            yield converse(task, kind, 7, DEFAULT)
+    tasks = (problems[index] for index in range(0, len(problems), 4))
+    return tuple(converse(task, kind, 7, DEFAULT) for task in tasks for kind in plan(task, 7, DEFAULT))
 
 
 @needs_math
-def test_math_conversations_ask_exactly_where_something_is_missing() -> None:
+def test_math_conversations_ask_where_something_is_missing_and_keep_solutions_word_for_word() -> None:
     for conversation in math_conversations():
-        first = conversation.messages[1]["content"]
-        assert asks(first) == (conversation.kind in (*ASKED_ABOUT, "guided")), (conversation.id, first)
-        before = conversation.messages[: conversation.reveal_at]
-        if conversation.hidden:
-            assert not any(conversation.hidden in message["content"] for message in before if message["role"] != "user")
-            revealed = conversation.messages[conversation.reveal_at]["content"]
-            assert conversation.hidden.lower() in revealed.lower()
-
-
-@needs_math
-def test_math_solutions_are_kept_word_for_word_and_box_the_reference() -> None:
-    for conversation in math_conversations():
-        task = conversation.task
+        task, messages = conversation.task, conversation.messages
         assert task is not None
-        said = [message["content"] for message in conversation.messages if message["role"] == "assistant"]
+        first = messages[1]["content"]
+        assert asks(first) == (conversation.kind in (*ASKED_ABOUT, "guided")), (conversation.id, first)
+        if conversation.hidden:
+            before = messages[: conversation.reveal_at]
+            assert not any(conversation.hidden in message["content"] for message in before if message["role"] != "user")
+            assert conversation.hidden.lower() in messages[conversation.reveal_at]["content"].lower()
+        said = [message["content"] for message in messages if message["role"] == "assistant"]
         whole = any(task.boxed_solution.strip() in text for text in said)
         parts = all(any(part.strip() in text for text in said) for part in (task.start, task.rest))
         assert whole or (task.start and parts), conversation.id
-        answers = [inside[1] for text in said if (inside := boxed(text))]
-        assert answers == [task.answer], conversation.id
+        assert [inside[1] for text in said if (inside := boxed(text))] == [task.answer], conversation.id
 
 
 @needs_math

@@ -112,13 +112,10 @@ def test_what_a_reply_gets_where_nothing_is_withheld(reply: str, act: str | None
     assert said is None if act is None else is_one_of(act, said, given="11"), said
 
 
-def test_a_second_wrong_answer_ends_the_chat() -> None:
+def test_what_ends_the_chat() -> None:
     doubt, end = talk(complete(), "It is \\boxed{11}.", "Yes, I am sure: \\boxed{11}.", "more")
     assert "11" in str(doubt) and end is None
-
-
-def test_an_answer_while_something_is_withheld_ends_the_chat_without_telling() -> None:
-    """Otherwise a guess would bring what asking brings."""
+    # A guess while something is withheld does not bring what asking brings.
     assert talk(row(), "The bags are not given, so \\boxed{11}.") == [None]
     assert talk(row(), "Where are they?", "\\boxed{10}")[1] is None
 

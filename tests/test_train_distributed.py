@@ -1,27 +1,24 @@
-"""A real launch: two processes under ZeRO train, probe inline and save, are killed, and resume to the same loss."""
+"""SFT in real launches: two processes under ZeRO train, probe inline and save, are killed, and resume to the same numbers."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
-STEPS, SAVE = 6, 2
+from probe.errors import run_command
+from tests.launches import ROOT, history, kill_after, launch
+from train.sft import main
+
+STEPS, SAVE = 4, 2
 
 
 def write_recipe(folder: Path, model: Path, lora: bool = False) -> Path:
     """A recipe that trains a tiny model for a few steps and probes it at every checkpoint."""
-    talk = [
+    rows = [
         {
             "messages": [
                 {"role": "user", "content": f"Ann has {n} apples and buys {n + 1}. How many?"},
@@ -32,20 +29,20 @@ def write_recipe(folder: Path, model: Path, lora: bool = False) -> Path:
         }
         for n in range(12)
     ]
-    (folder / "talk.jsonl").write_text("".join(json.dumps(row) + "\n" for row in talk))
-    asked = [
+    (folder / "conversations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    questions = [
         {"id": str(n), "question": f"Ann has {n} apples and eats 1. How many?", "answer": str(n - 1)} for n in (3, 4, 5)
     ]
-    (folder / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
     recipe = {
         "model": {"name": str(model), "dtype": "float32", **({"lora": {"r": 4, "alpha": 8}} if lora else {})},
-        "data": {"path": str(folder / "talk.jsonl")},
+        "data": {"path": str(folder / "conversations.jsonl")},
         "train": {
             "output_dir": str(folder / "run"), "max_steps": STEPS, "save_steps": SAVE, "logging_steps": 1,
             "per_device_train_batch_size": 2, "learning_rate": 1e-3, "bf16": False, "gradient_checkpointing": False,
             "save_strategy": "steps", "seed": 3,
         },
-        "probe": {"sets": {"apples": {"path": str(folder / "asked.jsonl")}}, "max_answer_tokens": 8, "max_user_tokens": 6},
+        "probe": {"sets": {"apples": {"path": str(folder / "questions.jsonl")}}, "max_answer_tokens": 8, "max_user_tokens": 6},
         "tracking": {"to": "none"},
     }  # fmt: skip
     path = folder / "recipe.yaml"
@@ -53,97 +50,61 @@ def write_recipe(folder: Path, model: Path, lora: bool = False) -> Path:
     return path
 
 
-def command(recipe: Path, config: str | None, *options: str) -> list[str]:
-    launch = [sys.executable, "-m", "accelerate.commands.launch"]
-    config_file = ["--config_file", str(ROOT / "recipes" / "accelerate" / config)] if config else []
-    port = ["--main_process_port", "0"] if config and "zero" in config else []
-    return [*launch, *config_file, *port, str(ROOT / "train" / "sft.py"), str(recipe), *options]
+def probed(folder: Path) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return results
 
 
-ENVIRONMENT = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-
-
-def run(recipe: Path, config: str | None, *options: str) -> str:
-    done = subprocess.run(
-        command(recipe, config, *options), env=ENVIRONMENT, capture_output=True, text=True, timeout=400
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout + done.stderr
-
-
-def kill_after(recipe: Path, config: str, sign: Path) -> None:
-    """Starts training and kills the launcher and every process it started as soon as `sign` is there."""
-    log = (recipe.parent / "killed.log").open("w")
-    process = subprocess.Popen(command(recipe, config), env=ENVIRONMENT, stdout=log, stderr=log)
-    deadline = time.monotonic() + 300
-    while not sign.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    # The workers are in sessions of their own, so that killing the launcher's group would let them train on.
-    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-    for member in family:
-        member.send_signal(signal.SIGKILL)
-    psutil.wait_procs(family, timeout=30)
-    assert sign.exists(), "training ended, or hung, before it could be killed"
-    assert not (sign.parent.parent / "finished.json").exists(), "training was over before it could be killed"
-
-
-def losses(run_dir: Path) -> list[float]:
-    state = json.loads((run_dir / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
-    return [row["loss"] for row in state["log_history"] if "loss" in row]
-
-
-def probed(run_dir: Path) -> dict[str, Any]:
-    folders = sorted((run_dir / "probe").glob("*/results.json"))
-    return {path.parent.name: {**json.loads(path.read_text()), "timing": None} for path in folders}
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_a_killed_zero_run_resumes_to_the_loss_and_probes_of_one_that_was_not(
-    stage: int, tiny_model: Path, tmp_path: Path
+@pytest.mark.parametrize(("stage", "kind"), [(2, "tiny_model"), (3, "tiny_multimodal")])
+def test_a_killed_zero_run_resumes_to_the_losses_and_probes_that_it_had(
+    stage: int, kind: str, request: pytest.FixtureRequest, own_cache: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    config = f"cpu2_zero{stage}.yaml"
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
-    whole, killed = write_recipe(tmp_path / "whole", tiny_model), write_recipe(tmp_path / "killed", tiny_model)
-    output = run(whole, config)
+    """The first launch trains every step and is killed as soon as its last checkpoint is whole. That one is torn and the
+    probe of the one before is taken away: the second launch makes both again, from the checkpoint before.
+
+    Under ZeRO-3 the model is multimodal, so that one process converts it while the other waits.
+    """
+    config, recipe, run = (
+        f"cpu2_zero{stage}.yaml",
+        write_recipe(tmp_path, request.getfixturevalue(kind)),
+        tmp_path / "run",
+    )
+    first, last = run / f"checkpoint-{SAVE}", run / f"checkpoint-{STEPS}"
+    output = kill_after("sft.py", recipe, config, last / "complete.json")
     assert f"ZeRO-{stage} on 2 processes" in output
+    (run / "probe" / f"step-{SAVE}").rename(tmp_path / "before")
+    (last / "complete.json").unlink()
 
-    kill_after(killed, config, tmp_path / "killed" / "run" / f"checkpoint-{2 * SAVE}" / "complete.json")
-    output = run(killed, config)
-    assert f"resumes from {tmp_path / 'killed' / 'run' / f'checkpoint-{2 * SAVE}'}" in output
+    output = launch("sft.py", recipe, config)
+    assert f"resumes from {first}; skips checkpoint-{STEPS}" in output
+    losses, again = history(run / f"set-aside-checkpoint-{STEPS}"), history(last)
+    assert [row["step"] for row in again] == list(range(1, STEPS + 1))
+    assert [row["loss"] for row in again] == [row["loss"] for row in losses]
+    ours, theirs = probed(run / "probe" / f"step-{SAVE}"), probed(tmp_path / "before")
+    for key in ("accuracy", "followup", "settings", "model"):
+        assert ours[key] == theirs[key], key
+    folders = sorted(path.parent.name for path in (run / "probe").glob("*/results.json"))
+    assert folders == ["base", f"step-{SAVE}", f"step-{STEPS}"]
+    assert (run / "probe" / "comparison" / "tradeoff.png").stat().st_size > 10_000
 
-    assert losses(tmp_path / "killed" / "run") == losses(tmp_path / "whole" / "run")
-    assert len(losses(tmp_path / "whole" / "run")) == STEPS
-    ours, theirs = probed(tmp_path / "killed" / "run"), probed(tmp_path / "whole" / "run")
-    assert list(ours) == ["base", "step-2", "step-4", "step-6"] == list(theirs)
-    for name in ours:
-        for key in ("accuracy", "followup", "settings"):
-            assert ours[name][key] == theirs[name][key], (name, key)
-    assert (tmp_path / "killed" / "run" / "probe" / "comparison" / "tradeoff.png").stat().st_size > 10_000
-    assert "finished at step 6" in run(killed, config), "a third start finds nothing to do"
+    capsys.readouterr()
+    assert run_command(main, [str(recipe)]) == 0
+    assert f"finished at step {STEPS}" in capsys.readouterr().out, "a third start finds nothing to do"
 
 
-def test_lora_on_one_process_says_that_deepspeed_waits_for_more(tiny_model: Path, tmp_path: Path) -> None:
+def test_lora_on_one_process_says_that_deepspeed_waits_for_more_and_a_changed_recipe_is_refused(
+    tiny_model: Path, tmp_path: Path, capsys: Any
+) -> None:
     recipe = write_recipe(tmp_path, tiny_model, lora=True)
-    zero2 = str(ROOT / "recipes" / "deepspeed" / "zero2.json")
-    output = run(recipe, "cpu.yaml", "--train.deepspeed", zero2, "--train.max_steps", "2")
+    options = ("--train.deepspeed", str(ROOT / "recipes" / "deepspeed" / "zero2.json"), "--train.max_steps", "2")
+    output = launch("sft.py", recipe, "cpu.yaml", *options)
     assert "one process runs without DeepSpeed" in output
     checkpoint = tmp_path / "run" / "checkpoint-2"
     assert (checkpoint / "adapter_model.safetensors").is_file()
     trained = json.loads((checkpoint / "adapter_config.json").read_text())["target_modules"]
     assert {"in_proj_qkv", "in_proj_z", "out_proj"} <= set(trained), "linear attention has adapters too"
-    results = json.loads((tmp_path / "run" / "probe" / "step-2" / "results.json").read_text())
-    base = json.loads((tmp_path / "run" / "probe" / "base" / "results.json").read_text())
-    assert results["model"]["weights_sha256"] != base["model"]["weights_sha256"]
+    probes = tmp_path / "run" / "probe"
+    assert probed(probes / "step-2")["model"]["weights_sha256"] != probed(probes / "base")["model"]["weights_sha256"]
 
-
-def test_a_changed_recipe_is_refused_and_the_key_named(tiny_model: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, tiny_model)
-    options = ("--train.max_steps", "1", "--probe.when", "never")
-    run(recipe, "cpu.yaml", *options)
-    changed = subprocess.run(
-        [sys.executable, str(ROOT / "train" / "sft.py"), str(recipe), *options, "--train.learning_rate", "1e-4"],
-        env=ENVIRONMENT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert changed.returncode == 2
-    assert "train.learning_rate: 0.001 then, 0.0001 now" in changed.stderr
+    assert run_command(main, [str(recipe), *options, "--train.learning_rate", "1e-4"]) == 2
+    assert "train.learning_rate: 0.001 then, 0.0001 now" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from probe.checkpoints import FINISHED, MARKER, is_complete, list_checkpoints, m
 from probe.errors import BadInput
 from probe.files import read_json
 from probe.terminal import say
-from probe.watch import withdraw
+from probe.watch import command, withdraw
 
 ASIDE = "set-aside-"
 
@@ -71,7 +71,8 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     leftovers += [(folder, past) for step, folder in numbered(run_dir / "probe", "step") if step > reached]
     moved = []
     for folder, reason in leftovers:
-        target = _free_name(folder.with_name(f"{ASIDE}{folder.name}"))
+        names = [f"{ASIDE}{folder.name}", *(f"{ASIDE}{folder.name}.{number}" for number in range(2, 1000))]
+        target = next(folder.with_name(name) for name in names if not folder.with_name(name).exists())
         folder.rename(target)
         moved.append(target)
         say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
@@ -101,6 +102,6 @@ def mark_checkpoints(trainer: Any) -> None:
     trainer.add_callback(CompletionMarker())
 
 
-def _free_name(path: Path) -> Path:
-    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(2, 1000))]
-    return next(name for name in names if not name.exists())
+def watch_line(run_dir: Path) -> str:
+    """How to measure a run with `probe.when: watch`, which starts no probe of its own."""
+    return f"probe     not here; start it in this directory, on another GPU or machine: {command(run_dir)}"

@@ -2,7 +2,7 @@
 
     accelerate launch train/grpo.py recipes/qwen2b_grpo.yaml [--dry-run] [--resume auto|never|PATH]
 
-Reads top to bottom: recipe, prompts, model, rewards, rollout, trainer, probe, train. Only the model's own turns are
+Reads top to bottom: recipe, prompts, rewards, rollout, model, trainer, probe, train. Only the model's own turns are
 trained; what a simulated user says carries no loss. The same command works on no GPU, one, or many.
 """
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
 
     recipe = load_grpo_recipe(arguments.recipe, overrides)
     if arguments.dry_run:
-        from train.plan import describe_grpo as describe
+        from train.plan import describe
 
         print(describe(recipe))
         return
@@ -50,42 +50,55 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     from probe.chat import Chat
     from probe.models import load_tokenizer
-    from train.checkpoints import choose_resume
+    from probe.recipe import recipe_dict
+    from probe.terminal import say
+    from probe.tracking import start_tracking
+    from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
+    from train.guards import ReturnsFreedMemory, install_guard
+    from train.probing import probe_checkpoints, sets_to_probe, watched_elsewhere
     from train.rollouts import make_rollout
-    from train.rows import load_prompts, prompt_dataset
+    from train.rows import data_path, load_prompts, prompt_dataset
     from train.samples import keep_samples, print_step_lines
     from train.scoring import ComposedReward, Rewards
     from train.setup import (
         check_engine,
-        equip,
-        find_inputs,
+        launch_line,
         load_policy,
+        main_process_first,
         new_adapter,
+        policy_folder,
         quiet_trl,
         reward_line,
-        run,
         training_arguments,
     )
     from train.setup import grpo_trainer_class as trainer_class
 
-    # Everything that can be wrong with the input is found before the model is loaded.
+    # Everything that can be wrong with the input is found before the model is loaded: trl's arguments in this launch,
+    # then what one process downloads, converts and builds while the others wait.
     quiet_trl()
     args = training_arguments(recipe, GRPOConfig)
     check_engine(args)
-    inputs = find_inputs(args, recipe)
-    tokenizer = load_tokenizer(inputs.folder)
+    with main_process_first(args):
+        folder = policy_folder(recipe.model)
+        data = data_path(recipe.data.path, recipe.data.recipe)
+        sets = sets_to_probe(recipe.probe)
+
+    # Prompts: conversations so far, with what is still withheld; at least as many as one generation batch takes.
+    tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer, recipe.data.enable_thinking)
     least = args.generation_batch_size // args.num_generations
-    rows, counts = load_prompts(inputs.data, recipe.data, chat, args.seed, least)
+    rows, counts = load_prompts(data, recipe.data, chat, args.seed, least)
     checkpoint = choose_resume(run_dir, resume)
 
+    # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
+    # parts, or leaves it out where a required part fails; trl makes advantages within each group.
     with (
         closing(Rewards(recipe.reward, args.seed)) as rewards,
         closing(make_rollout(recipe.rollout, chat, rows, recipe.reward.wants_user_turns, args.seed)) as rollout,
     ):
         reward = ComposedReward(rewards, args.num_generations, recipe.reward.max_failed)
         claim(run_dir, recipe)
-        model = load_policy(inputs.folder, recipe.model)
+        model = load_policy(folder, recipe.model)
         trainer = trainer_class(args)(
             model=model,
             reward_funcs=reward,
@@ -96,13 +109,28 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
             callbacks=list(callbacks),
             rollout_func=rollout,
         )
+        say(launch_line(trainer))
+
+        # At every step: a line and its samples, and nothing that is not finite reaches a weight. At every checkpoint:
+        # first the mark that it is whole, then the probe, whose results the tracker shows.
         print_step_lines(trainer)
         keep_samples(trainer, reward)
-        equip(trainer, recipe, inputs, chat, "grpo")
-        run(trainer, checkpoint)
-    told = f"on {counts.told()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
-    learned = reward_line(trainer.state.log_history)
-    conclude(run_dir, trainer, recipe, ("trained by GRPO", f"{told}\n{learned}"), prompts=vars(counts))
+        install_guard(trainer)
+        mark_checkpoints(trainer)
+        probe_checkpoints(trainer, recipe.probe, folder, chat, sets)
+        if args.use_cpu:
+            trainer.add_callback(ReturnsFreedMemory())
+        start_tracking(recipe.tracking, run_dir, recipe_dict(recipe), "grpo", shared=watched_elsewhere(recipe.probe))
+
+        # From the beginning or from a checkpoint, after setting aside what a killed run left past it.
+        if trainer.accelerator.is_main_process:
+            remove_incomplete(run_dir, checkpoint)
+        trainer.accelerator.wait_for_everyone()
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    data_line = f"on {counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
+    summary = f"{data_line}\n{reward_line(trainer.state.log_history)}"
+    conclude(run_dir, trainer, recipe, ("trained by GRPO", summary), prompts=vars(counts))
 
 
 if __name__ == "__main__":

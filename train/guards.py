@@ -60,11 +60,12 @@ class FiniteGuard(TrainerCallback):
         self._names = [name for name, _ in trained]
         self._parameters = [parameter for _, parameter in trained]
         self._looked = False
+        # [2 + parameters] on the device: sums that stay finite as long as everything added to them is.
         self._trace = torch.zeros(FIRST_PARAMETER + len(trained), device=accelerator.device)
         self._slots = self._trace.unbind()
         self._wrap(accelerator, "backward", self._backward)
         self._engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
-        if self._engine is not None:
+        if self._engine is not None:  # DeepSpeed: gradients are looked at as they are made, its step is where to stop
             self._wrap(self._engine, "step", self._engine_step)
             for slot, parameter in enumerate([] if self._scaled else self._parameters, start=FIRST_PARAMETER):
                 self._undo.append(parameter.register_hook(partial(self._note_gradient, slot)).remove)
@@ -130,6 +131,7 @@ class FiniteGuard(TrainerCallback):
         Raises:
             TrainingStopped: on every process alike, since each sees the same sums.
         """
+        # How many processes have each slot not finite: the same on all of them, so that none goes on alone.
         bad = self.trainer.accelerator.reduce((~self._trace.isfinite()).int(), reduction="sum")
         self._trace.zero_()
         if not bad.any():
@@ -177,12 +179,12 @@ def return_freed() -> bool:
 class ReturnsFreedMemory(TrainerCallback):  # type: ignore[misc]
     """After every tenth step, and after whatever the callbacks before it did at a checkpoint, such as a probe."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step % EVERY_STEPS == 0:
-            return_freed()
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        return_freed()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         return_freed()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        return_freed()
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % EVERY_STEPS == 0:
+            return_freed()

@@ -1,7 +1,5 @@
-"""The recipe of `accelerate launch train/sft.py`: model, data, train (trl's own names), probe, tracking.
-
-The sections and checks that train/grpo_recipe.py has in common with it stand here too.
-"""
+"""The recipes of train/sft.py and train/grpo.py: model, data, train (trl's own names), probe, tracking; for GRPO also
+rollout and reward."""
 
 from __future__ import annotations
 
@@ -32,12 +30,19 @@ _BASES = (
     ("transformers", "training_args.py", "TrainingArguments"),
     ("trl", "trainer/base_config.py", "_BaseConfig"),
 )
-# transformers' own enums are given as text in a recipe.
-_ENUMS = ("IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy")
+# What annotations in those files are made of; transformers' own enums are given as text in a recipe.
 _NAMES: dict[str, Any] = {
-    **{"str": str, "int": int, "float": float, "bool": bool, "dict": dict, "list": list},
-    **{"Any": Any, "Literal": Literal},
-    **dict.fromkeys(_ENUMS, str),
+    **{
+        "str": str,
+        "int": int,
+        "float": float,
+        "bool": bool,
+        "dict": dict,
+        "list": list,
+        "Any": Any,
+        "Literal": Literal,
+    },
+    **dict.fromkeys(("IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy"), str),
 }
 
 
@@ -48,37 +53,30 @@ def trl_section(module: str, config: str) -> type[BaseModel]:
     """
     fields: dict[str, Any] = {}
     for package, file, name in (*_BASES, ("trl", f"trainer/{module}.py", config)):
-        fields |= _fields(_package_folder(package) / file, name)
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise NextturnError(f"{package} is not installed; `pip install nextturn` brings it")
+        fields |= _annotations(Path(spec.origin).parent / file, name)
     return create_model(config, __config__=STRICT, **{name: (kind, None) for name, kind in fields.items()})  # type: ignore[call-overload]
 
 
-def _package_folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise NextturnError(f"{package} is not installed; `pip install nextturn` brings it")
-    return Path(spec.origin).parent
-
-
-def _fields(path: Path, name: str) -> dict[str, Any]:
-    """{field: type} of the dataclass `name` in a source file; types it cannot read become Any."""
+def _annotations(path: Path, name: str) -> dict[str, Any]:
+    """{field: type} of the dataclass `name` in a source file; types that _NAMES cannot spell become Any."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
     if found is None:
         raise NextturnError(f"{path} has no class {name}; nextturn needs trl 1.16 and transformers 5.16 or newer")
-    return {
-        node.target.id: _type(ast.unparse(node.annotation))
-        for node in found.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
+    fields: dict[str, Any] = {}
+    for node in found.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            try:  # the installed libraries' own source, and no other
+                fields[node.target.id] = eval(ast.unparse(node.annotation), {"__builtins__": {}}, _NAMES)
+            except (NameError, TypeError):
+                fields[node.target.id] = Any
+    return fields
 
 
-def _type(annotation: str) -> Any:
-    """The type that an annotation in the installed libraries' own source stands for."""
-    try:
-        return eval(annotation, {"__builtins__": {}}, _NAMES)
-    except (NameError, TypeError):
-        return Any
-
+# --- The recipe of train/sft.py, and what both have in common.
 
 SftArguments = trl_section("sft_config", "SFTConfig")
 
@@ -148,15 +146,20 @@ class SftRecipe:
 def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
     """Raises RecipeError, in one line, for anything that the run would trip over later."""
     recipe = load_recipe(SftRecipe, path, overrides)
-    given = check_sections(path, recipe, _SFT_OURS)
-    if given.get("packing") or given.get("padding_free"):
-        _check_packing(path)
+    given = _check_sections(path, recipe, _SFT_OURS)
+    # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
+    missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
+    if missing and (given.get("packing") or given.get("padding_free")):
+        raise RecipeError(
+            f"{path}: train.packing and train.padding_free need {' and '.join(missing)} to keep documents apart "
+            f"in linear attention; install nextturn[gpu] and causal-conv1d, or leave them out"
+        )
     if given.get("packing") and (given.get("packing_strategy", "bfd") != "bfd" or not given.get("max_length", 1024)):
         raise RecipeError(f"{path}: train.packing: wanted packing_strategy bfd, which cuts no row, and a max_length")
     return recipe
 
 
-def check_sections(path: Path, recipe: Any, ours: dict[str, str]) -> dict[str, Any]:
+def _check_sections(path: Path, recipe: Any, ours: dict[str, str]) -> dict[str, Any]:
     """What every training recipe is checked for; gives the `train:` section as it was given.
 
     Args:
@@ -186,19 +189,7 @@ def check_sections(path: Path, recipe: Any, ours: dict[str, str]) -> dict[str, A
     return given
 
 
-def _check_packing(path: Path) -> None:
-    """Qwen3.5's linear attention leaks across documents unless both kernel packages are there."""
-    import importlib.util
-
-    missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise RecipeError(
-            f"{path}: train.packing and train.padding_free need {' and '.join(missing)} to keep documents apart "
-            f"in linear attention; install nextturn[gpu] and causal-conv1d, or leave them out"
-        )
-
-
-# --- The `reward:` section of a recipe: which parts a reward has, what they are worth, and what happens where one fails.
+# --- `reward:`, which parts a reward has, what they are worth, and what happens where one fails.
 
 PARTS = ("accuracy", "interactivity", "efficiency", "format", "followup")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -220,7 +211,7 @@ class Weights:
 
 @section
 class CustomPart:
-    """A part of one's own: `function(played: train.played.Played) -> float | None`, best from 0 to 1."""
+    """A part of one's own: `function(played: train.rewards.Played) -> float | None`, best from 0 to 1."""
 
     function: str
     """module:function, where the module can be imported from the directory that the command runs in."""
@@ -258,10 +249,8 @@ class RewardSection:
 
     @property
     def required_parts(self) -> frozenset[str]:
-        given = self.required
-        return (
-            frozenset(name for name, weight in self.weight_of.items() if weight) if given is None else frozenset(given)
-        )
+        weighed = (name for name, weight in self.weight_of.items() if weight)
+        return frozenset(weighed if self.required is None else self.required)
 
     @property
     def wants_user_turns(self) -> bool:
@@ -270,7 +259,12 @@ class RewardSection:
 
     def check(self) -> None:
         """Raises RecipeError, with the key, where the settings cannot be used."""
-        self._check_weights()
+        for name, weight in self.weight_of.items():
+            if not 0 <= weight < math.inf:
+                where = f"custom.{name}.weight" if name in self.custom else f"weights.{name}"
+                raise RecipeError(f"reward.{where}: given {weight}, wanted 0 or more")
+        if not sum(self.weight_of.values()):
+            raise RecipeError("reward.weights: all are 0, wanted at least one part that counts")
         for name, part in self.custom.items():
             if not _NAME.fullmatch(name) or name in PARTS:
                 raise RecipeError(
@@ -294,16 +288,8 @@ class RewardSection:
                 )
             check_role("reward.judge", self.judge)
 
-    def _check_weights(self) -> None:
-        for name, weight in self.weight_of.items():
-            if not 0 <= weight < math.inf:
-                where = f"custom.{name}.weight" if name in self.custom else f"weights.{name}"
-                raise RecipeError(f"reward.{where}: given {weight}, wanted 0 or more")
-        if not sum(self.weight_of.values()):
-            raise RecipeError("reward.weights: all are 0, wanted at least one part that counts")
 
-
-# --- The `rollout:` section of a recipe: what a sample is, and who plays the user.
+# --- `rollout:`, what a sample is and who plays the user.
 
 
 @section
@@ -335,6 +321,20 @@ class RolloutSection:
     """The most tokens in one batch where transformers generates; more is faster and takes more memory."""
 
 
+# What leaves sampling as it is, by trl's name. Rollouts with transformers draw from the whole distribution at a
+# temperature, which is also what the loss scores; anything narrower would be trained on as if it were that.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (None, 1, 1.0),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0, 0.0),
+    "repetition_penalty": (None, 1, 1.0),
+    "generation_kwargs": (None, {}),
+    "cache_implementation": (None,),
+    "use_transformers_continuous_batching": (None, False),
+    "ds3_gather_for_generation": (None, True),
+}
+
+
 def check_rollout(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
     """Refuses what could only go wrong, or be ignored, later; `train` holds trl's arguments as far as they are known.
 
@@ -344,15 +344,30 @@ def check_rollout(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
     for name, least in {"window": 0, "samples": 1, "max_turns": 1, "max_turn_tokens": 1, "batch_tokens": 1}.items():
         if getattr(rollout, name) < least:
             raise RecipeError(f"rollout.{name}: given {getattr(rollout, name)}, wanted {least} or more")
-    _check_simulator(rollout.simulator)
+    simulator, where = rollout.simulator, "rollout.simulator"
+    if simulator.engine == "scripted" and (simulator.model is not None or simulator.server is not None):
+        raise RecipeError(f"{where}: the engine scripted takes no `model` and no `server`")
+    if simulator.max_tokens < 1 or simulator.tries < 1 or simulator.temperature < 0:
+        raise RecipeError(f"{where}: max_tokens and tries are to be 1 or more, temperature 0 or more")
+    if simulator.engine != "scripted":
+        check_role(where, simulator)
     most = train.get("max_completion_length")
     if most is not None and most < rollout.max_turn_tokens:
         raise RecipeError(
             f"rollout.max_turn_tokens: given {rollout.max_turn_tokens}, and train.max_completion_length, which bounds "
             f"all that is trained of a sample, is {most}; wanted no more than that"
         )
-    if not train.get("use_vllm"):
-        _check_sampling(train)
+    if train.get("use_vllm"):
+        return
+    for name, neutral in _NEUTRAL.items():
+        if train.get(name) not in neutral:
+            raise RecipeError(
+                f"train.{name}: given {train[name]!r}; rollouts with transformers sample at train.temperature alone, so "
+                "leave it out, or set train.use_vllm"
+            )
+    temperature = train.get("temperature")
+    if temperature is not None and temperature <= 0:
+        raise RecipeError(f"train.temperature: given {temperature:g}, wanted more than 0: a group must differ")
 
 
 def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
@@ -371,50 +386,7 @@ def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
         )
 
 
-def _check_simulator(simulator: SimulatorSection) -> None:
-    where = "rollout.simulator"
-    if simulator.engine == "scripted":
-        if simulator.model is not None or simulator.server is not None:
-            raise RecipeError(f"{where}: the engine scripted takes no `model` and no `server`")
-    elif simulator.engine == "openai":
-        if simulator.server is None or not simulator.server.model:
-            raise RecipeError(
-                f"{where}.server: wanted `urls` and `model`, such as "
-                "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
-            )
-    elif simulator.model is None or simulator.server is not None:
-        raise RecipeError(f"{where}: the engine {simulator.engine} wants `model` and no `server`")
-    if simulator.max_tokens < 1 or simulator.tries < 1 or simulator.temperature < 0:
-        raise RecipeError(f"{where}: max_tokens and tries are to be 1 or more, temperature 0 or more")
-
-
-# What leaves sampling as it is, by trl's name. Rollouts with transformers draw from the whole distribution at a
-# temperature, which is also what the loss scores; anything narrower would be trained on as if it were that.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_p": (None, 1, 1.0),
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0, 0.0),
-    "repetition_penalty": (None, 1, 1.0),
-    "generation_kwargs": (None, {}),
-    "cache_implementation": (None,),
-    "use_transformers_continuous_batching": (None, False),
-    "ds3_gather_for_generation": (None, True),
-}
-
-
-def _check_sampling(train: Mapping[str, Any]) -> None:
-    for name, neutral in _NEUTRAL.items():
-        if train.get(name) not in neutral:
-            raise RecipeError(
-                f"train.{name}: given {train[name]!r}; rollouts with transformers sample at train.temperature alone, so "
-                "leave it out, or set train.use_vllm"
-            )
-    temperature = train.get("temperature")
-    if temperature is not None and temperature <= 0:
-        raise RecipeError(f"train.temperature: given {temperature:g}, wanted more than 0: a group must differ")
-
-
-# --- The recipe of `accelerate launch train/grpo.py`: model, data, rollout, reward, train (trl's own names), probe, tracking.
+# --- The recipe of train/grpo.py.
 
 GrpoArguments = trl_section("grpo_config", "GRPOConfig")
 MAX_COMPLETION = 512  # trl's own default
@@ -520,7 +492,7 @@ def batch_of(given: dict[str, Any], ranks: int | None = None) -> Batch:
 def load_grpo_recipe(path: Path, overrides: Sequence[str] = ()) -> GrpoRecipe:
     """Raises RecipeError, in one line, for anything that the run would trip over later."""
     recipe = load_recipe(GrpoRecipe, path, overrides)
-    given = check_sections(path, recipe, _OURS)
+    given = _check_sections(path, recipe, _OURS)
     try:
         batch_of(given)
         check_rollout(recipe.rollout, {"max_completion_length": MAX_COMPLETION, **given})

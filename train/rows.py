@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_builders.rows import RlRow, load_rl_rows, load_sft_rows, read_sft_rows
-from probe.chat import Chat, Message, TrainingRow
+from probe.chat import Chat, Message
 from probe.errors import DataError
 from train.recipe import PromptSection
 
-IGNORED = -100
+IGNORED = -100  # torch's cross-entropy leaves such labels out
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RowCounts:
     longest: int
     too_long: int
 
-    def told(self, loss_on: str) -> str:
+    def summary(self, loss_on: str) -> str:
         """For a model card."""
         return (
             f"on {self.conversations:,} conversations:\n{self.rows:,} rows, {self.tokens:,} tokens of which "
@@ -68,23 +68,24 @@ def make_rows(
         DataError: no row is left.
     """
     rows: list[dict[str, list[int]]] = []
-    asked = longest = too_long = 0
+    count = longest = too_long = 0
     for messages in conversations:
-        asked += 1
+        count += 1
         for row in chat.training_rows(messages, loss_on):
             longest = max(longest, len(row.input_ids))
             if max_length is not None and len(row.input_ids) > max_length:
                 too_long += 1
                 continue
-            rows.append({"input_ids": row.input_ids, "labels": _labels(row)})
+            labels = [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
+            rows.append({"input_ids": row.input_ids, "labels": labels})
     if not rows:
         raise DataError(
-            f"no training row is left of {asked} conversations: {too_long} are longer than train.max_length "
+            f"no training row is left of {count} conversations: {too_long} are longer than train.max_length "
             f"{max_length} (the longest has {longest} tokens)"
         )
     tokens = sum(len(row["input_ids"]) for row in rows)
     trained = sum(label != IGNORED for row in rows for label in row["labels"])
-    return rows, RowCounts(asked, len(rows), tokens, trained, longest, too_long)
+    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long)
 
 
 def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
@@ -113,10 +114,6 @@ def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
     return text + ("⟧" if inside else "")
 
 
-def _labels(row: TrainingRow) -> list[int]:
-    return [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
-
-
 # --- Prompts of GRPO: the rl rows of a data build, as trl's dataset and as what a rollout looks up.
 
 
@@ -130,7 +127,7 @@ class PromptCounts:
     longest: int
     too_long: int
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """For a model card."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
         return f"{self.prompts:,} prompts ({kinds}), {self.too_long} left out as too long"
@@ -186,8 +183,5 @@ def prompt_dataset(rows: Sequence[RlRow]) -> Any:
     """trl's dataset; the last message of each prompt says which row it is, since a rollout is given messages alone."""
     from datasets import Dataset
 
-    return Dataset.from_list([{"prompt": prompt_of(row)} for row in rows])
-
-
-def prompt_of(row: RlRow) -> list[dict[str, str]]:
-    return [*map(dict, row.prompt[:-1]), {**row.prompt[-1], "row": row.id}]
+    marked = [[*map(dict, row.prompt[:-1]), {**row.prompt[-1], "row": row.id}] for row in rows]
+    return Dataset.from_list([{"prompt": prompt} for prompt in marked])

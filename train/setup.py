@@ -1,4 +1,4 @@
-"""The steps that sft.py and grpo.py have in common: command line, inputs, what is hung onto a trainer, the run."""
+"""What sft.py and grpo.py share: the command line, the launch, the policy that is trained, the folder of the run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from probe.checkpoints import finish_run, finished
 from probe.errors import BadInput, ModelError
@@ -21,29 +21,14 @@ from probe.models import ModelFolder, merged_folder, resolve
 from probe.recipe import recipe_dict
 from probe.store import refuse_changes
 from probe.terminal import is_main_process, processes, say
-from probe.watch import command
 from train.recipe import LoraSection, ModelSection
 
 if TYPE_CHECKING:
-    from probe.chat import Chat
-    from probe.run import LoadedSet
     from train.recipe import GrpoRecipe, SftRecipe
 
 
-Stage = Literal["sft", "grpo"]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a run reads: the model to start from, the data, and the probe's sets where it is made inline."""
-
-    folder: ModelFolder
-    data: Path
-    sets: list[LoadedSet] | None
-
-
-def command_line(stage: Stage, does: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """(recipe, dry_run, resume), and the overrides in the recipe's own words."""
+def command_line(stage: str, does: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """(recipe, dry_run, resume), and the overrides in the recipe's own words; `stage` names the script."""
     parser = argparse.ArgumentParser(
         prog=f"accelerate launch train/{stage}.py",
         description=f"{does} and probes it before training and at every checkpoint.",
@@ -57,70 +42,7 @@ def command_line(stage: Stage, does: str, argv: Sequence[str]) -> tuple[argparse
     return parser.parse_known_args(argv)
 
 
-def find_inputs(args: Any, recipe: SftRecipe | GrpoRecipe) -> Inputs:
-    """Finds everything that can be wrong with the input before a model is loaded.
-
-    One process downloads, converts and builds, the others wait; the args are those of the trainer.
-    """
-    from probe.run import load_sets
-    from train.rows import data_path
-
-    with args.main_process_first(local=False, desc="inputs"):
-        folder = policy_folder(recipe.model)
-        data = data_path(recipe.data.path, recipe.data.recipe)
-        sets = load_sets(recipe.probe) if recipe.probe and recipe.probe.when == "inline" else None
-    return Inputs(folder, data, sets)
-
-
-def equip(trainer: Any, recipe: SftRecipe | GrpoRecipe, inputs: Inputs, chat: Chat, stage: Stage) -> None:
-    """Guard, checkpoint markers, probe, tracking, freed memory; says what this launch turned out to be."""
-    from probe.recipe import recipe_dict
-    from probe.terminal import say
-    from probe.tracking import start_tracking
-    from train.checkpoints import mark_checkpoints
-    from train.guards import ReturnsFreedMemory, install_guard
-    from train.probing import ProbeCallback, WatchedCallback
-
-    run_dir = Path(trainer.args.output_dir)
-    say(launch_line(trainer))
-    install_guard(trainer)
-    mark_checkpoints(trainer)
-    if recipe.probe and inputs.sets is not None:
-        trainer.add_callback(ProbeCallback(trainer, inputs.folder, chat, recipe.probe, inputs.sets))
-    watched = recipe.probe is not None and recipe.probe.when == "watch"
-    if watched:
-        say(watch_line(run_dir))
-        trainer.add_callback(WatchedCallback())
-    if trainer.args.use_cpu:
-        trainer.add_callback(ReturnsFreedMemory())
-    start_tracking(recipe.tracking, run_dir, recipe_dict(recipe), stage, shared=watched)
-
-
-def run(trainer: Any, checkpoint: Path | None) -> None:
-    """Trains from the beginning or from a checkpoint, after setting aside what a killed run left past it."""
-    from train.checkpoints import remove_incomplete
-
-    if trainer.accelerator.is_main_process:
-        remove_incomplete(Path(trainer.args.output_dir), checkpoint)
-    trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-
-
-# --- Fits a recipe to its launch: no GPU, one, or many; with DeepSpeed where it takes effect, saying where it does not.
-
-
-def launcher_deepspeed() -> bool:
-    """Whether `accelerate launch --config_file` has set DeepSpeed up already."""
-    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
-
-
-def cpu_wanted(given: dict[str, Any]) -> bool:
-    """Whether the recipe's `train:` section, the launcher or DeepSpeed's own variable asks for CPUs."""
-    return (
-        bool(given.get("use_cpu"))
-        or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
-        or os.environ.get("DS_ACCELERATOR") == "cpu"
-    )
+# --- The launch: no GPU, one, or many; with DeepSpeed where it takes effect, saying where it does not.
 
 
 def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **ours: Any) -> Any:
@@ -140,14 +62,12 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
 
     given = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
     on_gpu = torch.cuda.is_available() and not cpu_wanted(given)
-    check_launch(given, on_gpu, cpu_wanted(given), torch.cuda.device_count())
+    check_devices(given, on_gpu, cpu_wanted(given), torch.cuda.device_count())
     deepspeed = given.pop("deepspeed", None)
-    if deepspeed is not None:
-        refusal = _deepspeed_refusal(on_gpu)
-        if refusal is None:
-            given["deepspeed"] = _existing(deepspeed)
-        else:
-            say(f"train.deepspeed {deepspeed}: {refusal}")
+    if deepspeed is not None and _deepspeed_takes_effect(deepspeed, on_gpu):
+        if isinstance(deepspeed, str) and not Path(deepspeed).is_file():
+            raise BadInput(f"train.deepspeed: {deepspeed}: no such file; it is looked up from where the command runs")
+        given["deepspeed"] = deepspeed
     if not on_gpu:
         given["use_cpu"] = True
         if launcher_deepspeed() and (waiting := helper_lock()):
@@ -163,7 +83,21 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
     return args
 
 
-def check_launch(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int) -> None:
+def launcher_deepspeed() -> bool:
+    """Whether `accelerate launch --config_file` has set DeepSpeed up already."""
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+
+
+def cpu_wanted(given: dict[str, Any]) -> bool:
+    """Whether the recipe's `train:` section, the launcher or DeepSpeed's own variable asks for CPUs."""
+    return (
+        bool(given.get("use_cpu"))
+        or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
+        or os.environ.get("DS_ACCELERATOR") == "cpu"
+    )
+
+
+def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int) -> None:
     """What would otherwise fail late, or train on CPUs where GPUs were meant.
 
     Args:
@@ -186,21 +120,18 @@ def check_launch(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int)
         raise BadInput("train.packing and train.padding_free need a GPU: without, documents leak into each other")
 
 
-def _deepspeed_refusal(on_gpu: bool) -> str | None:
-    """Why the recipe's DeepSpeed file does not take effect in this launch, or None."""
+def _deepspeed_takes_effect(config: Any, on_gpu: bool) -> bool:
+    """Whether the recipe's DeepSpeed file holds in this launch; says why where it does not."""
     if launcher_deepspeed():
-        return "not used, the accelerate config in force brings its own"
-    if processes() == 1:
-        return "not used, one process runs without DeepSpeed"
-    if not on_gpu:
-        return "not used, on CPUs ZeRO comes from `accelerate launch --config_file recipes/accelerate/cpu2_zero2.yaml`"
-    return None
-
-
-def _existing(path: Any) -> Any:
-    if isinstance(path, str) and not Path(path).is_file():
-        raise BadInput(f"train.deepspeed: {path}: no such file; it is looked up from where the command runs")
-    return path
+        reason = "the accelerate config in force brings its own"
+    elif processes() == 1:
+        reason = "one process runs without DeepSpeed"
+    elif not on_gpu:
+        reason = "on CPUs ZeRO comes from `accelerate launch --config_file recipes/accelerate/cpu2_zero2.yaml`"
+    else:
+        return True
+    say(f"train.deepspeed {config}: not used, {reason}")
+    return False
 
 
 def helper_lock() -> str | None:
@@ -224,30 +155,23 @@ def helper_locks() -> list[Path]:
     return sorted(folder.glob("**/deepspeed_shm_comm/lock"))
 
 
-def trainer_class(args: Any) -> type:
-    """trl's SFTTrainer; on CPUs with the model's own loss in place of trl's fused head.
+@contextmanager
+def main_process_first(args: Any) -> Iterator[None]:
+    """What stands in this block is done by the main process while the others wait, and then by them, who find it done.
 
-    The fused head never holds all logits, which a GPU needs, but computes them twice and accumulates in float32:
-    on two cores SmolLM2 trained 1.5 times as fast without it (5.3 against 8.3 s a step). The loss is the same.
+    Models are loaded whole in it. Since ZeRO-3's configuration exists, transformers would spread each one that is loaded over
+    all processes, and a conversion, which only one of them makes, would wait for the others for ever.
     """
-    from transformers import Trainer
-    from trl import SFTTrainer
+    from transformers.integrations import deepspeed
 
-    if not args.use_cpu:
-        return SFTTrainer
-
-    class CpuSFTTrainer(SFTTrainer):
-        def compute_loss(
-            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-        ) -> Any:
-            return Trainer.compute_loss(self, model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
-
-    return CpuSFTTrainer
-
-
-def watch_line(run_dir: Path) -> str:
-    """How to measure a run with `probe.when: watch`, which starts no probe of its own."""
-    return f"probe     not here; start it in this directory, on another GPU or machine: {command(run_dir)}"
+    config = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        with args.main_process_first(local=False, desc="inputs"):
+            yield
+    finally:
+        if config is not None and config() is not None:
+            deepspeed.set_hf_deepspeed_config(config())
 
 
 def launch_line(trainer: Any) -> str:
@@ -259,7 +183,7 @@ def launch_line(trainer: Any) -> str:
     return f"launch    {kind} on {number}, {accelerator.device.type}, mixed precision {accelerator.mixed_precision}"
 
 
-# --- Loads the model that is trained: the text-only folder, whole or with LoRA, as the launcher wants it.
+# --- The policy: the text-only folder, whole or with LoRA, as the launcher wants it.
 
 
 def policy_folder(section: ModelSection) -> ModelFolder:
@@ -283,34 +207,32 @@ def load_policy(folder: ModelFolder, section: ModelSection) -> Any:
 
     Args:
         folder: from `policy_folder`; a LoRA checkpoint gives a PeftModel whose adapter is trained on.
+
+    Raises:
+        ModelError: the adapter does not fit its base.
     """
     import torch
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM
+    from transformers.integrations import is_deepspeed_zero3_enabled
 
     whole = folder.base or folder.path
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         whole, dtype=getattr(torch, section.dtype), use_safetensors=True, trust_remote_code=False
     )
     # trl and PEFT look the base up by this name; it must be the text-only folder, not the multimodal original.
     model.config._name_or_path = str(whole)
-    return (model if folder.base is None else _with_adapter(model, folder.path)).train()
-
-
-def _with_adapter(model: Any, adapter: Path) -> Any:
-    from peft import PeftModel
-    from transformers.integrations import is_deepspeed_zero3_enabled
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="(?s).*missing adapter keys")
-        try:
-            # ZeRO-3 gathers small parameters in one buffer of one type, so that none may stay in float32.
-            return PeftModel.from_pretrained(
-                model, adapter, is_trainable=True, autocast_adapter_dtype=not is_deepspeed_zero3_enabled()
-            )
-        except (UserWarning, ValueError, RuntimeError) as error:
-            raise ModelError(
-                f"{adapter}: its adapter does not fit its base ({' '.join(str(error).split())})"
-            ) from error
+    if folder.base is not None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="(?s).*missing adapter keys")
+            try:
+                # ZeRO-3 gathers small parameters in one buffer of one type, so that none may stay in float32.
+                cast = not is_deepspeed_zero3_enabled()
+                model = PeftModel.from_pretrained(model, folder.path, is_trainable=True, autocast_adapter_dtype=cast)
+            except (UserWarning, ValueError, RuntimeError) as error:
+                reason = " ".join(str(error).split())
+                raise ModelError(f"{folder.path}: its adapter does not fit its base ({reason})") from error
+    return model.train()
 
 
 def new_adapter(section: ModelSection, model: Any) -> Any:
@@ -344,7 +266,99 @@ def lora_config(section: LoraSection, model: Any) -> Any:
     )
 
 
-# --- A training run's folder: recipe.json first, checkpoints and probes as they come, finished.json and the card last.
+# --- The trainers: trl's own, and on CPUs without its fused head.
+#
+# The fused head never holds all logits, which a GPU needs, but computes them twice and accumulates in float32. On two cores
+# SmolLM2 trained 1.5 times as fast without it (5.3 against 8.3 s a step); on one core GRPO took 1.4 times as long with it
+# (10.8 against 7.6 s for 2 samples of 260 tokens). Losses and log probabilities are the same.
+
+
+def trainer_class(args: Any) -> type:
+    """trl's SFTTrainer; on CPUs with the model's own loss."""
+    from transformers import Trainer
+    from trl import SFTTrainer
+
+    if not args.use_cpu:
+        return SFTTrainer
+
+    class CpuSFTTrainer(SFTTrainer):
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            return Trainer.compute_loss(self, model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
+
+    return CpuSFTTrainer
+
+
+def grpo_trainer_class(args: Any) -> type:
+    """trl's GRPOTrainer; on CPUs with the model's own head.
+
+    Nor does the one for CPUs compute the columns that are padding in all rows of a batch: trl pads all samples of a step to the
+    longest one.
+    """
+    from trl import GRPOTrainer
+
+    if not args.use_cpu:
+        return GRPOTrainer
+
+    class CpuGRPOTrainer(GRPOTrainer):
+        def _get_per_token_logps_and_entropies(
+            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
+            compute_entropy: bool = False, **_: Any,
+        ) -> tuple[Any, Any, None]:  # fmt: skip
+            """Of `input_ids` [B, T]: log probabilities of the last `logits_to_keep` tokens [B, K], and entropies [B, K]."""
+            import torch
+
+            log_probs, entropies = [], []
+            for rows in torch.arange(len(input_ids)).split(batch_size or len(input_ids)):
+                # Prompts are padded on the left, completions on the right: [first, end) is what any of these rows uses.
+                used = attention_mask[rows].any(dim=0).nonzero()[:, 0]
+                first, end = int(used[0]), max(int(used[-1]), input_ids.shape[1] - logits_to_keep) + 1
+                ids = input_ids[rows, first:end]
+                after = input_ids.shape[1] - end
+                kept = logits_to_keep - after
+                with self.accelerator.autocast():
+                    # One more than is kept: a token's probability stands at the position before it.
+                    output = model(
+                        input_ids=ids, attention_mask=attention_mask[rows, first:end], logits_to_keep=kept + 1,
+                        use_cache=False,
+                    )  # fmt: skip
+                log_p = (output.logits[:, :-1].float() / self.temperature).log_softmax(dim=-1)
+                picked = log_p.gather(-1, ids[:, -kept:, None])[..., 0]
+                log_probs.append(torch.nn.functional.pad(picked, (0, after)))
+                if compute_entropy:
+                    with torch.set_grad_enabled(torch.is_grad_enabled() and self._entropy_bonus_enabled):
+                        spread = -(log_p.exp() * log_p).sum(dim=-1)
+                    entropies.append(torch.nn.functional.pad(spread, (0, after)))
+            return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
+
+    return CpuGRPOTrainer
+
+
+def quiet_trl() -> None:
+    """Keeps two of trl's warnings out of the log: rollout_func is known to be experimental, and a sample without a
+    reward, whose whole transcript trl would print, is counted by reason."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    logger = logging.getLogger("trl.trainer.grpo_trainer")
+    if _scored not in logger.filters:
+        logger.addFilter(_scored)
+
+
+def _scored(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("All reward functions returned None")
+
+
+def check_engine(args: Any) -> None:
+    """Raises BadInput where `train.use_vllm` asks for what this machine has not got, before a model is loaded."""
+    if not args.use_vllm:
+        return
+    if importlib.util.find_spec("vllm") is None:
+        raise BadInput("train.use_vllm: vllm is not installed; pip install 'nextturn[gpu]', or give false")
+    if args.use_cpu:
+        raise BadInput("train.use_vllm: given true, wanted false without a GPU: trl's weight transfer needs one")
+
+
+# --- The run's folder: recipe.json first, checkpoints and probes as they come, finished.json and the card last.
 
 # What may differ when a run is taken up again: it changes what is kept or shown, or where and how patiently servers are
 # asked, not what is computed.
@@ -377,31 +391,23 @@ def claim(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> None:
 
 
 def conclude(
-    run_dir: Path, trainer: Any, recipe: SftRecipe | GrpoRecipe, told: tuple[str, str], **facts: dict[str, Any]
+    run_dir: Path, trainer: Any, recipe: SftRecipe | GrpoRecipe, summary: tuple[str, str], **facts: dict[str, Any]
 ) -> None:
     """Writes the model card and the mark of a finished run; on the main process.
 
     Args:
-        told: what the card says was done to the model and on what, such as ("fine-tuned", "on 12 conversations: ...").
+        summary: what the card says was done to the model and on what, such as ("fine-tuned", "on 12 conversations: ...").
         facts: counts for finished.json.
     """
     if not trainer.accelerator.is_main_process:
         return
     step = trainer.state.global_step
-    write_atomic(run_dir / "README.md", _card(run_dir, recipe, told, step))
-    recipe_sha256 = sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True))
-    finish_run(run_dir, step, recipe_sha256, **facts)
-    print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
-
-
-def _card(run_dir: Path, recipe: SftRecipe | GrpoRecipe, told: tuple[str, str], step: int) -> str:
     comparison = run_dir / "probe" / "comparison" / "comparison.md"
     table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
     table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
-    trained = "LoRA" if recipe.model.lora else "all weights"
-    return f"""# {run_dir.name}
+    card = f"""# {run_dir.name}
 
-{recipe.model.name}, {told[0]} for {step} steps ({trained}) {told[1]}
+{recipe.model.name}, {summary[0]} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary[1]}
 Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
 #{table}
@@ -411,77 +417,9 @@ Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 {json.dumps(recipe_dict(recipe), indent=2)}
 ```
 """
-
-
-# --- Fits GRPO to its launch: which trainer, which generation engine, and what of trl's talk is worth a line.
-
-
-def quiet_trl() -> None:
-    """Keeps two of trl's warnings out of the log: rollout_func is known to be experimental, and a sample without a
-    reward, whose whole transcript trl would print, is counted by reason."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    logger = logging.getLogger("trl.trainer.grpo_trainer")
-    if _scored not in logger.filters:
-        logger.addFilter(_scored)
-
-
-def _scored(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("All reward functions returned None")
-
-
-def check_engine(args: Any) -> None:
-    """Raises BadInput where `train.use_vllm` asks for what this machine has not got, before a model is loaded."""
-    if not args.use_vllm:
-        return
-    if importlib.util.find_spec("vllm") is None:
-        raise BadInput("train.use_vllm: vllm is not installed; pip install 'nextturn[gpu]', or give false")
-    if args.use_cpu:
-        raise BadInput("train.use_vllm: given true, wanted false without a GPU: trl's weight transfer needs one")
-
-
-def grpo_trainer_class(args: Any) -> type:
-    """trl's GRPOTrainer; on CPUs with the model's own head in place of trl's fused one.
-
-    The fused head never holds all logits, which a GPU needs, but computes them twice and accumulates in float32: on
-    one core SmolLM2 took 1.4 times as long with it (10.8 against 7.6 s for 2 samples of 260 tokens). Nor does it compute
-    the columns that are padding in all rows of a batch: trl pads all samples of a step to the longest one. The log
-    probabilities of the samples' own tokens are the same.
-    """
-    from trl import GRPOTrainer
-
-    if not args.use_cpu:
-        return GRPOTrainer
-
-    class CpuGRPOTrainer(GRPOTrainer):
-        def _get_per_token_logps_and_entropies(
-            self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
-            compute_entropy: bool = False, **_: Any,
-        ) -> tuple[Any, Any, None]:  # fmt: skip
-            import torch
-
-            log_probs, entropies = [], []
-            for rows in torch.arange(len(input_ids)).split(batch_size or len(input_ids)):
-                used = attention_mask[rows].any(dim=0).nonzero()[:, 0]
-                first, end = int(used[0]), max(int(used[-1]), input_ids.shape[1] - logits_to_keep) + 1
-                ids = input_ids[rows, first:end]
-                after = input_ids.shape[1] - end  # columns of padding only, for these rows
-                kept = logits_to_keep - after
-                with self.accelerator.autocast():
-                    # One more than is kept: a token's probability stands at the position before it.
-                    output = model(
-                        input_ids=ids, attention_mask=attention_mask[rows, first:end], logits_to_keep=kept + 1,
-                        use_cache=False,
-                    )  # fmt: skip
-                log_p = (output.logits[:, :-1].float() / self.temperature).log_softmax(dim=-1)
-                picked = log_p.gather(-1, ids[:, -kept:, None])[..., 0]
-                log_probs.append(torch.nn.functional.pad(picked, (0, after)))
-                if compute_entropy:
-                    with torch.set_grad_enabled(torch.is_grad_enabled() and self._entropy_bonus_enabled):
-                        spread = -(log_p.exp() * log_p).sum(dim=-1)
-                    entropies.append(torch.nn.functional.pad(spread, (0, after)))
-            return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
-
-    return CpuGRPOTrainer
+    write_atomic(run_dir / "README.md", card)
+    finish_run(run_dir, step, sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True)), **facts)
+    print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
 
 
 def reward_line(history: Sequence[Mapping[str, Any]]) -> str:

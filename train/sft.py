@@ -47,20 +47,40 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from probe.chat import Chat
     from probe.models import load_tokenizer
-    from train.checkpoints import choose_resume
-    from train.rows import as_dataset, make_rows, read_conversations
-    from train.setup import equip, find_inputs, load_policy, new_adapter, run, trainer_class, training_arguments
+    from probe.recipe import recipe_dict
+    from probe.terminal import say
+    from probe.tracking import start_tracking
+    from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
+    from train.guards import ReturnsFreedMemory, install_guard
+    from train.probing import probe_checkpoints, sets_to_probe, watched_elsewhere
+    from train.rows import as_dataset, data_path, make_rows, read_conversations
+    from train.setup import (
+        launch_line,
+        load_policy,
+        main_process_first,
+        new_adapter,
+        policy_folder,
+        trainer_class,
+        training_arguments,
+    )
 
-    # Everything that can be wrong with the input is found before the model is loaded.
+    # Everything that can be wrong with the input is found before the model is loaded: trl's arguments in this launch,
+    # then what one process downloads, converts and builds while the others wait.
     args = training_arguments(recipe, SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})
-    inputs = find_inputs(args, recipe)
-    tokenizer = load_tokenizer(inputs.folder)
-    chat = Chat(tokenizer, recipe.data.enable_thinking)
-    rows, counts = make_rows(read_conversations(inputs.data), chat, recipe.data.loss_on, args.max_length)
-    checkpoint = choose_resume(run_dir, resume)
+    with main_process_first(args):
+        folder = policy_folder(recipe.model)
+        data = data_path(recipe.data.path, recipe.data.recipe)
+        sets = sets_to_probe(recipe.probe)
 
+    # Rows of token ids and labels: loss falls on what the assistant says, after exactly what inference would show.
+    tokenizer = load_tokenizer(folder)
+    chat = Chat(tokenizer, recipe.data.enable_thinking)
+    rows, counts = make_rows(read_conversations(data), chat, recipe.data.loss_on, args.max_length)
+    checkpoint = choose_resume(run_dir, resume)
     claim(run_dir, recipe)
-    model = load_policy(inputs.folder, recipe.model)
+
+    # The model, whole or with LoRA, and trl's trainer.
+    model = load_policy(folder, recipe.model)
     trainer = trainer_class(args)(
         model=model,
         args=args,
@@ -69,9 +89,24 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         peft_config=new_adapter(recipe.model, model),
         callbacks=list(callbacks),
     )
-    equip(trainer, recipe, inputs, chat, "sft")
-    run(trainer, checkpoint)
-    conclude(run_dir, trainer, recipe, ("fine-tuned", counts.told(recipe.data.loss_on)), rows=vars(counts))
+    say(launch_line(trainer))
+
+    # At every step: nothing that is not finite reaches a weight. At every checkpoint: first the mark that it is whole,
+    # then the probe, whose results the tracker shows.
+    install_guard(trainer)
+    mark_checkpoints(trainer)
+    probe_checkpoints(trainer, recipe.probe, folder, chat, sets)
+    if args.use_cpu:
+        trainer.add_callback(ReturnsFreedMemory())
+    start_tracking(recipe.tracking, run_dir, recipe_dict(recipe), "sft", shared=watched_elsewhere(recipe.probe))
+
+    # From the beginning or from a checkpoint, after setting aside what a killed run left past it.
+    if trainer.accelerator.is_main_process:
+        remove_incomplete(run_dir, checkpoint)
+    trainer.accelerator.wait_for_everyone()
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    conclude(run_dir, trainer, recipe, ("fine-tuned", counts.summary(recipe.data.loss_on)), rows=vars(counts))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What one training step holds in memory, found by running it on tensors that have sizes but no storage.
 
 No formula stands in for the model: its own code, PEFT's layers and autocast run in torch's FakeTensorMode, and every
-storage is counted from its making to its end. What GPUs run and this side cannot is in train/stand_ins.py.
+storage is counted from its making to its end. Two kernels that only GPUs run have stand-ins of their size below.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Step:
 
     Attributes:
         completion: tokens at the end of each sequence whose log probabilities GRPO wants; None for SFT's loss.
-        on_cpu: CPUs hold all logits (see `trainer_class` in train/launch.py), GPUs have trl's fused head.
+        on_cpu: CPUs hold all logits (see train/setup.py), GPUs have trl's fused head.
         train: of the recipe's section, gradient checkpointing, bf16 and fp16 count, with trl's defaults.
     """
 
@@ -52,13 +52,13 @@ class Step:
 
 def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
     """Runs one step of the model that `make` gives, adapter included; it is called where tensors go to `meta`."""
-    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         with torch.device("meta"):
             model = make().train()
+        # From here on tensors have a shape, a type and a device, and no bytes; operators run on shapes alone.
         stack.enter_context(FakeTensorMode())
         _onto_cpu(model)
         whole = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -75,11 +75,10 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
             loss = _loss(model, whole, ids, step)
         loss.backward()
-        sizes = {
-            trained: sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained)
-            for trained in (True, False)
-        }
-        return StepMemory(sizes[False], sizes[True], live.most_beside_gradients, live.most)
+        frozen, trained = (
+            sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained) for trained in (False, True)
+        )
+        return StepMemory(frozen, trained, live.most_beside_gradients, live.most)
 
 
 class LiveBytes(TorchDispatchMode):
@@ -112,7 +111,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _made(self, storage: Any) -> None:
         key = storage._cdata
-        if key not in self._sizes:
+        if key not in self._sizes:  # a view shares its storage and costs nothing
             self._sizes[key] = storage.nbytes()
             self.now += storage.nbytes()
             weakref.finalize(storage, self._freed, key)
@@ -126,19 +125,16 @@ class LiveBytes(TorchDispatchMode):
 
 def _onto_cpu(model: nn.Module) -> None:
     """Replaces tensors on `meta` by those that pretend to be on the CPU, whose kernels differ; tied ones stay tied."""
-    import torch
-
     made: dict[int, Any] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
-                if tensor is None:
-                    continue
-                if id(tensor) not in made:
+                if tensor is not None and id(tensor) not in made:
                     empty = torch.empty(tensor.shape, dtype=tensor.dtype)
                     is_weight = isinstance(tensor, nn.Parameter)
                     made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_weight else empty
-                tensors[name] = made[id(tensor)]
+                if tensor is not None:
+                    tensors[name] = made[id(tensor)]
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -146,8 +142,6 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _loss(model: Any, whole: Any, ids: Tensor, step: Step) -> Tensor:
-    import torch
-
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
     if not step.on_cpu:
         hidden = whole.base_model(**inputs).last_hidden_state
@@ -156,7 +150,7 @@ def _loss(model: Any, whole: Any, ids: Tensor, step: Step) -> Tensor:
         return log_p.sum()
     if step.completion is None:
         return model(**inputs, labels=ids).loss
-    # As train/grpo_launch.py takes them.
+    # As the trainer for CPUs takes them, in train/setup.py.
     logits = model(**inputs, logits_to_keep=step.completion + 1).logits
     return (logits[:, :-1].float() / 0.9).log_softmax(dim=-1).gather(-1, ids[:, -step.completion :, None]).sum()
 
@@ -227,13 +221,7 @@ class DeltaRule(torch.autograd.Function):
         made = [torch.empty_like(v) for _ in range(6)]
         states = [_states(q, v) for _ in range(2)]
         del made, states
-        return (
-            torch.empty_like(q),
-            torch.empty_like(k),
-            torch.empty_like(v),
-            torch.empty_like(g),
-            torch.empty_like(beta),
-        )
+        return tuple(torch.empty_like(tensor) for tensor in (q, k, v, g, beta))
 
 
 def _states(q: Tensor, v: Tensor) -> Tensor:

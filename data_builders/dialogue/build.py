@@ -18,7 +18,7 @@ from data_builders import rows as rl
 from data_builders.build import Build, Row
 from data_builders.dialogue.conversation import Finished, converse
 from data_builders.dialogue.prompts import PROMPT_VERSION, Plan, plan_of
-from data_builders.dialogue.roles import Meter, Roles, open_roles
+from data_builders.dialogue.roles import COUNTS, Meter, Roles, open_roles
 from data_builders.dialogue.settings import Role
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
@@ -32,8 +32,6 @@ from probe.files import read_jsonl, write_jsonl
 # sft: the conversation as it went, best candidates all the way. rl: assistant turns as prompts, with the hidden problem
 # for a simulator. pairs: of a turn, the best against the worst candidate, in the form that trl's preference
 # trainers read. candidates: every candidate of every turn with its simulated continuations and the parts of their scores.
-
-COUNTS = ("calls", "input", "output")
 
 
 def conversation_of(done: Finished) -> Conversation:

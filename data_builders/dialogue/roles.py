@@ -26,18 +26,17 @@ from data_builders.dialogue.settings import Price, Role, RoleSection, place_of
 from data_builders.text import estimated_tokens
 from probe import client
 from probe.conversations import Message
-from probe.engines.base import Engine, Request
+from probe.engines.base import Request
 from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from probe.judges.llm import storable
 
 if TYPE_CHECKING:
-    from probe.chat import Chat
     from probe.store import StoredEngine
 
 T = TypeVar("T")
-_COUNTS = ("calls", "input", "output")
+COUNTS = ("calls", "input", "output")
 # A reply that could not be used at temperature 0 would come again.
 _AGAIN_AT_LEAST = 0.5
 
@@ -92,7 +91,7 @@ class RoleModel:
             temperature = max(self.section.temperature, _AGAIN_AT_LEAST) if attempt else self.section.temperature
             reply = await self.reply(Ask(self.role, messages, seed(attempt), temperature, self.section.max_tokens))
             self.heard(self.role, reply)
-            for name, count in zip(_COUNTS, (1, reply.prompt_tokens, reply.tokens), strict=True):
+            for name, count in zip(COUNTS, (1, reply.prompt_tokens, reply.tokens), strict=True):
                 answer.calls[f"{self.role}.{name}"] += count
             if reply.failure:  # its engine has tried already
                 answer.missing, answer.detail = f"{self.role}_{reply.failure}", reply.detail
@@ -285,19 +284,40 @@ def _counted(given: Any, messages: Sequence[Message]) -> int:
 # --- In this process: replies are made in batches, through the probe's engines and its chat templates.
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model that several roles may share: its engine, its chat template and its identity."""
+class LocalModel:
+    """A model that several roles may share; its weights are loaded when the first reply is asked for.
 
-    engine: Engine
-    chat: Chat
-    info: Any
+    Raises:
+        ModelError: there is no such model here, or it has no chat template.
+    """
+
+    def __init__(self, section: RoleSection, seed: int) -> None:
+        from probe.chat import Chat
+        from probe.engines import open_engine
+        from probe.models import load_tokenizer, resolve
+        from probe.run import model_info
+        from probe.settings import ProbeSection
+
+        assert section.model is not None and section.engine != "openai", "checked with the recipe"
+        folder = resolve(section.model)
+        tokenizer = load_tokenizer(folder)
+        probe = ProbeSection(
+            sets={},
+            engine=section.engine,
+            vllm=section.vllm,
+            dtype=section.dtype,
+            batch_tokens=section.batch_tokens,
+            seed=seed,
+        )
+        self.chat = Chat(tokenizer, section.enable_thinking)
+        self.engine = open_engine(folder, tokenizer, probe)
+        self.info = model_info(folder, self.chat)
 
 
 class EngineRole(RoleModel):
     """Its replies are the same however often a build is killed, since its batches are."""
 
-    def __init__(self, role: Role, section: RoleSection, model: LoadedModel) -> None:
+    def __init__(self, role: Role, section: RoleSection, model: LocalModel) -> None:
         super().__init__(role, section)
         self.model = model
         self.waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
@@ -323,42 +343,14 @@ class EngineRole(RoleModel):
         self._changed.set()
         return await future
 
-    async def make_replies(self) -> None:
+    def make_replies(self) -> None:
         """To everything that waits, in an order that does not hang on who asked first."""
         waiting, self.waiting = sorted(self.waiting, key=lambda one: (one[0].prompt_ids, one[0].seed)), []
         requests = [request for request, _ in waiting]
         for index, made in (self._stored or self.model.engine).stream(requests):
             reply = Reply(made.text, len(requests[index].prompt_ids), made.tokens, made.finish == "length")
-            if not waiting[index][1].done():
-                waiting[index][1].set_result(reply)
-            await asyncio.sleep(0)  # where an interrupt comes in
-
-
-def load(section: RoleSection, seed: int) -> LoadedModel:
-    """The model of a section; its weights are loaded when the first reply is asked for.
-
-    Raises:
-        ModelError: there is no such model here, or it has no chat template.
-    """
-    from probe.chat import Chat
-    from probe.engines import open_engine
-    from probe.models import load_tokenizer, resolve
-    from probe.run import model_info
-    from probe.settings import ProbeSection
-
-    assert section.model is not None and section.engine != "openai", "checked with the recipe"
-    folder = resolve(section.model)
-    tokenizer = load_tokenizer(folder)
-    chat = Chat(tokenizer, section.enable_thinking)
-    probe = ProbeSection(
-        sets={},
-        engine=section.engine,
-        vllm=section.vllm,
-        dtype=section.dtype,
-        batch_tokens=section.batch_tokens,
-        seed=seed,
-    )
-    return LoadedModel(open_engine(folder, tokenizer, probe), chat, model_info(folder, chat))
+            waiting[index][1].set_result(reply)
+        self._changed.set()
 
 
 # --- All roles of a recipe, and the runs in which they are asked.
@@ -372,7 +364,7 @@ class Roles(dict[Role, RoleModel]):
     """The models by role; those in this process are given back by `close`. Opened by `open_roles`."""
 
     def __init__(
-        self, by_role: Mapping[Role, RoleModel], models: Sequence[LoadedModel], network: Network | None
+        self, by_role: Mapping[Role, RoleModel], models: Sequence[LocalModel], network: Network | None
     ) -> None:
         super().__init__(by_role)
         self._models = models
@@ -397,17 +389,22 @@ class Roles(dict[Role, RoleModel]):
             for model in self.values():
                 model.begin(folder, changed)
                 stack.callback(model.end)
+            # With a factory, since without one the caller's thread would be left with no event loop at all.
+            runner = stack.enter_context(asyncio.Runner(loop_factory=asyncio.new_event_loop))
+            running = runner.get_loop().create_task(self._run(iter(jobs), at_once, take))
+            running.add_done_callback(lambda _: changed.set())
+            # Batches are made between the turns of the loop and not in one: an engine may run a loop of its own.
+            while (engine := runner.run(self._waited_for(running, changed))) is not None:
+                engine.make_replies()
             try:
-                asyncio.run(self._run(iter(jobs), at_once, take, changed))
+                running.result()
             except BaseExceptionGroup as group:
                 error: BaseException = group
                 while isinstance(error, BaseExceptionGroup):
                     error = error.exceptions[0]
                 raise error from None
 
-    async def _run(
-        self, jobs: Iterator[Coroutine[Any, Any, T]], at_once: int, take: Callable[[T], object], changed: asyncio.Event
-    ) -> None:
+    async def _run(self, jobs: Iterator[Coroutine[Any, Any, T]], at_once: int, take: Callable[[T], object]) -> None:
         free = asyncio.Semaphore(at_once)
         results: dict[int, T] = {}
         taken = 0
@@ -421,30 +418,26 @@ class Roles(dict[Role, RoleModel]):
                 taken += 1
 
         async with asyncio.TaskGroup() as group:
-            batches = group.create_task(self._make_batches(changed))
-            async with asyncio.TaskGroup() as running:
-                for number in itertools.count():
-                    await free.acquire()
-                    if (job := next(jobs, None)) is None:
-                        break
-                    running.create_task(one(number, job))
-            batches.cancel()
+            for number in itertools.count():
+                await free.acquire()
+                if (job := next(jobs, None)) is None:
+                    break
+                group.create_task(one(number, job))
 
-    async def _make_batches(self, changed: asyncio.Event) -> None:
-        """Has the models in this process reply whenever nothing else can go on, the one with most to do first."""
+    async def _waited_for(self, running: asyncio.Task[None], changed: asyncio.Event) -> EngineRole | None:
+        """The model in this process without which nothing can go on, the one with most to do; None when all is done."""
         engines = [model for model in self.values() if isinstance(model, EngineRole)]
         servers = [model for model in self.values() if isinstance(model, ServerRole)]
-        while engines:
+        while engines and not running.done():
             await changed.wait()
             changed.clear()
             for _ in range(_QUIET_TURNS):
                 await asyncio.sleep(0)
-            if changed.is_set() or any(server.under_way for server in servers):
-                continue
             fullest = max(engines, key=lambda model: (len(model.waiting), model.role))
-            if fullest.waiting:
-                await fullest.make_replies()
-                changed.set()
+            if fullest.waiting and not changed.is_set() and not any(server.under_way for server in servers):
+                return fullest
+        await asyncio.wait([running])
+        return None
 
     def close(self) -> None:
         for model in self._models:
@@ -464,7 +457,7 @@ def open_roles(
     for section in sections.values():
         if section.server is not None:
             client.Client(section.server)  # checks its addresses and numbers
-    models: dict[tuple[object, ...], LoadedModel] = {}
+    models: dict[tuple[object, ...], LocalModel] = {}
     by_role: dict[Role, RoleModel] = {}
     local = {role: section for role, section in sections.items() if section.server is None}
     for role, section in local.items():
@@ -477,7 +470,7 @@ def open_roles(
             section.enable_thinking,
         )
         if same not in models:
-            models[same] = load(section, seed)
+            models[same] = LocalModel(section, seed)
         by_role[role] = EngineRole(role, section, models[same])
     network = Network(sections.values()) if len(local) < len(sections) else None
     for role, section in sections.items():
