@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probe import compare, rejudge, watch
+from probe.comparison import format_table
 from probe.errors import BadInput, run_command
 from probe.judges import agreement
 
@@ -72,7 +73,7 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     folder, probe = open_model(arguments.model, recipe.probe)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)
     report_run(recipe.tracking, arguments.out, recipe_dict(recipe))
-    print(compare.format_table([results]))
+    print(format_table([results]))
     print(f"{arguments.out / 'results.json'}")
 
 
@@ -82,7 +83,7 @@ def _judge(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
 
     probe = load_probe_recipe(arguments.recipe, overrides).probe
     results = rejudge.rejudge(arguments.run, get_judge(probe.judge, probe.judge_server), arguments.out)
-    print(compare.format_table([results]))
+    print(format_table([results]))
     print((arguments.out or arguments.run) / "results.json")
 
 

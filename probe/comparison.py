@@ -1,4 +1,9 @@
-"""What results.json holds, and the reading of it. Files of older runs of the same schema lack the newer keys."""
+"""Finished probe runs, read and held against the first one, the baseline: every number that a report shows.
+
+`load_runs` reads what `python -m probe run` left, `compare_runs` makes the `Comparison` of it: figures, paired
+differences, patterns, and what each run says by itself. `as_json` and `terminal_table` write it; `probe.report` makes
+the pages and `probe.plot` the drawing. Every run answers the same items, so a difference is paired by item.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +11,24 @@ import json
 import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.judges.labels import GENUINE, in_order
-from probe.measures import clarify_figures
+from probe.measures import CLARIFY, clarify_right
 from probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
 
-if TYPE_CHECKING:
-    from probe.compare import Comparison
-
+# --- What results.json holds. Files of older runs of the same schema lack the newer keys.
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One number of a run: measure "accuracy", "clarify" or "followup"; name such as "lenient" or "T=0.0".
-
-    Measure "actual", name "actual", is the rate of the real user turns of a transcript set.
-    """
-
-    measure: str
-    set: str
-    name: str
-    perturbation: str = "none"
 
 
 class _Part(BaseModel):
@@ -80,6 +71,11 @@ class Followup(_Part):
     grounding: Cell | float | None = None
     changed_text: Cell | float | None = None
 
+    @property
+    def genuine(self) -> Estimate:
+        """The follow-up rate: genuine ones among the judged."""
+        return Estimate(self.rate, self.ci95, self.n_judged) if self.rate is not None else NOTHING
+
 
 class Model(_Part):
     path: str
@@ -102,8 +98,9 @@ class Settings(BaseModel):
 
     sets: dict[str, SetInfo] = Field(default_factory=dict)
 
+    @property
     def others(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
+        return self.model_extra or {}
 
 
 class Results(_Part):
@@ -119,64 +116,37 @@ class Results(_Part):
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run, under the name that a comparison gives it; `samples` is None where samples.jsonl is missing."""
+class Metric:
+    """One number of a run: measure "accuracy", "clarify" or "followup"; name such as "lenient" or "T=0.0".
 
-    folder: Path
-    name: str
-    results: Results
-    samples: Samples | None
-
-
-def read_results(folder: Path) -> Results:
-    """The results of a finished run.
-
-    Raises:
-        BadInput: there is no such folder, the run is unfinished, or its file is of another schema or shape.
-        DataError: its file is no JSON.
+    Measure "actual", name "actual", is the rate of the real user turns of a transcript set.
     """
-    if not folder.is_dir():
-        what = "a file" if folder.exists() else "no such folder"
-        raise BadInput(f"{folder}: {what}, wanted a folder that `python -m probe run` made")
-    path = folder / "results.json"
-    if not path.exists():
-        raise BadInput(_why_no_results(folder))
-    content = read_json(path)
-    schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != SCHEMA:
-        raise BadInput(f"{path}: schema {schema!r}, this version reads {SCHEMA}; probe the model again")
-    try:
-        return Results.model_validate(content)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ".".join(printable(str(part)) for part in problem["loc"])
-        raise BadInput(f"{path}: {where}: {problem['msg']}; probe the model again") from None
+
+    measure: str
+    set: str
+    name: str
+    perturbation: str = "none"
 
 
 def figures_of(results: Results) -> Iterator[tuple[Metric, Estimate]]:
     """Every rate of accuracy, clarify and follow-up. `n` counts what was graded or judged."""
     for name, accuracy in results.accuracy.items():
-        yield Metric("accuracy", name, "lenient"), _estimate(accuracy.lenient, accuracy.n)
-        yield Metric("accuracy", name, "strict"), _estimate(accuracy.strict, accuracy.n)
+        for scoring in ("lenient", "strict"):
+            yield Metric("accuracy", name, scoring), estimate_of(getattr(accuracy, scoring), accuracy.n)
     for name, clarify in results.clarify.items():
-        yield Metric("clarify", name, "ask_when_needed"), _estimate(clarify.ask_when_needed, clarify.n)
-        yield Metric("clarify", name, "answer_when_complete"), _estimate(clarify.answer_when_complete, clarify.n)
+        for condition in ("ask_when_needed", "answer_when_complete"):
+            yield Metric("clarify", name, condition), estimate_of(getattr(clarify, condition), clarify.n)
     for name, perturbations in results.followup.items():
         for perturbation, temperatures in perturbations.items():
             for decoding, part in temperatures.items():
-                yield Metric("followup", name, decoding, perturbation), rate_of(part)
+                yield Metric("followup", name, decoding, perturbation), part.genuine
 
 
-def rate_of(part: Followup) -> Estimate:
-    """The genuine-follow-up rate of one cell."""
-    return _estimate(Cell(value=part.rate, ci95=part.ci95), part.n_judged)
-
-
-def estimate_of(value: Cell | float | None) -> Estimate:
+def estimate_of(value: Cell | float | None, n: int = 0) -> Estimate:
     """A figure that older runs store without an interval, or not at all."""
     if isinstance(value, Cell):
-        return Estimate(value.value, value.ci95, 0)
-    return Estimate(value, None, 0)
+        return Estimate(value.value, value.ci95, n) if value.value is not None else NOTHING
+    return Estimate(value, None, n)
 
 
 def temperature(name: str) -> float:
@@ -193,23 +163,7 @@ def printable(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _estimate(cell: Cell, n: int) -> Estimate:
-    return Estimate(cell.value, cell.ci95, n) if cell.value is not None else NOTHING
-
-
-def _why_no_results(folder: Path) -> str:
-    if (folder / "manifest.json").exists() or (folder / "samples.jsonl").exists():
-        return (
-            f"{folder}: the run is unfinished; `python -m probe run` with --out {folder} takes it up where it stopped"
-        )
-    inside = sorted(path.parent for path in folder.glob("*/results.json"))
-    hint = f"; did you mean {' '.join(str(path) for path in inside)}?" if inside else ""
-    return f"{folder}: no results.json, wanted a folder that `python -m probe run` made{hint}"
-
-
-# --- What a comparison needs of samples.jsonl: values by metric and item, and the grounding of labelled user turns.
-
-Values = dict[Metric, dict[str, list[float]]]
+# --- Reading runs: found on disk, checked, and each given a name of its own.
 
 
 class Grounded(NamedTuple):
@@ -220,58 +174,61 @@ class Grounded(NamedTuple):
     grounding: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity, so that what is computed of it can be cached
 class Samples:
-    """`values` by metric and item, `grounded` by set, of all temperatures."""
+    """What a comparison needs of samples.jsonl.
 
-    values: Values
+    `values` has the values of each metric by item, `grounded` the turns by set, of all temperatures. The rest says how
+    large a page with all rows would be: the items of each set in their order, the number of rows, the characters that
+    belong to one row each, and those of each distinct message, by the hash of its text.
+    """
+
+    values: dict[Metric, dict[str, list[float]]]
     grounded: dict[str, list[Grounded]]
+    items: dict[str, dict[str, None]]
+    rows: int
+    characters: int
+    messages: dict[int, int]
 
 
-def actual(name: str) -> Metric:
-    """The real user turns of a transcript set, where generated ones are Metric("followup", name, "T=0.0")."""
-    return Metric("actual", name, "actual")
+@dataclass(frozen=True)
+class Run:
+    """A finished run, under the name that a comparison gives it; `samples` is None where samples.jsonl is missing."""
+
+    folder: Path
+    name: str
+    results: Results
+    samples: Samples | None
 
 
-def read_samples(path: Path) -> Samples:
-    """Raises DataError with file:line for a row that no probe run writes."""
-    values: Values = defaultdict(lambda: defaultdict(list))
-    grounded: dict[str, list[Grounded]] = defaultdict(list)
-    for number, row in read_jsonl(path):
-        try:
-            for metric, value in _values(row):
-                values[metric][str(row["item"])].append(float(value))
-            if row["kind"] == "followup" and row["perturbation"] == "none":
-                label, grounding = row["label"], row.get("grounding")  # older runs have no grounding
-                if label is not None and grounding is not None:
-                    grounded[row["set"]].append(Grounded(str(row["item"]), label, float(grounding)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}:{number}: not a row of a probe run ({error!r})") from None
-    return Samples({metric: dict(items) for metric, items in values.items()}, dict(grounded))
+def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
+    """The runs in the order given, each with a name of its own.
+
+    Raises:
+        BadInput: no folder, one given twice, or one that holds no finished run of schema 1.
+        DataError: a samples.jsonl holds a row that no probe run writes.
+    """
+    if not folders:
+        raise BadInput("no run folder given, wanted one or more that `python -m probe run` made")
+    folders = expand(folders)
+    for folder, count in Counter(Path(folder).resolve() for folder in folders).items():
+        if count > 1:
+            raise BadInput(f"{folder}: given {count} times, wanted each run once")
+    results = [read_results(folder) for folder in folders]
+    names = _names(folders, [result.model for result in results])
+    return tuple(
+        Run(folder, name, result, read_samples(folder / "samples.jsonl"))
+        for folder, name, result in zip(folders, names, results, strict=True)
+    )
 
 
-def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
-    """What one row adds to which metric; nothing for a value that could not be scored."""
-    kind, name = row["kind"], row["set"]
-    if kind == "accuracy":
-        for scoring in ("lenient", "strict"):
-            if row[scoring] is not None:
-                yield Metric(kind, name, scoring), row[scoring]
-    elif kind == "clarify":
-        for condition, cell in clarify_figures([row]).items():
-            if condition != "n" and cell["value"] is not None:
-                yield Metric(kind, name, condition), cell["value"]
-    elif kind == "followup":
-        if row["label"] is not None:
-            yield Metric(kind, name, f"T={float(row['temperature'])}", row["perturbation"]), row["label"] == GENUINE
-    elif kind == "actual":
-        if row["label"] is not None:
-            yield actual(name), row["label"] == GENUINE
-    else:
-        raise ValueError(f"kind {kind}")
-
-
-# --- Finished probe runs as they are compared: found on disk, read, and each given a name of its own.
+def runs_of(results: Sequence[dict[str, Any]]) -> tuple[Run, ...]:
+    """Runs from contents of results.json that are at hand; their rows stay out, so nothing is paired."""
+    checked = [Results.model_validate(result) for result in results]
+    folders = [Path(result.model.path) for result in checked]
+    names = _names(folders, [result.model for result in checked])
+    empty = Samples({}, {}, {}, 0, 0, {})
+    return tuple(Run(folder, name, result, empty) for folder, name, result in zip(folders, names, checked, strict=True))
 
 
 def expand(folders: Sequence[Path]) -> list[Path]:
@@ -290,34 +247,91 @@ def expand(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
-    """The runs in the order given, each with a name of its own.
+def read_results(folder: Path) -> Results:
+    """The results of a finished run.
 
     Raises:
-        BadInput: no folder, one given twice, or one that holds no finished run of schema 1.
+        BadInput: there is no such folder, the run is unfinished, or its file is of another schema or shape.
+        DataError: its file is no JSON.
     """
-    if not folders:
-        raise BadInput("no run folder given, wanted one or more that `python -m probe run` made")
-    folders = expand(folders)
-    for folder, count in Counter(Path(folder).resolve() for folder in folders).items():
-        if count > 1:
-            raise BadInput(f"{folder}: given {count} times, wanted each run once")
-    results = [read_results(folder) for folder in folders]
-    names = _names(folders, [result.model for result in results])
-    paths = [folder / "samples.jsonl" for folder in folders]
-    return tuple(
-        Run(folder, name, result, read_samples(path) if path.exists() else None)
-        for folder, name, result, path in zip(folders, names, results, paths, strict=True)
-    )
+    if not folder.is_dir():
+        what = "a file" if folder.exists() else "no such folder"
+        raise BadInput(f"{folder}: {what}, wanted a folder that `python -m probe run` made")
+    path = folder / "results.json"
+    if not path.exists():
+        if (folder / "manifest.json").exists() or (folder / "samples.jsonl").exists():
+            again = f"`python -m probe run` with --out {folder} takes it up where it stopped"
+            raise BadInput(f"{folder}: the run is unfinished; {again}")
+        inside = sorted(path.parent for path in folder.glob("*/results.json"))
+        hint = f"; did you mean {' '.join(str(path) for path in inside)}?" if inside else ""
+        raise BadInput(f"{folder}: no results.json, wanted a folder that `python -m probe run` made{hint}")
+    content = read_json(path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise BadInput(f"{path}: schema {schema!r}, this version reads {SCHEMA}; probe the model again")
+    try:
+        return Results.model_validate(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(printable(str(part)) for part in problem["loc"])
+        raise BadInput(f"{path}: {where}: {problem['msg']}; probe the model again") from None
 
 
-def runs_of(results: Sequence[dict[str, Any]]) -> tuple[Run, ...]:
-    """Runs from contents of results.json that are at hand; their rows stay out, so nothing is paired."""
-    checked = [Results.model_validate(result) for result in results]
-    folders = [Path(result.model.path) for result in checked]
-    names = _names(folders, [result.model for result in checked])
-    empty = Samples({}, {})
-    return tuple(Run(folder, name, result, empty) for folder, name, result in zip(folders, names, checked, strict=True))
+def read_samples(path: Path) -> Samples | None:
+    """None where there is no such file. Raises DataError with file:line for a row that no probe run writes.
+
+    What was read once is kept while the file stays as it is: training compares again after every checkpoint.
+    """
+    if not path.exists():
+        return None
+    stamp = path.stat()
+    return _read_samples(path.absolute(), stamp.st_mtime_ns, stamp.st_size)
+
+
+@cache
+def _read_samples(path: Path, modified: int, size: int) -> Samples:
+    values: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    grounded: dict[str, list[Grounded]] = defaultdict(list)
+    items: dict[str, dict[str, None]] = defaultdict(dict)
+    messages: dict[int, int] = {}
+    rows = characters = 0
+    for number, row in read_jsonl(path):
+        try:
+            item, name = str(row["item"]), str(row["set"])
+            for metric, value in _values(row):
+                values[metric][item].append(float(value))
+            if row["kind"] == "followup" and row["perturbation"] == "none":
+                label, grounding = row["label"], row.get("grounding")  # older runs have no grounding
+                if label is not None and grounding is not None:
+                    grounded[name].append(Grounded(item, label, float(grounding)))
+            rows += 1
+            items[name][item] = None
+            characters += len(row.get("user_turn") or "") + len(row.get("judge_raw") or "")
+            texts = [str(message["content"]) for message in row.get("messages") or ()]
+            messages.update((hash(text), len(text)) for text in texts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}:{number}: not a row of a probe run ({error!r})") from None
+    plain = {metric: dict(by_item) for metric, by_item in values.items()}
+    return Samples(plain, dict(grounded), dict(items), rows, characters, messages)
+
+
+def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
+    """What one row adds to which metric; nothing for a value that could not be scored."""
+    kind, name = row["kind"], row["set"]
+    if kind == "accuracy":
+        for scoring in ("lenient", "strict"):
+            if row[scoring] is not None:
+                yield Metric(kind, name, scoring), row[scoring]
+    elif kind == "clarify":
+        yield Metric(kind, name, CLARIFY[row["condition"]]), clarify_right(row)
+    elif kind == "followup":
+        if row["label"] is not None:
+            yield Metric(kind, name, f"T={float(row['temperature'])}", row["perturbation"]), row["label"] == GENUINE
+    elif kind == "actual":
+        if row["label"] is not None:
+            yield Metric(kind, name, "actual"), row["label"] == GENUINE
+    else:
+        raise ValueError(f"kind {kind}")
 
 
 def _names(folders: Sequence[Path], models: Sequence[Model]) -> list[str]:
@@ -332,15 +346,15 @@ def _names(folders: Sequence[Path], models: Sequence[Model]) -> list[str]:
     families = [
         str(folder.absolute().parent) if model.step else "" for folder, model in zip(folders, models, strict=True)
     ]
+    # A training run keeps its probes in RUN/probe/step-N: that middle name says nothing, nor does the run's own again.
+    above = [tuple(part for part in folder.absolute().parts[1:] if part != "probe") for folder in folders]
+    above = [parts[:-1] if parts and parts[-1] == name else parts for parts, name in zip(above, plain, strict=True)]
     names = plain
     for depth in range(1, 6):
         count = Counter(names)
         unclear = {index for index, name in enumerate(names) if count[name] > 1}
         mixed = {families[index] for index in unclear} - {""}
         unclear |= {index for index, family in enumerate(families) if family in mixed}
-        # A training run keeps its probes in RUN/probe/step-N: that middle name says nothing.
-        above = [tuple(part for part in folder.absolute().parts[1:] if part != "probe") for folder in folders]
-        above = [parts[:-1] if parts and parts[-1] == name else parts for parts, name in zip(above, plain, strict=True)]
         names = [
             printable("/".join((*above[index][-depth:], plain[index]))) if index in unclear else name
             for index, name in enumerate(names)
@@ -352,67 +366,230 @@ def _names(folders: Sequence[Path], models: Sequence[Model]) -> list[str]:
     return names
 
 
-# --- Were these runs measured alike? Only then may they be compared.
-#
-# Every setting must agree but those listed here; so a setting that nobody thought of makes runs incomparable,
-# never silently comparable.
-
-# Another engine gives the same kind of number; the others decide which numbers there are, not what each of them is.
-MAY_DIFFER = ("engine", "temperatures", "samples", "perturbations", "grounding", "actual")
-
-# What a run certainly did that was made before the setting existed.
-BEFORE: dict[str, Any] = {"perturbations": [], "grounding": False}
+# --- The comparison itself.
 
 
-def differences(runs: Sequence[Run]) -> list[str]:
-    """Why these runs should not be compared, one line per reason; empty when they were measured alike."""
-    told = [_told(runs, "chat template", [run.results.model.template_sha256 for run in runs])]
-    keys = {key for run in runs for key in run.results.settings.others()}
-    told += [_told(runs, key, _alike_values(runs, key)) for key in sorted(keys - set(MAY_DIFFER))]
-    for name in _set_names(runs):
-        infos = [run.results.settings.sets.get(name) for run in runs]
-        told.append(_told(runs, f"set {name}", [info and f"{info.n} items {info.sha256}" for info in infos]))
-    return [line for line in told if line]
+@dataclass(frozen=True)
+class Pattern:
+    """What one set shows for one run; `sampled_at` is the highest temperature, such as "T=1.0"."""
+
+    name: str
+    greedy: Estimate
+    sampled: Estimate
+    sampled_at: str | None
 
 
-def remarks(runs: Sequence[Run]) -> list[str]:
-    """What differs and may, and what a reader should know about the folders."""
-    told = [_told(runs, key, _alike_values(runs, key)) for key in MAY_DIFFER]
-    for name in _set_names(runs):
-        infos = [run.results.settings.sets.get(name) for run in runs]
-        told.append(_told(runs, f"measures on set {name}", [info and ", ".join(info.measures) for info in infos]))
-    for run in runs:
-        if run.samples is None:
-            told.append(f"{run.name}: no samples.jsonl beside its results.json, so no paired test")
-    return [line for line in told if line]
+@dataclass(frozen=True)
+class Perturbed:
+    """A positive control: one perturbation of one run, held against the run without it.
+
+    `difference` is perturbed minus plain, `changed_text` the share of user turns whose text changed. Each is None where
+    it was not measured.
+    """
+
+    run: str
+    set: str
+    perturbation: str
+    temperature: str
+    changed_text: Cell | None
+    difference: PairedDifference | None
 
 
-def _alike_values(runs: Sequence[Run], key: str) -> list[Any]:
-    return [run.results.settings.others().get(key, BEFORE.get(key)) for run in runs]
+@dataclass(frozen=True)
+class Grounding:
+    """What grounding is worth in one run and set: unperturbed user turns, all temperatures together.
+
+    `auc` is the chance that a genuine turn is grounded better than another one; `labels` has the mean in nats per
+    token for each label that was given.
+    """
+
+    run: str
+    set: str
+    auc: Estimate
+    labels: dict[str, Estimate]
 
 
-def _told(runs: Sequence[Run], key: str, values: Sequence[Any]) -> str | None:
-    """'judge: rules-1 (base), llm-2 (sft, rl)' when the runs do not all have one value."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for run, value in zip(runs, values, strict=True):
-        shown = "nothing" if value is None else value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-        groups[shown].append(run.name)
-    if len(groups) == 1:
+@dataclass(frozen=True)
+class AgainstActual:
+    """Generated user turns minus the real ones of the same transcripts; `difference` is None without rows."""
+
+    run: str
+    set: str
+    temperature: str
+    difference: PairedDifference | None
+
+
+MANY = 8
+"""Up to so many runs are named and shown one by one; beyond, where paths end."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that the pages, the table and the plot show; tuples follow the order of `runs`.
+
+    `figures` holds NOTHING where a run lacks a metric; `paired` holds None for the baseline and where either
+    run lacks it. `differences` says what was measured differently, `remarks` what may differ and does.
+    """
+
+    runs: tuple[Run, ...]
+    figures: dict[Metric, tuple[Estimate, ...]]
+    paired: dict[Metric, tuple[PairedDifference | None, ...]]
+    patterns: dict[str, tuple[Pattern, ...]]
+    overall: tuple[str, ...]
+    perturbed: tuple[Perturbed, ...]
+    grounding: tuple[Grounding, ...]
+    against_actual: tuple[AgainstActual, ...]
+    differences: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(run.name for run in self.runs)
+
+    def sets(self, measure: str) -> list[str]:
+        return list(dict.fromkeys(metric.set for metric in self.figures if metric.measure == measure))
+
+    def temperatures(self, name: str) -> list[str]:
+        """The decodings of one follow-up set without perturbation, upwards: "T=0.0", "T=0.7"."""
+        return [metric.name for metric in self.figures if metric == Metric("followup", name, metric.name)]
+
+    def sizes(self, metric: Metric) -> str:
+        """100, or 98/100 where runs have different numbers of observations."""
+        return "/".join(map(str, sorted({estimate.n for estimate in self.figures[metric] if estimate.n})))
+
+    @cached_property
+    def paths(self) -> list[list[int]]:
+        """Runs by training run: checkpoints of one folder in step order; a run without a step is a path of its own.
+
+        What a training run started from (its step 0) is the first of its path. The baseline is in none of them.
+        """
+        grouped: dict[tuple[str, ...], list[int]] = {}
+        for index, one in enumerate(self.runs[1:], start=1):
+            model = one.results.model
+            stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", model.label)
+            key = (str(one.folder.absolute().parent), stem) if model.step else (one.name,)
+            grouped.setdefault(key, []).append(index)
+        for one in self.runs[1:]:
+            stepped = [key for key in grouped if len(key) > 1 and key[0] == str(one.folder.absolute().parent)]
+            if one.results.model.step == 0 and len(stepped) == 1:
+                grouped[stepped[0]] += grouped.pop((one.name,))
+        steps = [one.results.model.step or 0 for one in self.runs]
+        return [sorted(group, key=steps.__getitem__) for group in grouped.values()]
+
+    @property
+    def ends(self) -> list[int]:
+        """The runs that detailed tables show: all of up to MANY, else the baseline and the last of each path."""
+        if len(self.runs) <= MANY:
+            return list(range(len(self.runs)))
+        return sorted({0, *(path[-1] for path in self.paths)})
+
+    @cached_property
+    def unscored(self) -> list[str]:
+        """One line for each run in which some user turns got no label, over all its sets and temperatures."""
+        lines = []
+        for run in self.runs:
+            cells = [cell for name in run.results.followup.values() for cell in name.values()]
+            parts = [part for cell in cells for part in cell.values()]
+            reasons = sum((Counter(part.unscored) for part in parts), Counter[str]())
+            total = sum(part.n_total for part in parts)
+            if reasons and total:
+                why = ", ".join(f"{printable(reason)} {count}" for reason, count in sorted(reasons.items()))
+                lines.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} user turns ({why})")
+        return lines
+
+
+def compare_runs(runs: Sequence[Run]) -> Comparison:
+    """The comparison of runs in order; writes nothing and refuses nothing."""
+    per_run = [dict(figures_of(run.results)) for run in runs]
+    metrics = sorted({metric for figures in per_run for metric in figures}, key=_order(runs))
+    follow_up = list(dict.fromkeys(metric.set for metric in metrics if metric.measure == "followup"))
+    patterns = {name: tuple(pattern_of(name, figures) for figures in per_run) for name in follow_up}
+    baseline = runs[0]
+    return Comparison(
+        runs=tuple(runs),
+        figures={metric: tuple(figures.get(metric, NOTHING) for figures in per_run) for metric in metrics},
+        paired={
+            metric: tuple(
+                None if run is baseline else _difference(baseline.samples, metric, run.samples, metric) for run in runs
+            )
+            for metric in metrics
+        },
+        patterns=patterns,
+        overall=tuple(overall([found[index].name for found in patterns.values()]) for index in range(len(runs))),
+        perturbed=tuple(found for run in runs for found in _perturbed(run)),
+        grounding=tuple(
+            Grounding(run.name, name, *_grounding(run.samples, name))
+            for run in runs
+            for name in (run.samples.grounded if run.samples else ())
+        ),
+        against_actual=tuple(found for run in runs for found in _against_actual(run)),
+        differences=tuple(differences(runs)),
+        remarks=tuple(remarks(runs)),
+    )
+
+
+_NAMES = ("lenient", "strict", "ask_when_needed", "answer_when_complete")
+
+
+def _order(runs: Sequence[Run]) -> Callable[[Metric], tuple[Any, ...]]:
+    """Measures, sets as the recipe names them, the plain run before perturbed ones, temperatures upwards."""
+    sets = list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
+
+    def key(metric: Metric) -> tuple[Any, ...]:
+        rank = sets.index(metric.set) if metric.set in sets else len(sets)
+        number = _NAMES.index(metric.name) if metric.name in _NAMES else temperature(metric.name)
+        plain = metric.perturbation != "none"
+        return metric.measure != "accuracy", metric.measure, rank, metric.set, plain, metric.perturbation, number
+
+    return key
+
+
+@cache
+def _difference(
+    before: Samples | None, metric: Metric, after: Samples | None, other: Metric
+) -> PairedDifference | None:
+    """`other` in the rows after minus `metric` in those before, by item; None where either has none."""
+    if before is None or after is None or metric not in before.values or other not in after.values:
         return None
-    return f"{printable(key)}: " + ", ".join(f"{_short(value)} ({', '.join(who)})" for value, who in groups.items())
+    return paired_difference(before.values[metric], after.values[other])
 
 
-def _short(text: str) -> str:
-    return printable(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text))
+def _perturbed(run: Run) -> Iterator[Perturbed]:
+    """Every set, perturbation and temperature that was measured with and without the perturbation."""
+    for metric, _ in figures_of(run.results):
+        if metric.measure == "followup" and metric.perturbation != "none":
+            plain = Metric("followup", metric.set, metric.name)
+            changed = run.results.followup[metric.set][metric.perturbation][metric.name].changed_text
+            changed = Cell(value=changed, ci95=None) if isinstance(changed, float) else changed
+            difference = _difference(run.samples, plain, run.samples, metric)
+            yield Perturbed(run.name, metric.set, metric.perturbation, metric.name, changed, difference)
 
 
-def _set_names(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
+@cache
+def _grounding(samples: Samples, name: str) -> tuple[Estimate, dict[str, Estimate]]:
+    """The AUC of genuine turns against others, and the mean of each label, of one set's labelled user turns."""
+    turns = samples.grounded[name]
+    by_label = {label: [turn for turn in turns if turn.label == label] for label in in_order({t.label for t in turns})}
+    separation = auc(
+        [turn.grounding for turn in turns], [turn.label == GENUINE for turn in turns], [turn.item for turn in turns]
+    )
+    means = {
+        label: mean_ci([turn.grounding for turn in found], [turn.item for turn in found])
+        for label, found in by_label.items()
+    }
+    return separation, means
 
 
-# --- What a set shows for a run, in the words of arXiv 2604.02315: latent, absent or present, and over sets, context-bound.
-#
-# Read from intervals rather than values, so that a small set says "unclear":
+def _against_actual(run: Run) -> Iterator[AgainstActual]:
+    """Every temperature of the transcript sets, without perturbation."""
+    for name in run.results.actual:
+        for decoding in run.results.followup.get(name, {}).get("none", {}):
+            real, generated = Metric("actual", name, "actual"), Metric("followup", name, decoding)
+            yield AgainstActual(run.name, name, decoding, _difference(run.samples, real, run.samples, generated))
+
+
+# --- What a set shows for a run, in the words of arXiv 2604.02315: latent, absent or present, and over sets,
+# context-bound. Read from intervals rather than values, so that a small set says "unclear":
 #
 # - present: greedy decoding gives genuine follow-ups (interval at or above LOW)
 # - latent:  greedy does not (interval below LOW), sampling at the highest temperature does
@@ -424,27 +601,6 @@ LOW = 0.10
 """Follow-up rate that divides low from high. The paper calls 1-5% collapsed and 15-47% surfacing under sampling."""
 
 CLEAR = ("present", "latent", "absent")
-
-MEANING = {
-    "present": "Greedy decoding gives genuine follow-ups: the model says by itself what a person could say next.",
-    "latent": "Greedy decoding hides what sampling brings out: the model can say what a person could say next, and "
-    "as a rule does not.",
-    "absent": "Neither greedy decoding nor sampling gives genuine follow-ups.",
-    "context-bound": "The clear sets show different patterns: what the model can do depends on the kind of "
-    "conversation.",
-    "unclear": "An interval crosses the line between low and high, so more items are needed to tell.",
-    "not measured": "Greedy decoding or sampling was not measured.",
-}
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """What one set shows for one run; `sampled_at` is the highest temperature, such as "T=1.0"."""
-
-    name: str
-    greedy: Estimate
-    sampled: Estimate
-    sampled_at: str | None
 
 
 def pattern_of(name: str, figures: Mapping[Metric, Estimate]) -> Pattern:
@@ -478,150 +634,132 @@ def _level(estimate: Estimate) -> str:
     return "low" if estimate.ci95[1] < LOW else "high" if estimate.ci95[0] >= LOW else "unclear"
 
 
-# --- What one run says by itself, without a baseline: its perturbations, its grounding, and the real users' turns.
+# --- Were these runs measured alike? Only then may they be compared.
 #
-# - A perturbation is a positive control: the run with it, held against the run without, paired by item.
-# - Grounding is worth what it tells apart: genuine turns from others (AUC), and its mean per label.
-# - On transcripts the real users' turns, judged by the same judge, are the ceiling: generated turns minus real ones.
+# Every setting must agree but those listed here; so a setting that nobody thought of makes runs incomparable,
+# never silently comparable.
+
+# Another engine gives the same kind of number; the others decide which numbers there are, not what each of them is.
+MAY_DIFFER = ("engine", "temperatures", "samples", "perturbations", "grounding", "actual")
+
+# What a run certainly did that was made before the setting existed.
+BEFORE: dict[str, Any] = {"perturbations": [], "grounding": False}
 
 
-@dataclass(frozen=True)
-class Perturbed:
-    """One perturbation of one run; `difference` is perturbed minus plain, None where rows are missing.
-
-    `changed_text` is the share of user turns whose text changed, without a value where it was not measured.
-    """
-
-    run: str
-    set: str
-    perturbation: str
-    temperature: str
-    changed_text: Estimate
-    difference: PairedDifference | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "set": self.set,
-            "perturbation": self.perturbation,
-            "temperature": self.temperature,
-            "changed_text": None if self.changed_text.value is None else self.changed_text.as_json(),
-            "difference": self.difference and self.difference.as_json(),
-        }
+def differences(runs: Sequence[Run]) -> list[str]:
+    """Why these runs should not be compared, one line per reason; empty when they were measured alike."""
+    lines = [_differing(runs, "chat template", [run.results.model.template_sha256 for run in runs])]
+    keys = {key for run in runs for key in run.results.settings.others}
+    lines += [_differing(runs, key, _values_of(runs, key)) for key in sorted(keys - set(MAY_DIFFER))]
+    for name, infos in _set_infos(runs).items():
+        lines.append(_differing(runs, f"set {name}", [info and f"{info.n} items {info.sha256}" for info in infos]))
+    return [line for line in lines if line]
 
 
-@dataclass(frozen=True)
-class Grounding:
-    """What grounding is worth in one run and set: unperturbed user turns, all temperatures together.
-
-    `auc` is the chance that a genuine turn is grounded better than another one; `labels` has the mean in nats per
-    token for each label that was given.
-    """
-
-    run: str
-    set: str
-    auc: Estimate
-    labels: dict[str, Estimate]
-
-    def as_json(self) -> dict[str, Any]:
-        labels = {label: _counted(found) for label, found in self.labels.items()}
-        return {"run": self.run, "set": self.set, "auc": _counted(self.auc), "labels": labels}
+def remarks(runs: Sequence[Run]) -> list[str]:
+    """What differs and may, and what a reader should know about the folders."""
+    lines = [_differing(runs, key, _values_of(runs, key)) for key in MAY_DIFFER]
+    for name, infos in _set_infos(runs).items():
+        measures = [info and ", ".join(info.measures) for info in infos]
+        lines.append(_differing(runs, f"measures on set {name}", measures))
+    lines += [
+        f"{run.name}: no samples.jsonl beside its results.json, so no paired test" for run in runs if not run.samples
+    ]
+    return [line for line in lines if line]
 
 
-@dataclass(frozen=True)
-class AgainstActual:
-    """Generated user turns minus the real ones of the same transcripts; `difference` is None without rows."""
-
-    run: str
-    set: str
-    temperature: str
-    difference: PairedDifference | None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "set": self.set,
-            "temperature": self.temperature,
-            "difference": self.difference and self.difference.as_json(),
-        }
+def _values_of(runs: Sequence[Run], key: str) -> list[Any]:
+    return [run.results.settings.others.get(key, BEFORE.get(key)) for run in runs]
 
 
-def perturbed(run: Run) -> Iterator[Perturbed]:
-    """Every set, perturbation and temperature that was measured with and without the perturbation."""
-    for name, perturbations in run.results.followup.items():
-        for perturbation, temperatures in perturbations.items():
-            if perturbation == "none":
-                continue
-            for temperature, part in temperatures.items():
-                plain = Metric("followup", name, temperature)
-                difference = _difference(run, plain, Metric("followup", name, temperature, perturbation))
-                yield Perturbed(run.name, name, perturbation, temperature, estimate_of(part.changed_text), difference)
+def _set_infos(runs: Sequence[Run]) -> dict[str, list[SetInfo | None]]:
+    names = dict.fromkeys(name for run in runs for name in run.results.settings.sets)
+    return {name: [run.results.settings.sets.get(name) for run in runs] for name in names}
 
 
-def grounding(run: Run) -> Iterator[Grounding]:
-    """Every set in which labelled user turns have a grounding."""
-    for name, turns in (run.samples.grounded if run.samples else {}).items():
-        given = {turn.label for turn in turns}
-        labels = in_order(given)
-        separation = auc(
-            [turn.grounding for turn in turns],
-            [turn.label == GENUINE for turn in turns],
-            [turn.item for turn in turns],
-        )
-        yield Grounding(run.name, name, separation, {label: _mean(turns, label) for label in labels})
+def _differing(runs: Sequence[Run], key: str, values: Sequence[Any]) -> str | None:
+    """'judge: rules-1 (base), llm-2 (sft, rl)' when the runs do not all have one value."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for run, value in zip(runs, values, strict=True):
+        shown = "nothing" if value is None else value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        groups[shown].append(run.name)
+    if len(groups) == 1:
+        return None
+    shortened = {value: printable(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", value)) for value in groups}
+    return f"{printable(key)}: " + ", ".join(f"{shortened[value]} ({', '.join(who)})" for value, who in groups.items())
 
 
-def against_actual(run: Run) -> Iterator[AgainstActual]:
-    """Every temperature of the transcript sets, without perturbation."""
-    for name in run.results.actual:
-        for temperature in run.results.followup.get(name, {}).get("none", {}):
-            difference = _difference(run, actual(name), Metric("followup", name, temperature))
-            yield AgainstActual(run.name, name, temperature, difference)
+# --- comparison.json
 
 
-def _difference(run: Run, before: Metric, after: Metric) -> PairedDifference | None:
-    values = run.samples.values if run.samples else {}
-    return paired_difference(values[before], values[after]) if before in values and after in values else None
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """comparison.json, schema 1; rates in [0, 1], differences as run minus baseline, perturbed minus plain, or
+    generated minus actual."""
+    names, runs = comparison.names, comparison.runs
+    results = {run.name: run.results.model_dump(include={"followup", "actual"}) for run in runs}
+    return {
+        "schema": 1,
+        "baseline": names[0],
+        "runs": [{"name": run.name, "folder": str(run.folder), **run.results.model.model_dump()} for run in runs],
+        "settings": runs[0].results.settings.model_dump(),
+        "differences": list(comparison.differences),
+        "remarks": list(comparison.remarks),
+        "metrics": [_metric_json(comparison, metric) for metric in comparison.figures],
+        "outcomes": {run.name: {name: part.outcomes for name, part in run.results.accuracy.items()} for run in runs},
+        "followup": {name: result["followup"] for name, result in results.items()},
+        "actual": {name: result["actual"] for name, result in results.items()},
+        "against_actual": [_plain(one) for one in comparison.against_actual],
+        "perturbations": [_plain(one) for one in comparison.perturbed],
+        "grounding": [_plain(one) for one in comparison.grounding],
+        "patterns": {
+            "low": LOW,
+            "sets": {
+                name: dict(zip(names, (pattern.name for pattern in found), strict=True))
+                for name, found in comparison.patterns.items()
+            },
+            "overall": dict(zip(names, comparison.overall, strict=True)),
+        },
+    }
 
 
-def _mean(turns: Sequence[Grounded], label: str) -> Estimate:
-    of_label = [turn for turn in turns if turn.label == label]
-    return mean_ci([turn.grounding for turn in of_label], [turn.item for turn in of_label])
+def _metric_json(comparison: Comparison, metric: Metric) -> dict[str, Any]:
+    return {
+        "measure": metric.measure,
+        "set": metric.set,
+        "name": metric.name,
+        "perturbation": metric.perturbation if metric.measure == "followup" else None,
+        "runs": {
+            name: _plain(found) if found.n else None
+            for name, found in zip(comparison.names, comparison.figures[metric], strict=True)
+        },
+        "against_baseline": {
+            name: {**change.as_json(), "gained_items": list(change.gained_items), "lost_items": list(change.lost_items)}
+            for name, change in zip(comparison.names, comparison.paired[metric], strict=True)
+            if change is not None
+        },
+    }
 
 
-def _counted(estimate: Estimate) -> dict[str, Any]:
-    return {**estimate.as_json(), "n": estimate.n}
+def _plain(value: Any) -> Any:
+    """What a run says by itself as it stands in comparison.json: field by field, figures with their n."""
+    if isinstance(value, Estimate):
+        return {**value.as_json(), "n": value.n}
+    if isinstance(value, PairedDifference):
+        return value.as_json()
+    if isinstance(value, Cell):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return {one.name: _plain(getattr(value, one.name)) for one in fields(value)} if is_dataclass(value) else value
 
 
-# --- The main figures of a comparison in columns, and the table that is printed to the terminal.
+# --- The main figures, in blocks of columns, for the terminal and for the pages.
 #
-# Sets share a block of columns as long as no measure stands in it twice, so that a small probe gives one table
-# with everything in it, and a large one a table per set instead of one that nobody can read.
+# A measure stands in a block with the sets of other measures unless a set of the same measure is in it already: a small
+# probe gives one table with everything in it, and a large one a table per set instead of one that nobody can read.
 
 WIDTH = 140
 COLUMNS = 6
-
-
-def terminal_table(comparison: Comparison) -> str:
-    """The main figures for the terminal: percent with 95% intervals, 140 columns wide, or as wide as six columns are.
-
-    Below the tables: what pattern each set shows, what real users reach, how many user turns got no label, and what
-    differs.
-    """
-    notes = ["percent [95% interval]"]
-    for name, patterns in comparison.patterns.items():
-        shown: dict[str, list[str]] = {}
-        for run, pattern in zip(comparison.names, patterns, strict=True):
-            shown.setdefault(pattern.name, []).append(run)
-        told = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in shown.items())
-        notes.append(f"follow-up on {printable(name)}: {told}")
-    real = {name: part for run in comparison.runs for name, part in run.results.actual.items()}
-    notes += [f"real users on {printable(name)}: {percent(rate_of(part))}" for name, part in real.items()]
-    notes += [f"unscored: {line}" for line in unscored(comparison)]
-    notes += [f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences]
-    notes += [f"note: {line}" for line in comparison.remarks]
-    wrapped = [textwrap.fill(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
-    return "\n\n".join([*(_block(comparison, block) for block in blocks(comparison)), "\n".join(wrapped)])
 
 
 def blocks(comparison: Comparison) -> list[list[Metric]]:
@@ -640,6 +778,12 @@ def blocks(comparison: Comparison) -> list[list[Metric]]:
     return [block[start : start + COLUMNS] for block in chosen for start in range(0, len(block), COLUMNS)]
 
 
+def title(metric: Metric) -> str:
+    if metric.measure == "followup":
+        return f"follow-up {metric.name}"
+    return "accuracy" if metric.name == "lenient" else metric.name
+
+
 def percent(estimate: Estimate) -> str:
     """57.0 [47.2, 66.3]"""
     if estimate.value is None:
@@ -648,60 +792,49 @@ def percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.1f}{interval}"
 
 
-def title(metric: Metric) -> str:
-    if metric.measure == "followup":
-        return f"follow-up {metric.name}"
-    return "accuracy" if metric.name == "lenient" else "accuracy (strict)" if metric.name == "strict" else metric.name
+def format_table(results: Sequence[dict[str, Any]]) -> str:
+    """The main table of one or more contents of results.json, for the terminal."""
+    return terminal_table(compare_runs(runs_of(results)))
 
 
-def followups(comparison: Comparison, metric: Metric) -> list[Followup | None]:
-    return [
-        one.results.followup.get(metric.set, {}).get(metric.perturbation, {}).get(metric.name)
-        for one in comparison.runs
-    ]
+def terminal_table(comparison: Comparison) -> str:
+    """The main figures for the terminal: percent with 95% intervals, 140 columns wide, or as wide as six columns are.
+
+    Below the tables: what pattern each set shows, what real users reach, how many user turns got no label, and what
+    differs.
+    """
+    notes = ["percent [95% interval]"]
+    for name, patterns in comparison.patterns.items():
+        runs_by_pattern: dict[str, list[str]] = {}
+        for run, pattern in zip(comparison.names, patterns, strict=True):
+            runs_by_pattern.setdefault(pattern.name, []).append(run)
+        listed = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in runs_by_pattern.items())
+        notes.append(f"follow-up on {printable(name)}: {listed}")
+    real = {name: part for run in comparison.runs for name, part in run.results.actual.items()}
+    notes += [f"real users on {printable(name)}: {percent(part.genuine)}" for name, part in real.items()]
+    notes += [f"unscored: {line}" for line in comparison.unscored]
+    notes += [f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences]
+    notes += [f"note: {line}" for line in comparison.remarks]
+    wrapped = [textwrap.fill(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
+    return "\n\n".join([*(_terminal_block(comparison, block) for block in blocks(comparison)), "\n".join(wrapped)])
 
 
-def unscored(comparison: Comparison) -> list[str]:
-    """One line for each run in which some user turns got no label, over all its sets and temperatures."""
-    lines = []
-    for run in comparison.runs:
-        parts = [
-            part
-            for perturbations in run.results.followup.values()
-            for temperatures in perturbations.values()
-            for part in temperatures.values()
-        ]
-        reasons = sum((Counter(part.unscored) for part in parts), Counter[str]())
-        total = sum(part.n_total for part in parts)
-        if reasons and total:
-            why = ", ".join(f"{printable(reason)} {count}" for reason, count in sorted(reasons.items()))
-            lines.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} user turns ({why})")
-    return lines
-
-
-def _block(comparison: Comparison, block: Sequence[Metric]) -> str:
+def _terminal_block(comparison: Comparison, block: Sequence[Metric]) -> str:
     """Three header lines (set and n, metric, rule), then one line per run."""
     cells = [[percent(estimate) for estimate in comparison.figures[metric]] for metric in block]
     widths = [max(map(len, [title(metric), *column])) for metric, column in zip(block, cells, strict=True)]
     names = [_shortened(name, max(12, WIDTH - sum(widths) - 2 * len(widths))) for name in comparison.names]
     first = max(map(len, names))
     sets = " " * first
-    for _, group in groupby(range(len(block)), key=lambda index: (block[index].set, block[index].measure)):
+    for (name, _), group in groupby(range(len(block)), key=lambda index: (block[index].set, block[index].measure)):
         columns = list(group)
-        sizes = list(dict.fromkeys(sizes_of(comparison, block[index]) for index in columns))
+        sizes = list(dict.fromkeys(comparison.sizes(block[index]) for index in columns))
         span = sum(widths[index] for index in columns) + 2 * (len(columns) - 1)
-        sets += "  " + _shortened(f"{printable(block[columns[0]].set)}, n = {', '.join(sizes)}", span).ljust(span)
+        sets += "  " + _shortened(f"{printable(name)}, n = {', '.join(sizes)}", span).ljust(span)
     rows = [["", *map(title, block)], *([name, *row] for name, *row in zip(names, *cells, strict=True))]
-    padded = [
-        [row[0].ljust(first), *(cell.ljust(width) for cell, width in zip(row[1:], widths, strict=True))] for row in rows
-    ]
-    head, *lines = ["  ".join(row).rstrip() for row in padded]
+    padded = ["  ".join(cell.ljust(width) for cell, width in zip(row, [first, *widths], strict=True)) for row in rows]
+    head, *lines = [line.rstrip() for line in padded]
     return "\n".join([sets.rstrip(), head, "-" * max(map(len, [head, *lines])), *lines])
-
-
-def sizes_of(comparison: Comparison, metric: Metric) -> str:
-    """100, or 98/100 where runs have different numbers of observations."""
-    return "/".join(map(str, sorted({estimate.n for estimate in comparison.figures[metric] if estimate.n})))
 
 
 def _shortened(text: str, room: int) -> str:

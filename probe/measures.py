@@ -123,14 +123,22 @@ def clarify_figures(rows: Sequence[Row]) -> dict[str, Any]:
     - answer_when_complete: share of complete problems whose reply sets out to answer. A reply that the token limit
       cut counts as one; a question and an empty reply do not.
     """
-    complete = [row for row in rows if row["condition"] == "complete"]
-    underspecified = [row for row in rows if row["condition"] == "underspecified"]
-    answering = sum(row["outcome"] in ("answered", "truncated") for row in complete)
+    complete = [clarify_right(row) for row in rows if row["condition"] == "complete"]
+    underspecified = [clarify_right(row) for row in rows if row["condition"] == "underspecified"]
     return {
         "n": len(underspecified),
-        "ask_when_needed": wilson(sum(row["asked"] for row in underspecified), len(underspecified)).as_json(),
-        "answer_when_complete": wilson(answering, len(complete)).as_json(),
+        "ask_when_needed": wilson(sum(underspecified), len(underspecified)).as_json(),
+        "answer_when_complete": wilson(sum(complete), len(complete)).as_json(),
     }
+
+
+CLARIFY = {"underspecified": "ask_when_needed", "complete": "answer_when_complete"}
+"""The figure that a row of each condition counts in."""
+
+
+def clarify_right(row: Row) -> bool:
+    """Whether the reply did what its condition wants."""
+    return bool(row["asked"]) if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
 
 
 # --- Follow-up

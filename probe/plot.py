@@ -1,8 +1,13 @@
-"""tradeoff.png: what a run solves (to the right) against how often it knows what a person would say next (upwards).
+"""The trade-off plot: what a run solves (to the right) against how often it knows what a person would say next (up).
 
-One panel per follow-up set, two to a row, made for print without scaling: a panel is as wide as a column of a
-paper, a row as wide as its page. Where accuracy or follow-up was not measured, the figures that there are stand
-one below the other. What a panel shows is said in `panels`.
+One drawing routine serves tradeoff.png and the page. A panel per follow-up set is as wide as a column of a paper; where
+accuracy or follow-up was not measured, tradeoff.png lists the figures that there are, one below the other.
+
+Filled markers are greedy decoding, hollow ones the highest temperature. An arrow leads from the baseline along the
+checkpoints of each training run, which has its own colour (Okabe and Ito's, told apart by colour-blind readers) and its
+own marker, so that it is told apart in grey print too. The shaded area is what some run reaches or beats in both
+directions at greedy decoding; its edge is the frontier. Up to `MANY` runs are named beside their markers, beyond that
+the baseline and the ends of paths.
 """
 
 from __future__ import annotations
@@ -13,27 +18,27 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
-from probe.comparison import Metric, printable, rate_of, sizes_of, title
+from probe.comparison import Comparison, Metric, percent, printable, title
 from probe.files import write_atomic
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from probe.compare import Comparison
+# --- What is shown, before anything is drawn: panels, points, arrows, the frontier, names.
 
-
-# --- What the trade-off plot shows, before anything is drawn: panels, points, paths of checkpoints, the frontier.
-
-MANY = 8
-"""Up to so many runs are named and shown one by one; beyond, where paths end."""
+Spot = tuple[float, float]
+Box = tuple[float, float, float, float]
+"""left, bottom, right, top, in pixels"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Point:
     y: Estimate
 
     @property
-    def at(self) -> tuple[float, float]:
+    def at(self) -> Spot:
         """Where its marker stands, in percent."""
         return 100 * (self.x.value or 0.0), 100 * (self.y.value or 0.0)
 
@@ -63,43 +68,29 @@ class Panel:
     real: Estimate | None = None
 
 
-def panel_of(comparison: Comparison, name: str) -> Panel | None:
-    """None where no run has both numbers. A set's own accuracy where all runs have it, else the first set's."""
-    own = Metric("accuracy", name, "lenient")
-    if own not in comparison.figures or not all(estimate.n for estimate in comparison.figures[own]):
-        others = [metric for metric in comparison.figures if metric.name == "lenient"]
-        if not others:
-            return None
-        own = others[0]
-    points = {}
-    for metric, ys in comparison.figures.items():
-        if metric == Metric("followup", name, metric.name):
-            pairs = zip(comparison.figures[own], ys, strict=True)
-            points[metric.name] = [Point(run, x, y) for run, (x, y) in enumerate(pairs) if x.n and y.n]
-    measured = [temperature for temperature, found in points.items() if found]
-    if not measured:
-        return None
-    real = next((rate_of(one.results.actual[name]) for one in comparison.runs if name in one.results.actual), None)
-    return Panel(name, own, {temperature: points[temperature] for temperature in (measured[0], measured[-1])}, real)
+def panels_of(comparison: Comparison) -> list[Panel]:
+    """One panel per follow-up set for which some run has both numbers.
 
-
-def paths(comparison: Comparison) -> list[list[int]]:
-    """Runs by training run: checkpoints of one folder in step order; a run without a step is a path of its own.
-
-    What a training run started from (its step 0) is the first of its path. The baseline is in none of them.
+    Follow-up stands against the set's own accuracy where all runs have it, else against that of the first set.
     """
-    grouped: dict[tuple[str, ...], list[int]] = {}
-    for index, one in enumerate(comparison.runs[1:], start=1):
-        model = one.results.model
-        stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", model.label)
-        key = (str(one.folder.absolute().parent), stem) if model.step else (one.name,)
-        grouped.setdefault(key, []).append(index)
-    for one in comparison.runs[1:]:
-        stepped = [key for key in grouped if len(key) > 1 and key[0] == str(one.folder.absolute().parent)]
-        if one.results.model.step == 0 and len(stepped) == 1:
-            grouped[stepped[0]] += grouped.pop((one.name,))
-    steps = [one.results.model.step or 0 for one in comparison.runs]
-    return [sorted(group, key=steps.__getitem__) for group in grouped.values()]
+    panels = []
+    lenient = [metric for metric in comparison.figures if metric.name == "lenient"]
+    for name in comparison.sets("followup") if lenient else ():
+        accuracy = Metric("accuracy", name, "lenient")
+        if accuracy not in lenient or not all(estimate.n for estimate in comparison.figures[accuracy]):
+            accuracy = lenient[0]
+        points: dict[str, list[Point]] = {}
+        for decoding in comparison.temperatures(name):
+            pairs = zip(
+                comparison.figures[accuracy], comparison.figures[Metric("followup", name, decoding)], strict=True
+            )
+            if measured := [Point(run, x, y) for run, (x, y) in enumerate(pairs) if x.n and y.n]:
+                points[decoding] = measured
+        if points:
+            shown = {decoding: points[decoding] for decoding in (next(iter(points)), list(points)[-1])}
+            real = [run.results.actual[name].genuine for run in comparison.runs if name in run.results.actual]
+            panels.append(Panel(name, accuracy, shown, real[0] if real else None))
+    return panels
 
 
 def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, int]]:
@@ -107,22 +98,15 @@ def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, i
     or from the baseline where that was not measured."""
     shown = {point.run for point in points}
     joined: list[tuple[int, int]] = []
-    for path in paths(comparison):
+    for path in comparison.paths:
         started = len(path) > 1 and comparison.runs[path[0]].results.model.step == 0
         joined += pairwise(run for run in (path if started else [0, *path]) if run in shown)
     return joined
 
 
-def ends(comparison: Comparison) -> list[int]:
-    """The runs that detailed tables show: all of up to MANY, else the baseline and the last of each path."""
-    if len(comparison.runs) <= MANY:
-        return list(range(len(comparison.runs)))
-    return sorted({0, *(path[-1] for path in paths(comparison))})
-
-
-def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def frontier(points: Sequence[Spot]) -> list[Spot]:
     """The points that no other one beats in one direction without losing in the other, from left to right."""
-    kept: list[tuple[float, float]] = []
+    kept: list[Spot] = []
     for x, y in sorted(points, reverse=True):
         if not kept or y > kept[-1][1]:
             kept.append((x, y))
@@ -141,176 +125,267 @@ def path_name(comparison: Comparison, path: Sequence[int]) -> str:
 def marker_name(comparison: Comparison, run: int) -> str:
     """A path's last checkpoint by its step, those before by the bare number; everything else by its name."""
     step = comparison.runs[run].results.model.step
-    path = next((path for path in paths(comparison) if run in path), [])
+    path = next((path for path in comparison.paths if run in path), [])
     if not step or len(path) < 2:
-        return short_name(comparison.names[run])
+        return _short_name(comparison.names[run])
     return f"step {step}" if run == path[-1] else str(step)
 
 
-def short_name(name: str) -> str:
+def _short_name(name: str) -> str:
     """At most 22 characters: the end tells checkpoints apart."""
     return name if len(name) <= 22 else "…" + name[-21:]
 
 
-# --- Places names beside markers in a plot so that they cover neither each other nor what is drawn.
-#
-# Every name tries a ring of positions, near ones first, and takes the one that covers least. Good enough for a
-# dozen names; no dependency is worth it.
+# --- The drawing, as a PNG for print and as SVG for the page.
 
-Spot = tuple[float, float]
-Box = tuple[float, float, float, float]
-"""left, bottom, right, top, in pixels"""
-
-DISTANCES = (5.0, 9.0, 15.0, 23.0, 33.0)  # points from the marker
-DIRECTIONS = 16
-
-
-def place_names(
-    axis: Axes, names: Sequence[tuple[str, Spot, str]], markers: Sequence[Spot], lines: Sequence[tuple[Spot, Spot]]
-) -> None:
-    """Writes each (name, position, colour) into the axis, with a thin leader where it stands away from its marker.
-
-    Positions are in data coordinates; the layout of the figure must be final.
-    """
-    from matplotlib.patheffects import withStroke
-
-    figure = axis.get_figure(root=True)
-    assert figure is not None
-    point = figure.dpi / 72
-    frame = axis.get_window_extent()
-    room = (frame.x0, frame.y0, frame.x1, frame.y1)
-    to_data = axis.transData.inverted()
-
-    def to_pixels(spot: Spot) -> Spot:
-        x, y = axis.transData.transform(spot)
-        return float(x), float(y)
-
-    crowd = [(x - 4 * point, y - 4 * point, x + 4 * point, y + 4 * point) for x, y in map(to_pixels, markers)]
-    grains = [grain for start, end in lines for grain in grains_of(to_pixels(start), to_pixels(end), 2 * point)]
-    taken: list[Box] = []
-    for name, spot, colour in names:
-        text = axis.text(*spot, name, fontsize=7, color=colour, parse_math=False, zorder=6)
-        text.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
-        extent = text.get_window_extent()
-        x, y = to_pixels(spot)
-        boxes = candidates(x, y, extent.width, extent.height, point)
-        box = min(boxes, key=lambda box: boxes[box] + cost(box, room, taken, crowd, grains, point))
-        taken.append(box)
-        middle_x, middle_y = to_data.transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
-        text.set_position((float(middle_x), float(middle_y)))
-        text.set(horizontalalignment="center", verticalalignment="center_baseline")
-        nearest = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))
-        if math.dist(nearest, (x, y)) > 11 * point:
-            ends = to_data.transform([(x, y), nearest])
-            axis.plot(*zip(*ends, strict=True), color=colour, linewidth=0.5, alpha=0.7, zorder=5)
-
-
-def candidates(x: float, y: float, width: float, height: float, point: float) -> dict[Box, float]:
-    """Boxes around a marker, each with the price of its distance: near and to the right is best."""
-    boxes = {}
-    for distance in DISTANCES:
-        for step in range(DIRECTIONS):
-            angle = 2 * math.pi * step / DIRECTIONS
-            across, up = math.cos(angle), math.sin(angle)
-            middle_x = x + across * (distance * point + width / 2)
-            middle_y = y + up * (distance * point + height / 2)
-            box = (middle_x - width / 2, middle_y - height / 2, middle_x + width / 2, middle_y + height / 2)
-            boxes[box] = distance + 2 * (1 - across)
-    return boxes
-
-
-def cost(
-    box: Box, room: Box, taken: Sequence[Box], crowd: Sequence[Box], grains: Sequence[Spot], point: float
-) -> float:
-    """What a box covers: other names cost most, then markers and the edge of the panel, then lines."""
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    padded = (box[0] - point, box[1] - point, box[2] + point, box[3] + point)
-    names = sum(_overlap(padded, other) for other in taken) / area
-    markers = sum(_overlap(padded, other) for other in crowd) / (8 * point) ** 2
-    outside = 1 - _overlap(box, room) / area
-    covered = sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in grains)
-    return 500 * names + 200 * markers + 1500 * outside + 1.5 * covered
-
-
-def _overlap(a: Box, b: Box) -> float:
-    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
-
-
-def grains_of(start: Spot, end: Spot, spacing: float) -> list[Spot]:
-    """Points along a line, `spacing` apart: covering a line is counted by them."""
-    count = max(1, math.ceil(math.dist(start, end) / spacing))
-    return [
-        (start[0] + (end[0] - start[0]) * step / count, start[1] + (end[1] - start[1]) * step / count)
-        for step in range(count + 1)
-    ]
-
-
-# --- One panel of the trade-off plot: accuracy to the right, genuine follow-ups upwards.
-#
-# Filled markers are greedy decoding, hollow ones the highest temperature. An arrow leads from the baseline along
-# the checkpoints of each training run, which has its own colour (Okabe and Ito's, told apart by colour-blind
-# readers) and its own marker, so that it is told apart in grey print too. The shaded area is what some run reaches
-# or beats in both directions at greedy decoding; its edge is the frontier. Up to a number of runs each is named
-# beside its marker, beyond it the baseline and the ends of paths.
-
-
-class Style(NamedTuple):
-    """How the runs of one path look."""
-
-    colour: str
-    marker: str
-
-
-BASELINE = Style("#222222", "s")
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+BASELINE = ("#222222", "s")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = ("o", "^", "D", "v", "P", "X", "p")
 STYLES = [
-    Style(_COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)])
+    (_COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)])
     for number in range(len(_COLOURS) * len(_MARKERS))
 ]
-FRONTIER = "#F0F0F0"
+"""Colour and marker of each path, in order; six and seven have no common factor, so all 42 pairs are used."""
+SOFT, GRID, SHADE = "#555555", "#e4e4e4", "#f0f0f0"
 REAL: dict[str, Any] = {"color": "#222222", "linestyle": (0, (1, 2)), "linewidth": 1.0}
+LOOKS: dict[Any, Any] = {
+    "text.parse_math": False,  # names may hold dollar signs
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+}  # fmt: skip
+_XLINK_HREF = "{http://www.w3.org/1999/xlink}href"
+DPI = 300
+PANEL_WIDTH, PANEL_HEIGHT, PANELS_PER_ROW = 3.4, 3.0, 2  # inches
+
+# What each colour is on the page: names of the style sheet, so that the drawing follows light and dark.
+PAGE_COLOURS = {
+    "#000000": "--soft", "#ffffff": "--ground", "#222222": "--text", SOFT: "--soft", GRID: "--faint", SHADE: "--raised",
+    **{colour: f"--path-{number}" for number, colour in enumerate(_COLOURS)},
+}  # fmt: skip
 
 
-def draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequence[Style]) -> None:
+def draw_tradeoff(comparison: Comparison, path: Path) -> None:
+    """Draws the trade-off of a comparison and writes it as a PNG, atomically."""
+    import matplotlib
+
+    settings = comparison.runs[0].results.settings.others
+    judge = settings.get("judge")
+    sizes = "; ".join(
+        f"accuracy on {printable(metric.set)} n = {_sizes(comparison, metric)}"
+        for metric in comparison.figures
+        if metric.name == "lenient"
+    )
+    forced = "MEASURED DIFFERENTLY" if comparison.differences else ""
+    judged_by = f"judge {printable(judge if isinstance(judge, str) else json.dumps(judge))}"
+    heading = "; ".join(part for part in (judged_by, sizes, "95% intervals", forced) if part)
+    with matplotlib.rc_context(LOOKS):
+        panels = panels_of(comparison)
+        figure = _draw(comparison, panels, panels, heading) if panels else _list_figures(comparison, heading)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    write_atomic(path, buffer.getvalue())
+
+
+def page_drawings(comparison: Comparison, link: Callable[[str, Point, str], str]) -> list[str]:
+    """One SVG element per panel, without styles of its own: colours are variables of the page's style sheet.
+
+    Every marker is an `<a class="point">` to `link(set, point, decoding)`, with its figures as title and as `.tip`.
+    """
+    import matplotlib
+
+    drawings = []
+    panels = panels_of(comparison)
+    for number, panel in enumerate(panels):
+        tips = {}
+        for decoding, points in panel.points.items():
+            for point in points:
+                figures = f"accuracy {percent(point.x)}, follow-up {percent(point.y)}"
+                tips[link(panel.set, point, decoding)] = (f"{comparison.names[point.run]}, {decoding}", figures)
+        # The salt makes the ids of markers and clips differ between panels, and the same every time.
+        with matplotlib.rc_context({**LOOKS, "svg.fonttype": "none", "svg.hashsalt": f"panel {number}"}):
+            figure = _draw(comparison, [panel], panels, link=link)
+            for text in figure.axes[0].texts:
+                text.set_path_effects([])  # the style sheet draws the rim, so that names stay text
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        drawings.append(_for_page(buffer.getvalue(), f"accuracy against follow-up on {printable(panel.set)}", tips))
+    return drawings
+
+
+def _for_page(svg: str, label: str, tips: Mapping[str, tuple[str, str]]) -> str:
+    """An SVG of matplotlib as an element of the page, whose policy allows no style but the page's own sheet."""
+    root = ElementTree.fromstring(svg)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        if (href := element.attrib.pop(_XLINK_HREF, None)) is not None:
+            element.set("href", href)
+        for declaration in element.attrib.pop("style", "").split("; "):
+            name, _, value = declaration.partition(": ")
+            if name and name != "font-family":
+                element.set(name, f"var({PAGE_COLOURS[value]})" if value in PAGE_COLOURS else value)
+        if element.tag == "g" and (given := element.attrib.pop("id", "")) in ("name", "sizes", "heading"):
+            element.set("class", given)
+        for child in [child for child in element if child.tag.rpartition("}")[2] in ("metadata", "style")]:
+            element.remove(child)
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "group", "aria-label": label}
+    [sizes] = root.findall(".//g[@class='sizes']/text")  # a tip stands in its place
+    for marker in root.iter("a"):
+        who, figures = tips[marker.attrib["href"]]
+        marker.attrib = {"href": marker.attrib["href"], "class": "point", "aria-label": f"{who}: {figures}"}
+        title = ElementTree.Element("title")
+        title.text = f"{who}: {figures}"
+        marker.insert(0, title)
+        tip = ElementTree.SubElement(marker, "text", {"class": "tip", "aria-hidden": "true"})
+        for text, above in ((who, 9.0), (figures, 0.0)):
+            at = {"x": sizes.attrib["x"], "y": f"{float(sizes.attrib['y']) - above:.2f}"}
+            ElementTree.SubElement(tip, "tspan", at).text = text
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _draw(
+    comparison: Comparison,
+    panels: Sequence[Panel],
+    all_panels: Sequence[Panel],
+    heading: str = "",
+    link: Callable[[str, Point, str], str] | None = None,
+) -> Figure:
+    """The panels with a legend below. Panels against the same accuracy share its axis, all share the other one."""
+    columns = min(len(panels), PANELS_PER_ROW)
+    rows = math.ceil(len(panels) / PANELS_PER_ROW)
+    figure = _new_figure((PANEL_WIDTH * columns, PANEL_HEIGHT * rows + 0.6), heading)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flatten())
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    styles = [BASELINE] * len(comparison.runs)
+    for number, path in enumerate(comparison.paths):
+        for run in path:
+            styles[run] = STYLES[number % len(STYLES)]
+    up = [point.y for panel in all_panels for points in panel.points.values() for point in points]
+    up += [panel.real for panel in all_panels if panel.real]
+    for axis, panel in zip(axes, panels, strict=False):
+        same = [other for other in all_panels if other.accuracy == panel.accuracy]
+        axis.set_xlim(*_limits([point.x for other in same for points in other.points.values() for point in points]))
+        axis.set_ylim(*_limits(up))
+        _draw_panel(axis, comparison, panel, styles, link)
+    for axis in axes[::columns]:
+        axis.set_ylabel("genuine follow-ups (%)")
+    _draw_legend(figure, comparison, panels, styles, columns)
+    figure.draw_without_rendering()  # settles the layout, so that names can be placed in pixels
+    figure.set_layout_engine("none")
+    for axis, panel in zip(axes, panels, strict=False):
+        _name_markers(axis, comparison, panel, styles)
+    return figure
+
+
+def _new_figure(size: tuple[float, float], heading: str) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    if heading:
+        wrapped = textwrap.fill(heading, int(17 * size[0]))  # 17 letters of 7 points to the inch
+        figure.suptitle(wrapped, fontsize=7, color=SOFT)
+    return figure
+
+
+def _draw_panel(
+    axis: Axes,
+    comparison: Comparison,
+    panel: Panel,
+    styles: Sequence[tuple[str, str]],
+    link: Callable[[str, Point, str], str] | None,
+) -> None:
     """Everything but the names, which need the final layout; the axis limits must be set."""
-    groups = list(panel.points.values())
     if len(comparison.runs) > 1:
-        _shade(axis, frontier([point.at for point in groups[0]]))
+        # The area under the frontier, a staircase down from the left.
+        best = frontier([point.at for point in next(iter(panel.points.values()))])
+        xs, ys = [axis.get_xlim()[0], *(x for x, _ in best)], [best[0][1], *(y for _, y in best)]
+        axis.fill_between(xs, ys, axis.get_ylim()[0], step="pre", color=SHADE, linewidth=0, zorder=0)
     if panel.real and panel.real.value is not None:
         axis.axhline(100 * panel.real.value, zorder=1, **REAL)
-    for order, points in enumerate(groups):
-        _draw_paths(axis, comparison, points, styles, hollow=order > 0)
+    for hollow, (decoding, points) in enumerate(panel.points.items()):
+        at = {point.run: point.at for point in points}
+        for start, end in arrows(comparison, points):
+            arrow = {"arrowstyle": "-|>", "color": styles[end][0], "linewidth": 0.9, "mutation_scale": 6}
+            arrow |= {"shrinkA": 3.5, "shrinkB": 3.5, "linestyle": (0, (3, 2)) if hollow else "-"}
+            axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)
         for point in points:
-            _draw_point(axis, point, styles[point.run], hollow=order > 0)
-    sizes = ", ".join(
-        f"{name} n = {sizes_of(comparison, Metric('followup', panel.set, name))}" for name in panel.points
-    )
-    axis.set_title(f"follow-up on {printable(panel.set, 40)}\n", fontweight="bold", parse_math=False)
-    axis.text(0.5, 1.02, sizes, transform=axis.transAxes, ha="center", va="bottom", fontsize=7, color="#555555")
-    axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)} (%)", parse_math=False)
-    axis.grid(True, color="#E4E4E4", linewidth=0.5)
+            colour, marker = styles[point.run]
+            bars: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": 0.7, "alpha": 0.4, "zorder": 2}
+            # A run's accuracy is one number at every temperature: its interval is drawn once, with the filled marker.
+            across = None if hollow else _error_bars(point.x)
+            for bar in axis.errorbar(*point.at, xerr=across, yerr=_error_bars(point.y), **bars).lines[2]:
+                bar.set_linestyle((0, (2, 1.5)) if hollow else "-")
+            looks: dict[str, Any] = {"color": colour, "markersize": 4.5, "markeredgewidth": 0.9}
+            looks["markerfacecolor"] = "white" if hollow else colour
+            looks["url"] = link(panel.set, point, decoding) if link else None
+            axis.plot(*point.at, marker, zorder=4, **looks)
+    sizes = ", ".join(f"{name} n = {_sizes(comparison, Metric('followup', panel.set, name))}" for name in panel.points)
+    heading = f"follow-up on {printable(panel.set, 40)}"
+    axis.set_title(heading, fontweight="bold", pad=15, gid="heading")
+    under: dict[str, Any] = {"transform": axis.transAxes, "ha": "center", "va": "bottom", "fontsize": 7, "color": SOFT}
+    axis.text(0.5, 1.02, sizes, gid="sizes", **under)
+    axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)} (%)")
+    _style_axis(axis, "both")
+
+
+def _draw_legend(
+    figure: Figure, comparison: Comparison, panels: Sequence[Panel], styles: Sequence[tuple[str, str]], columns: int
+) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    def entry(label: str, **style: Any) -> Line2D:
+        return Line2D([], [], label=label, **{"color": SOFT, "linewidth": 0.9, "markersize": 4.5, **style})
+
+    handles: list[Any] = []
+    for path in (path for path in comparison.paths if len(path) > 1):
+        colour, marker = styles[path[0]]
+        handles.append(entry(_short_name(path_name(comparison, path)), color=colour, marker=marker))
+    for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points)):
+        filling = {"linestyle": "--", "markerfacecolor": "white"} if order else {}
+        handles.append(entry(f"{name} (greedy)" if name == "T=0.0" else name, marker="o", **filling))
+    if len(comparison.runs) > 1:
+        handles.append(entry("baseline", color=BASELINE[0], marker=BASELINE[1], linestyle=""))
+        handles.append(Patch(color=SHADE, label="some run is as good or better"))
+    if any(panel.real for panel in panels):
+        handles.append(entry("real users", **REAL))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
+
+
+def _list_figures(comparison: Comparison, heading: str) -> Figure:
+    """The figures that there are, one below the other, where accuracy and follow-up do not make a plane."""
+    metrics = [one for one in comparison.figures if one.name != "strict" and one.perturbation == "none"]
+    height = 1.2 + len(metrics) * max(0.25, 0.1 * len(comparison.runs))
+    figure = _new_figure((2 * PANEL_WIDTH, height), heading)
+    axis = figure.subplots()
+    for index, name in enumerate(comparison.names):
+        colour, marker = BASELINE if index == 0 else STYLES[(index - 1) % len(STYLES)]
+        shift = 0.6 * ((index + 0.5) / len(comparison.names) - 0.5)
+        for position, metric in enumerate(metrics):
+            estimate = comparison.figures[metric][index]
+            if estimate.value is not None:
+                at = (100 * estimate.value, position + shift)
+                looks: dict[str, Any] = {"color": colour, "markersize": 3.5, "elinewidth": 0.8}
+                axis.errorbar(*at, xerr=_error_bars(estimate), fmt=marker, **looks)
+        axis.plot([], [], marker, color=colour, markersize=4, label=_short_name(name))
+    axis.set_yticks(range(len(metrics)), [f"{printable(one.set, 20)}: {title(one)}" for one in metrics])
+    axis.set_ylim(max(len(metrics), 1) - 0.5, -0.5)  # the first one on top
+    axis.set_xlim(-2, 102)
+    axis.set_xlabel("percent")
+    _style_axis(axis, "x")
+    figure.legend(loc="outside lower center", ncols=min(3, len(comparison.names)), frameon=False)
+    return figure
+
+
+def _style_axis(axis: Axes, grid: Any) -> None:
+    axis.grid(True, axis=grid, color=GRID, linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequence[Style]) -> None:
-    """Names each run beside its first marker, clear of markers, paths and error bars where there is room."""
-    groups = list(panel.points.values())
-    chosen = [point for point in groups[0] if point.run in ends(comparison)]
-    lines: list[tuple[Spot, Spot]] = []
-    for order, points in enumerate(groups):
-        at = {point.run: point.at for point in points}
-        lines += [(at[start], at[end]) for start, end in arrows(comparison, points)]
-        for point in points:
-            (x, y), xs, ys = point.at, point.x.ci95, point.y.ci95
-            lines += [((100 * xs[0], y), (100 * xs[1], y))] if xs and not order else []
-            lines += [((x, 100 * ys[0]), (x, 100 * ys[1]))] if ys else []
-    names = [(marker_name(comparison, point.run), point.at, styles[point.run].colour) for point in chosen]
-    place_names(axis, names, [point.at for points in groups for point in points], lines)
-
-
-def error_bars(estimate: Estimate) -> list[list[float]] | None:
+def _error_bars(estimate: Estimate) -> list[list[float]] | None:
     """Lengths of the error bar below and above the value, in percent, as matplotlib wants them."""
     if estimate.ci95 is None or estimate.value is None:
         return None
@@ -318,169 +393,102 @@ def error_bars(estimate: Estimate) -> list[list[float]] | None:
     return [[max(0.0, 100 * (estimate.value - low))], [max(0.0, 100 * (high - estimate.value))]]
 
 
-def axis_limits(estimates: Sequence[Estimate]) -> tuple[float, float]:
+def _limits(estimates: Sequence[Estimate]) -> tuple[float, float]:
     """Axis limits in percent: every interval with some room, never much beyond 0 and 100."""
     reached = [100 * end for one in estimates for end in (one.ci95 or (one.value or 0.0,) * 2)]
-    low, high = min(reached), max(reached)
-    room = max(3.0, 0.12 * (high - low))
-    return max(-5.0, low - room), min(105.0, high + room)
+    room = max(3.0, 0.12 * (max(reached) - min(reached)))
+    return max(-5.0, min(reached) - room), min(105.0, max(reached) + room)
 
 
-def _shade(axis: Axes, best: Sequence[Spot]) -> None:
-    """The area under the frontier, a staircase down from the left."""
-    (left, _), (bottom, _) = axis.get_xlim(), axis.get_ylim()
-    xs, ys = [left, *(x for x, _ in best)], [best[0][1], *(y for _, y in best)]
-    axis.fill_between(xs, ys, bottom, step="pre", color=FRONTIER, linewidth=0, zorder=0)
+def _sizes(comparison: Comparison, metric: Metric) -> str:
+    """100, or 98–100 where runs have different numbers of observations: all of them would not fit."""
+    sizes = [estimate.n for estimate in comparison.figures[metric] if estimate.n]
+    return str(min(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}"
 
 
-def _draw_paths(
-    axis: Axes, comparison: Comparison, points: Sequence[Point], styles: Sequence[Style], hollow: bool
-) -> None:
-    at = {point.run: point.at for point in points}
-    for start, end in arrows(comparison, points):
-        arrow = {"arrowstyle": "-|>", "color": styles[end].colour, "linewidth": 0.9, "mutation_scale": 6}
-        arrow |= {"shrinkA": 3.5, "shrinkB": 3.5, "linestyle": (0, (3, 2)) if hollow else "-"}
-        axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)
+# --- Names beside markers, placed so that they cover neither each other nor what is drawn: every name tries rings of
+# positions, near ones first, and takes the one that covers least. Good enough for a dozen names.
+
+DISTANCES = (5.0, 9.0, 15.0, 23.0, 33.0)  # points from the marker
+DIRECTIONS = 16
 
 
-def _draw_point(axis: Axes, point: Point, style: Style, hollow: bool) -> None:
-    """A run's accuracy is one number at every temperature: its interval is drawn once, with the filled marker."""
-    x, y = point.at
-    bars: dict[str, Any] = {"fmt": "none", "ecolor": style.colour, "elinewidth": 0.7, "alpha": 0.4, "zorder": 2}
-    drawn = axis.errorbar(x, y, xerr=None if hollow else error_bars(point.x), yerr=error_bars(point.y), **bars)
-    for bar in drawn.lines[2] if hollow else ():
-        bar.set_linestyle((0, (2, 1.5)))
-    filling = "white" if hollow else style.colour
-    looks: dict[str, Any] = {
-        "color": style.colour,
-        "markerfacecolor": filling,
-        "markersize": 4.5,
-        "markeredgewidth": 0.9,
-    }
-    axis.plot(x, y, style.marker, zorder=4, **looks)
+def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequence[tuple[str, str]]) -> None:
+    """Names each run beside its first marker, with a thin leader where the name stands away from it."""
+    import numpy as np
+    from matplotlib.patheffects import withStroke
+
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    unit = figure.dpi / 72  # pixels to the point
+    frame = axis.get_window_extent()
+    room = (frame.x0, frame.y0, frame.x1, frame.y1)
+    to_data = axis.transData.inverted()
+
+    def pixels(spot: Spot) -> Spot:
+        x, y = axis.transData.transform(spot)
+        return float(x), float(y)
+
+    markers = [pixels(point.at) for points in panel.points.values() for point in points]
+    crowd = [(x - 4 * unit, y - 4 * unit, x + 4 * unit, y + 4 * unit) for x, y in markers]
+    # Covering a line is counted by points along it.
+    lines = [(pixels(start), pixels(end)) for start, end in _lines(comparison, panel)]
+    along = [np.linspace(*ends, max(2, int(math.dist(*ends) / (2 * unit)))) for ends in lines]
+    grains = np.concatenate([np.empty((0, 2)), *along])
+    taken: list[Box] = []
+    for point in next(iter(panel.points.values())):
+        if point.run not in comparison.ends:
+            continue
+        colour = styles[point.run][0]
+        name = marker_name(comparison, point.run)
+        text = axis.text(*point.at, name, fontsize=7, color=colour, zorder=6, gid="name")
+        text.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
+        extent = text.get_window_extent()
+        x, y = pixels(point.at)
+        boxes = {}
+        for distance in DISTANCES:
+            for step in range(DIRECTIONS):
+                across, up = math.cos(2 * math.pi * step / DIRECTIONS), math.sin(2 * math.pi * step / DIRECTIONS)
+                middle_x = x + across * (distance * unit + extent.width / 2)
+                middle_y = y + up * (distance * unit + extent.height / 2)
+                left, bottom = middle_x - extent.width / 2, middle_y - extent.height / 2
+                box = (left, bottom, left + extent.width, bottom + extent.height)
+                # Near and to the right is best.
+                boxes[box] = distance + 2 * (1 - across) + _cost(box, room, taken, crowd, grains, unit)
+        box = min(boxes, key=boxes.__getitem__)
+        taken.append(box)
+        at_x, at_y = to_data.transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
+        text.set_position((float(at_x), float(at_y)))
+        text.set(horizontalalignment="center", verticalalignment="center_baseline")
+        nearest = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))
+        if math.dist(nearest, (x, y)) > 11 * unit:
+            ends = to_data.transform([(x, y), nearest])
+            axis.plot(*zip(*ends, strict=True), color=colour, linewidth=0.5, alpha=0.7, zorder=5)
 
 
-SIZES: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-}
-DPI = 300
-PANEL_WIDTH, PANEL_HEIGHT, PANELS_PER_ROW = 3.4, 3.0, 2  # inches
+def _cost(box: Box, room: Box, taken: Sequence[Box], crowd: Sequence[Box], grains: np.ndarray, unit: float) -> float:
+    """What a box covers: other names cost most, then markers and the edge of the panel, then lines."""
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    padded = (box[0] - unit, box[1] - unit, box[2] + unit, box[3] + unit)
+    names = sum(_overlap(padded, other) for other in taken) / area
+    markers = sum(_overlap(padded, other) for other in crowd) / (8 * unit) ** 2
+    outside = 1 - _overlap(box, room) / area
+    covered = ((grains >= box[:2]) & (grains <= box[2:])).all(axis=1).sum()
+    return float(500 * names + 200 * markers + 1500 * outside + 1.5 * covered)
 
 
-def draw_tradeoff(comparison: Comparison, path: Path) -> None:
-    """Draws the trade-off of a comparison and writes it as a PNG, atomically."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = [panel for name in comparison.sets("followup") for panel in [panel_of(comparison, name)] if panel]
-    metrics = [one for one in comparison.figures if one.name != "strict" and one.perturbation == "none"]
-    columns = min(len(panels), PANELS_PER_ROW)
-    rows = math.ceil(len(panels) / PANELS_PER_ROW)
-    size = (PANEL_WIDTH * columns, PANEL_HEIGHT * rows + 0.6)
-    if not panels:
-        size = (2 * PANEL_WIDTH, 1.2 + len(metrics) * max(0.25, 0.1 * len(comparison.runs)))
-    with matplotlib.rc_context(SIZES):
-        figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-        FigureCanvasAgg(figure)
-        heading = textwrap.fill(_heading(comparison), int(17 * size[0]))  # 17 letters of 7 points to the inch
-        figure.suptitle(heading, fontsize=7, color="#555555", parse_math=False)
-        if panels:
-            _tradeoff(figure, comparison, panels, rows, columns)
-        else:
-            _listed(figure, comparison, metrics)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    write_atomic(path, buffer.getvalue())
+def _overlap(a: Box, b: Box) -> float:
+    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
 
 
-def _tradeoff(figure: Figure, comparison: Comparison, panels: Sequence[Panel], rows: int, columns: int) -> None:
-    axes = list(figure.subplots(rows, columns, squeeze=False).flatten())
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
-    styles = [BASELINE] * len(comparison.runs)
-    for number, path in enumerate(paths(comparison)):
-        for run in path:
-            styles[run] = STYLES[number % len(STYLES)]
-    top = [point.y for panel in panels for points in panel.points.values() for point in points]
-    top += [panel.real for panel in panels if panel.real]
-    for axis, panel in zip(axes, panels, strict=False):
-        same = [other for other in panels if other.accuracy == panel.accuracy]
-        across = [point.x for other in same for points in other.points.values() for point in points]
-        axis.set_xlim(*axis_limits(across))
-        axis.set_ylim(*axis_limits(top))
-        draw_panel(axis, comparison, panel, styles)
-    for axis in axes[::columns]:
-        axis.set_ylabel("genuine follow-ups (%)")
-    _legend(figure, comparison, panels, styles, columns)
-    figure.draw_without_rendering()  # settles the layout, so that names can be placed in pixels
-    figure.set_layout_engine("none")
-    for axis, panel in zip(axes, panels, strict=False):
-        name_markers(axis, comparison, panel, styles)
-
-
-def _legend(
-    figure: Figure, comparison: Comparison, panels: Sequence[Panel], styles: Sequence[Style], columns: int
-) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    def entry(label: str, **style: Any) -> Line2D:
-        return Line2D([], [], label=label, **{"color": "#555555", "linewidth": 0.9, "markersize": 4.5, **style})
-
-    handles: list[Any] = []
-    for path in (path for path in paths(comparison) if len(path) > 1):
-        style = styles[path[0]]
-        handles.append(entry(short_name(path_name(comparison, path)), color=style.colour, marker=style.marker))
-    for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points)):
-        filling = {"linestyle": "--", "markerfacecolor": "white"} if order else {}
-        handles.append(entry(f"{name} (greedy)" if name == "T=0.0" else name, marker="o", **filling))
-    if len(comparison.runs) > 1:
-        handles.append(entry("baseline", marker=BASELINE.marker, color=BASELINE.colour, linestyle=""))
-        handles.append(Patch(color=FRONTIER, label="some run is as good or better"))
-    if any(panel.real for panel in panels):
-        handles.append(entry("real users", **REAL))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
-
-
-def _listed(figure: Figure, comparison: Comparison, metrics: Sequence[Metric]) -> None:
-    """The figures that there are, one below the other, where accuracy and follow-up do not make a plane."""
-    axis = figure.subplots()
-    for index, name in enumerate(comparison.names):
-        style = BASELINE if index == 0 else STYLES[(index - 1) % len(STYLES)]
-        shift = 0.6 * ((index + 0.5) / len(comparison.names) - 0.5)
-        for position, metric in enumerate(metrics):
-            estimate = comparison.figures[metric][index]
-            if estimate.value is not None:
-                at = (100 * estimate.value, position + shift)
-                looks: dict[str, Any] = {"color": style.colour, "markersize": 3.5, "elinewidth": 0.8}
-                axis.errorbar(*at, xerr=error_bars(estimate), fmt=style.marker, **looks)
-        axis.plot([], [], style.marker, color=style.colour, markersize=4, label=short_name(name))
-    axis.set_yticks(range(len(metrics)), [f"{printable(one.set, 20)}: {title(one)}" for one in metrics])
-    for label in axis.get_yticklabels():
-        label.set_parse_math(False)
-    axis.set_ylim(max(len(metrics), 1) - 0.5, -0.5)  # the first one on top
-    axis.set_xlim(-2, 102)
-    axis.set_xlabel("percent")
-    axis.grid(True, axis="x", color="#E4E4E4", linewidth=0.5)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=min(3, len(comparison.names)), frameon=False)
-
-
-def _heading(comparison: Comparison) -> str:
-    settings = comparison.runs[0].results.settings.others()
-    judge = settings.get("judge")
-    judge = judge if isinstance(judge, str) else json.dumps(judge)
-    sizes = "; ".join(
-        f"accuracy on {printable(metric.set)} n = {sizes_of(comparison, metric)}"
-        for metric in comparison.figures
-        if metric.name == "lenient"
-    )
-    forced = "MEASURED DIFFERENTLY" if comparison.differences else ""
-    return "; ".join(part for part in (f"judge {printable(judge)}", sizes, "95% intervals", forced) if part)
+def _lines(comparison: Comparison, panel: Panel) -> list[tuple[Spot, Spot]]:
+    """Every arrow and interval of a panel, in percent."""
+    lines: list[tuple[Spot, Spot]] = []
+    for hollow, points in enumerate(panel.points.values()):
+        at = {point.run: point.at for point in points}
+        lines += [(at[start], at[end]) for start, end in arrows(comparison, points)]
+        for point in points:
+            (x, y), across, up = point.at, point.x.ci95, point.y.ci95
+            lines += [((100 * across[0], y), (100 * across[1], y))] if across and not hollow else []
+            lines += [((x, 100 * up[0]), (x, 100 * up[1]))] if up else []
+    return lines

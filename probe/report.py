@@ -1,375 +1,772 @@
-"""comparison.md: a comparison as a page for a paper's reader, from the main figures to how they were measured."""
+"""comparison.md and report.html: the sections of a report, made once and written as Markdown and as a page.
+
+A section is a list of tables, paragraphs and bullet points, and a cell of a table a list of `Part`s: text that may lead
+to conversations on the page. What the page has beyond the Markdown, of its larger space, is asked for by `page`: every
+run and temperature, links, marks, small drawings. Titles and notes stand in report.yaml.
+
+The page is one file that works offline: figures first, readable without a script, then every conversation behind them
+as JSON, which the page's script shows as text, never as markup. Names come from folders, recipes, data files and
+models: everything is escaped, and the page's own policy forbids every request and every script and style but the two
+that it carries, so that nothing a model wrote can become part of the page.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import yaml
 
 from probe.comparison import (
+    CLEAR,
+    LOW,
+    MANY,
+    Comparison,
     Followup,
     Metric,
+    Pattern,
+    Run,
     blocks,
     estimate_of,
-    percent,
     printable,
-    rate_of,
-    sizes_of,
     temperature,
     title,
-    unscored,
 )
-from probe.judges.labels import in_order
-from probe.plot import MANY, ends
-from probe.stats import Estimate, PairedDifference
+from probe.files import read_jsonl
+from probe.judges.labels import GENUINE, LABELS, in_order
+from probe.plot import Point, page_drawings
+from probe.stats import NOTHING, Estimate, PairedDifference
 
-if TYPE_CHECKING:
-    from probe.compare import Comparison
-    from probe.comparison import Pattern
-
-
-# --- How figures and names are written into the tables of comparison.md.
-#
-# Names come from folders, recipes and data files: `md` makes them harmless before they are shown.
-
-# Everything that could open markup, a table cell, a link or a formula.
-_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]|~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
+# --- What a report is made of.
 
 
-def md(text: str, most: int = 80) -> str:
-    """Text from outside as one harmless Markdown cell of at most `most` characters."""
-    return printable(text, most).translate(_MARKS)
+@dataclass(frozen=True)
+class Part:
+    """A piece of a cell or paragraph.
+
+    `most` is set for text from outside: Markdown shows so many characters of it, escaped, and the page all. `look` is
+    a class of the page's style sheet; a badge is bold in Markdown too. `link` is an address within the page.
+    `interval` draws an interval: zero, its two ends and the value, in percent of the cell's width.
+    """
+
+    text: str
+    most: int = 0
+    look: str = ""
+    link: str = ""
+    interval: tuple[float, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """As the page has it: with minus signs in figures."""
+        return self.text if self.most else re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", self.text)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join(lines)
+Cell = list[Part]
+BREAK = Part("", look="break")
 
 
-def difference(change: PairedDifference | None) -> str:
-    """+12.0 [+3.1, +20.5], in points."""
-    if change is None or change.value is None:
-        return "-"
-    interval = "" if change.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * bound for bound in change.ci95))
-    return f"{100 * change.value:+.1f}{interval}"
+@dataclass(frozen=True)
+class Bar:
+    """User turns of one run by label: (label, count of `n`, address of their conversations), and the follow-up rate."""
+
+    name: str
+    n: int
+    rate: str
+    parts: list[tuple[str, int, str]]
 
 
-def p_value(change: PairedDifference) -> str:
-    """p = 0.004; nothing where there is no test."""
-    p = change.p_value
-    return "" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+@dataclass(frozen=True)
+class Table:
+    """`bars` are drawn above the table, of which the page then shows one at a time; `group` is theirs in the choice."""
+
+    head: list[Cell]
+    rows: list[list[Cell]]
+    caption: Cell = field(default_factory=list)
+    group: str = ""
+    bars: list[Bar] = field(default_factory=list)
 
 
-def tested(change: PairedDifference | None) -> str:
-    """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down)"""
-    if change is None or change.value is None:
-        return "-"
-    figures = [difference(change), p_value(change)]
-    return f"{', '.join(part for part in figures if part)} ({change.gained} up, {change.lost} down)"
+@dataclass(frozen=True)
+class Bullets:
+    lines: list[Cell]
 
 
-def number(estimate: Estimate) -> str:
-    """0.27 [0.22, 0.33]"""
-    interval = "" if estimate.ci95 is None else " [{:.2f}, {:.2f}]".format(*estimate.ci95)
-    return "-" if estimate.value is None else f"{estimate.value:.2f}{interval}"
+@dataclass(frozen=True)
+class Drawings:
+    """SVG elements, on the page alone."""
+
+    svgs: list[str]
 
 
-def share(count: int, n: int) -> str:
-    """48.0 (72): percent and count; a bare 0 for none."""
-    return f"{100 * count / n:.1f} ({count})" if count else "0"
+@dataclass(frozen=True)
+class Section:
+    id: str
+    title: Cell
+    blocks: list[Table | Bullets | Drawings | Cell]
 
 
-# --- The parts of comparison.md about user turns: labels, perturbations, grounding, and real users' turns.
-#
-# Of several temperatures the first and the last are shown, greedy decoding and the highest as a rule: the page is to be
-# read, and comparison.json has the rest.
+@cache
+def words() -> dict[str, Any]:
+    """report.yaml"""
+    found: dict[str, Any] = yaml.safe_load(_file("report.yaml"))
+    return found
 
 
-def fingerprints(comparison: Comparison) -> str:
-    """How user turns fail: per set a table of labels, a row per run and temperature."""
-    tables = []
-    for name in comparison.sets("followup"):
-        found = []
-        for index in ends(comparison):
-            cells = comparison.runs[index].results.followup.get(name, {}).get("none", {})
-            shown = [one for one in _first_and_last(comparison, name) if one in cells]
-            found += [(md(comparison.names[index]), decoding, cells[decoding]) for decoding in shown]
-        real = [one.results.actual[name] for one in comparison.runs if name in one.results.actual]
-        found += [("real users", "-", part) for part in real[:1]]  # the same turns, whichever run was probed
-        labels = _given([part for _, _, part in found])
-        head = ["run", "decoding", *map(md, labels), "unscored", "role-consistent", "specific", "grounding"]
-        rows = [[run, decoding, *_fingerprint(part, labels)] for run, decoding, part in found]
-        tables.append(f"### {md(name)}\n\n{table(head, rows)}")
-    told = (
-        "Percent of the judged user turns with the count in brackets; unscored is a share of all. Role-consistent: "
-        "could have been written from the user's side. Specific: genuine follow-ups that name something from the "
-        "answer. Grounding: nats per token, see below; that of real users' turns is under the first run's model. Here and "
-        "below, of several temperatures the first and the last are shown; comparison.json has all of them."
-    )
-    return "\n\n".join(["## User turns by label", *tables, told]) if tables else ""
+Content = list[Table | Bullets | Drawings | Cell]
+
+MARKDOWN = (
+    "results", "changes", "patterns", "shortened", "outcomes", "labels", "perturbations", "grounding", "actual",
+    "measured",
+)  # fmt: skip
+PAGE = (
+    "results", "tradeoff", "patterns", "changes", "labels", "outcomes", "perturbations", "grounding", "actual",
+    "measured",
+)  # fmt: skip
 
 
-def perturbations(comparison: Comparison) -> str:
-    """Per set a row per perturbation and run: rates without and with it, the paired difference, and what changed."""
-    places = {(one.run, one.set, one.perturbation, one.temperature): one for one in comparison.perturbed}
-    kinds = list(dict.fromkeys((one.set, one.perturbation) for one in comparison.perturbed))
-    tables = []
-    for name in dict.fromkeys(name for name, _ in kinds):
-        decodings = _first_and_last(comparison, name)
-        rows = []
-        for perturbation in (kind for of_set, kind in kinds if of_set == name):
-            for index in ends(comparison):
-                run = comparison.names[index]
-                cells: list[str] = []
-                for decoding in decodings:
-                    one = places.get((run, name, perturbation, decoding))
-                    rates = [_rate(comparison, name, kind, decoding, index) for kind in ("none", perturbation)]
-                    cells += (
-                        [" → ".join(rates), tested(one.difference), percent(one.changed_text)] if one else ["-"] * 3
-                    )
-                if set(cells) != {"-"}:
-                    rows.append([md(perturbation), md(run), *cells])
-        columns = ("without → with", "difference", "turns changed")
-        head = ["perturbation", "run", *(f"{decoding}: {column}" for decoding in decodings for column in columns)]
-        tables.append(f"### {md(name)}\n\n{table(head, rows)}")
-    told = (
-        "Controls: the answer was cut short, or given another ending, before the user turn was generated. Difference: "
-        "points, perturbed minus plain, within one run, paired by item as above. Turns changed: percent of the user "
-        "turns whose text is not that of the plain run. Where turns change and the rate does not, the model reads the "
-        "answer and still says nothing that a user would."
-    )
-    return "\n\n".join(["## Perturbations", *tables, told]) if tables else ""
+def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
+    """The sections in order; one without anything to show is left out.
+
+    Without `page` details are shown of `Comparison.ends` alone, and of the first and last temperature: it is to be
+    read, and comparison.json has the rest.
+    """
+    builders = {
+        "results": _results, "tradeoff": _tradeoff, "changes": _changes, "patterns": _patterns,
+        "shortened": _shortened, "outcomes": _outcomes, "labels": _labels, "perturbations": _perturbations,
+        "grounding": _grounding, "actual": _actual, "measured": _measured,
+    }  # fmt: skip
+    for name in PAGE if page else MARKDOWN:
+        if content := builders[name](comparison, page):
+            told = words()[name]
+            heading = [Part(told.get("page_title") or told["title"])] if page else [Part(told["title"])]
+            subject = [outside(comparison.names[0])] if name == "changes" and not page else []
+            yield Section(name, [*heading, *subject] if told["title"] else [], content)
 
 
-def groundings(comparison: Comparison) -> str:
-    shown = {comparison.names[index] for index in ends(comparison)}
-    found = [one for one in comparison.grounding if one.run in shown]
-    given = {label for one in found for label in one.labels}
-    labels = in_order(given)
-    rows = []
-    for name in dict.fromkeys(one.set for one in found):
-        for one in (one for one in found if one.set == name):
-            means = (number(one.labels[label]) if label in one.labels else "-" for label in labels)
-            rows.append([md(name), md(one.run), number(one.auc), str(one.auc.n), *means])
-    told = (
-        "Grounding is (log p(user turn | question, answer) - log p(user turn | question)) per token under the probed "
-        "model itself, in nats: how much the answer explains the user turn. AUC is the chance that a genuine "
-        "follow-up is grounded better than another user turn (ties half); 0.5 tells nothing. Then its mean per label. "
-        "All temperatures together, 95% intervals from a bootstrap over items."
-    )
-    return f"## Grounding\n\n{table(['set', 'run', 'AUC', 'n', *map(md, labels)], rows)}\n\n{told}" if rows else ""
-
-
-def transcripts(comparison: Comparison) -> str:
-    """Generated user turns against those that real users wrote at the same place, which are the ceiling."""
-    places = {(one.run, one.set, one.temperature): one for one in comparison.against_actual}
-    found = sorted({one.temperature for one in comparison.against_actual}, key=temperature)
-    decodings = list(dict.fromkeys([found[0], found[-1]])) if found else []
-    rows = []
-    for name in dict.fromkeys(name for one in comparison.runs for name in one.results.actual):
-        for index in ends(comparison):
-            run = comparison.runs[index]
-            part = run.results.actual.get(name)
-            if part is None:
-                continue
-            unscored = f", {sum(part.unscored.values())} unscored" if part.unscored else ""
-            cells = [f"{percent(rate_of(part))} (n {part.n_judged}{unscored})"]
-            for decoding in decodings:
-                change = places.get((run.name, name, decoding))
-                cells += [
-                    _rate(comparison, name, "none", decoding, index) if change else "-",
-                    tested(change.difference) if change else "-",
-                ]
-            rows.append([md(name), md(run.name), *cells])
-    head = ["set", "run", "real users"]
-    head += [f"{decoding}{column}" for decoding in decodings for column in ("", ": minus real")]
-    told = (
-        "Real conversations with the last user message removed: what the person did write there, labelled by the same "
-        "judge, is the ceiling for what a model can reach. Differences in points, paired by item as above."
-    )
-    return f"## Real users' turns\n\n{table(head, rows)}\n\n{told}" if rows else ""
-
-
-def _fingerprint(part: Followup, labels: Sequence[str]) -> list[str]:
-    return [
-        *(share(part.labels.get(label, 0), part.n_judged) for label in labels),
-        share(sum(part.unscored.values()), part.n_total),
-        percent(estimate_of(part.role_consistency)),
-        percent(estimate_of(part.specificity)),
-        number(estimate_of(part.grounding)),
-    ]
-
-
-def _given(parts: Sequence[Followup]) -> list[str]:
-    given = {label for part in parts for label, count in part.labels.items() if count}
-    return in_order(given)
-
-
-def _rate(comparison: Comparison, name: str, perturbation: str, decoding: str, index: int) -> str:
-    estimates = comparison.figures.get(Metric("followup", name, decoding, perturbation))
-    value = estimates[index].value if estimates else None
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _first_and_last(comparison: Comparison, name: str) -> list[str]:
-    found = [metric.name for metric in comparison.figures if metric == Metric("followup", name, metric.name)]
-    return list(dict.fromkeys([found[0], found[-1]])) if found else []
-
-
-def markdown(comparison: Comparison) -> str:
-    """The whole page; a section without anything to show is left out."""
-    names = comparison.names
-    forced = [f"> **Measured differently, compared by force:** {md(line, 400)}" for line in comparison.differences]
-    parts = [
-        f"# Probe runs compared\n\nBaseline: **{md(names[0])}**.\n\n![Accuracy against follow-up](tradeoff.png)",
-        "\n>\n".join(forced),
-        _results(comparison),
-        _changes(comparison),
-        _patterns(comparison),
-        _shortened(comparison),
-        _outcomes(comparison),
-        fingerprints(comparison),
-        perturbations(comparison),
-        groundings(comparison),
-        transcripts(comparison),
-        _measured(comparison),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _results(comparison: Comparison) -> str:
-    tables = []
+def _results(comparison: Comparison, page: bool) -> Content:
+    content: Content = []
     for block in blocks(comparison):
-        head = ["run", *(f"{md(metric.set)}: {title(metric)}" for metric in block)]
         rows = []
         for index, name in enumerate(comparison.names):
-            cells = [percent(comparison.figures[metric][index]) for metric in block]
-            for position, metric in enumerate(block):
+            row = [[outside(name)]]
+            if page and index == 0 and len(comparison.runs) > 1:
+                row[0].append(Part(" baseline", look="small"))
+            for metric in block:
+                cell = rate(comparison.figures[metric][index])
+                cell += _mark(comparison.paired[metric][index]) if page else []
                 strict = comparison.figures.get(_strict(metric))
-                if metric.name == "lenient" and strict and strict[index].n:
-                    cells[position] += f" (strict {percent(strict[index])})"
-            rows.append([md(name), *cells])
-        sizes: dict[str, list[str]] = {}
+                if strict and strict[index].n:
+                    cell += [BREAK] if page else []
+                    cell += [Part(" (strict "), *rate(strict[index]), Part(")")]
+                    cell += _mark(comparison.paired[_strict(metric)][index]) if page else []
+                row.append(cell)
+            rows.append(row)
+        sizes: dict[tuple[str, str], list[str]] = {}
         for metric in block:
-            sizes.setdefault(f"{md(metric.set)} {sizes_of(comparison, metric)}", []).append(title(metric))
-        told = "; ".join(f"{size} ({', '.join(titles)})" for size, titles in sizes.items())
-        tables.append(table(head, rows) + f"\n\nn: {told}.")
-    missing = "".join(f"\n- Unscored, in no rate: {md(line, 400)}." for line in unscored(comparison))
-    legend = (
-        "Percent with 95% intervals: Wilson's, on the effective number of observations where an item has several "
-        "samples. Accuracy is lenient, strict in brackets. Follow-up is the share of genuine follow-ups among the "
-        "user turns that were judged."
-    )
-    return "## Results\n\n" + "\n\n".join([*tables, legend]) + ("\n" + missing if missing else "")
+            sizes.setdefault((metric.set, comparison.sizes(metric)), []).append(title(metric))
+        listed = [[outside(name), Part(f" {n} ({', '.join(titles)})")] for (name, n), titles in sizes.items()]
+        content += [Table(_metric_head(block), rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
+    if content or not page:
+        marks = f" {words()['results']['page']}" if page and len(comparison.runs) > 1 else ""
+        content.append([Part(words()["results"]["note"] + marks)])
+    if comparison.unscored and not page:  # the page says so at its top
+        content.append(
+            Bullets([[Part("Unscored, in no rate: "), outside(line, 400), Part(".")] for line in comparison.unscored])
+        )
+    return content
 
 
-def _changes(comparison: Comparison) -> str:
+def _tradeoff(comparison: Comparison, page: bool) -> Content:
+    def link(name: str, point: Point, decoding: str) -> str:
+        run = comparison.names[point.run]
+        return view(a=run, kind="followup", set=name, perturbation="none", temperature=decoding)
+
+    drawings = page_drawings(comparison, link)
+    return [Drawings(drawings), [Part(words()["tradeoff"]["note"])]] if drawings else []
+
+
+def _changes(comparison: Comparison, page: bool) -> Content:
     """One table per block of columns, as in the results, so that a reader finds a figure's change where it stood."""
-    tables, tests, unmatched = [], 0, 0
+    shown = [(metric, changes) for metric, changes in comparison.paired.items() if metric.perturbation == "none"]
+    bounds = [bound for _, changes in shown for change in changes if change for bound in change.ci95 or ()]
+    scale = (min(0.0, *bounds), max(0.0, *bounds)) if page and bounds else None
+    content: Content = []
+    tests = unmatched = 0
     for block in blocks(comparison):
         rows = []
         for index, name in enumerate(comparison.names[1:], start=1):
-            cells = []
+            row = [[outside(name)]]
             for metric in block:
                 change = comparison.paired[metric][index]
-                strict = comparison.paired.get(_strict(metric), ())
-                also = strict[index] if metric.name == "lenient" and strict else None
-                cells.append(tested(change) + (f"; strict {difference(also)}" if also else ""))
+                strict = comparison.paired.get(_strict(metric), {index: None})[index]
+                cell = tested(change, page, scale, _changed_links(comparison, metric, index))
+                if strict and page:
+                    links = _changed_links(comparison, _strict(metric), index)
+                    cell += [BREAK, Part("strict "), *tested(strict, page, scale, links)]
+                elif strict:
+                    cell += [Part("; strict "), *difference(strict)]
+                row.append(cell)
                 tests += change is not None and change.p_value is not None
                 unmatched = max(unmatched, change.unmatched if change else 0)
-            rows.append([md(name), *cells])
-        if any(comparison.paired[metric][index] for metric in block for index in range(len(comparison.runs))):
-            tables.append(table(["run", *(f"{md(metric.set)}: {title(metric)}" for metric in block)], rows))
-    if not tables:
-        return ""
-    told = (
-        "Points, run minus baseline, paired by item. Where every item has one value: Bonett and Price's interval "
-        "and McNemar's exact test; else a bootstrap over items. In brackets the items that went up "
-        f"and down, which comparison.json names. {tests} tests stand here, and p is not corrected for their number."
-    )
-    alone = (
-        f" What only one of two runs has is left out (at most {unmatched} of a metric's items)." if unmatched else ""
-    )
-    return "\n\n".join([f"## Change against {md(comparison.names[0])}", *tables, told + alone])
+            rows.append(row)
+        if any(change for metric in block for change in comparison.paired[metric]):
+            content.append(Table(_metric_head(block), rows))
+    if content:
+        told = words()["changes"]
+        notes = [told["note"].format(tests=tests)]
+        notes += [told["unmatched"].format(unmatched=unmatched)] if unmatched else []
+        notes += [told["page"].format(least=f"{100 * scale[0]:+.0f}", most=f"{100 * scale[1]:+.0f}")] if scale else []
+        content.append([Part(" ".join(notes))])
+    return content
 
 
-def _patterns(comparison: Comparison) -> str:
+def _patterns(comparison: Comparison, page: bool) -> Content:
     if not comparison.patterns:
-        return ""
-    from probe.comparison import CLEAR, LOW, MEANING
+        return []
 
-    def cell(pattern: Pattern) -> str:
+    def cell(pattern: Pattern) -> Cell:
         rates = [found for found in (pattern.greedy, pattern.sampled) if found.value is not None]
-        told = " → ".join(f"{100 * (found.value or 0):.1f}" for found in rates)
-        return f"**{pattern.name}** ({told})" if told else f"**{pattern.name}**"
+        shown = [rate(found) if page else [Part(f"{100 * (found.value or 0):.1f}")] for found in rates]
+        return [_badge(pattern.name), *([Part(" ("), *_joined(shown, " → "), Part(")")] if shown else [])]
 
     rows = []
     for index, name in enumerate(comparison.names):
         of_run = [found[index] for found in comparison.patterns.values()]
         clear = sum(pattern.name in CLEAR for pattern in of_run)
-        overall = f"**{comparison.overall[index]}** ({clear} of {len(of_run)} sets clear)"
-        rows.append([md(name), *map(cell, of_run), overall])
+        overall = [_badge(comparison.overall[index]), Part(f" ({clear} of {len(of_run)} sets clear)")]
+        rows.append([[outside(name)], *map(cell, of_run), overall])
     named = {pattern.name for found in comparison.patterns.values() for pattern in found} | {*comparison.overall}
-    meaning = "\n".join(f"- **{name}**: {told}" for name, told in MEANING.items() if name in named)
-    return (
-        f"## Patterns\n\n{table(['run', *map(md, comparison.patterns), 'over all sets'], rows)}\n\n{meaning}\n\n"
-        "In brackets: the follow-up rate, greedy → at the highest temperature. High: the whole 95% interval is at or "
-        f"above {LOW:.0%}; low: the whole interval is below it."
-    )
+    told = words()["patterns"]
+    meaning = [[_badge(name), Part(f": {text}")] for name, text in told["meaning"].items() if name in named]
+    head = [[Part("run")], *([outside(name)] for name in comparison.patterns), [Part("over all sets")]]
+    return [Table(head, rows), Bullets(meaning), [Part(told["note"].format(low=f"{LOW:.0%}"))]]
 
 
-def _shortened(comparison: Comparison) -> str:
-    """A page of every checkpoint's labels would not be read."""
-    kept = ends(comparison)
-    if len(kept) == len(comparison.runs):
-        return ""
-    names = ", ".join(md(comparison.names[index]) for index in kept)
-    return (
-        f"There are more than {MANY} runs, so the sections below show the baseline and the last checkpoint of each "
-        f"training run: {names}. comparison.json has all of them."
-    )
+def _shortened(comparison: Comparison, page: bool) -> Content:
+    if len(comparison.ends) == len(comparison.runs):
+        return []
+    kept = _joined([[outside(comparison.names[index])] for index in comparison.ends], ", ")
+    told = words()["shortened"]["note"].format(many=MANY)
+    return [[Part(f"{told} "), *kept, Part(". comparison.json has all of them.")]]
 
 
-def _outcomes(comparison: Comparison) -> str:
+def _outcomes(comparison: Comparison, page: bool) -> Content:
     rows = []
-    parts = [one.results.accuracy for one in comparison.runs]
-    kinds = list(dict.fromkeys(kind for part in parts for one in part.values() for kind in one.outcomes))
+    accuracies = [run.results.accuracy for run in comparison.runs]
+    kinds = list(dict.fromkeys(kind for found in accuracies for part in found.values() for kind in part.outcomes))
     for name in comparison.sets("accuracy"):
-        for index in ends(comparison):
-            part = parts[index].get(name)
-            if part:
-                counts = (str(part.outcomes.get(kind, 0)) for kind in kinds)
-                rows.append([md(name), md(comparison.names[index]), *counts, str(part.n)])
-    return f"## How the answers ended\n\n{table(['set', 'run', *map(md, kinds), 'n'], rows)}" if rows else ""
+        for run in _runs(comparison, page):
+            if part := run.results.accuracy.get(name):
+                where = {"a": run.name, "kind": "accuracy", "set": name}
+                counts = [(kind, part.outcomes.get(kind, 0)) for kind in kinds]
+                cells = [
+                    [Part(str(count), link=view(**where, outcome=kind) if count else "")] for kind, count in counts
+                ]
+                rows.append([[outside(name)], [outside(run.name)], *cells, [Part(str(part.n))]])
+    head = [[Part("set")], [Part("run")], *([outside(kind)] for kind in kinds), [Part("n")]]
+    return [Table(head, rows)] if rows else []
 
 
-def _measured(comparison: Comparison) -> str:
-    settings = comparison.runs[0].results.settings
-    rows = [
-        [f"set {md(name)}", f"{info.n} items; {md(', '.join(info.measures))}; sha256 {md(info.sha256[:12])}"]
-        for name, info in settings.sets.items()
+def _labels(comparison: Comparison, page: bool) -> Content:
+    """How user turns fail: a row of labels per run. Markdown has a table per set, with a row per temperature too, the
+    page one per set, temperature and perturbation, with bars."""
+    content: Content = []
+    metrics = [metric for metric in comparison.figures if metric.measure == "followup"]
+    if page:
+        groups = [[metric] for metric in metrics]
+    else:
+        groups = [
+            [Metric("followup", name, decoding) for decoding in _decodings(comparison, name, page)]
+            for name in comparison.sets("followup")
+        ]
+    for group in groups:
+        found: list[tuple[str, str, Followup, dict[str, str]]] = []
+        for run in _runs(comparison, page):
+            for metric in group:
+                cells = run.results.followup.get(metric.set, {}).get(metric.perturbation, {})
+                if metric.name in cells:
+                    where = {"a": run.name, "kind": "followup", "set": metric.set, "perturbation": metric.perturbation}
+                    found.append((run.name, metric.name, cells[metric.name], {**where, "temperature": metric.name}))
+        name, decoding, perturbation = group[0].set, group[0].name, group[0].perturbation
+        # The real user turns of a transcript are the same whichever run was probed: those of the first that has them.
+        real = next((run for run in comparison.runs if name in run.results.actual), None)
+        if real and perturbation == "none":
+            where = {"a": real.name, "kind": "actual", "set": name}
+            found.append(("real users", "-", real.results.actual[name], where))
+        labels = in_order({label for _, _, part, _ in found for label, count in part.labels.items() if count})
+        rows = [
+            [[outside(run)], [Part(at)], *_label_cells(part, labels, where, page)] for run, at, part, where in found
+        ]
+        head = [[Part("run")], [Part("decoding")], *([_label_part(label, page)] for label in labels)]
+        head += [[Part(column)] for column in ("unscored", "role-consistent", "specific", "grounding")]
+        if page:
+            greedy = " (greedy)" if decoding == "T=0.0" else ""
+            caption = [outside(name), Part(f", {decoding}{greedy}")]
+            caption += [Part(", "), outside(perturbation)] if perturbation != "none" else []
+            bars = [_bar(run, part, where) for run, _, part, where in found]
+            content.append(Table(head, rows, caption, name, bars))
+        else:
+            content.append(Table(head, rows, [outside(name)]))
+    told = words()["labels"]
+    return [*content, [Part(f"{told['note']} {told['page' if page else 'shortened']}")]] if content else []
+
+
+def _perturbations(comparison: Comparison, page: bool) -> Content:
+    """Per set a row per perturbation and run: rates without and with it, the paired difference, and what changed."""
+    places = {(one.run, one.set, one.perturbation, one.temperature): one for one in comparison.perturbed}
+    kinds = list(dict.fromkeys((one.set, one.perturbation) for one in comparison.perturbed))
+    content: Content = []
+    for name in dict.fromkeys(name for name, _ in kinds):
+        decodings = _decodings(comparison, name, page)
+        if page:
+            measured = {one.temperature for one in comparison.perturbed if one.set == name}
+            decodings = [decoding for decoding in decodings if decoding in measured]
+        rows = []
+        for perturbation in (kind for of_set, kind in kinds if of_set == name):
+            for run in _runs(comparison, page):
+                cells: list[Cell] = []
+                for decoding in decodings:
+                    one = places.get((run.name, name, perturbation, decoding))
+                    before, after = (
+                        _followup_rate(comparison, run, name, decoding, kind) for kind in ("none", perturbation)
+                    )
+                    if one:
+                        cells += [
+                            [before, Part(" → "), after],
+                            tested(one.difference, page),
+                            rate(estimate_of(one.changed_text)),
+                        ]
+                    else:
+                        cells += [[Part("-")]] * 3
+                if any(places.get((run.name, name, perturbation, decoding)) for decoding in decodings):
+                    rows.append([[outside(perturbation)], [outside(run.name)], *cells])
+        columns = ("without → with", "difference", "turns changed")
+        head = ["perturbation", "run", *(f"{decoding}: {column}" for decoding in decodings for column in columns)]
+        content.append(Table([[Part(column)] for column in head], rows, [outside(name)]))
+    return [*content, [Part(words()["perturbations"]["note"])]] if content else []
+
+
+def _grounding(comparison: Comparison, page: bool) -> Content:
+    shown = {run.name for run in _runs(comparison, page)}
+    found = [one for one in comparison.grounding if one.run in shown]
+    labels = in_order({label for one in found for label in one.labels})
+    rows = []
+    for name in dict.fromkeys(one.set for one in found):
+        for one in (one for one in found if one.set == name):
+            means = [one.labels.get(label, NOTHING) for label in labels]
+            cells = [
+                [*number(mean), *([Part(f" n = {mean.n}", look="small")] if page and mean.n else [])] for mean in means
+            ]
+            rows.append([[outside(name)], [outside(one.run)], number(one.auc), [Part(str(one.auc.n))], *cells])
+    head = [[Part("set")], [Part("run")], [Part("AUC")], [Part("n")], *([_label_part(label, page)] for label in labels)]
+    return [Table(head, rows), [Part(words()["grounding"]["note"])]] if rows else []
+
+
+def _actual(comparison: Comparison, page: bool) -> Content:
+    """Generated user turns against those that real users wrote at the same place, which are the ceiling."""
+    places = {(one.run, one.set, one.temperature): one for one in comparison.against_actual}
+    found = [name for run in comparison.runs for name in run.results.actual]
+    decodings = sorted({one.temperature for one in comparison.against_actual}, key=temperature)
+    decodings = decodings if page else list(dict.fromkeys([*decodings[:1], *decodings[-1:]]))
+    rows = []
+    for name in dict.fromkeys(found):
+        for run in _runs(comparison, page):
+            if not (part := run.results.actual.get(name)):
+                continue
+            unscored = f", {sum(part.unscored.values())} unscored" if part.unscored else ""
+            real = rate(part.genuine, view(a=run.name, kind="actual", set=name))
+            cells = [[*real, Part(f" (n {part.n_judged}{unscored})")]]
+            for decoding in decodings:
+                one = places.get((run.name, name, decoding))
+                cells += [[_followup_rate(comparison, run, name, decoding) if one else Part("-")]]
+                cells += [tested(one.difference, page) if one else [Part("-")]]
+            rows.append([[outside(name)], [outside(run.name)], *cells])
+    head = ["set", "run", "real users", *(f"{one}{column}" for one in decodings for column in ("", ": minus real"))]
+    return [Table([[Part(column)] for column in head], rows), [Part(words()["actual"]["note"])]] if rows else []
+
+
+def _measured(comparison: Comparison, page: bool) -> Content:
+    results = comparison.runs[0].results
+    rows: list[list[Cell]] = [
+        [
+            [Part("set "), outside(name)],
+            [
+                Part(f"{info.n} items; "),
+                outside(", ".join(info.measures)),
+                Part("; sha256 "),
+                outside(info.sha256[:12]),
+            ],
+        ]
+        for name, info in results.settings.sets.items()
     ]
-    rows += [[md(key), md(_setting(value), 400)] for key, value in settings.others().items()]
-    rows.append(["chat template", f"sha256 {md((comparison.runs[0].results.model.template_sha256 or '-')[:12])}"])
-    models = [
-        [md(one.name), md(model.path), str(model.step or "-"), md((model.weights_sha256 or "-")[:12])]
-        for one in comparison.runs
-        for model in [one.results.model]
-    ]
-    remarks = "".join(f"\n- {md(line, 400)}" for line in comparison.remarks)
-    whose = f"Settings of {md(comparison.names[0])}" if comparison.differences else "Settings of every run"
-    whose += ", but for what the list below says:" if remarks else ":"
-    return (
-        f"## How it was measured\n\nThe user-turn probe of arXiv 2604.02315: after a question and an answer, the same "
-        "model opens the user's turn, without instruction or persona, and a judge labels what it says. Rates compare "
-        f"within one judge only.\n\n{whose}\n\n{table(['setting', 'value'], rows)}"
-        f"\n\n{table(['run', 'model', 'step', 'weights sha256'], models)}" + (f"\n{remarks}" if remarks else "")
+    for key, value in results.settings.others.items():
+        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        rows.append([[outside(key)], [outside(written, 400)]])
+    template = (results.model.template_sha256 or "-")[:12]
+    rows.append([[Part("chat template")], [Part("sha256 "), outside(template)]])
+    models = []
+    for run in comparison.runs:
+        model = run.results.model
+        where = [BREAK, Part(printable(str(run.folder), 400), look="small")] if page else []
+        step, weights = str(model.step or "-"), (model.weights_sha256 or "-")[:12]
+        models.append([[outside(run.name)], [outside(model.path), *where], [Part(step)], [outside(weights)]])
+    baseline = [Part("Settings of "), outside(comparison.names[0])]
+    whose = baseline if comparison.differences else [Part("Settings of every run")]
+    where_not = " at the top" if page else " below"
+    except_for = Part(f", but for what the list{where_not} says:" if comparison.remarks else ":")
+    remarks = (
+        [Bullets([[outside(line, 400)] for line in comparison.remarks])] if comparison.remarks and not page else []
     )
+    return [
+        [Part(words()["measured"]["note"])],
+        [*whose, except_for],
+        Table([[Part("setting")], [Part("value")]], rows),
+        Table([[Part(column)] for column in ("run", "model", "step", "weights sha256")], models),
+        *remarks,
+    ]
 
 
-def _setting(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+# --- How figures are written: rates and differences in percent, intervals in a smaller hand on the page.
+
+
+def outside(text: str, most: int = 80) -> Part:
+    return Part(text, most=most)
+
+
+def rate(estimate: Estimate, link: str = "") -> Cell:
+    """57.0 [47.2, 66.3]"""
+    return _with_interval(estimate, "-" if estimate.value is None else f"{100 * estimate.value:.1f}", 100, ".1f", link)
+
+
+def number(estimate: Estimate) -> Cell:
+    """0.27 [0.22, 0.33]: a mean or an AUC."""
+    return _with_interval(estimate, "-" if estimate.value is None else f"{estimate.value:.2f}", 1, ".2f")
+
+
+def difference(change: PairedDifference | None) -> Cell:
+    """+12.0 [+3.1, +20.5], in points; on the page in bold where the interval excludes zero."""
+    if change is None or change.value is None:
+        return [Part("-")]
+    cell = _with_interval(Estimate(change.value, change.ci95, change.n), f"{100 * change.value:+.1f}", 100, "+.1f")
+    return [Part(cell[0].text, look="clear" if _direction(change) else ""), *cell[1:]]
+
+
+def tested(
+    change: PairedDifference | None,
+    page: bool = False,
+    scale: tuple[float, float] | None = None,
+    links: tuple[str, str] = ("", ""),
+) -> Cell:
+    """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down); on the page in two lines, with a scale also drawn."""
+    if change is None or change.value is None:
+        return [Part("-")]
+    cell = difference(change)
+    if scale and change.ci95:
+        # Positions in percent of the drawing's width, with some room at either end.
+        width = scale[1] - scale[0] or 1
+        spots = tuple(3 + 94 * (spot - scale[0]) / width for spot in (0.0, *change.ci95, change.value))
+        cell.append(Part("", look="clear" if _direction(change) else "", interval=spots))
+    elif page:
+        cell.append(BREAK)
+    p = change.p_value
+    told = "" if p is None else "p < 0.001 " if p < 0.001 else f"p = {p:.3f} "
+    up, down = Part(f"{change.gained} up", link=links[0]), Part(f"{change.lost} down", link=links[1])
+    return [*cell, Part(f"{',' if p is not None and not page else ''} {told}("), up, Part(", "), down, Part(")")]
+
+
+def _with_interval(estimate: Estimate, value: str, scale: int, form: str, link: str = "") -> Cell:
+    if estimate.value is None or estimate.ci95 is None:
+        return [Part(value, link=link)]
+    low, high = (format(scale * bound, form) for bound in estimate.ci95)
+    return [Part(value, link=link), Part(f" [{low}, {high}]", look="small")]
+
+
+def _direction(change: PairedDifference | None) -> int:
+    """1 or -1 where the interval lies above or below zero, else 0."""
+    return int(change.ci95[0] > 0) - int(change.ci95[1] < 0) if change and change.ci95 else 0
+
+
+def _mark(change: PairedDifference | None) -> Cell:
+    way = _direction(change)
+    return [Part(" ▲", look="up") if way > 0 else Part(" ▼", look="down")] if way else []
+
+
+def _share(count: int, n: int, link: str = "") -> Part:
+    """48.0 (72): percent and count; a bare 0 for none."""
+    return Part(f"{100 * count / n:.1f} ({count})", link=link) if count else Part("0")
+
+
+def _badge(pattern: str) -> Part:
+    return Part(pattern, look=f"badge {pattern.replace(' ', '-')}")
+
+
+def _label_part(label: str, page: bool) -> Part:
+    return Part(printable(label.replace("_", " ")), look=f"chip {_label_class(label)}") if page else outside(label)
+
+
+def _label_class(label: str) -> str:
+    """One colour per label, in bars and in the conversations alike."""
+    return f"label-{label}" if label.isidentifier() else "label-other"
+
+
+def _label_cells(part: Followup, labels: Sequence[str], where: dict[str, str], page: bool) -> list[Cell]:
+    """Shares of the labels, of the unscored, and what else is known of a set's user turns."""
+    cells = [[_share(part.labels.get(one, 0), part.n_judged, view(**where, label=one))] for one in labels]
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(part.unscored.items()))
+    unscored = [_share(sum(part.unscored.values()), part.n_total, view(**where, label="unscored"))]
+    unscored += [Part(f" {printable(reasons, 400)}", look="small")] if page and reasons else []
+    others = [rate(estimate_of(part.role_consistency)), rate(estimate_of(part.specificity))]
+    return [*cells, unscored, *others, number(estimate_of(part.grounding))]
+
+
+def _bar(name: str, part: Followup, where: dict[str, str]) -> Bar:
+    counts = [(label, part.labels.get(label, 0)) for label in in_order({*LABELS, *part.labels})]
+    counts.append(("unscored", sum(part.unscored.values())))
+    parts = [(label, count, view(**where, label=label)) for label, count in counts if count]
+    return Bar(name, part.n_total, rate(part.genuine)[0].text, parts)
+
+
+def _followup_rate(comparison: Comparison, run: Run, name: str, decoding: str, perturbation: str = "none") -> Part:
+    part = run.results.followup.get(name, {}).get(perturbation, {}).get(decoding)
+    where = {"a": run.name, "kind": "followup", "set": name, "temperature": decoding, "perturbation": perturbation}
+    return Part("-") if part is None or part.rate is None else Part(f"{100 * part.rate:.1f}", link=view(**where))
+
+
+def _metric_head(block: Sequence[Metric]) -> list[Cell]:
+    return [[Part("run")], *([outside(metric.set), Part(f": {title(metric)}")] for metric in block)]
 
 
 def _strict(metric: Metric) -> Metric:
-    return Metric("accuracy", metric.set, "strict")
+    """The strict figure beside a lenient one; a metric that is not there beside any other."""
+    return Metric(metric.measure, metric.set, "strict" if metric.name == "lenient" else "")
+
+
+def _runs(comparison: Comparison, page: bool) -> list[Run]:
+    return list(comparison.runs) if page else [comparison.runs[index] for index in comparison.ends]
+
+
+def _decodings(comparison: Comparison, name: str, page: bool) -> list[str]:
+    found = comparison.temperatures(name)
+    return found if page else list(dict.fromkeys([found[0], found[-1]]))
+
+
+def _joined(cells: Iterable[Cell], between: str) -> Cell:
+    joined: Cell = []
+    for cell in cells:
+        joined += [*([Part(between)] if joined else []), *cell]
+    return joined
+
+
+# --- Addresses within the page: the conversations that filters leave.
+
+KINDS = {
+    "lenient": "accuracy",
+    "strict": "accuracy",
+    "ask_when_needed": "clarify underspecified",
+    "answer_when_complete": "clarify complete",
+}
+
+
+def view(**filters: str) -> str:
+    return "#" + urlencode(filters, quote_via=quote)
+
+
+def _changed_links(comparison: Comparison, metric: Metric, index: int) -> tuple[str, str]:
+    """Where the items that went up and down against the baseline are shown, in both runs; nothing for none."""
+    change = comparison.paired[metric][index]
+    where = {"a": comparison.names[0], "b": comparison.names[index], "set": metric.set}
+    where["kind"] = KINDS.get(metric.name, "followup")
+    if metric.measure == "followup":
+        where |= {"temperature": metric.name, "perturbation": "none"}
+    strict = " strict" if metric.name == "strict" else ""
+    up, down = (change.gained, change.lost) if change else (0, 0)
+    return (
+        view(**where, change=f"gained{strict}") if up else "",
+        view(**where, change=f"lost{strict}") if down else "",
+    )
+
+
+# --- comparison.md: a page for a paper's reader, from the main figures to how they were measured.
+
+# Everything that could open markup, a table cell, a link or a formula.
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]|~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
+
+
+def markdown(comparison: Comparison) -> str:
+    forced = [f"> **Measured differently, compared by force:** {_md(line, 400)}" for line in comparison.differences]
+    parts = [
+        f"# Probe runs compared\n\nBaseline: **{_md(comparison.names[0])}**.\n\n![Accuracy against follow-up](tradeoff.png)",
+        "\n>\n".join(forced),
+    ]
+    for section in sections(comparison, page=False):
+        parts.append(f"## {_md_cell(section.title)}" if section.title else "")
+        for block in section.blocks:
+            if isinstance(block, Table):
+                rows = [block.head, [[Part("---")]] * len(block.head), *block.rows]
+                parts.append(f"### {_md_cell(block.caption)}" if block.caption else "")
+                parts.append("\n".join(f"| {' | '.join(map(_md_cell, row))} |" for row in rows))
+            elif isinstance(block, Bullets):
+                parts.append("\n".join(f"- {_md_cell(line)}" for line in block.lines))
+            elif isinstance(block, list):
+                parts.append(_md_cell(block))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _md_cell(cell: Cell) -> str:
+    texts = [_md(part.text, part.most) if part.most else part.text for part in cell]
+    return "".join(f"**{text}**" if part.look[:5] == "badge" else text for text, part in zip(texts, cell, strict=True))
+
+
+def _md(text: str, most: int = 80) -> str:
+    """Text from outside as one harmless Markdown cell of at most `most` characters."""
+    return printable(text, most).translate(_MARKS)
+
+
+# --- report.html
+
+ROWS = 20_000
+CHARACTERS = 24_000_000
+"""A larger comparison would make a page that no browser opens."""
+
+
+def html(comparison: Comparison, rows: int = ROWS, characters: int = CHARACTERS) -> str:
+    """The page; reads samples.jsonl beside each run's results.json.
+
+    Of a comparison with more than `rows` rows or `characters` of text, the page holds the conversations of items
+    chosen evenly, and says so. The same runs always give the same bytes.
+
+    Raises:
+        DataError: a samples.jsonl holds a line that is no JSON object.
+    """
+    from markupsafe import Markup
+
+    told = conversations(comparison, rows, characters)
+    style, script = _file("report.css"), _file("report.js")
+    allowed = f"style-src {_source(style)}; script-src {_source(script)}; img-src data:"
+    settings = comparison.runs[0].results.settings
+    judge = settings.others.get("judge")
+    return page_template(_file("report.html")).render(
+        policy=f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
+        comparison=comparison,
+        sets=settings.sets,
+        judge=judge if isinstance(judge, str) else json.dumps(judge, ensure_ascii=False),
+        sections=list(sections(comparison, page=True)),
+        labels=sorted({*LABELS, "unscored"}, key=[*LABELS, "unscored"].index),
+        told=told,
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(told.as_script()),
+    )
+
+
+def page_template(source: str) -> Any:
+    """A template that escapes every text that is put into it, and shows a sign for each character without one.
+
+    `escape` alone would leave control, bidirectional and other invisible characters, which hide or reorder text.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    def finalize(value: Any) -> Any:
+        return printable(value, len(value)) if type(value) is str else value  # markup is a class of its own
+
+    environment = Environment(
+        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(source, globals={"label_class": _label_class})
+
+
+def _file(name: str) -> str:
+    return (files("probe") / name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """The source of a policy that allows exactly this inline style or script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# --- The conversations that the page holds: rows of samples.jsonl, each message stored once.
+#
+# The runs of a comparison share their questions, and a run's temperatures and samples share their contexts, so messages
+# and contexts are kept in lists that rows point into. Of a large comparison whole items are chosen, evenly over each
+# set and the same ones in every run, so that what was gained or lost between two runs stays right for what is shown.
+
+# What a row says, in this order, after where it belongs: [cell, item, sample, context, ...].
+FIELDS = (
+    "user_turn", "user_cut", "label", "unscored", "judge_raw", "specific", "grounding", "log_p", "changed",
+    "reference", "extracted", "strict", "lenient", "outcome", "asked",
+)  # fmt: skip
+
+# "<" could end the script element that holds the data; the two separators end a line in older JavaScript.
+_ESCAPES = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """`data` is what the page's script reads; `rows` of `rows_found` rows are in it."""
+
+    data: dict[str, Any]
+    rows: int
+    rows_found: int
+    items: int
+    items_found: int
+
+    def as_script(self) -> str:
+        """JSON that is safe inside a script element."""
+        text = json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+        return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def conversations(comparison: Comparison, rows: int = ROWS, characters: int = CHARACTERS) -> Conversations:
+    """The rows of all runs, at most about `rows` of them with `characters` of text."""
+    read = [run.samples for run in comparison.runs if run.samples]
+    items: dict[str, dict[str, None]] = {}
+    messages: dict[int, int] = {}
+    for samples in read:
+        messages |= samples.messages
+        for name, found in samples.items.items():
+            items.setdefault(name, {}).update(found)
+    rows_found = sum(samples.rows for samples in read)
+    length = sum(samples.characters for samples in read) + sum(messages.values())
+    share = min(1.0, rows / max(rows_found, 1), characters / max(length, 1))
+    chosen = {name: _evenly(list(found), share) for name, found in items.items()}
+
+    # What rows share, each kept once under its number.
+    tables: dict[str, dict[Any, int]] = {"cells": {}, "items": {}, "messages": {}, "contexts": {}}
+
+    def number(table: str, value: Any) -> int:
+        return tables[table].setdefault(value, len(tables[table]))
+
+    kept = []
+    for run, one in enumerate(comparison.runs):
+        path = one.folder / "samples.jsonl"
+        for _, row in read_jsonl(path) if path.is_file() else ():
+            if str(row["item"]) not in chosen[str(row["set"])]:
+                continue
+            kind = f"{row['kind']} {row['condition']}" if row.get("condition") else row["kind"]
+            temperature = f"T={float(row.get('temperature') or 0)}"
+            cell = (run, kind, row["set"], row.get("perturbation") or "none", temperature)
+            said = [(str(message["role"]), str(message["content"])) for message in row.get("messages") or ()]
+            context = tuple(number("messages", message) for message in said)
+            where = [number("cells", cell), number("items", str(row["item"])), row.get("sample") or 0]
+            kept.append([*where, number("contexts", context), *(row.get(name) for name in FIELDS)])
+    shared = {name: list(table) for name, table in tables.items()}
+    data = {"runs": list(comparison.names), "labels": list(LABELS), "genuine": GENUINE, "fields": list(FIELDS)}
+    items_found = sum(map(len, items.values()))
+    return Conversations(
+        {**data, **shared, "rows": kept}, len(kept), rows_found, sum(map(len, chosen.values())), items_found
+    )
+
+
+def _evenly(items: list[str], share: float) -> set[str]:
+    """That share of the items, at least one, at equal distances."""
+    count = max(1, int(len(items) * share))
+    return {items[index * len(items) // count] for index in range(count)}

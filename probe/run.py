@@ -135,30 +135,31 @@ def run_probe(
 
         # Grounding: how likely each user turn is after the answer, and after a neutral one.
         if probe.grounding:
-            scored = [grounding_requests(row["messages"], row["user_turn"], chat, probe.prefix_form) for row in turns]
-            both = [request for pair in scored for request in pair]
+            to_score = [grounding_requests(row["messages"], row["user_turn"], chat, probe.prefix_form) for row in turns]
+            flat = [request for both in to_score for request in both]
             try:
-                log_p = iter(collect(stored.score(both), len(both), "grounding"))
+                log_p = iter(collect(stored.score(flat), len(flat), "grounding"))
             except CannotScore as error:
                 say(f"grounding is not measured: {error}")
             else:
-                for row, pair in zip(turns, scored, strict=True):
-                    if pair:  # an empty turn has none
-                        row.update(grounding(len(pair[0].target_ids), next(log_p), next(log_p)))
+                for row, both in zip(turns, to_score, strict=True):
+                    if both:  # an empty turn has none
+                        row.update(grounding(len(both[0].target_ids), next(log_p), next(log_p)))
 
+    # Figures: every reply graded and every user turn, set by set, then counted.
     rows: list[Row] = []
     for loaded in sets:
-        conversations = [
-            [*messages, {"role": "assistant", "content": reply.text.strip()}]
+        replied = [
+            ([*messages, {"role": "assistant", "content": reply.text.strip()}], reply)
             for messages, reply in zip(prompts[loaded.name], answers[loaded.name], strict=True)
         ]
-        of_set = zip(conversations, answers[loaded.name], strict=True)
         if "accuracy" in loaded.measures:
-            for item, (messages, reply) in zip(loaded.items, of_set, strict=True):
+            for item, (messages, reply) in zip(loaded.items, replied, strict=True):
                 rows.append(make_row("accuracy", loaded.name, item.id, messages, **grade_answer(item, reply)))
-        for one in loaded.pairs:
-            for condition, (messages, reply) in zip(("complete", "underspecified"), of_set, strict=False):
-                rows.append(make_row("clarify", loaded.name, one.id, messages, **grade_clarify(condition, reply)))
+        if "clarify" in loaded.measures:
+            both_forms = [(pair.id, form) for pair in loaded.pairs for form in ("complete", "underspecified")]
+            for (name, form), (messages, reply) in zip(both_forms, replied, strict=True):
+                rows.append(make_row("clarify", loaded.name, name, messages, **grade_clarify(form, reply)))
         rows += [row for row in turns if row["set"] == loaded.name]
     store.write_samples(rows)
     timing = {

@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from probe.compare import Comparison, build
-from probe.comparison import load_runs
+from probe.comparison import Comparison, compare_runs, load_runs
 from probe.files import write_json
 from probe.judges.labels import GENUINE, LABELS
 from probe.measures import Row, figures, make_row
@@ -87,7 +86,7 @@ def _turn(rng: random.Random, genuine: float, changed: bool | None) -> Row:
 def three_runs(folder: Path) -> Comparison:
     """A baseline and two checkpoints that get better."""
     probes = folder / "sft" / "probe"
-    return build(load_runs([
+    return compare_runs(load_runs([
         probe_run(probes / "base", "base", None, 0.1),
         probe_run(probes / "step-20", "step-20", 20, 0.5),
         probe_run(probes / "step-40", "step-40", 40, 0.7),

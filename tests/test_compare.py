@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from probe import compare as command
-from probe.compare import build, compare, format_table
-from probe.comparison import Cell, Metric, expand, load_runs
+from probe.compare import compare
+from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
-from probe.measures import accuracy_figures, clarify_figures, followup_figures
-from probe.plot import Point, arrows, draw_tradeoff, ends, frontier, marker_name, panel_of, path_name, paths
+from probe.measures import Row, figures, make_row
+from probe.plot import Point, arrows, draw_tradeoff, frontier, marker_name, panels_of, path_name
 from probe.report import markdown
 from probe.stats import Estimate, mcnemar
 
@@ -47,83 +47,60 @@ def probe_run(
     rate of real users' turns. An `older` run has nothing that came later.
     """
     rng = random.Random(5)
-    rows: list[dict[str, Any]] = []
-    results: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}, "actual": {}}
+    rows: list[Row] = []
     sets: dict[str, Any] = {}
     if correct is not None:
         sets["maths"] = {"sha256": "1" * 64, "n": n, "measures": ["accuracy"]}
-        right = [rng.random() < correct for _ in range(n)]
-        graded = [
-            {"item": str(item), "lenient": one, "strict": one and item % 7 > 0, "outcome": "answered"}
-            for item, one in enumerate(right)
-        ]
-        results["accuracy"]["maths"] = accuracy_figures(graded)
-        rows += [{"kind": "accuracy", "set": "maths", **row} for row in graded]
+        for item in range(n):
+            right = rng.random() < correct
+            graded = {"lenient": right, "strict": right and item % 7 > 0, "outcome": "answered"}
+            rows.append(make_row("accuracy", "maths", str(item), [], **graded))
     if asks is not None:
         sets["pairs"] = {"sha256": "2" * 64, "n": n, "measures": ["clarify"]}
-        asked = [("underspecified", rng.random() < asks) for _ in range(n)]
-        asked += [("complete", rng.random() < asks / 4) for _ in range(n)]
-        kinds = [
-            {"condition": condition, "asked": one, "outcome": "asked" if one else ("truncated", "answered")[i % 2]}
-            for i, (condition, one) in enumerate(asked)
-        ]
-        results["clarify"]["pairs"] = clarify_figures(kinds)
-        rows += [{"kind": "clarify", "set": "pairs", "item": str(i % n), **row} for i, row in enumerate(kinds)]
+        for condition, rate in (("underspecified", asks), ("complete", asks / 4)):
+            for item in range(n):
+                asked = rng.random() < rate
+                outcome = "asked" if asked else ("truncated", "answered")[item % 2]
+                where = {"condition": condition, "asked": asked, "outcome": outcome}
+                rows.append(make_row("clarify", "pairs", str(item), [], **where))
 
-    def turns(rate: float, changed: float | None, each: int) -> list[dict[str, Any]]:
+    def turns(kind: str, name: str, rate: float, changed: float | None, each: int, **where: Any) -> None:
         """User turns of all items, `each` samples of one; the first `unscored` items got no verdict."""
-        made = []
         for item in (item for item in range(n) for _ in range(each)):
             reacts = rng.random() < rate
-            made.append(
-                {
-                    "item": str(item),
-                    "label": None if item < unscored else "genuine_followup" if reacts else "new_task",
-                    "unscored": "no verdict" if item < unscored else None,
-                    "specific": True,
-                    "grounding": None if grounding is None else rng.gauss(0.1 + grounding * reacts, 0.2),
-                    "changed": None if changed is None else rng.random() < changed,
-                }
-            )
-        return made
+            label = None if item < unscored else "genuine_followup" if reacts else "new_task"
+            said = {"label": label, "unscored": None if label else "no verdict", "specific": True}
+            said["grounding"] = None if grounding is None else rng.gauss(0.1 + grounding * reacts, 0.2)
+            said["changed"] = None if changed is None else rng.random() < changed
+            rows.append(make_row(kind, name, str(item), [], **said, **where))
 
     for name, rates in (genuine or {}).items():
         sets[name] = {"sha256": "3" * 64, "n": n, "measures": ["followup"]}
-        results["followup"][name] = {}
         for perturbation in perturbations:
-            cells = results["followup"][name][perturbation] = {}
             for temperature, rate in zip(TEMPERATURES, rates, strict=True):
-                plain = perturbation == "none"
-                said = turns(rate if plain else 2 * rate, None if plain else 0.9, samples if temperature else 1)
-                cells[f"T={temperature}"] = followup_figures(said)
-                where = {"kind": "followup", "set": name, "perturbation": perturbation, "temperature": temperature}
-                rows += [{**where, **turn} for turn in said]
+                plain, each = perturbation == "none", samples if temperature else 1
+                where = {"perturbation": perturbation, "temperature": temperature}
+                turns("followup", name, rate if plain else 2 * rate, None if plain else 0.9, each, **where)
         if actual is not None:
-            real = turns(actual, None, 1)
-            results["actual"][name] = followup_figures(real)
-            where = {"kind": "actual", "set": name, "perturbation": "none", "temperature": 0.0}
-            rows += [{**where, **turn} for turn in real]
+            turns("actual", name, actual, None, 1)
     model = {"path": f"models/{label}", "label": label, "step": step}
     model |= {"weights_sha256": "a" * 64, "template_sha256": settings.pop("template", "b" * 64)}
     known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "seed": 0, "max_answer_tokens": 256}
     known |= {"perturbations": [name for name in perturbations if name != "none"], "grounding": grounding is not None}
-    everything = {**known, "temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
+    known |= {"temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
+    results = figures(rows)
     if older:
-        _forget_what_came_later(rows, results, everything)
+        del known["perturbations"], known["grounding"]
+        cells = [cell for name in results["followup"].values() for found in name.values() for cell in found.values()]
+        for part in (*rows, *cells):
+            for key in ("grounding", "changed", "changed_text"):
+                part.pop(key, None)
     write_jsonl(folder / "samples.jsonl", rows)
     write_json(
         folder / "results.json",
-        {"schema": 1, "model": model, "settings": everything, **results, "timing": {"wall_s": 1}},
+        {"schema": 1, "model": model, "settings": known, **results, "timing": {"wall_s": 1}},
     )
     return folder
-
-
-def _forget_what_came_later(rows: list[dict[str, Any]], results: dict[str, Any], settings: dict[str, Any]) -> None:
-    del results["actual"], settings["perturbations"], settings["grounding"]
-    cells = [cell for name in results["followup"].values() for found in name.values() for cell in found.values()]
-    for part in (*rows, *cells):
-        for key in ("grounding", "changed", "changed_text"):
-            part.pop(key, None)
 
 
 @pytest.fixture
@@ -152,11 +129,20 @@ def test_a_comparison_leaves_four_files_that_agree_with_the_runs(run_folders: li
         cell = results["followup"]["chat"]["none"]["T=1.0"]
         assert measured["followup", "chat", "T=1.0"]["runs"][name]["value"] == cell["rate"]
         assert f"{100 * cell['rate']:.1f} [{100 * cell['ci95'][0]:.1f}, {100 * cell['ci95'][1]:.1f}]" in page
+    rows = [[row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in run_folders[:2]]
+    before, after = (
+        {row["item"]: row["lenient"] for row in some if row["kind"] == "accuracy"} for some in rows
+    )  # fmt: skip
+    metric = next(one for one in data["metrics"] if one["name"] == "lenient")
+    change = metric["against_baseline"]["step-40"]
+    assert change["gained_items"] == sorted(item for item in after if after[item] and not before[item])
+    assert change["lost_items"] == sorted(item for item in after if before[item] and not after[item])
+    assert change["gained"] == len(change["gained_items"]) > 0
 
 
 def test_every_paired_difference_is_the_difference_of_the_reported_figures(run_folders: list[Path]) -> None:
     """Rows and summaries must count alike: a reply that was cut off is an answer to both."""
-    comparison = build(load_runs(run_folders))
+    comparison = compare_runs(load_runs(run_folders))
     assert len(comparison.paired) == 10
     for metric, changes in comparison.paired.items():
         base, *others = comparison.figures[metric]
@@ -171,20 +157,20 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
     rates = {
         "absent": (0.0, 0.0, 0.0), "latent": (0.0, 0.1, 0.5), "present": (0.6, 0.1, 0.1), "unclear": (0.1, 0.1, 0.1),
     }  # fmt: skip
-    comparison = build(load_runs([probe_run(tmp_path, genuine=rates, n=150)]))
+    comparison = compare_runs(load_runs([probe_run(tmp_path, genuine=rates, n=150)]))
     assert {name: found[0].name for name, found in comparison.patterns.items()} == {name: name for name in rates}
     assert comparison.patterns["latent"][0].sampled_at == "T=1.0"
     assert comparison.overall == ("context-bound",)
-    few = build(load_runs([probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20)]))
+    few = compare_runs(load_runs([probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20)]))
     assert few.patterns["absent"][0].name == "unclear", "20 items cannot show a rate below 10%"
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path: Path) -> None:
+    base = probe_run(tmp_path / "a")
+    for settings, said in (
         ({"judge": "llm-2"}, "judge: rules-1 (base), llm-2 (other)"),
         ({"template": "c" * 64}, "chat template: bbbbbbbbbbbb (base), cccccccccccc (other)"),
-        ({"prefix_form": "generation"}, "prefix_form"),
+        ({"prefix_form": "generation"}, "prefix_form: history (base), generation (other)"),
         ({"max_answer_tokens": 512}, "max_answer_tokens: 256 (base), 512 (other)"),
         ({"seed": 1}, "seed: 0 (base), 1 (other)"),
         ({"enable_thinking": True}, "enable_thinking: nothing (base), true (other)"),
@@ -192,33 +178,30 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
         ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow: nothing (base), 1 (other)"),
         ({"n": 61}, "set maths: 60 items 111111111111 (base), 61 items 111111111111 (other)"),
         ({"correct": None}, "set maths: 60 items 111111111111 (base), nothing (other)"),
-    ],
-)
-def test_runs_that_were_measured_differently_are_refused_unless_forced(
-    tmp_path: Path, settings: dict[str, Any], said: str
-) -> None:
-    folders = [probe_run(tmp_path / "a"), probe_run(tmp_path / "b", "other", **settings)]
-    with pytest.raises(IncomparableRuns) as refused:
-        compare(folders, tmp_path / "out")
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    ):
+        other = probe_run(tmp_path / "b", "other", **settings)  # type: ignore[arg-type]
+        with pytest.raises(IncomparableRuns) as refused:
+            compare([base, other], tmp_path / "out")
+        assert said in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
-    compare(folders, tmp_path / "out", force=True)
-    page = (tmp_path / "out/comparison.md").read_text()
-    assert "compared by force" in page and said.split(":")[0] in page
-    assert said in "".join(read_json(tmp_path / "out/comparison.json")["differences"])
-
-
-def test_all_differences_are_named_at_once_and_another_engine_is_only_noted(tmp_path: Path) -> None:
-    folders = [probe_run(tmp_path / "a"), probe_run(tmp_path / "b", "other", judge="llm", seed=3, engine="vllm")]
+    folders = [base, probe_run(tmp_path / "c", "other", judge="llm", seed=3, engine="vllm")]
     with pytest.raises(IncomparableRuns, match=r"judge: .*; seed: 0 \(base\), 3 \(other\)"):
         compare(folders, tmp_path / "out")
-    folders[1] = probe_run(tmp_path / "c", "other", engine="vllm")
-    compare(folders, tmp_path / "out")
-    assert "engine: hf (base), vllm (other)" in (tmp_path / "out/comparison.md").read_text()
+    compare(folders, tmp_path / "out", force=True)
+    page = (tmp_path / "out/comparison.md").read_text()
+    assert "compared by force:** judge: rules-1 (base), llm (other)" in page
+    assert "engine: hf (base), vllm (other)" in page, "only noted"
+    assert read_json(tmp_path / "out/comparison.json")["differences"] == [
+        "judge: rules-1 (base), llm (other)", "seed: 0 (base), 3 (other)",
+    ]  # fmt: skip
 
 
 def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> None:
-    good = probe_run(tmp_path / "run" / "probe" / "base")
+    for name in ("step-100", "step-20", "base"):
+        good = probe_run(tmp_path / "run" / "probe" / name)
+    (tmp_path / "run" / "probe" / "step-200").mkdir()
+    (tmp_path / "run" / "probe" / "comparison").mkdir()
+    assert [folder.name for folder in expand([tmp_path / "run"])] == ["base", "step-20", "step-100"]
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "manifest.json").write_text("{}")
     (tmp_path / "untested" / "probe" / "base").mkdir(parents=True)
@@ -265,17 +248,14 @@ def test_the_printed_table_holds_every_figure_in_140_columns(
     assert all(line.count("[") == line.count("]") == 6 for line in first[3:])
     assert max(map(len, first)) <= 140
     assert "chat, n = 60" in printed.split("\n\n")[1], "a second follow-up set has a block of its own"
-    assert all(str(tmp_path / "out" / name) in printed for name in ("report.html", "comparison.md", "tradeoff.png"))
-
-
-def test_one_result_makes_a_table_without_its_folder(run_folders: list[Path]) -> None:
     table = format_table([read_json(run_folders[0] / "results.json")])
-    assert table.splitlines()[3].startswith("base") and "note:" not in table
+    assert table.splitlines()[3].startswith("base") and "note:" not in table, "of one result, without its folder"
+    assert all(str(tmp_path / "out" / name) in printed for name in ("report.html", "comparison.md", "tradeoff.png"))
 
 
 def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> None:
     folder = probe_run(tmp_path, genuine={"chat": (1.0, 1.0, 1.0)}, unscored=15)
-    page = markdown(build(load_runs([folder])))
+    page = markdown(compare_runs(load_runs([folder])))
     assert "Unscored, in no rate: base 25.0% of 180 user turns (no verdict 45)" in page
     assert "| base | T=0.0 | 100.0 (45) | 25.0 (15) |" in page
     assert "100.0 [92.1, 100.0]" in page
@@ -287,7 +267,7 @@ def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path:
         probe_run(tmp_path / name, name, genuine=genuine, perturbations=("none", "truncate(0.5)"), unscored=unscored)
         for name, unscored in (("base", 0), ("rl", 7))
     ]
-    comparison = build(load_runs(folders))
+    comparison = compare_runs(load_runs(folders))
     assert [(one.run, one.temperature) for one in comparison.perturbed] == [
         (name, f"T={temperature}") for name in ("base", "rl") for temperature in TEMPERATURES
     ]
@@ -301,7 +281,7 @@ def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path:
         assert found.p_value == mcnemar(found.gained, found.lost)
         assert (found.n, found.unmatched) == (plain.n_judged, 0)
         assert isinstance(changed.changed_text, Cell) and one.changed_text.value == changed.changed_text.value
-    data = command.as_json(comparison)["perturbations"]
+    data = as_json(comparison)["perturbations"]
     assert {**data[0], "difference": None} == {
         "run": "base", "set": "chat", "perturbation": "truncate(0.5)", "temperature": "T=0.0", "difference": None,
         "changed_text": read_json(folders[0] / "results.json")["followup"]["chat"]["truncate(0.5)"]["T=0.0"]["changed_text"],
@@ -309,16 +289,14 @@ def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path:
     assert list(data[0]["difference"]) == ["value", "ci95", "p_value", "gained", "lost", "n", "unmatched"]
 
 
-def test_several_samples_of_one_item_count_as_one_in_the_control(tmp_path: Path) -> None:
-    folder = probe_run(tmp_path, genuine={"chat": (0.2,) * 3}, samples=3, perturbations=("none", "truncate(0.5)"))
-    greedy, *sampled = build(load_runs([folder])).perturbed
+def test_perturbed_turns_count_items_once_and_stand_in_a_table_of_their_own(tmp_path: Path) -> None:
+    genuine = {"chat": (0.0, 0.1, 0.2)}
+    folder = probe_run(tmp_path, genuine=genuine, samples=3, perturbations=("none", "truncate(0.5)"))
+    comparison = compare_runs(load_runs([folder]))
+    greedy, *sampled = comparison.perturbed
     assert greedy.difference and greedy.difference.p_value is not None
     assert all(one.difference and one.difference.n == 60 and one.difference.p_value is None for one in sampled)
-
-
-def test_perturbed_turns_stand_beside_the_plain_ones_and_not_in_the_main_table(tmp_path: Path) -> None:
-    folder = probe_run(tmp_path, genuine={"chat": (0.0, 0.1, 0.2)}, perturbations=("none", "truncate(0.5)"))
-    page = markdown(build(load_runs([folder])))
+    page = markdown(comparison)
     assert "| truncate(0.5) | base | 0.0 → 0.0 | +0.0 [-4.5, +4.5], p = 1.000 (0 up, 0 down) | 9" in page
     assert "truncate" not in page.split("## Patterns")[0].split("## Results")[1]
     assert "truncate" not in format_table([read_json(folder / "results.json")])
@@ -337,34 +315,21 @@ def test_a_perturbation_may_hold_any_text_and_breaks_no_page(tmp_path: Path) -> 
     assert read_json(tmp_path / "out/comparison.json")["perturbations"][0]["perturbation"] == bad
 
 
-def test_every_gained_and_lost_item_is_named(run_folders: list[Path], tmp_path: Path) -> None:
-    compare(run_folders, tmp_path / "out")
-    rows = [[row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in run_folders[:2]]
-    before, after = (
-        {row["item"]: row["lenient"] for row in some if row["kind"] == "accuracy"} for some in rows
-    )  # fmt: skip
-    metric = next(one for one in read_json(tmp_path / "out/comparison.json")["metrics"] if one["name"] == "lenient")
-    change = metric["against_baseline"]["step-40"]
-    assert change["gained_items"] == sorted(item for item in after if after[item] and not before[item])
-    assert change["lost_items"] == sorted(item for item in after if before[item] and not after[item])
-    assert change["gained"] == len(change["gained_items"]) > 0
-
-
 def test_grounding_is_told_by_what_it_separates(tmp_path: Path) -> None:
     genuine = {"chat": (0.3, 0.4, 0.5)}
     folder = probe_run(tmp_path, genuine=genuine, grounding=0.3, unscored=5, perturbations=("none", "truncate(0.5)"))
-    found = build(load_runs([folder])).grounding
+    comparison = compare_runs(load_runs([folder]))
     rows = [row for _, row in read_jsonl(folder / "samples.jsonl")]
     rows = [row for row in rows if row.get("label") and row["perturbation"] == "none"]
-    [chat] = found
+    [chat] = comparison.grounding
     assert chat.auc.n == len(rows) == 3 * 55, "neither perturbed turns nor those without a label"
     assert chat.auc.ci95 and 0.5 < chat.auc.ci95[0] < (chat.auc.value or 0) < chat.auc.ci95[1]
     assert set(chat.labels) == {"genuine_followup", "new_task"}
     for label, mean in chat.labels.items():
         values = [row["grounding"] for row in rows if row["label"] == label]
         assert mean.n == len(values) and mean.value == pytest.approx(sum(values) / len(values))
-    assert chat.as_json()["labels"]["new_task"]["n"] == chat.labels["new_task"].n
-    page = markdown(build(load_runs([folder])))
+    assert as_json(comparison)["grounding"][0]["labels"]["new_task"]["n"] == chat.labels["new_task"].n
+    page = markdown(compare_runs(load_runs([folder])))
     assert f"| chat | base | {chat.auc.value:.2f} [{chat.auc.ci95[0]:.2f}, {chat.auc.ci95[1]:.2f}] | 165 |" in page
 
 
@@ -384,8 +349,8 @@ def test_real_users_turns_are_the_ceiling_of_transcripts(tmp_path: Path) -> None
         assert one.difference and generated is not None
         assert one.difference.value == pytest.approx(generated - cell["rate"], abs=1e-5)
         assert one.difference.p_value == mcnemar(one.difference.gained, one.difference.lost)
-    panel = panel_of(comparison, "chat")
-    assert panel and panel.real and panel.real.value == cell["rate"]
+    [panel] = panels_of(comparison)
+    assert panel.real and panel.real.value == cell["rate"]
     page = (tmp_path / "out/comparison.md").read_text()
     assert "## Real users' turns" in page and "| real users | - |" in page
     assert f"real users on chat: {100 * cell['rate']:.1f} [" in format_table([read_json(folders[0] / "results.json")])
@@ -399,7 +364,7 @@ def test_an_older_run_is_read_and_compared_with_one_that_measured_more(tmp_path:
     more = probe_run(
         tmp_path / "more", "more", genuine=genuine, grounding=0.2, actual=0.6, perturbations=("none", "truncate(0.5)")
     )
-    assert build(load_runs([old, plain])).remarks == (), "what an older run lacks is what a plain one left out"
+    assert compare_runs(load_runs([old, plain])).remarks == (), "what an older run lacks is what a plain one left out"
     comparison = compare([old, plain, more], tmp_path / "out")
     assert comparison.differences == ()
     assert [line.split(":")[0] for line in comparison.remarks] == ["perturbations", "grounding"]
@@ -410,7 +375,7 @@ def test_an_older_run_is_read_and_compared_with_one_that_measured_more(tmp_path:
     data = read_json(tmp_path / "out/comparison.json")
     assert data["actual"]["base"] == {} and list(data["actual"]["more"]) == ["chat"]
     write_json(tmp_path / "late" / "results.json", {**read_json(old / "results.json"), "a_key_of_tomorrow": 1})
-    assert build(load_runs([tmp_path / "late"])).names == ("base",)
+    assert compare_runs(load_runs([tmp_path / "late"])).names == ("base",)
 
 
 def test_names_are_told_apart_and_cannot_break_the_page_or_the_terminal(tmp_path: Path) -> None:
@@ -441,15 +406,30 @@ def test_a_run_without_samples_is_compared_without_paired_tests(run_folders: lis
     assert "no paired test" in (tmp_path / "out/comparison.md").read_text()
 
 
+def test_rows_that_were_judged_anew_are_read_anew(tmp_path: Path) -> None:
+    base = probe_run(tmp_path / "a", genuine={"chat": (0.1, 0.1, 0.1)})
+    metric = Metric("followup", "chat", "T=0.0")
+    changes = []
+    for rate in (0.2, 0.9):
+        other = probe_run(tmp_path / "b", "other", genuine={"chat": (rate, rate, rate)})
+        comparison = compare_runs(load_runs([base, other]))
+        first, second = (estimate.value for estimate in comparison.figures[metric])
+        change = comparison.paired[metric][1]
+        assert change and first is not None and second is not None
+        assert change.value == pytest.approx(second - first, abs=1e-5)
+        changes.append(change.value)
+    assert changes[0] != changes[1]
+
+
 def test_the_plot_leads_from_the_baseline_along_each_training_run(run_folders: list[Path], tmp_path: Path) -> None:
     folders = [run_folders[0], run_folders[2], run_folders[1]]
     folders += [probe_run(tmp_path / "grpo" / "probe" / f"step-{step}", f"step-{step}", step) for step in (10, 5)]
     folders.append(probe_run(tmp_path / "other", "rl"))
-    comparison = build(load_runs(folders))
-    assert paths(comparison) == [[2, 1], [4, 3], [5]]
+    comparison = compare_runs(load_runs(folders))
+    assert comparison.paths == [[2, 1], [4, 3], [5]]
     assert [marker_name(comparison, run) for run in (0, 4, 3, 5)] == ["base", "5", "step 10", "rl"]
-    panel = panel_of(comparison, "chat")
-    assert panel is not None and panel.accuracy == Metric("accuracy", "maths", "lenient")
+    panel = panels_of(comparison)[1]
+    assert panel.set == "chat" and panel.accuracy == Metric("accuracy", "maths", "lenient")
     assert list(panel.points) == ["T=0.0", "T=1.0"] and [point.run for point in panel.points["T=0.0"]] == [0, 1, 2]
 
 
@@ -457,20 +437,20 @@ def test_a_training_run_that_went_on_from_another_starts_where_that_one_ended(tm
     for run in ("sft", "second"):
         for label, step in (("base", 0), ("step-5", 5), ("step-10", 10)):
             probe_run(tmp_path / run / "probe" / label, label, step)
-    comparison = build(load_runs([tmp_path / "sft", tmp_path / "second"]))
+    comparison = compare_runs(load_runs([tmp_path / "sft", tmp_path / "second"]))
     assert list(comparison.names[:4]) == ["sft/base", "sft/step-5", "sft/step-10", "second/base"]
-    assert paths(comparison) == [[1, 2], [3, 4, 5]]
+    assert comparison.paths == [[1, 2], [3, 4, 5]]
     points = [Point(run, Estimate(0.5, None, 60), Estimate(0.5, None, 60)) for run in range(6)]
     assert arrows(comparison, points) == [(0, 1), (1, 2), (3, 4), (4, 5)]
     assert arrows(comparison, points[:1] + points[2:]) == [(0, 2), (3, 4), (4, 5)], "past a run without the numbers"
     assert [marker_name(comparison, run) for run in (3, 4, 5)] == ["second/base", "5", "step 10"]
-    few = build(
+    few = compare_runs(
         load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base", tmp_path / "second/probe/step-5"])
     )
-    assert [path_name(few, path) for path in paths(few)] == ["second"], (
+    assert [path_name(few, path) for path in few.paths] == ["second"], (
         "named without its start, whose name has nothing of it"
     )
-    other = build(load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base"]))
+    other = compare_runs(load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base"]))
     assert arrows(other, points[:2]) == [(0, 1)], "a start alone is no path"
 
 
@@ -487,15 +467,15 @@ def test_a_comparison_of_many_runs_shows_where_each_training_run_ended(tmp_path:
         for run in ("sft", "rl")
         for step in range(1, 8)
     ]
-    comparison = build(load_runs(folders))
+    comparison = compare_runs(load_runs(folders))
     page = markdown(comparison)
-    assert ends(comparison) == [0, 7, 14]
+    assert comparison.ends == [0, 7, 14]
     assert "last checkpoint of each training run: base, sft/step-7, rl/step-7." in page
     before, after = page.split("## How the answers ended")
     assert "| sft/step-3 |" in before and "| sft/step-3 | T=" not in after and "| sft/step-7 | T=0.0 |" in after
     assert len(page.splitlines()) < 250
-    few = build(load_runs(folders[:8]))
-    assert ends(few) == list(range(8)) and "more than" not in markdown(few)
+    few = compare_runs(load_runs(folders[:8]))
+    assert few.ends == list(range(8)) and "more than" not in markdown(few)
 
 
 @pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify", "everything"])
@@ -505,15 +485,9 @@ def test_a_plot_is_drawn_from_whatever_was_measured(tmp_path: Path, missing: str
     chosen: dict[str, Any] = {"genuine": {"chat": (0.1, 0.2, 0.3)}}
     for part in left_out:
         chosen |= part
-    comparison = build(load_runs([probe_run(tmp_path / "a", **chosen), probe_run(tmp_path / "b", "$x_1$", **chosen)]))
+    comparison = compare_runs(
+        load_runs([probe_run(tmp_path / "a", **chosen), probe_run(tmp_path / "b", "$x_1$", **chosen)])
+    )
     draw_tradeoff(comparison, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
-    assert markdown(comparison) and json.dumps(command.as_json(comparison), allow_nan=False)
-
-
-def test_a_training_run_stands_for_its_finished_probes_in_order(tmp_path: Path) -> None:
-    for name in ("step-100", "base", "step-20"):
-        probe_run(tmp_path / "run" / "probe" / name)
-    (tmp_path / "run" / "probe" / "step-200").mkdir()
-    (tmp_path / "run" / "probe" / "comparison").mkdir()
-    assert [folder.name for folder in expand([tmp_path / "run"])] == ["base", "step-20", "step-100"]
+    assert markdown(comparison) and json.dumps(as_json(comparison), allow_nan=False)

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs
 
-from probe.compare import Comparison, build
-from probe.comparison import load_runs
+from probe.comparison import Comparison, compare_runs, load_runs
 from probe.files import read_jsonl, write_json, write_jsonl
 from probe.measures import figures, make_row
-from probe.page import FIELDS, Conversations, html, tag
+from probe.report import FIELDS, Conversations, html, page_template
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +104,7 @@ def test_any_data_comes_back_and_holds_no_markup(value: Any) -> None:
 
 @given(st.text())
 def test_any_name_is_one_text_without_hidden_characters(name: str) -> None:
-    read = Read(tag("b", name, title=name))
+    read = Read(page_template('<b title="{{ name }}">{{ name }}</b>').render(name=name))
     assert read.elements[0][0] == "b" and len(read.elements) == 1
     assert read.text == read.elements[0][1]["title"]
     assert len(read.text) == len(name) and (read.text or " ").isprintable()
@@ -115,7 +114,7 @@ def test_hostile_names_of_runs_and_sets_are_shown_as_text(tmp_path: Path) -> Non
     probe_run(tmp_path / "a", "<img src=x onerror=alert(1)>\u202e", None, 0.5, 4)
     text = (tmp_path / "a/results.json").read_text().replace('"maths"', '"<script>maths"')
     (tmp_path / "a/results.json").write_text(text)
-    read = Read(html(build(load_runs([tmp_path / "a"]))))
+    read = Read(html(compare_runs(load_runs([tmp_path / "a"]))))
     assert not {"img"} & {name for name, _ in read.elements}
     assert "<img src=x onerror=alert(1)>" in read.text and "<script>maths" in read.text
     assert len([name for name, _ in read.elements if name == "script"]) == 2
@@ -133,7 +132,7 @@ def test_every_row_is_on_the_page_and_every_message_once(comparison: Comparison,
 
 
 def test_the_same_runs_give_the_same_bytes(comparison: Comparison, page: str) -> None:
-    assert html(build(load_runs([run.folder for run in comparison.runs]))) == page
+    assert html(compare_runs(load_runs([run.folder for run in comparison.runs]))) == page
 
 
 @pytest.mark.parametrize("limit", [{"rows": 300}, {"characters": 3000}])
@@ -175,7 +174,7 @@ def test_what_was_not_measured_has_no_section(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "samples.jsonl", rows)
     content = {"schema": 1, "model": {"path": "m", "label": "m"}, "settings": {}, **figures(rows)}
     write_json(tmp_path / "results.json", content)
-    ids = {attributes.get("id") for _, attributes in Read(html(build(load_runs([tmp_path])))).elements}
+    ids = {attributes.get("id") for _, attributes in Read(html(compare_runs(load_runs([tmp_path])))).elements}
     assert {"results", "outcomes", "measured", "conversations"} <= ids
     assert ids.isdisjoint({"tradeoff", "patterns", "changes", "labels", "perturbations", "grounding", "actual"})
 
@@ -183,15 +182,15 @@ def test_what_was_not_measured_has_no_section(tmp_path: Path) -> None:
 def test_a_run_without_rows_still_has_a_page(comparison: Comparison, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/results.json").write_bytes((comparison.runs[0].folder / "results.json").read_bytes())
-    page = html(build(load_runs([tmp_path / "a", comparison.runs[1].folder])))
+    page = html(compare_runs(load_runs([tmp_path / "a", comparison.runs[1].folder])))
     assert {row["run"] for row in rows_of(page)} == {1}
     assert "no samples.jsonl" in Read(page).text
 
 
 def test_a_forced_comparison_says_so_at_the_top(comparison: Comparison, tmp_path: Path) -> None:
     other = probe_run(tmp_path / "b", "b", None, 0.5, 6, judge="llm/2")
-    text = Read(html(build(load_runs([comparison.runs[0].folder, other])))).text
-    assert text.index("Measured differently, compared by force") < text.index("percent with 95% intervals")
+    text = Read(html(compare_runs(load_runs([comparison.runs[0].folder, other])))).text
+    assert text.index("Measured differently, compared by force") < text.index("Percent with 95% intervals")
     assert "llm/2" in text
 
 
