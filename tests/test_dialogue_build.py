@@ -157,7 +157,7 @@ def test_a_server_that_refuses_everything_or_is_not_there_ends_the_build(
     ):
         built(recipe(tmp_path, server.url), tmp_path / "d", "--source.n", "60")
     with pytest.raises(EngineError, match="no server answers"):
-        built(recipe(tmp_path, "http://127.0.0.1:9/v1"), tmp_path / "d")
+        built(recipe(tmp_path, "http://127.0.0.1:9/v1"), tmp_path / "away")
     assert not (tmp_path / "d" / "manifest.json").exists()
 
 
