@@ -42,8 +42,8 @@ def data_path(path: str | None, recipe: str | None) -> Path:
         if not Path(path).exists():
             raise DataError(f"{path}: no such file or folder (data.path)")
         return Path(path)
-    from data_builders.build import build
     from data_builders.recipe import load_data_recipe
+    from data_builders.run import build
 
     return build(load_data_recipe(Path(recipe or "")))
 
