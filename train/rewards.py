@@ -32,7 +32,7 @@ from data_builders.dialogue.score import (
     read_judge,
     turn_marks,
 )
-from data_builders.dialogue.score import efficiency as tokens_score
+from data_builders.dialogue.score import efficiency as token_efficiency
 from data_builders.dialogue.settings import RoleSection
 from data_builders.rows import RlRow
 from data_builders.text import states
@@ -331,7 +331,7 @@ def _texts(conversation: Conversation) -> tuple[str, ...]:
 
 
 def efficiency(sample: Sample, efficient_tokens: int) -> Part:
-    parts = [Part(tokens_score(tokens, efficient_tokens)) for tokens in sample.simulated_tokens]
+    parts = [Part(token_efficiency(tokens, efficient_tokens)) for tokens in sample.simulated_tokens]
     return mean_part(parts, sample.failures)
 
 

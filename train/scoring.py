@@ -10,22 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from probe.errors import TrainingStopped
 from probe.terminal import say
-from train.rewards import Sample, Scored
+from train.rewards import Rewards, Sample, Scored
 from train.samples import group_figures, length_drift, reward_figures, watch_figures
 
 FLAT, FLAT_FOR = 0.8, 10
 """Share of groups without variance, and generations in a row, from which on a line says so."""
 _REASONS_SHOWN = 3
-
-
-class Scorer(Protocol):
-    """`train.rewards.Rewards`, or what a test puts in its place."""
-
-    def score(self, samples: Sequence[Sample]) -> list[Scored]: ...
 
 
 class ComposedReward:
@@ -42,7 +36,7 @@ class ComposedReward:
 
     __name__ = "composed"  # trl's name for it in the log
 
-    def __init__(self, rewards: Scorer, num_generations: int, max_failed: float) -> None:
+    def __init__(self, rewards: Rewards, num_generations: int, max_failed: float) -> None:
         self.rewards, self.num_generations, self.max_failed = rewards, num_generations, max_failed
         self.step, self.samples, self.scored = 0, list[Sample](), list[Scored]()
         self._flat_in_a_row = 0
