@@ -322,7 +322,10 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
     class Stopped(Exception):
         pass
 
-    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
+    def uncut(text: str, prompt_tokens: int, tokens: int, cut: bool) -> Reply:
+        return Reply(text, prompt_tokens, tokens)
+
+    monkeypatch.setattr(roles, "Reply", uncut)
 
     def user(seen: Seen) -> dict[str, Any]:
         return chat_reply("<message>" + "help me with the pens " * (1 + seen.body["seed"] % 4) + "</message>")
