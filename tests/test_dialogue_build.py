@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -322,8 +323,8 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
     class Stopped(Exception):
         pass
 
-    def uncut(text: str, prompt_tokens: int, tokens: int, cut: bool) -> Reply:
-        return Reply(text, prompt_tokens, tokens)
+    def uncut(*given: Any, **named: Any) -> Reply:
+        return replace(Reply(*given, **named), cut=False)
 
     monkeypatch.setattr(roles, "Reply", uncut)
 
