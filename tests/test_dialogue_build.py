@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +323,10 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
     class Stopped(Exception):
         pass
 
-    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
+    def uncut(*given: Any, **named: Any) -> Reply:
+        return replace(Reply(*given, **named), cut=False)
+
+    monkeypatch.setattr(roles, "Reply", uncut)
 
     def user(seen: Seen) -> dict[str, Any]:
         return chat_reply("<message>" + "help me with the pens " * (1 + seen.body["seed"] % 4) + "</message>")
