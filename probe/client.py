@@ -199,7 +199,6 @@ class Session:
         if not (self._key.isascii() and self._key.isprintable()):
             raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
         self._limits = TimeLimits(section.timeout_s, expected, slots.most)
-        self._under_way: dict[asyncio.Timeout, tuple[float, int, bool]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         # One connection for each request under way: a shared pool of httpx looks through all of its connections for
         # every request, which costs more than the request.
@@ -232,7 +231,7 @@ class Session:
                 self._count(int(body is not None))
                 started = time.monotonic()
                 try:
-                    async with self._time_limit(started, timeouts, last=tries + 1 >= section.attempts):
+                    async with self._limits.attempt(timeouts, last=tries + 1 >= section.attempts):
                         response, content = await _send(connection, server.url + self._path, body)
                     headers = response.headers
                     reply = self._read(response, content)
@@ -250,7 +249,7 @@ class Session:
 
             # What the reply says about this kind of request, and whether its body can be used.
             if reply.body is not None:
-                self._took(time.monotonic() - started)
+                self._limits.add(time.monotonic() - started)
                 if reason := self._usable(reply.body):
                     reply = Reply(reply.body, reason, "the reply came, but cannot be used")
             failed_at = server if reply.failure else None
@@ -310,22 +309,6 @@ class Session:
             trust_env=not is_loopback(server.url),
             verify=_ssl_context(),
         )
-
-    @contextlib.asynccontextmanager
-    async def _time_limit(self, started: float, timeouts: int, last: bool) -> AsyncIterator[None]:
-        """Raises TimeoutError when an attempt takes too long; the limit moves with what other replies take."""
-        async with asyncio.timeout(self._limits.limit_s(timeouts, last)) as scope:
-            self._under_way[scope] = (started, timeouts, last)
-            try:
-                yield
-            finally:
-                del self._under_way[scope]
-
-    def _took(self, seconds: float) -> None:
-        if self._limits.add(seconds):
-            for scope, (started, timeouts, last) in self._under_way.items():
-                if not scope.expired():
-                    scope.reschedule(started + self._limits.limit_s(timeouts, last))
 
     def _read(self, response: httpx.Response, content: bytes | None) -> Reply:
         """What a response means; `content` is None where it was too long."""
@@ -472,10 +455,25 @@ class TimeLimits:
         self._enough = max(_ENOUGH_REPLIES, min(concurrency, requests // 2))
         self._seen: deque[float] = deque(maxlen=200)
         self._limit_s = timeout_s
+        self._under_way: dict[asyncio.Timeout, tuple[float, int, bool]] = {}
+
+    def limit_s(self, timeouts: int, last: bool) -> float:
+        """Seconds for an attempt at a request that ran into its limit `timeouts` times."""
+        return self.timeout_s if last else min(self.timeout_s, self._limit_s * 2 ** max(0, timeouts - 1))
+
+    @contextlib.asynccontextmanager
+    async def attempt(self, timeouts: int, last: bool) -> AsyncIterator[None]:
+        """Raises TimeoutError when what is done within takes too long."""
+        async with asyncio.timeout(self.limit_s(timeouts, last)) as scope:
+            self._under_way[scope] = (time.monotonic(), timeouts, last)
+            try:
+                yield
+            finally:
+                del self._under_way[scope]
 
     def add(self, seconds: float) -> bool:
-        """Takes in what a reply took. True where the time limit has moved by it, which small changes do not do: to
-        move those of hundreds of requests under way takes longer than a reply does."""
+        """Takes in what a reply took, and gives those under way the limit that follows; True where it has moved. Small
+        changes do not move it: to tell hundreds of requests takes longer than a reply does."""
         self._seen.append(seconds)
         if len(self._seen) < self._enough:
             return False
@@ -483,11 +481,10 @@ class TimeLimits:
         if abs(limit_s - self._limit_s) < _LIMIT_MOVES * self._limit_s:
             return False
         self._limit_s = limit_s
+        for scope, (started, timeouts, last) in self._under_way.items():
+            if not scope.expired():
+                scope.reschedule(started + self.limit_s(timeouts, last))
         return True
-
-    def limit_s(self, timeouts: int, last: bool) -> float:
-        """Seconds for an attempt at a request that ran into its limit `timeouts` times."""
-        return self.timeout_s if last else min(self.timeout_s, self._limit_s * 2 ** max(0, timeouts - 1))
 
 
 class Server:
