@@ -35,14 +35,16 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--preview", type=int, metavar="N", help="print N conversations, write nothing")
     options, overrides = parser.parse_known_args(argv)
 
-    from data_builders.build import open_build
+    from data_builders.recipe import load_data_recipe
+
+    recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
+
     from data_builders.folder import finished
     from data_builders.problems import out_of_reach
-    from data_builders.recipe import load_data_recipe
+    from data_builders.run import open_build
     from probe.errors import DataError
     from probe.files import read_json
 
-    recipe = load_data_recipe(options.recipe, overrides)
     if options.dry_run:
         replay = recipe.replay.source if recipe.replay.fraction else "starter"
         # As in the build: replay of the same kind takes the same file.

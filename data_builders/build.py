@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from data_builders.folder import WORK, claim, concatenate, finish, finished
+from data_builders.folder import WORK, claim, concatenate, finish
 from data_builders.problems import Problems, Source, difficulty_of
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
@@ -189,21 +189,3 @@ class Build:
             row, reason = sft_row(plain.conversation), plain.reason or gate.reason(plain.conversation)
             told = {"reason": reason} | ({"slips": list(plain.slips)} if plain.slips else {})
             yield {**row, **told} if reason else row
-
-
-def open_build(recipe: DataRecipe) -> Build:
-    """The build of a recipe: scripted conversations, or those between two models. Raises BadInput."""
-    if recipe.dialogue is None:
-        return Build(recipe)
-    from data_builders.dialogue.build import DialogueBuild
-
-    return DialogueBuild(recipe)
-
-
-def build(recipe: DataRecipe, out: Path | None = None) -> Path:
-    """Builds the recipe's data into `out` (default: the recipe's output.path); a finished build is left as it is."""
-    folder = out or Path(recipe.output.path)
-    ready = open_build(recipe)
-    if not finished(folder, ready.settings):
-        ready.run(folder)
-    return folder

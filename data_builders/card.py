@@ -7,9 +7,10 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from data_builders.acts import acts
+from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE, asks_back, closes_asking
 from data_builders.scripted import Kind
 from probe.conversations import Message
@@ -17,8 +18,314 @@ from probe.grading import boxed
 from probe.judges.llm import shortened
 from probe.terminal import visible
 
-if TYPE_CHECKING:
-    from data_builders.duplicates import Checked
+Row = dict[str, Any]
+_SAMPLES = 3
+# A sample is a conversation that can be read at a glance, where there is one.
+_SHORT, _MESSAGE, _EXCERPT = 1_500, 900, 180
+_SHOWN_FIRST = ("underspecified", "withheld", "complete", "stated")
+
+
+def card(
+    rows: Iterable[Row],
+    rejected: Iterable[Row],
+    settings: dict[str, Any],
+    checked: Sequence[Checked] = (),
+    calls: Mapping[str, int] | None = None,
+) -> str:
+    """Markdown. Reads the rows once and keeps counts, a few samples and one example of each reason.
+
+    Args:
+        rejected: rows with their `reason`.
+        checked: the probe sets that the rows were held against.
+        calls: replies and tokens of the models that talked, {"assistant.calls", "assistant.input", "assistant.output",
+            ...}, as in the manifest.
+    """
+    kept, variety, talks, samples = Kept(), Variety(), Talks(), dict[str, Row]()
+    for row in rows:
+        for count in (kept, variety, talks):
+            count.add(row)
+        kind = row["kind"]
+        if kind not in samples or (_size(samples[kind]) > _SHORT >= _size(row)):
+            samples[kind] = row
+    reasons, lost_kinds, examples = Counter[str](), Counter[str](), dict[str, Row]()
+    for row in rejected:
+        reasons[row["reason"]] += 1
+        lost_kinds[row["kind"]] += 1
+        examples.setdefault(row["reason"], row)
+        talks.add(row)
+    total, lost = kept.rows.total(), reasons.total()
+    asked = total + lost
+    names = [*_SHOWN_FIRST, *(kind for kind in samples if kind not in (*_SHOWN_FIRST, "replay")), "replay"]
+    shown = [samples[kind] for kind in names if kind in samples][:_SAMPLES]
+    parts = [
+        "# Data card",
+        f"{total:,} of {asked:,} conversations kept ({total / max(1, asked):.1%}), {lost:,} rejected. "
+        f"Source: {inline(settings['source']['kind'])}, seed {settings['seed']}.",
+        *kept.parts(_wanted(settings), lost_kinds),
+        "## Rejected",
+        *_rejected(reasons, examples, asked),
+        *_compared(settings["quality"], checked, reasons),
+        *variety.lines(),
+        *talks.lines(calls or {}),
+        "## Samples",
+    ]
+    for row in shown:
+        parts += [f"### {inline(row['kind'])} ({inline(row['id'])})", block(chat(row["messages"], _MESSAGE))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _size(row: Row) -> int:
+    return sum(len(message["content"]) for message in row["messages"])
+
+
+def _wanted(settings: dict[str, Any]) -> dict[str, float]:
+    """The recipe's shares of all rows, by kind."""
+    fraction = settings["replay"]["fraction"]
+    if "dialogue" in settings:
+        stated = settings["dialogue"]["stated"]
+        shares = {"stated": stated, "withheld": 1 - stated}
+    else:
+        shares = {kind: settings["conversations"][kind] for kind in get_args(Kind)}
+    wanted = {kind: share * (1 - fraction) for kind, share in shares.items() if share}
+    return {**wanted, "replay": fraction} if fraction else wanted
+
+
+# --- Kinds and lengths, and how often an assistant's turn closes with a question: checks of understanding are to be rare.
+
+_PERCENTILES = (10, 50, 90, 99)
+_PLACES = 4
+
+
+class Kept:
+    """Counts of the kept rows. None grows with the rows."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self._asked: Counter[str] = Counter()  # the first reply asks
+        self._words_of: Counter[str] = Counter()
+        self._words: Counter[int] = Counter()
+        self._messages: Counter[int] = Counter()
+        self._turns: dict[str, Counter[str]] = defaultdict(
+            Counter
+        )  # by place: turns, those that ask, that box an answer
+
+    def add(self, row: Row) -> None:
+        kind, messages = row["kind"], row["messages"]
+        words = sum(len(message["content"].split()) for message in messages)
+        self.rows[kind] += 1
+        self._asked[kind] += asks_back(messages[1]["content"])
+        self._words_of[kind] += words
+        self._words[words] += 1
+        self._messages[len(messages)] += 1
+        replies = [message["content"] for message in messages[1::2]]
+        for place, reply in enumerate(replies, start=1):
+            found = {"turns": 1, "ask": closes_asking(reply), "box": boxed(reply) is not None}
+            self._turns[str(place) if place < _PLACES else f"{_PLACES} and later"].update(found)
+            if place == len(replies):
+                self._turns["last"].update(found)
+
+    def parts(self, wanted: Mapping[str, float], rejected: Mapping[str, int]) -> Iterator[str]:
+        total, lines = self.rows.total(), []
+        for kind in [*wanted, *(kind for kind, _ in self.rows.most_common() if kind not in wanted)]:
+            rows = self.rows[kind]
+            share = f"{wanted[kind]:.1%}" if kind in wanted else "–"
+            asks = f"{self._asked[kind] / rows:.1%}" if rows else "–"
+            words = f"{self._words_of[kind] / rows:.0f}" if rows else "–"
+            counts = (f"{rows / max(1, total):.1%}", f"{rows:,}", f"{rejected.get(kind, 0):,}")
+            lines.append((inline(kind), share, *counts, asks, words))
+        yield table(("kind", "wanted", "share", "rows", "rejected", "first reply asks", "words"), lines)
+        rows, asked = (sum(count[kind] for kind in ANSWERED_AT_ONCE) for count in (self.rows, self._asked))
+        yield (
+            f"Over-asking: of {rows:,} conversations that open with the whole problem, {asked / max(1, rows):.1%} are "
+            "asked back first."
+        )
+        yield table(
+            ("assistant turn", "turns", "close with a question", "box an answer"),
+            [
+                (place, f"{found['turns']:,}", *(f"{found[what] / found['turns']:.1%}" for what in ("ask", "box")))
+                for place, found in sorted(self._turns.items())
+            ],
+        )
+        yield self._lengths() if total else "No rows."
+
+    def _lengths(self) -> str:
+        total, shown, seen, wanted = self._words.total(), [], 0, list(_PERCENTILES)
+        for length, rows in sorted(self._words.items()):
+            seen += rows
+            while wanted and seen >= wanted[0] / 100 * total:
+                shown.append(f"{wanted.pop(0)}% {length}")
+        mean = sum(length * rows for length, rows in self._words.items()) / total
+        messages = ", ".join(f"{count} ({rows:,})" for count, rows in sorted(self._messages.items()))
+        return (
+            f"Words a conversation: mean {mean:.0f}, percentiles {', '.join(shown)}, longest {max(self._words):,}. "
+            f"Messages a conversation (rows): {messages}."
+        )
+
+
+# --- Rejected rows by reason, with the first of each; and what the rows were held against.
+
+
+def _rejected(reasons: Counter[str], examples: Mapping[str, Row], asked: int) -> list[str]:
+    if not reasons:
+        return ["None."]
+    ordered = sorted(reasons, key=lambda reason: (-reasons[reason], reason))
+    counts = [(inline(one), f"{reasons[one]:,}", f"{reasons[one] / asked:.2%}") for one in ordered]
+    shown: list[str] = []
+    for reason in ordered:  # how the conversation begins, and its last turn
+        row, messages = examples[reason], examples[reason]["messages"]
+        ends = [*messages[:2], *(messages[-1:] if len(messages) > 2 else [])]
+        texts = [{**message, "content": excerpt(message["content"], _EXCERPT)} for message in ends]
+        heading = excerpt(f"{reason}: {row['id']}, answer {row['answer'] or 'unknown'}", _EXCERPT)
+        shown += ["", f"== {heading}", *chat(texts, 2 * _EXCERPT)]
+    return [table(("reason", "rows", "share"), counts), "One example of each:", block(shown)]
+
+
+def _compared(quality: dict[str, Any], checked: Sequence[Checked], reasons: Counter[str]) -> list[str]:
+    """What the rows were held against: the probe sets, and each other."""
+    held = ["Held against no probe set (`quality.decontaminate` is empty): what a probe asks may stand in the data."]
+    if checked:
+        lines = [
+            (inline(one.name), f"{one.rows:,}", f"{one.ngrams:,}", f"{reasons[f'contaminated:{one.name}']:,}")
+            for one in checked
+        ]
+        held = [
+            "Held against these sets by runs of 13 words (arXiv 2005.14165, appendix C): the problem and every turn of "
+            "each conversation. A row that several sets reject is counted at the first.",
+            table(("set", "rows", "runs of 13 words", "rejected"), lines),
+        ]
+    near = quality["near_duplicates"]
+    same = (
+        f"MinHash, {quality['permutations']} permutations, runs of 3 words; of two conversations of one kind that share "
+        f"{near:g} or more (Jaccard), the first is kept."
+        if near is not None
+        else "Not looked for (`quality.near_duplicates` is null)."
+    )
+    alike = f"At most {quality['max_same_wording']:.1%} of all rows are alike but for their numbers and names."
+    return ["## Decontamination", *held, "## Near-duplicates", f"{same} {alike}"]
+
+
+# --- How varied the wording of each dialogue act is, from the rows alone.
+#
+# `acts` of a row names the wording of each turn, and after it those of the phrases inside that turn. A turn's act is
+# found by who speaks: the acts of one speaker in a row make up one turn. The measures of the text itself are taken on the
+# first uses of each act, as many for every act, since the share of distinct words falls with their number.
+
+MOST = 0.05
+"""Share of its act's uses above which a phrasing is named."""
+ENOUGH = 200
+"""Uses of an act below which the share of its commonest phrasing says little."""
+SAMPLE = 1000
+_WORDS, _FIRST = 12, 4
+_BARE = "bare"
+_LEGEND = (
+    "Bare: turns that are nothing but the problem's own text; the other columns leave them out. Commonest: the share of "
+    f"the most used wording. Distinct-2: of the pairs of neighbouring words in the first {_WORDS} words of a turn, the "
+    f"share that is distinct, over the first {SAMPLE:,} uses; over the same uses, the commonest first {_FIRST} words. "
+    "–: phrases inside other turns."
+)
+
+
+class Variety:
+    """Counts by act; what it holds grows with the phrasings, not with the rows."""
+
+    def __init__(self) -> None:
+        self._wordings: dict[str, Counter[str]] = defaultdict(Counter)
+        self._bare: Counter[str] = Counter()
+        self._starts: dict[str, Counter[str]] = defaultdict(Counter)  # first words of the first uses, by act
+        self._pairs: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+
+    def add(self, row: Row) -> None:
+        for wording in row["acts"]:
+            act, _, parts = wording.partition(":")
+            if parts == _BARE:
+                self._bare[act] += 1
+            else:
+                self._wordings[act][parts] += 1
+        for wording, text in _by_turn(row):
+            act, _, parts = wording.partition(":")
+            if parts != _BARE and self._starts[act].total() < SAMPLE:
+                found = re.findall(r"\S+", text.lower()[:400])[:_WORDS]
+                self._pairs[act].update(itertools.pairwise(found))
+                self._starts[act][" ".join(found[:_FIRST])] += 1
+
+    def lines(self) -> list[str]:
+        """A verdict and a table; nothing where no turn was phrased."""
+        names = sorted({*self._wordings, *self._bare})
+        if not names:
+            return []
+        head = ("act", "uses", "bare", "wordings", "commonest", "distinct-2", "commonest first words")
+        return ["## Variety of wording", self._verdict(), table(head, map(self._line, names)), _LEGEND]
+
+    def _verdict(self) -> str:
+        shares = {act: max(used.values()) / used.total() for act, used in sorted(self._wordings.items())}
+        enough = [act for act in shares if self._wordings[act].total() >= ENOUGH]
+        told = [f"{inline(act)} ({shares[act]:.1%})" for act in enough if shares[act] > MOST]
+        said = (
+            f"Phrasings above {MOST:.0%} of their act's phrased uses: {', '.join(told)}."
+            if told
+            else f"No phrasing makes up more than {MOST:.0%} of its act's phrased uses."
+        )
+        rare = len(shares) - len(enough)
+        few = f" {rare} acts with fewer than {ENOUGH} uses are not judged: a phrasing used twice may be 5% there."
+        return said + (few if rare else "")
+
+    def _line(self, act: str) -> tuple[str, ...]:
+        used, bare = self._wordings.get(act, Counter[str]()), self._bare[act]
+        uses = used.total()
+        commonest = f"{max(used.values()) / uses:.1%}" if uses else "–"
+        distinct, first = "–", "–"
+        if starts := self._starts.get(act):
+            pairs = self._pairs[act]
+            distinct = f"{len(pairs) / max(1, pairs.total()):.2f}"
+            start, most = min(starts.items(), key=lambda one: (-one[1], one[0]))
+            first = f"{most / starts.total():.1%} {inline(start, 40)}"
+        return inline(act), str(uses + bare), f"{bare / (uses + bare):.0%}", str(len(used)), commonest, distinct, first
+
+
+def _by_turn(row: Row) -> Iterator[tuple[str, str]]:
+    """Each turn's own wording with its text; nothing where the acts do not add up to the turns."""
+    if not all(wording.partition(":")[0] in acts() for wording in row["acts"]):
+        return
+    groups = itertools.groupby(row["acts"], key=lambda wording: acts()[wording.partition(":")[0]].speaker)
+    turns = [(speaker, next(group)) for speaker, group in groups]
+    if [speaker for speaker, _ in turns] == [message["role"] for message in row["messages"]]:
+        for (_, wording), message in zip(turns, row["messages"], strict=True):
+            yield wording, message["content"]
+
+
+# --- Conversations between models: who talked, what they were asked, and which replies had to be asked for again.
+
+_CALLS = ("calls", "input", "output")
+
+
+class Talks:
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self._slips: Counter[str] = Counter()
+
+    def add(self, row: Row) -> None:
+        if "dialogue" in row:
+            for name in ("persona", "knowledge", "effort", "ended"):
+                self._counts[name][row["dialogue"][name]] += 1
+            self._slips.update(row["dialogue"]["slips"].split())
+
+    def lines(self, calls: Mapping[str, int]) -> list[str]:
+        lines = []
+        if self._counts:
+            who = [(name, inline(_listed(counts), 400)) for name, counts in self._counts.items()]
+            lines += ["## Who talked", table(("what", "conversations"), who)]
+        if calls:
+            roles = sorted({name.partition(".")[0] for name in calls})
+            counts = [(inline(role), *(f"{calls.get(f'{role}.{what}', 0):,}" for what in _CALLS)) for role in roles]
+            lines += ["## Calls", table(("role", "calls", "tokens in", "tokens out"), counts)]
+        if self._counts:
+            slips = inline(_listed(self._slips), 600) if self._slips else "none"
+            lines.append(f"Replies that could not be used and were asked for again: {self._slips.total():,} ({slips}).")
+        return lines
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {rows:,}" for name, rows in sorted(counts.items()))
 
 
 # --- Text that others wrote, on a Markdown page: it is seen as it is, and nothing in it is taken for the page's own.
@@ -28,7 +335,6 @@ _LABEL = 9  # "assistant"
 # An underline inside a word emphasises nothing.
 _MARKUP = re.compile(r"[\\`*{}\[\]()#+!|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_BACKTICKS = re.compile(r"`+")
 
 
 def inline(text: str, limit: int = 80) -> str:
@@ -56,7 +362,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def block(lines: Sequence[str]) -> str:
     """Lines as they are, between fences that no line can close."""
-    longest = max((len(found) for line in lines for found in _BACKTICKS.findall(line)), default=0)
+    longest = max((len(found) for line in lines for found in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *lines, fence])
 
@@ -75,371 +381,3 @@ def chat(messages: Iterable[Message], limit: int) -> list[str]:
                 lines.append(f"{label:{_LABEL}} | {line}".rstrip())
                 label = ""
     return lines
-
-
-# --- What the card counts, row by row: kinds and lengths, questions, rejects, and who talked. None grows with the rows.
-
-Row = dict[str, Any]
-_PERCENTILES = (10, 50, 90, 99)
-_PLACES = 4
-_EXCERPT = 180
-
-
-class Kinds:
-    """Rows of each kind, how long they are, and whether the first reply asks."""
-
-    def __init__(self) -> None:
-        self.rows: Counter[str] = Counter()
-        self._asked: Counter[str] = Counter()
-        self._words: Counter[int] = Counter()
-        self._turns: Counter[int] = Counter()
-        self._words_of: Counter[str] = Counter()
-
-    def add(self, row: Row) -> None:
-        kind, messages = row["kind"], row["messages"]
-        length = sum(len(message["content"].split()) for message in messages)
-        self.rows[kind] += 1
-        self._asked[kind] += asks_back(messages[1]["content"])
-        self._words[length] += 1
-        self._words_of[kind] += length
-        self._turns[len(messages)] += 1
-
-    def table(self, wanted: Mapping[str, float], rejected: Mapping[str, int]) -> str:
-        head = ("kind", "wanted", "share", "rows", "rejected", "first reply asks", "words")
-        total = max(1, self.rows.total())
-        kinds = [*wanted, *(kind for kind, _ in self.rows.most_common() if kind not in wanted)]
-        lines = []
-        for kind in kinds:
-            rows = self.rows[kind]
-            share = f"{wanted[kind]:.1%}" if kind in wanted else "–"
-            asks = f"{self._asked[kind] / rows:.1%}" if rows else "–"
-            words = f"{self._words_of[kind] / rows:.0f}" if rows else "–"
-            lines.append(
-                (inline(kind), share, f"{rows / total:.1%}", f"{rows:,}", f"{rejected.get(kind, 0):,}", asks, words)
-            )
-        return table(head, lines)
-
-    def over_asking(self) -> str:
-        rows = sum(self.rows[kind] for kind in ANSWERED_AT_ONCE)
-        asked = sum(self._asked[kind] for kind in ANSWERED_AT_ONCE)
-        return f"Over-asking: of {rows:,} conversations that open with the whole problem, {asked / max(1, rows):.1%} are asked back first."
-
-    def lengths(self) -> str:
-        total, longest = self._words.total(), max(self._words, default=0)
-        if not total:
-            return "No rows."
-        shown, seen, wanted = [], 0, list(_PERCENTILES)
-        for length, rows in sorted(self._words.items()):
-            seen += rows
-            while wanted and seen >= wanted[0] / 100 * total:
-                shown.append(f"{wanted.pop(0)}% {length}")
-        mean = sum(length * rows for length, rows in self._words.items()) / total
-        turns = ", ".join(f"{count} ({rows:,})" for count, rows in sorted(self._turns.items()))
-        return (
-            f"Words a conversation: mean {mean:.0f}, percentiles {', '.join(shown)}, longest {longest:,}. "
-            f"Messages a conversation (rows): {turns}."
-        )
-
-
-class Closings:
-    """How often an assistant's turn closes with a question, by its place: checks of understanding are to be rare."""
-
-    def __init__(self) -> None:
-        self._turns: Counter[str] = Counter()
-        self._ask: Counter[str] = Counter()
-        self._box: Counter[str] = Counter()
-
-    def add(self, row: Row) -> None:
-        replies = [message["content"] for message in row["messages"][1::2]]
-        for place, reply in enumerate(replies, start=1):
-            asks, answers = closes_asking(reply), boxed(reply) is not None
-            places = [str(place) if place < _PLACES else f"{_PLACES} and later"]
-            for name in [*places, *(["last"] if place == len(replies) else [])]:
-                self._turns[name] += 1
-                self._ask[name] += asks
-                self._box[name] += answers
-
-    def table(self) -> str:
-        head = ("assistant turn", "turns", "close with a question", "box an answer")
-        lines = [
-            (name, f"{turns:,}", f"{self._ask[name] / turns:.1%}", f"{self._box[name] / turns:.1%}")
-            for name, turns in sorted(self._turns.items())
-        ]
-        return table(head, lines)
-
-
-class Rejects:
-    """Rejected rows by reason, with the first of each as an example."""
-
-    def __init__(self) -> None:
-        self.reasons: Counter[str] = Counter()
-        self.kinds: Counter[str] = Counter()
-        self._examples: dict[str, Row] = {}
-
-    def add(self, row: Row) -> None:
-        self.reasons[row["reason"]] += 1
-        self.kinds[row["kind"]] += 1
-        self._examples.setdefault(row["reason"], row)
-
-    def lines(self, asked: int) -> list[str]:
-        if not self.reasons:
-            return ["None."]
-        reasons = sorted(self.reasons, key=lambda reason: (-self.reasons[reason], reason))
-        counts = [(inline(one), f"{self.reasons[one]:,}", f"{self.reasons[one] / asked:.2%}") for one in reasons]
-        shown = [line for reason in reasons for line in _example(reason, self._examples[reason])]
-        return [table(("reason", "rows", "share"), counts), "One example of each:", block(shown)]
-
-
-def _example(reason: str, row: Row) -> list[str]:
-    """How a rejected conversation begins, and its last turn."""
-    messages = row["messages"]
-    heading = excerpt(f"{reason}: {row['id']}, answer {row['answer'] or 'unknown'}", _EXCERPT)
-    shown = [*messages[:2], *(messages[-1:] if len(messages) > 2 else [])]
-    texts = [{**message, "content": excerpt(message["content"], _EXCERPT)} for message in shown]
-    return ["", f"== {heading}", *chat(texts, 2 * _EXCERPT)]
-
-
-class Talks:
-    """Of conversations between models: who talked, and which replies had to be asked for again."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
-        self._slips: Counter[str] = Counter()
-
-    def add(self, row: Row) -> None:
-        if "dialogue" in row:
-            for name in ("persona", "knowledge", "effort", "ended"):
-                self._counts[name][row["dialogue"][name]] += 1
-            self._slips.update(row["dialogue"]["slips"].split())
-
-    def lines(self, calls: Mapping[str, int]) -> list[str]:
-        """`calls`: {"assistant.calls", "assistant.input", "assistant.output", ...}, as in the manifest."""
-        lines = []
-        if self._counts:
-            who = [(name, inline(_listed(counts), 400)) for name, counts in self._counts.items()]
-            lines += ["## Who talked", table(("what", "conversations"), who)]
-        if calls:
-            roles = sorted({name.partition(".")[0] for name in calls})
-            counts = [(inline(role), *(f"{calls.get(f'{role}.{what}', 0):,}" for what in _CALLS)) for role in roles]
-            lines += ["## Calls", table(("role", "calls", "tokens in", "tokens out"), counts)]
-        if self._counts:
-            slips = inline(_listed(self._slips), 600) if self._slips else "none"
-            lines.append(f"Replies that could not be used and were asked for again: {self._slips.total():,} ({slips}).")
-        return lines
-
-
-_CALLS = ("calls", "input", "output")
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {rows:,}" for name, rows in sorted(counts.items()))
-
-
-# --- How varied the wording of each dialogue act is, from the rows alone.
-#
-# `acts` of a row names the wording of each turn, and after it those of the phrases inside that turn. A turn's act is
-# found by who speaks: the acts of one speaker in a row make up one turn. The measures of the text itself are taken on the
-# first uses of each act, as many for every act, since the share of distinct words falls with their number.
-
-MOST = 0.05
-"""Share of its act's uses above which a phrasing is named."""
-ENOUGH = 200
-"""Uses of an act below which the share of its commonest phrasing says little."""
-SAMPLE = 1000
-_WORDS, _FIRST = 12, 4
-_BARE = "bare"
-
-
-class Variety:
-    """Counts by act; what it holds grows with the phrasings, not with the rows."""
-
-    def __init__(self) -> None:
-        self._wordings: dict[str, Counter[str]] = defaultdict(Counter)
-        self._bare: Counter[str] = Counter()
-        self._texts: dict[str, _Texts] = defaultdict(_Texts)
-
-    def add(self, row: dict[str, Any]) -> None:
-        for wording in row["acts"]:
-            act, _, parts = wording.partition(":")
-            if parts == _BARE:
-                self._bare[act] += 1
-            else:
-                self._wordings[act][parts] += 1
-        for wording, text in _by_turn(row):
-            act, _, parts = wording.partition(":")
-            if parts != _BARE and self._texts[act].uses < SAMPLE:
-                self._texts[act].add(text)
-
-    def lines(self) -> list[str]:
-        """A verdict and a table; nothing where no turn was phrased."""
-        acts = sorted({*self._wordings, *self._bare})
-        if not acts:
-            return []
-        head = ("act", "uses", "bare", "wordings", "commonest", "distinct-2", "commonest first words")
-        return ["## Variety of wording", self.verdict(), table(head, map(self._row, acts)), _LEGEND]
-
-    def verdict(self) -> str:
-        shares = {act: _top(used) / used.total() for act, used in self._wordings.items()}
-        over = [act for act, share in sorted(shares.items()) if share > MOST]
-        told = [f"{inline(act)} ({shares[act]:.1%})" for act in over if self._wordings[act].total() >= ENOUGH]
-        rare = sum(used.total() < ENOUGH for used in self._wordings.values())
-        said = (
-            f"Phrasings above {MOST:.0%} of their act's phrased uses: {', '.join(told)}."
-            if told
-            else f"No phrasing makes up more than {MOST:.0%} of its act's phrased uses."
-        )
-        few = f" {rare} acts with fewer than {ENOUGH} uses are not judged: a phrasing used twice may be 5% there."
-        return said + (few if rare else "")
-
-    def _row(self, act: str) -> tuple[str, ...]:
-        used, bare = self._wordings[act], self._bare[act]
-        uses = used.total()
-        commonest = f"{_top(used) / uses:.1%}" if uses else "–"
-        texts = self._texts.get(act)
-        shown = texts.shown() if texts else ("–", "–")
-        return inline(act), str(uses + bare), f"{bare / (uses + bare):.0%}", str(len(used)), commonest, *shown
-
-
-_LEGEND = (
-    "Bare: turns that are nothing but the problem's own text; the other columns leave them out. Commonest: the share of "
-    f"the most used wording. Distinct-2: of the pairs of neighbouring words in the first {_WORDS} words of a turn, the "
-    f"share that is distinct, over the first {SAMPLE:,} uses; over the same uses, the commonest first {_FIRST} words. "
-    "–: phrases inside other turns."
-)
-
-
-class _Texts:
-    def __init__(self) -> None:
-        self.uses = 0
-        self._pairs: Counter[tuple[str, str]] = Counter()
-        self._starts: Counter[str] = Counter()
-
-    def add(self, text: str) -> None:
-        self.uses += 1
-        found = re.findall(r"\S+", text.lower()[:400])[:_WORDS]
-        self._pairs.update(itertools.pairwise(found))
-        self._starts[" ".join(found[:_FIRST])] += 1
-
-    def shown(self) -> tuple[str, str]:
-        distinct = len(self._pairs) / max(1, self._pairs.total())
-        start, uses = min(self._starts.items(), key=lambda one: (-one[1], one[0]))
-        return f"{distinct:.2f}", f"{uses / self.uses:.1%} {inline(start, 40)}"
-
-
-def _top(used: Counter[str]) -> int:
-    return max(used.values(), default=0)
-
-
-def _by_turn(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each turn's own wording with its text; nothing where the acts do not add up to the turns."""
-    if not all(wording.partition(":")[0] in acts() for wording in row["acts"]):
-        return
-    groups = itertools.groupby(row["acts"], key=lambda wording: acts()[wording.partition(":")[0]].speaker)
-    turns = [(speaker, next(group)) for speaker, group in groups]
-    if [speaker for speaker, _ in turns] == [message["role"] for message in row["messages"]]:
-        for (_, wording), message in zip(turns, row["messages"], strict=True):
-            yield wording, message["content"]
-
-
-_SAMPLES = 3
-# A sample is a conversation that can be read at a glance, where there is one.
-_SHORT, _MESSAGE = 1_500, 900
-_SHOWN_FIRST = ("underspecified", "withheld", "complete", "stated")
-
-
-def card(
-    rows: Iterable[Row],
-    rejected: Iterable[Row],
-    settings: dict[str, Any],
-    checked: Sequence[Checked] = (),
-    calls: Mapping[str, int] | None = None,
-) -> str:
-    """Markdown. Reads the rows once and keeps counts, a few samples and one example of each reason.
-
-    Args:
-        rejected: rows with their `reason`.
-        checked: the probe sets that the rows were held against.
-        calls: replies and tokens of the models that talked, as in the manifest.
-    """
-    kinds, closings, variety, talks, rejects = Kinds(), Closings(), Variety(), Talks(), Rejects()
-    samples: dict[str, Row] = {}
-    for row in rows:
-        for count in (kinds, closings, variety, talks):
-            count.add(row)
-        kind = row["kind"]
-        if kind not in samples or (_size(samples[kind]) > _SHORT >= _size(row)):
-            samples[kind] = row
-    for row in rejected:
-        rejects.add(row)
-        talks.add(row)
-    kept, lost = kinds.rows.total(), rejects.reasons.total()
-    asked = kept + lost
-    parts = [
-        "# Data card",
-        f"{kept:,} of {asked:,} conversations kept ({kept / max(1, asked):.1%}), {lost:,} rejected. "
-        f"Source: {inline(settings['source']['kind'])}, seed {settings['seed']}.",
-        kinds.table(_wanted(settings), rejects.kinds),
-        kinds.over_asking(),
-        closings.table(),
-        kinds.lengths(),
-        "## Rejected",
-        *rejects.lines(asked),
-        *_compared(settings["quality"], checked, rejects),
-        *variety.lines(),
-        *talks.lines(calls or {}),
-        "## Samples",
-        *(part for row in _chosen(samples) for part in _sample(row)),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _wanted(settings: dict[str, Any]) -> dict[str, float]:
-    """The recipe's shares of all rows, by kind."""
-    fraction = settings["replay"]["fraction"]
-    if "dialogue" in settings:
-        stated = settings["dialogue"]["stated"]
-        shares = {"stated": stated, "withheld": 1 - stated}
-    else:
-        shares = {kind: settings["conversations"][kind] for kind in get_args(Kind)}
-    wanted = {kind: share * (1 - fraction) for kind, share in shares.items() if share}
-    return {**wanted, "replay": fraction} if fraction else wanted
-
-
-def _compared(quality: dict[str, Any], checked: Sequence[Checked], rejects: Rejects) -> list[str]:
-    """What the rows were held against: the probe sets, and each other."""
-    if checked:
-        lines = [
-            (inline(one.name), f"{one.rows:,}", f"{one.ngrams:,}", f"{rejects.reasons[f'contaminated:{one.name}']:,}")
-            for one in checked
-        ]
-        held = [
-            "Held against these sets by runs of 13 words (arXiv 2005.14165, appendix C): the problem and every turn of "
-            "each conversation. A row that several sets reject is counted at the first.",
-            table(("set", "rows", "runs of 13 words", "rejected"), lines),
-        ]
-    else:
-        held = [
-            "Held against no probe set (`quality.decontaminate` is empty): what a probe asks may stand in the data."
-        ]
-    near = quality["near_duplicates"]
-    same = (
-        f"MinHash, {quality['permutations']} permutations, runs of 3 words; of two conversations of one kind that share "
-        f"{near:g} or more (Jaccard), the first is kept."
-        if near is not None
-        else "Not looked for (`quality.near_duplicates` is null)."
-    )
-    alike = f"At most {quality['max_same_wording']:.1%} of all rows are alike but for their numbers and names."
-    return ["## Decontamination", *held, "## Near-duplicates", f"{same} {alike}"]
-
-
-def _size(row: Row) -> int:
-    return sum(len(message["content"]) for message in row["messages"])
-
-
-def _chosen(samples: dict[str, Row]) -> list[Row]:
-    names = [*_SHOWN_FIRST, *(kind for kind in samples if kind not in (*_SHOWN_FIRST, "replay")), "replay"]
-    return [samples[kind] for kind in names if kind in samples][:_SAMPLES]
-
-
-def _sample(row: Row) -> list[str]:
-    return [f"### {inline(row['kind'])} ({inline(row['id'])})", block(chat(row["messages"], _MESSAGE))]

@@ -1,8 +1,7 @@
-"""What the gate has kept, so that nothing is kept twice: exact, nearly the same, or the same but for its numbers.
+"""What conversations are held against: the probe's questions, and the rows kept before.
 
-Nearly the same is told by MinHash (Broder 1997) over runs of words, and looked up by bands of the signature (locality
-sensitive hashing; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3). All that grows with the rows
-lies in an SQLite file, about 1 kB a row, of which a fixed part is held in memory.
+Both compare runs of words as numbers. Nearly the same is told by MinHash (Broder 1997), and looked up by bands of the
+signature (locality sensitive hashing; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import functools
 import hashlib
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from data_builders.text import ASY
 from probe.errors import DataError
 from probe.files import read_jsonl
 
-# --- Texts as words, each word and each run of words one number: what near-duplicates and decontamination compare.
+# --- Texts as words, each word and each run of words one number.
 #
 # A drawing ([asy] ... [/asy]) counts as one word: its code is most of a problem's text and much the same in many.
 
@@ -58,34 +58,34 @@ def runs(found: Hashes, length: int) -> Hashes:
     return made
 
 
-def text_hash(text: bytes) -> int:
-    """64 bits, as a signed number, which is what SQLite holds."""
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), signed=True)
-
-
 @functools.lru_cache(maxsize=1 << 16)
 def _word_hash(word: str) -> int:
-    number = int.from_bytes(hashlib.blake2b(word.encode(errors="replace"), digest_size=8).digest())
+    number = _hash64(word.encode(errors="replace"), signed=False)
     return number | 1 if word[0].isalnum() or word[0] == "_" else number & ~1
 
 
+def _hash64(text: bytes, signed: bool = True) -> int:
+    """64 bits; signed, which is what SQLite holds."""
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), signed=signed)
+
+
+# --- The rows kept before: the same text, nearly the same, or the same but for its numbers and names.
+
 SHINGLE = 3
 """Words of a run. Longer ones make one changed number weigh more; 3 told the same from the similar in MATH."""
-_PAGES_KIB = 16_384
 # Rows whose signature is looked at, those first that have most bands in common.
 _LOOKED_AT = 32
 # Bands are chosen to miss little; what they find too much is dismissed by the whole signature.
 _MISSING_WEIGHS = 0.9
-
-_TABLES = f"""
+# Signatures and bands are about 1 kB a row, so they lie in a file, of which 16 MiB are held in memory.
+_TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
-PRAGMA cache_size = -{_PAGES_KIB};
-CREATE TABLE texts (hash INTEGER PRIMARY KEY);
-CREATE TABLE wordings (hash INTEGER PRIMARY KEY, rows INTEGER);
+PRAGMA cache_size = -16384;
 CREATE TABLE signatures (row INTEGER PRIMARY KEY, signature BLOB);
 CREATE TABLE bands (band INTEGER, row INTEGER, PRIMARY KEY (band, row)) WITHOUT ROWID;
-"""
+BEGIN;
+"""  # one transaction, never committed: nobody reads the file after this
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Print:
 
     text: int
     wording: int
-    signature: NDArray[np.uint32] | None = None
+    signature: NDArray[np.uint32] | None = None  # [permutations]
     bands: tuple[int, ...] = ()
 
 
 class Kept:
-    """The prints of all rows kept so far, in a new file at `path`, which is made when the first one is looked up.
+    """The prints of all rows kept so far; what is large lies in a new file at `path`, made at the first lookup.
 
     Args:
         threshold: share of word runs that two rows of one kind have in common (Jaccard) at which they count as nearly
@@ -111,64 +111,64 @@ class Kept:
         self._path = path
         self._threshold = threshold
         self._opened: sqlite3.Connection | None = None
+        self._texts: set[int] = set()
+        self._wordings: Counter[int] = Counter()
         self._rows = 0
         if threshold is not None:
             from datasketch import MinHash, MinHashLSH
 
             self._empty = MinHash(permutations, hashfunc=int)
+            # Its own index would hold every row in memory; taken from it is how best to cut a signature into bands.
             bands = MinHashLSH(threshold, permutations, weights=(1 - _MISSING_WEIGHS, _MISSING_WEIGHS))
             self._bands, self._width = bands.b, bands.r
-            self._lookup = (
-                f"SELECT row FROM bands WHERE band IN ({', '.join('?' * self._bands)}) "
-                f"GROUP BY row ORDER BY COUNT(*) DESC, row DESC LIMIT {_LOOKED_AT}"
-            )
 
     def print_of(self, texts: Sequence[str], words: Sequence[Hashes], kind: str) -> Print:
         """Of a conversation's turns and their words."""
         # Without white space, turn by turn; and without numbers and capitalised words.
         text = "\n".join("".join(one.split()) for one in texts).lower()
         wording = re.sub(r"\b[A-Z]\w*", "@", re.sub(r"\d+", "#", " ".join(" ".join(texts).split())))
-        both = text_hash(text.encode(errors="replace")), text_hash(wording.encode(errors="replace"))
+        both = _hash64(text.encode(errors="replace")), _hash64(wording.encode(errors="replace"))
         if self._threshold is None:
             return Print(*both)
-        signature = self._signature(words)
+        found = np.concatenate(words)
+        minhash = self._empty.copy()
+        minhash.update_batch((runs(found, min(SHINGLE, len(found))) >> np.uint64(32)).tolist())
+        signature = np.asarray(minhash.hashvalues, dtype=np.uint32)
         return Print(*both, signature, self.bands_of(signature, kind))
 
     def bands_of(self, signature: NDArray[np.uint32], kind: str) -> tuple[int, ...]:
         """Rows with a band in common are compared."""
         width = self._width
         starts = range(0, self._bands * width, width)
-        parts = (f"{kind}/{start}/".encode() + signature[start : start + width].tobytes() for start in starts)
-        return tuple(map(text_hash, parts))
-
-    def _signature(self, words: Sequence[Hashes]) -> NDArray[np.uint32]:
-        found = np.concatenate(words)
-        made = self._empty.copy()
-        made.update_batch((runs(found, min(SHINGLE, len(found))) >> np.uint64(32)).tolist())
-        return np.asarray(made.hashvalues, dtype=np.uint32)
+        return tuple(_hash64(f"{kind}/{at}/".encode() + signature[at : at + width].tobytes()) for at in starts)
 
     def same_text(self, made: Print) -> bool:
-        return self._one("SELECT 1 FROM texts WHERE hash = ?", made.text) is not None
+        return made.text in self._texts
 
     def same_wording(self, made: Print) -> int:
         """How many rows are alike but for their numbers and names."""
-        return int(self._one("SELECT rows FROM wordings WHERE hash = ?", made.wording) or 0)
+        return self._wordings[made.wording]
 
     def nearly_same(self, made: Print) -> bool:
         """Whether a row of the same kind is estimated to be as similar as the threshold."""
         if made.signature is None or self._threshold is None:
             return False
-        rows = self._file.execute(self._lookup, made.bands).fetchall()
-        return any(self._similarity(row, made.signature) >= self._threshold for (row,) in rows)
+        rows = self._file.execute(
+            f"SELECT row, signature FROM signatures JOIN (SELECT row, COUNT(*) AS common FROM bands "
+            f"WHERE band IN ({', '.join('?' * len(made.bands))}) GROUP BY row ORDER BY common DESC, row DESC "
+            f"LIMIT {_LOOKED_AT}) USING (row)",
+            made.bands,
+        )
+        signatures = (np.frombuffer(signature, dtype=np.uint32) for _, signature in rows.fetchall())
+        return any(float(np.mean(one == made.signature)) >= self._threshold for one in signatures)
 
     def add(self, made: Print) -> None:
-        file = self._file
-        file.execute("INSERT OR IGNORE INTO texts VALUES (?)", (made.text,))
-        counted = "INSERT INTO wordings VALUES (?, 1) ON CONFLICT (hash) DO UPDATE SET rows = rows + 1"
-        file.execute(counted, (made.wording,))
+        self._texts.add(made.text)
+        self._wordings[made.wording] += 1
         if made.signature is not None:
-            file.execute("INSERT INTO signatures VALUES (?, ?)", (self._rows, made.signature.tobytes()))
-            file.executemany("INSERT OR IGNORE INTO bands VALUES (?, ?)", [(band, self._rows) for band in made.bands])
+            self._file.execute("INSERT INTO signatures VALUES (?, ?)", (self._rows, made.signature.tobytes()))
+            bands = [(band, self._rows) for band in made.bands]
+            self._file.executemany("INSERT OR IGNORE INTO bands VALUES (?, ?)", bands)
         self._rows += 1
 
     def close(self) -> None:
@@ -178,14 +178,6 @@ class Kept:
             self._opened = None
             self._path.unlink(missing_ok=True)
 
-    def _similarity(self, row: int, signature: NDArray[np.uint32]) -> float:
-        stored = np.frombuffer(self._one("SELECT signature FROM signatures WHERE row = ?", row), dtype=np.uint32)
-        return float(np.mean(stored == signature))
-
-    def _one(self, query: str, value: int) -> Any:
-        found = self._file.execute(query, (value,)).fetchone()
-        return found[0] if found else None
-
     @property
     def _file(self) -> sqlite3.Connection:
         if self._opened is None:
@@ -193,11 +185,10 @@ class Kept:
             self._path.unlink(missing_ok=True)  # of a build that was killed
             self._opened = sqlite3.connect(self._path, isolation_level=None)
             self._opened.executescript(_TABLES)
-            self._opened.execute("BEGIN")  # one transaction, never committed: nobody reads the file after this
         return self._opened
 
 
-# --- Keeps what a probe asks out of the training data.
+# --- What a probe asks, which is kept out of the training data.
 #
 # As in GPT-3's decontamination (arXiv 2005.14165, appendix C): runs of 13 words, without those that stand in more than
 # ten texts of the probe sets, which are phrases of the genre ("express your answer as a common fraction ..."). Held
@@ -230,25 +221,26 @@ class ProbeTexts:
     """
 
     def __init__(self, sets: Mapping[str, Path]) -> None:
-        names = _short_names(list(sets))
-        read = [_ngrams_by_text(path) for path in sets.values()]
-        texts = [text for of_set in read for text in of_set.texts]
-        owners = np.repeat(
-            np.repeat(np.arange(len(sets)), [len(of_set.texts) for of_set in read]), [len(text) for text in texts]
-        )
-        joined = np.concatenate([np.zeros(0, dtype=np.uint64), *texts])
+        self._names = _short_names(list(sets))
+        rows, texts, owners = [0] * len(sets), [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
+        for owner, path in enumerate(sets.values()):
+            for number, row in read_jsonl(path):
+                found = list(_texts(row))
+                if not found:
+                    wanted = ", ".join(_TEXT_FIELDS)
+                    raise DataError(f"{path}:{number}: nothing to decontaminate against, wanted one of {wanted}")
+                rows[owner] += 1
+                texts += [np.unique(runs(words_only(hashed(text)), NGRAM)) for text in found]
+                owners += [np.full(len(one), owner) for one in texts[-len(found) :]]
         # A run belongs to the first set that holds it; `first` points there, since the sets stand in order.
-        found, first, counts = np.unique(joined, return_index=True, return_counts=True)
-        self._found = found[counts <= COMMON]
-        self._owners = owners[first][counts <= COMMON]
-        self._names = names
-        sizes = np.bincount(self._owners, minlength=len(sets))
-        self.checked = tuple(
-            Checked(name, of_set.rows, int(size)) for name, of_set, size in zip(names, read, sizes, strict=True)
-        )
+        unique, first, counts = np.unique(np.concatenate(texts), return_index=True, return_counts=True)
+        self._found = unique[counts <= COMMON]
+        self._owners = np.concatenate(owners)[first][counts <= COMMON]
+        sizes = np.bincount(self._owners, minlength=len(sets)).tolist()
+        self.checked = tuple(map(Checked, self._names, rows, sizes))
 
     def holding(self, texts: Iterable[Hashes]) -> str | None:
-        """The first set that has a run of words in common with one of these texts (`words.hashed`)."""
+        """The first set that has a run of words in common with one of these texts (`hashed`)."""
         if not len(self._found):
             return None
         hit = len(self._names)
@@ -259,25 +251,6 @@ class ProbeTexts:
             hits = self._owners[places[self._found[places] == grams]]
             hit = min(hit, int(hits.min()) if len(hits) else hit)
         return self._names[hit] if hit < len(self._names) else None
-
-
-@dataclass(frozen=True)
-class _Read:
-    rows: int
-    texts: list[Hashes]
-
-
-def _ngrams_by_text(path: Path) -> _Read:
-    rows, found = 0, []
-    for number, row in read_jsonl(path):
-        texts = list(_texts(row))
-        if not texts:
-            raise DataError(
-                f"{path}:{number}: nothing to decontaminate against, wanted one of {', '.join(_TEXT_FIELDS)}"
-            )
-        rows += 1
-        found += [np.unique(runs(words_only(hashed(text)), NGRAM)) for text in texts]
-    return _Read(rows, found)
 
 
 def _texts(value: Any) -> Iterable[str]:

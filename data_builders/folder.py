@@ -6,16 +6,13 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_builders.card import card
+from data_builders.duplicates import Checked
 from probe.errors import BadInput, DataError
 from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic, write_json
 from probe.store import refuse_changes
-
-if TYPE_CHECKING:
-    from data_builders.duplicates import Checked
-
 
 VIEWS = ("rl", "candidates", "pairs")
 """Folders beside sft: prompts for reinforcement learning, and where two models talked, what there was to choose from."""

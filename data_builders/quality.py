@@ -22,7 +22,6 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from data_builders.scripted import Conversation
 from data_builders.text import states
@@ -31,10 +30,6 @@ from probe.errors import DataError, RecipeError
 from probe.grading import boxed, lenient_answer, same_answer, sentences
 from probe.recipe import section
 from probe.sets import HUB, locate
-
-if TYPE_CHECKING:
-    from data_builders.duplicates import Checked
-
 
 # --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
 
@@ -229,46 +224,33 @@ class Gate:
         asked: how many conversations there will be, for the share of those alike.
         index: a file for what grows with the rows, made anew at the first row and deleted by `close`.
 
+    Attributes:
+        checked: the probe sets that conversations are held against.
+
     Raises:
         BadInput: settings or probe sets that cannot be used; nothing has been written then.
     """
 
     def __init__(self, quality: Quality, asked: int, index: Path) -> None:
-        from data_builders.duplicates import Kept, ProbeTexts
+        from data_builders.duplicates import Kept, ProbeTexts  # numpy, which a recipe can be read without
 
         quality.check()
         self._probe = ProbeTexts(quality.files())
+        self.checked = self._probe.checked
         self._kept = Kept(index, quality.near_duplicates, quality.permutations)
         self._most_alike = max(3, int(quality.max_same_wording * asked))
-
-    @property
-    def checked(self) -> tuple[Checked, ...]:
-        """The probe sets that conversations are held against."""
-        return self._probe.checked
 
     def reason(self, conversation: Conversation) -> str | None:
         """Why the conversation is rejected; None keeps it and remembers it."""
         found = form(conversation) or leak(conversation) or asking(conversation) or answer(conversation)
-        return found or self._known(conversation)
-
-    def remember(self, messages: Sequence[Message], kind: str) -> None:
-        """Takes a row as kept, one of an earlier run of the same build."""
-        from data_builders.duplicates import hashed
-
-        texts = [message["content"] for message in messages]
-        self._kept.add(self._kept.print_of(texts, [hashed(text) for text in texts], kind))
-
-    def close(self) -> None:
-        self._kept.close()
-
-    def _known(self, conversation: Conversation) -> str | None:
-        """Whether a probe set holds some of it, or it was kept before."""
+        if found:
+            return found
         from data_builders.duplicates import hashed
 
         texts = [message["content"] for message in conversation.messages]
         words = [hashed(text) for text in texts]
-        problem = [hashed(conversation.task.question)] if conversation.task is not None and self.checked else []
-        if held := self._probe.holding([*words, *problem]):
+        task = conversation.task
+        if held := self._probe.holding([*words, hashed(task.question)] if task and self.checked else words):
             return f"contaminated:{held}"
         made = self._kept.print_of(texts, words, conversation.kind)
         if self._kept.same_text(made):
@@ -279,6 +261,16 @@ class Gate:
             return "same_wording"
         self._kept.add(made)
         return None
+
+    def remember(self, messages: Sequence[Message], kind: str) -> None:
+        """Takes a row as kept, one of an earlier run of the same build."""
+        from data_builders.duplicates import hashed
+
+        texts = [message["content"] for message in messages]
+        self._kept.add(self._kept.print_of(texts, [hashed(text) for text in texts], kind))
+
+    def close(self) -> None:
+        self._kept.close()
 
 
 def _set_file(given: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 from data_builders.folder import shards
 from data_builders.quality import holds
 from data_builders.scripted import Conversation
-from data_builders.tasks import Task
+from data_builders.tasks import Gap, Task
 from probe.conversations import Message, check_messages
 from probe.errors import DataError
 from probe.files import read_jsonl
@@ -84,6 +84,19 @@ class RlRow:
     persona: str = ""
     knowledge: str = ""
     effort: str = ""
+
+    @property
+    def task(self) -> Task:
+        """The problem as a simulated user knows it."""
+        return Task(self.id, self.problem, self.answer, source="rl", steps=(), boxed_solution=self.solution)
+
+    @property
+    def gap(self) -> Gap | None:
+        """What is withheld; None where nothing is, or where nothing names it."""
+        if not self.clause:
+            return None
+        value, question = "".join(self.hidden[:1]), self.prompt[0]["content"]
+        return Gap(question, self.clause, "", self.reveal, self.short, value, thing=self.thing)
 
 
 _TEXTS = tuple(field.name for field in dataclasses.fields(RlRow) if field.type == "str")

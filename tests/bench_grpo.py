@@ -19,13 +19,14 @@ from contextlib import closing
 from typing import Any
 
 from probe.chat import Chat
-from probe.engines.base import Request
 from probe.models import load_tokenizer, resolve
 from tests.grpo_parts import rl_row
+from train import rollouts
 from train.recipe import ModelSection, RewardSection, RolloutSection
-from train.rollouts import HfPolicy, Speaking, make_rollout
+from train.rewards import Rewards
+from train.rollouts import Sampler, make_rollout
 from train.rows import prompt_dataset
-from train.scoring import ComposedReward, Rewards
+from train.scoring import ComposedReward
 from train.setup import grpo_trainer_class as trainer_class
 from train.setup import load_policy, quiet_trl
 
@@ -61,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     torch.set_num_threads(arguments.threads)
     quiet_trl()
-    Speaking.request = _endless  # type: ignore[method-assign]
-    Speaking.whole = lambda self, made: True  # type: ignore[method-assign]
+    Sampler.stop_ids = ()  # type: ignore[assignment]  # nothing stops a turn before its limit
+    Sampler.is_whole = lambda self, turn: True  # type: ignore[method-assign]
     plain: list[float] = []
     ahead: list[dict[str, float]] = []
     for _ in range(ROUNDS):
@@ -80,7 +81,7 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer)
     rows = {row.id: row for row in (rl_row(number, withheld=number % 2 == 0) for number in range(3, 3 + STEPS))}
-    generated, scored = Clock(HfPolicy, "complete"), Clock(Rewards, "score")
+    generated, scored = Clock(rollouts, "collect"), Clock(Rewards, "score")
     steps: list[dict[str, float]] = []
 
     class Steps(TrainerCallback):
@@ -116,11 +117,6 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
 
 def _section(arguments: argparse.Namespace) -> RolloutSection:
     return RolloutSection(window=arguments.window, max_turn_tokens=arguments.tokens)
-
-
-def _endless(speaking: Speaking, prompt_ids: Sequence[int], max_tokens: int, seed: int) -> Request:
-    """A turn that nothing stops before its limit."""
-    return Request(tuple(prompt_ids), max_tokens, (), speaking.temperature, seed)
 
 
 def _length(completions: Sequence[Any], **_: Any) -> list[float]:

@@ -13,9 +13,10 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
+
 from probe.conversions import EMBEDDED_NAME, embedded_folder
 from probe.errors import ModelError
-from probe.tiny import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,17 +7,17 @@ import sys
 from typing import Any
 
 
-def first_reply(played: Any) -> str:
-    return str(played.conversations[0][played.start]["content"])
+def first_reply(sample: Any) -> str:
+    return str(sample.conversations[0][sample.start]["content"])
 
 
-def length(played: Any) -> float:
-    return min(1.0, len(first_reply(played)) / 100)
+def length(sample: Any) -> float:
+    return min(1.0, len(first_reply(sample)) / 100)
 
 
-def misbehaves(played: Any) -> float | None:
+def misbehaves(sample: Any) -> float | None:
     """Does what the reply says."""
-    said = first_reply(played)
+    said = first_reply(sample)
     if said == "hang":
         while True:
             pass
@@ -36,15 +36,10 @@ def misbehaves(played: Any) -> float | None:
     return 0.5
 
 
-def verdict(played: Any) -> float:
-    """The number in the row's id; without one there is no verdict."""
-    return float(played.row.id.partition(":")[2])
-
-
-def is_light(played: Any) -> float:
+def is_light(sample: Any) -> float:
     """1 where the worker holds none of what makes a training process heavy."""
     return float(not {"torch", "transformers", "trl"} & set(sys.modules))
 
 
-def worker_pid(played: Any) -> float:
+def worker_pid(sample: Any) -> float:
     return float(os.getpid())

@@ -3,11 +3,12 @@
     python -m tests.fit_rules LABELS.jsonl [MORE.jsonl ...] [--leave-out]
 
 A multinomial logistic regression over the turns that no rule settles; it ends with `bias` and `weights` as
-`probe/judges/rules.yaml` wants them. Which signal may speak for or against which label is chosen by reason, and is read
-off the signs of the weights there. The penalty pulls each weight not to zero but to half a point for one standard
-deviation of the signal in that direction: a few hundred labelled turns say too little about a rare signal to start it
-from nothing, and weights made so agree better with people on turns of other origin. Folds hold whole conversations, so
-no question is both learned from and judged.
+`probe/judges/rules.yaml` wants them. Which signal may speak for or against which label is chosen by reason, and is
+read off the signs of the weights there; a weight that comes out on the other side wants a reason, or no place. The
+penalty pulls each weight not to zero but to half a point for one standard deviation of the signal in that direction:
+a few hundred labelled turns say too little about a rare signal to start it from nothing, and weights made so agree
+better with people on turns of other origin. Folds hold whole conversations, so no question is both learned from and
+judged.
 """
 
 from __future__ import annotations

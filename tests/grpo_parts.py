@@ -1,4 +1,4 @@
-"""What several tests of GRPO need: prompts of two kinds, a recipe for a tiny model, samples as a rollout gives them."""
+"""What several tests of GRPO need: prompts of two kinds, a recipe for a tiny model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from data_builders.rows import RlRow
-from train.rewards import Played
 
 
 def rl_row(number: int, withheld: bool = False, **changes: Any) -> RlRow:
@@ -112,21 +111,3 @@ def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any])
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return path
-
-
-def played(row: RlRow, *replies: str, users: tuple[str, ...] = (), **changes: Any) -> Played:
-    """A conversation of assistant replies with user turns between them, after the row's prompt."""
-    messages = list(row.prompt)
-    for place, reply in enumerate(replies):
-        messages.append({"role": "assistant", "content": reply})
-        if place < len(users):
-            messages.append({"role": "user", "content": users[place]})
-    told: dict[str, Any] = {
-        "conversations": (tuple(messages),),
-        "start": len(row.prompt),
-        "tokens": sum(len(reply.split()) for reply in replies),
-        "simulated_tokens": (sum(len(reply.split()) for reply in replies),),
-        "truncated": False,
-        "ended": ("user",),
-    }
-    return Played(row, **{**told, **changes})

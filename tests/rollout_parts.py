@@ -11,7 +11,7 @@ from probe.chat import Chat, Message
 from probe.engines.base import Completion, Request
 from probe.models import load_model, load_tokenizer, resolve
 from train.recipe import RolloutSection
-from train.rollouts import Rollout, UserTurn
+from train.rollouts import RolloutFunction, UserTurn
 
 QUESTION = "Ann has some bags with 4 apples each. How many apples are there?"
 
@@ -32,8 +32,10 @@ ROWS = {
 }
 
 
-def prompts_of(*names: str) -> list[list[dict[str, Any]]]:
-    return [[{**ROWS[name].prompt[0], "row": name}] for name in names]
+def rolled(rollout: RolloutFunction, trainer: Any, *names: str) -> dict[str, Any]:
+    """What the rollout gives trl for prompts of these rows."""
+    trainer.row_ids = list(names)
+    return rollout([list(ROWS[name].prompt) for name in names], trainer)
 
 
 class ToldUsers:
@@ -65,17 +67,17 @@ class Calls:
     """Records what the policy was asked and what it said."""
 
     def __init__(self, monkeypatch: Any) -> None:
-        from train.rollouts import HfPolicy
+        import train.rollouts
 
         self.made: list[list[tuple[Request, Completion]]] = []
-        original = HfPolicy.complete
+        original = train.rollouts.collect
 
-        def complete(policy: HfPolicy, requests: Sequence[Request]) -> list[Completion]:
-            done = original(policy, requests)
+        def collect(engine: Any, requests: Sequence[Request]) -> list[Completion]:
+            done = original(engine, requests)
             self.made.append(list(zip(requests, done, strict=True)))
             return done
 
-        monkeypatch.setattr(HfPolicy, "complete", complete)
+        monkeypatch.setattr(train.rollouts, "collect", collect)
 
 
 def redrawn(model: Any, request: Request, made: Completion) -> tuple[int, ...]:
@@ -95,14 +97,18 @@ def chat_of(folder: Path) -> Chat:
     return Chat(load_tokenizer(resolve(str(folder))))
 
 
-def rollout_of(chat: Chat, simulator: Any, wants_user_turns: bool = False, seed: int = 3, **section: Any) -> Rollout:
-    return Rollout(RolloutSection(**section), chat, ROWS, simulator, wants_user_turns, seed)
+def rollout_of(
+    chat: Chat, simulator: Any, wants_user_turns: bool = False, seed: int = 3, **section: Any
+) -> RolloutFunction:
+    return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, wants_user_turns, seed)
 
 
 def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, **args: Any) -> Any:
     """trl's own trainer on the CPU. `stops_early` is added to the logit of the turn end: random weights hardly stop."""
-    from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
+
+    from train.rows import prompt_dataset
+    from train.setup import grpo_trainer_class
 
     model = load_model(resolve(str(folder)), "float32", "cpu")
     if stops_early:
@@ -118,11 +124,12 @@ def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, 
         "gradient_checkpointing": False, "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no",
         "learning_rate": 1e-3, "shuffle_dataset": False, **args,
     }  # fmt: skip
-    return GRPOTrainer(
+    config = GRPOConfig(output_dir=str(out), **given)
+    return grpo_trainer_class(config)(
         model=model,
-        reward_funcs=lambda played, **kwargs: [float(one.tokens) for one in played],
-        args=GRPOConfig(output_dir=str(out), **given),
-        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts_of("a", "b")]),
+        reward_funcs=lambda samples, **kwargs: [float(one.tokens) for one in samples],
+        args=config,
+        train_dataset=prompt_dataset(list(ROWS.values())),
         processing_class=load_tokenizer(resolve(str(folder))),
         rollout_func=rollout,
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny_models import chat_template, tiny_tokenizer
 
 from probe.chat import Chat, spans
 from probe.errors import TemplateError
-from probe.tiny import chat_template, tiny_tokenizer
 
 TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
 TURN_END = {

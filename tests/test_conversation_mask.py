@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_parts import Calls, ToldUsers, chat_of, redrawn, rollout_of, trainer_of
+from tiny_models import tiny_tokenizer
 
 from probe.chat import Chat, spans
 from probe.errors import TemplateError
-from probe.tiny import tiny_tokenizer
 
 FAMILIES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
 _CHATS: dict[str, Chat] = {}
@@ -124,20 +124,20 @@ def test_exactly_the_policys_own_tokens_carry_loss(run: Any) -> None:
 def test_what_is_trained_reads_as_the_assistants_turns(run: Any) -> None:
     chat, given = run[0], run[1]["given"]
     endings = set()
-    for ids, mask, played in zip(given["completion_ids"], given["env_mask"], given["played"], strict=True):
+    for ids, mask, sample in zip(given["completion_ids"], given["env_mask"], given["samples"], strict=True):
         texts = [chat.tokenizer.decode(ids[start:end]) for start, end in spans(mask)]
         outside = chat.tokenizer.decode([token for token, own in zip(ids, mask, strict=True) if not own])
-        endings.update(played.ended)
-        if not played.conversations:
-            assert played.failures == ("simulator_timeout",)
+        endings.update(sample.ended)
+        if not sample.conversations:
+            assert sample.failures == ("simulator_timeout",)
             continue
-        (messages,) = played.conversations
-        turns = [one["content"] for one in messages[played.start :] if one["role"] == "assistant"]
+        (messages,) = sample.conversations
+        turns = [one["content"] for one in messages[sample.start :] if one["role"] == "assistant"]
         assert [text.removesuffix("<|im_end|>").strip() for text in texts] == turns
-        users = [one["content"] for one in messages[played.start :] if one["role"] == "user"]
+        users = [one["content"] for one in messages[sample.start :] if one["role"] == "user"]
         assert all(text in outside for text in users)
         assert outside.count("<|im_start|>assistant") == len(users)
-        assert played.tokens == played.simulated_tokens[0] == sum(mask)
+        assert sample.tokens == sample.simulated_tokens[0] == sum(mask)
     assert endings == {"user", "limit", "truncated"}
 
 
@@ -150,14 +150,14 @@ def test_the_loss_mask_of_trl_is_ours(run: Any) -> None:
 
 def test_prompts_are_those_of_inference_and_wholes_keep_to_the_limit(run: Any) -> None:
     chat, given = run[0], run[1]["given"]
-    for prompt, ids, mask, played in zip(
-        given["prompt_ids"], given["completion_ids"], given["env_mask"], given["played"], strict=True
+    for prompt, ids, mask, sample in zip(
+        given["prompt_ids"], given["completion_ids"], given["env_mask"], given["samples"], strict=True
     ):
-        assert tuple(prompt) == chat.prompt_ids(played.row.prompt)
+        assert tuple(prompt) == chat.prompt_ids(sample.row.prompt)
         assert len(ids) <= 160 and mask[0] == mask[-1] == 1, "it begins and ends with the policy"
         assert all(end - start <= 16 for start, end in spans(mask))
         whole = ids[-1] == chat.turn_end_ids[-1]
-        assert played.truncated == (not whole), "trl reads truncation from the last id"
+        assert sample.truncated == (not whole), "trl reads truncation from the last id"
 
 
 def test_a_cut_turn_ends_its_conversation(run: Any) -> None:

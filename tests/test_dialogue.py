@@ -22,7 +22,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from loopback import Loopback, Seen, chat_reply
 
-from data_builders.build import build
 from data_builders.dialogue.build import conversation_of, pair_rows, rl_rows
 from data_builders.dialogue.conversation import Candidate, Finished, Sample, Turn, best, converse
 from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, plan_of, simulator_prompt
@@ -43,6 +42,7 @@ from data_builders.dialogue.score import (
 from data_builders.dialogue.settings import Dialogue, Persona, RoleSection, Weights
 from data_builders.quality import Gate, Quality
 from data_builders.recipe import load_data_recipe
+from data_builders.run import build
 from data_builders.starter import starter_problems
 from data_builders.tasks import Gap, Task
 from probe.chat import Chat

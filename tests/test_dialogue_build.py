@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of
 from loopback import Answer, Faults, Loopback, Seen, chat_reply
 
 from data_builders.__main__ import main
-from data_builders.build import build
 from data_builders.dialogue import roles
 from data_builders.dialogue.roles import EngineRole
 from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows
+from data_builders.run import build
 from data_builders.text import states
 from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
 from probe.files import read_json
@@ -322,7 +323,10 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
     class Stopped(Exception):
         pass
 
-    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
+    def uncut(*given: Any, **named: Any) -> Reply:
+        return replace(Reply(*given, **named), cut=False)
+
+    monkeypatch.setattr(roles, "Reply", uncut)
 
     def user(seen: Seen) -> dict[str, Any]:
         return chat_reply("<message>" + "help me with the pens " * (1 + seen.body["seed"] % 4) + "</message>")

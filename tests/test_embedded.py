@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from model_parts import CHAT, logits
+from tiny_models import FAMILIES, build_tiny_qwen35, tiny_tokenizer
 
 from probe import conversions as embedded
 from probe.errors import ModelError
 from probe.models import ModelFolder, fingerprint, load_model, load_tokenizer, parameter_count, resolve
-from probe.tiny import FAMILIES, build_tiny_qwen35, tiny_tokenizer
 
 
 def test_the_embedded_model_needs_its_package_and_the_right_file(

@@ -54,8 +54,9 @@ def rules_verdicts(path: Path) -> list[dict[str, Any]]:
 
 def training_rows(family: str, talks: list[Any], loss_on: Any) -> tuple[list[dict[str, list[int]]], Any]:
     """Rows with `input_ids` and `labels`, and the tokenizer that they were made with."""
+    from tiny_models import tiny_tokenizer
+
     from probe.chat import Chat
-    from probe.tiny import tiny_tokenizer
     from train.rows import make_rows
 
     chat = Chat(tiny_tokenizer(family))
@@ -66,17 +67,17 @@ def rewarded(samples: list[dict[str, Any]], group: int, **section: Any) -> tuple
     """The reward of each recorded sample, the figures that are logged, and the parts by name."""
     from data_builders.rows import RlRow
     from train.recipe import CustomPart, RewardSection, Weights
-    from train.rewards import Played
-    from train.scoring import ComposedReward, Rewards
+    from train.rewards import Rewards, Sample
+    from train.scoring import ComposedReward
 
-    played = []
+    recorded = []
     for told in samples:
         prompt = tuple(told["row"]["prompt"])
         row = RlRow(**{**told["row"], "prompt": prompt, "hidden": tuple(told["row"].get("hidden", ()))})
         after = [tuple(spoken(turns)) for turns in told["turns"]]
         given = {name: tuple(told[name]) for name in ("simulated_tokens", "ended", "failures", "user_turns")}
         whole = tuple((*prompt, *turns) for turns in after)
-        played.append(Played(row, whole, len(prompt), told["tokens"], truncated=told["truncated"], **given))
+        recorded.append(Sample(row, whole, len(prompt), told["tokens"], truncated=told["truncated"], **given))
     custom = {"length": CustomPart(function="tests.custom_rewards:length", weight=0.5)}
     rewards = Rewards(RewardSection(weights=Weights(**section.pop("weights")), custom=custom, **section), seed=0)
     figures: dict[str, float] = {}
@@ -84,7 +85,7 @@ def rewarded(samples: list[dict[str, Any]], group: int, **section: Any) -> tuple
     state = SimpleNamespace(global_step=0, log_history=[])
     try:
         values = ComposedReward(rewards, group, max_failed=0.5)(
-            played=played, trainer_state=state, log_metric=figures.__setitem__, log_extra=parts.__setitem__
+            samples=recorded, trainer_state=state, log_metric=figures.__setitem__, log_extra=parts.__setitem__
         )
     finally:
         rewards.close()

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from probe.chat import Chat
 from probe.errors import TrainingStopped
 from probe.models import load_tokenizer, resolve
-from tests.grpo_parts import played, rl_row
+from tests.grpo_parts import rl_row
+from tests.sample_parts import sample
 from train.recipe import ModelSection
-from train.rewards import Played
-from train.samples import ends_generic, length_drift, see, watch_figures
-from train.scoring import FLAT_FOR, ComposedReward, Scored
+from train.rewards import Sample, Scored
+from train.samples import ends_generic, length_drift, watch_figures
+from train.scoring import FLAT_FOR, ComposedReward
 
 # A group of four as FACTS.md, section 4 has it: (accuracy, judge) = (1, .8) (1, failed) (1, .8) (0, .2).
 JUDGED = ((1.0, 0.8), (1.0, None), (1.0, 0.8), (0.0, 0.2))
@@ -32,7 +33,7 @@ class Given:
     def __init__(self, *parts: tuple[float | None, float | None]) -> None:
         self.parts = parts
 
-    def score(self, samples: Sequence[Played]) -> list[Scored]:
+    def score(self, samples: Sequence[Sample]) -> list[Scored]:
         assert len(samples) == len(self.parts)
         scored = []
         for accuracy, judge in self.parts:
@@ -43,7 +44,7 @@ class Given:
         return scored
 
 
-def call(reward: ComposedReward, samples: Sequence[Played], step: int = 0, history: Sequence[Any] = ()) -> Any:
+def call(reward: ComposedReward, samples: Sequence[Sample], step: int = 0, history: Sequence[Any] = ()) -> Any:
     """Calls the reward as trl does; gives the rewards and what was logged."""
     figures: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
@@ -51,7 +52,7 @@ def call(reward: ComposedReward, samples: Sequence[Played], step: int = 0, histo
         prompts=[],
         completions=[],
         completion_ids=[],
-        played=samples,
+        samples=samples,
         trainer_state=SimpleNamespace(global_step=step, log_history=history),
         log_metric=figures.__setitem__,
         log_extra=columns.__setitem__,
@@ -59,8 +60,8 @@ def call(reward: ComposedReward, samples: Sequence[Played], step: int = 0, histo
     return rewards, figures, columns
 
 
-def group(n: int = 4) -> list[Played]:
-    return [played(rl_row(5), f"5 + 6 = {place}.") for place in range(n)]
+def group(n: int = 4) -> list[Sample]:
+    return [sample(f"5 + 6 = {place}.", row=rl_row(5)) for place in range(n)]
 
 
 def independent(values: Sequence[float | None], size: int) -> list[float]:
@@ -77,47 +78,44 @@ def independent(values: Sequence[float | None], size: int) -> list[float]:
 @pytest.fixture
 def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
     """Two groups through trl's own trainer, one with a failed judge: the batch that it would train on."""
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 
     from train.rows import prompt_dataset
-    from train.setup import load_policy
+    from train.setup import grpo_trainer_class, load_policy
 
     folder = resolve(str(tiny_chatml))
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer)
     rows = [rl_row(5), rl_row(6, withheld=True)]
     scores = [*JUDGED, (0.0, 0.5), (1.0, 0.5), (0.0, 0.5), (0.0, 0.25)]
-    samples = [played(rows[place // 4], f"It is {place}.", "So 11.", users=("Why?",)) for place in range(8)]
+    samples = [sample(f"It is {place}.", "Why?", "So 11.", row=rows[place // 4]) for place in range(8)]
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        assert [prompt[-1]["row"] for prompt in prompts] == [sample.row.id for sample in samples]
+        assert trainer.row_ids == [one.row.id for one in samples]
         completions, masks = [], []
-        for sample in samples:
+        for one in samples:
             ids: list[int] = []
             mask: list[int] = []
-            for message in sample.conversations[0][sample.start :]:
+            for message in one.conversations[0][one.start :]:
                 text = [*chat.text_ids(message["content"]), *chat.turn_end_ids]
                 ids += text
                 mask += [int(message["role"] == "assistant")] * len(text)
             completions.append(ids)
             masks.append(mask)
-        prompt_ids = [list(chat.prompt_ids(sample.row.prompt)) for sample in samples]
+        prompt_ids = [list(chat.prompt_ids(one.row.prompt)) for one in samples]
         return {
             "prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None, "env_mask": masks,
-            "played": samples,
+            "samples": samples,
         }  # fmt: skip
 
     reward = ComposedReward(Given(*scores), 4, max_failed=0.2)
-    trainer = GRPOTrainer(
-        model=load_policy(folder, ModelSection(name="m", dtype="float32")),
-        reward_funcs=reward,
-        args=GRPOConfig(
-            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=4, shuffle_dataset=False,
-            per_device_train_batch_size=8, max_steps=1, logging_steps=1, disable_tqdm=True, save_strategy="no",
-        ),
-        train_dataset=prompt_dataset(rows),
-        processing_class=tokenizer,
-        rollout_func=rollout,
+    args = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=4, shuffle_dataset=False,
+        per_device_train_batch_size=8, max_steps=1, logging_steps=1, disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+    trainer = grpo_trainer_class(args)(
+        model=load_policy(folder, ModelSection(name="m", dtype="float32")), reward_funcs=reward, args=args,
+        train_dataset=prompt_dataset(rows), processing_class=tokenizer, rollout_func=rollout,
     )  # fmt: skip
     found: dict[str, Any] = {}
     made = trainer._generate_and_score_completions
@@ -163,7 +161,7 @@ def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> 
     assert "reward/none/accuracy" not in logged, "nothing is logged of what has never failed"
     assert logged["groups/flat"] == logged["frac_reward_zero_std"] == 0
     assert list(recorded.trainer._logs["extra"]["accuracy"]) == [1, 1, 1, 0, 0, 1, 0, 0]
-    assert [sample.row for sample in recorded.reward.samples] == [sample.row.id for sample in recorded.samples]
+    assert recorded.reward.samples == recorded.samples
 
 
 def test_many_failures_stop_the_run_with_the_reason() -> None:
@@ -196,15 +194,16 @@ def test_groups_that_teach_nothing_are_counted_and_after_a_while_said(capsys: py
 
 def test_what_hacks_a_reward_is_watched() -> None:
     asked, answered = "How many does she buy?", "So it is \\boxed{11}. Does that make sense?"
+    gap, failed = rl_row(6, withheld=True), {"conversations": (), "ended": (), "simulated_tokens": ()}
     samples = [
-        played(rl_row(5), asked),
-        played(rl_row(5), answered),
-        played(rl_row(6, withheld=True), asked),
-        played(rl_row(6, withheld=True), answered, truncated=True, ended=("truncated",)),
-        played(rl_row(6, withheld=True), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_gone",)),
+        sample(asked, row=rl_row(5)),
+        sample(answered, row=rl_row(5)),
+        sample(asked, row=gap),
+        sample(answered, row=gap, truncated=True, ended=("truncated",)),
+        sample(row=gap, failures=("simulator_gone",), **failed),
     ]
-    hint = played(rl_row(5, kind="hint"), asked)  # a question is the help that was asked for
-    figures = watch_figures([see(sample) for sample in [*samples, hint]])
+    hint = sample(asked, row=rl_row(5, kind="hint"))  # a question is the help that was asked for
+    figures = watch_figures([*samples, hint])
     assert figures["watch/over_asking"] == 0.5
     assert figures["watch/ask_when_needed"] == 0.5, "of the two whose reply can be looked at"
     assert figures["watch/generic_ending"] == 0.4

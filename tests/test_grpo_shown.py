@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.grpo_parts import played, rl_row
-from train.samples import columns, sample_row, step_line, write_samples
-from train.scoring import Scored
+from tests.grpo_parts import rl_row
+from tests.sample_parts import sample
+from train.rewards import Scored
+from train.samples import samples_table, step_line, write_samples
 from train.setup import reward_line
 
 
@@ -28,15 +29,16 @@ def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:
 def test_sample_files_have_one_schema_also_where_all_rewards_failed(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
-    good = played(rl_row(6, withheld=True), "How many?", "So 13.", users=("7 apples.",))
-    lost = played(rl_row(5), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
+    good = sample("How many?", "7 apples.", "So 13.", row=rl_row(6, withheld=True))
+    lost = sample(row=rl_row(5), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
     scores = [
         Scored(0.5, {"accuracy": 1.0, "interactivity": 0.0}, {}),
         Scored(None, {"accuracy": None, "interactivity": None}, {"accuracy": "nothing_played"}),
     ]
     for name, pair in {"both": (0, 1), "lost": (1, 1)}.items():
-        rows = [sample_row(place, 7, (good, lost)[which], scores[which]) for place, which in enumerate(pair)]
-        write_samples(tmp_path / f"{name}.parquet", columns(rows, [0.7, 0.0]))
+        samples = [(good, lost)[which] for which in pair]
+        table = samples_table(samples, [scores[which] for which in pair], [0.7, 0.0], step=7)
+        write_samples(tmp_path / f"{name}.parquet", table)
     both, none = (parquet.read_table(tmp_path / f"{name}.parquet") for name in ("both", "lost"))
     assert both.schema == none.schema
     first, second = both.to_pylist()

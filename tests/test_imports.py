@@ -84,6 +84,28 @@ def test_the_exceptions_are_imported_late() -> None:
             assert exception.removesuffix(".py").replace("/", ".") not in at_once, file
 
 
+def modules_of(file: str) -> set[str]:
+    """The project's files that a file imports: at its top, inside functions, and for types."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for name in node.names:
+                whole = f"{node.module}.{name.name}".replace(".", "/")
+                places = (f"{whole}.py", f"{whole}/__init__.py", whole.rpartition("/")[0] + ".py")
+                places += (whole.rpartition("/")[0] + "/__init__.py",)
+                found |= {next((place for place in places if place in FILES), file)}
+    return found - {file}
+
+
+def test_no_file_imports_one_that_imports_it() -> None:
+    """Imports inside functions and for types count: what stands in a circle can only be read as one file."""
+    left = {file: modules_of(file) for file in FILES}
+    while free := [file for file, wanted in left.items() if not wanted & left.keys()]:
+        for file in free:
+            del left[file]
+    assert not left, f"in or above a circle of imports: {', '.join(sorted(left))}"
+
+
 def test_what_is_found_where() -> None:
     source = "import a.b\nif TYPE_CHECKING:\n    import c\nelse:\n    import d\ntry:\n    import e\nexcept E:\n    import f\n"
     source += "class K:\n    import g\n    def m(self):\n        from h.i import j\n"

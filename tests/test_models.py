@@ -36,7 +36,7 @@ def test_a_model_loads_in_the_dtype_asked_for(tiny_chatml: Path, dtype: str) -> 
 
 
 def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
-    from probe.tiny import build_tiny_llama
+    from tiny_models import build_tiny_llama
 
     folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
     assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"

@@ -171,9 +171,3 @@ def test_the_index_is_made_anew_at_the_first_row_and_deleted_at_the_end(tmp_path
 def test_settings_that_cannot_be_used_are_refused(quality: Quality, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"quality\."):
         Gate(quality, 10, tmp_path / "index")
-
-
-def test_a_kept_row_of_another_kind_is_no_near_duplicate(tmp_path: Path) -> None:
-    row = scripted(1)[0]
-    near = nearly(row)
-    assert reasons([row, near, replace(near, kind="other")], tmp_path / "index") == [None, "near_duplicate", None]

@@ -21,11 +21,11 @@ from loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
 
 from data_builders import replay as replay_answers
 from data_builders.__main__ import main
-from data_builders.build import build
 from data_builders.dialogue import roles
 from data_builders.dialogue.roles import EngineRole
 from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
+from data_builders.run import build
 from probe.errors import NextturnError, SettingsChanged, run_command
 from probe.files import read_json
 

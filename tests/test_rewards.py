@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
-from played import ANSWERED, PROBLEM, chat, given, play, withheld
+from sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
@@ -20,7 +20,7 @@ from train.rewards import (
     PARTIAL,
     Accuracy,
     Part,
-    Played,
+    Sample,
     efficiency,
     followup,
     form,
@@ -41,8 +41,9 @@ def workers() -> Iterator[Workers]:
     made.close()
 
 
-def accuracy(workers: Workers, played: Played, partial_credit: bool = False) -> Part:
-    return Accuracy(workers, partial_credit).begin(played)()
+def accuracy(workers: Workers, one: Sample, partial_credit: bool = False) -> Part:
+    step = Accuracy(workers, partial_credit)
+    return step.finish(one, step.begin(one))
 
 
 @pytest.mark.parametrize(
@@ -62,35 +63,39 @@ def accuracy(workers: Workers, played: Played, partial_credit: bool = False) -> 
 def test_accuracy_is_about_the_final_answer_of_the_conversation(
     workers: Workers, turns: tuple[str, ...], right: float
 ) -> None:
-    assert accuracy(workers, play(*turns)) == Part(right)
+    assert accuracy(workers, sample(*turns)) == Part(right)
 
 
 def test_a_number_at_which_a_reply_was_cut_is_no_answer(workers: Workers) -> None:
     said = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
-    assert accuracy(workers, play(said)).value == 1
-    assert accuracy(workers, play(said, ended=("truncated",))).value == 0
-    assert accuracy(workers, play(said, ended=("truncated",), row=given(answer="60"))).value == 0
+    assert accuracy(workers, sample(said)).value == 1
+    assert accuracy(workers, sample(said, ended=("truncated",))).value == 0
+    assert accuracy(workers, sample(said, ended=("truncated",), row=given(answer="60"))).value == 0
 
 
 def test_what_the_prompt_or_the_user_says_is_not_the_policys_answer(workers: Workers) -> None:
     row = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
-    assert accuracy(workers, play("Look at the bags again.", row=row)).value == 0
-    assert accuracy(workers, play("Let us see.", "It is \\boxed{53}, no?", "Tell me why.")).value == 0
+    assert accuracy(workers, sample("Look at the bags again.", row=row)).value == 0
+    assert accuracy(workers, sample("Let us see.", "It is \\boxed{53}, no?", "Tell me why.")).value == 0
 
 
 def test_algebra_decides_where_text_and_numbers_do_not(workers: Workers) -> None:
     row = given(answer="2\\sqrt{2}")
-    assert accuracy(workers, play("\\boxed{\\sqrt{8}}", row=row)).value == 1
-    assert accuracy(workers, play("\\boxed{\\sqrt{7}}", row=row)).value == 0
+    assert accuracy(workers, sample("\\boxed{\\sqrt{8}}", row=row)).value == 1
+    assert accuracy(workers, sample("\\boxed{\\sqrt{7}}", row=row)).value == 0
 
 
 def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(workers: Workers) -> None:
     row = given(answer="2\\sqrt{2}")
     step = Accuracy(workers, partial_credit=False)
-    begun = [
-        step.begin(play(f"\\boxed{{{text}}}", row=row)) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")
+    samples = [sample(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
+    begun = [step.begin(one) for one in samples]
+    assert [step.finish(*pair) for pair in zip(samples, begun, strict=True)] == [
+        Part(None, "timeout"),
+        Part(1.0),
+        Part(None, "timeout"),
+        Part(0.0),
     ]
-    assert [wait() for wait in begun] == [Part(None, "timeout"), Part(1.0), Part(None, "timeout"), Part(0.0)]
 
 
 def test_in_any_thread_an_answer_that_takes_for_ever_is_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,19 +114,19 @@ def test_in_any_thread_an_answer_that_takes_for_ever_is_another_answer(monkeypat
 def test_partial_credit_is_off_by_default_small_and_not_for_lists_of_numbers(workers: Workers) -> None:
     wrong_end = "She has 5 * 12 = 60 marbles, and 60 - 7 = 54 are left. \\boxed{54}"
     many = "".join(f"{number} + 0 = {number}. " for number in range(40, 70)) + "\\boxed{54}"
-    assert accuracy(workers, play(wrong_end)).value == 0
-    assert accuracy(workers, play(wrong_end), partial_credit=True).value == pytest.approx(PARTIAL / 2)
-    assert accuracy(workers, play(many), partial_credit=True).value == pytest.approx(PARTIAL / 30)
-    assert accuracy(workers, play(ANSWERED), partial_credit=True).value == 1
+    assert accuracy(workers, sample(wrong_end)).value == 0
+    assert accuracy(workers, sample(wrong_end), partial_credit=True).value == pytest.approx(PARTIAL / 2)
+    assert accuracy(workers, sample(many), partial_credit=True).value == pytest.approx(PARTIAL / 30)
+    assert accuracy(workers, sample(ANSWERED), partial_credit=True).value == 1
     assert PARTIAL <= 0.2
 
 
 def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Workers) -> None:
     one, other = chat(PROBLEM, ANSWERED), chat(PROBLEM, "It is 5.", "Sure?", "It is \\boxed{60}.")
-    both = play("", conversations=(one, other), ended=("user", "limit"), simulated_tokens=(10, 500))
+    both = sample("", conversations=(one, other), ended=("user", "limit"), simulated_tokens=(10, 500))
     assert accuracy(workers, both).value == 0.5
     assert efficiency(both, 500).value == pytest.approx((500 / 510 + 0.5) / 2)
-    none = play("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
+    none = sample("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
     for part in (accuracy(workers, none), efficiency(none, 500), interactivity(none), form(none), followup(none)):
         assert part == Part(None, f"{NOTHING_PLAYED}: simulator_timeout")
 
@@ -138,7 +143,7 @@ def test_a_mean_leaves_out_what_failed(values: list[float | None]) -> None:
 
 @drawn(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**5))
 def test_efficiency_falls_for_ever(tokens: int, more: int, efficient: int) -> None:
-    shorter, longer = (efficiency(play("x", tokens=n), efficient).value for n in (tokens, tokens + more))
+    shorter, longer = (efficiency(sample("x", tokens=n), efficient).value for n in (tokens, tokens + more))
     assert shorter is not None and longer is not None
     assert 0 < longer < shorter < 1
 
@@ -201,7 +206,10 @@ def test_a_policy_that_asks_about_everything_earns_less_than_one_that_looks() ->
         )  # fmt: skip
         solved = f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
         for row in (whole, less):
-            asked, answered = interactivity(play(gap.ask, row=row)).value, interactivity(play(solved, row=row)).value
+            asked, answered = (
+                interactivity(sample(gap.ask, row=row)).value,
+                interactivity(sample(solved, row=row)).value,
+            )
             assert asked is not None and answered is not None
             asks_always.append(asked)
             answers_always.append(answered)
@@ -214,10 +222,10 @@ def test_a_policy_that_asks_about_everything_earns_less_than_one_that_looks() ->
 
 
 def test_later_turns_are_to_listen_ask_one_thing_and_not_repeat() -> None:
-    good = play("First 5 * 12 = 60 marbles.", "Why 60?", "Each of the 5 bags holds 12, so 60 in all. \\boxed{53}")
-    deaf = play("First 5 * 12 = 60 marbles.", "Why 60?", "Then we go on. \\boxed{53}")
-    many = play("First 5 * 12 = 60 marbles.", "Why 60?", "Why 60? Why not? What do you think? \\boxed{53}")
-    again = play(ANSWERED, "Why 60?", ANSWERED)
+    good = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Each of the 5 bags holds 12, so 60 in all. \\boxed{53}")
+    deaf = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Then we go on. \\boxed{53}")
+    many = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Why 60? Why not? What do you think? \\boxed{53}")
+    again = sample(ANSWERED, "Why 60?", ANSWERED)
     values = [interactivity(one).value for one in (good, deaf, many, again)]
     assert values[0] == 1
     assert all(value is not None and value < 1 for value in values[1:])
@@ -240,12 +248,12 @@ FORMS = [
 
 @pytest.mark.parametrize(("turns", "value"), FORMS)
 def test_format_wants_one_mark_ones_own_voice_and_no_loop(turns: tuple[str, ...], value: float) -> None:
-    assert form(play(*turns)).value == pytest.approx(value)
+    assert form(sample(*turns)).value == pytest.approx(value)
 
 
 def test_format_wants_no_mark_where_no_answer_is_wanted_yet() -> None:
-    assert form(play("That cannot be solved without the number of marbles.", row=withheld())).value == 1
-    assert form(play("Begin with 5 * 12.", row=given(kind="hint"))).value == 1
+    assert form(sample("That cannot be solved without the number of marbles.", row=withheld())).value == 1
+    assert form(sample("Begin with 5 * 12.", row=given(kind="hint"))).value == 1
 
 
 def test_worked_solutions_do_not_count_as_loops() -> None:
@@ -256,17 +264,17 @@ def test_worked_solutions_do_not_count_as_loops() -> None:
 
 def test_followup_is_the_share_of_genuine_user_turns_that_could_be_judged() -> None:
     genuine, restated = "Wait, why do you take 7 from 60 and not from 12?", PROBLEM
-    assert followup(play(ANSWERED, user_turns=(genuine,))).value == 1
-    assert followup(play(ANSWERED, user_turns=(restated,))).value == 0
-    assert followup(play(ANSWERED, user_turns=(genuine, restated))).value == 0.5
-    assert followup(play(ANSWERED)).reason == "no_user_turn"
+    assert followup(sample(ANSWERED, user_turns=(genuine,))).value == 1
+    assert followup(sample(ANSWERED, user_turns=(restated,))).value == 0
+    assert followup(sample(ANSWERED, user_turns=(genuine, restated))).value == 0.5
+    assert followup(sample(ANSWERED)).reason == "no_user_turn"
 
 
 def test_followup_is_judged_after_the_last_trained_turn() -> None:
     turns = ("First 5 * 12 = 60.", "And then?", ANSWERED)
     repeats = (ANSWERED,)  # a restatement of an answer that was given, but not of one that has not come yet
-    conversation = play(*turns, user_turns=repeats, tokens=80, simulated_tokens=(80,))
-    reply = play(*turns, user_turns=("And then?",), tokens=30, simulated_tokens=(80,))
+    conversation = sample(*turns, user_turns=repeats, tokens=80, simulated_tokens=(80,))
+    reply = sample(*turns, user_turns=("And then?",), tokens=30, simulated_tokens=(80,))
     assert followup(conversation).value == 0
     assert followup(reply).value is not None
 
@@ -284,8 +292,8 @@ TEXTS = st.lists(
 @drawn(st.lists(TEXTS, min_size=1, max_size=3), st.booleans())
 def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1(replies: list[str], hides: bool) -> None:
     turns = [text for reply in replies for text in (reply, "Go on.")][:-1]
-    sample = play(*turns, row=withheld() if hides else given())
-    for part in (interactivity(sample), form(sample), efficiency(sample, 500)):
+    one = sample(*turns, row=withheld() if hides else given())
+    for part in (interactivity(one), form(one), efficiency(one, 500)):
         assert part.value is not None
         assert 0 <= part.value <= 1
 
@@ -296,5 +304,5 @@ def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1(replies: list[str], 
 def test_no_text_makes_the_rules_slow(text: str) -> None:
     """They run in the training process, without a time limit."""
     for row in (given(), withheld()):
-        assert interactivity(play(text, "Go on.", text, row=row)).value is not None
-        assert form(play(text, row=row)).value is not None
+        assert interactivity(sample(text, "Go on.", text, row=row)).value is not None
+        assert form(sample(text, row=row)).value is not None

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 from loopback import Answer, Faults, Loopback, Seen, chat_reply
-from played import ANSWERED, given, play, withheld
+from sample_parts import ANSWERED, sample, withheld
 
 from data_builders.dialogue.settings import RoleSection
 from probe.errors import RecipeError
 from probe.settings import ServerSection
 from train.recipe import CustomPart, RewardSection, Weights
-from train.rewards import Part, Played, kind
-from train.scoring import Rewards, Scored, check_failures, compose
+from train.rewards import Part, Rewards, Scored, compose, reason_kind
+from train.scoring import check_failures
 
 ROOT = Path(__file__).resolve().parent.parent
 ONLY_CUSTOM = Weights(accuracy=0, interactivity=0, efficiency=0)
@@ -50,7 +50,7 @@ def opened() -> Iterator[Any]:
 
 
 def test_a_reward_is_the_weighted_mean_of_its_parts(opened: Any) -> None:
-    (scored,) = opened(RewardSection()).score([play(ANSWERED, tokens=500)])
+    (scored,) = opened(RewardSection()).score([sample(ANSWERED, tokens=500)])
     assert scored.parts == {"accuracy": 1.0, "interactivity": 1.0, "efficiency": 0.5, "format": 1.0}
     assert scored.value == pytest.approx((1.0 * 1 + 0.5 * 1 + 0.1 * 0.5) / 1.6)
     assert scored.reasons == {}
@@ -59,9 +59,9 @@ def test_a_reward_is_the_weighted_mean_of_its_parts(opened: Any) -> None:
 def test_a_part_without_weight_is_shown_and_changes_nothing(opened: Any) -> None:
     weighty = opened(RewardSection(custom={"own": CustomPart(function="custom_rewards:length", weight=0)}, workers=1))
     plain = opened(RewardSection())
-    sample = play(ANSWERED)
-    assert weighty.score([sample])[0].value == plain.score([sample])[0].value
-    assert weighty.score([sample])[0].parts["own"] == pytest.approx(len(ANSWERED) / 100)
+    one = sample(ANSWERED)
+    assert weighty.score([one])[0].value == plain.score([one])[0].value
+    assert weighty.score([one])[0].parts["own"] == pytest.approx(len(ANSWERED) / 100)
 
 
 NAMES = ("accuracy", "interactivity", "efficiency", "format", "followup")
@@ -133,27 +133,27 @@ def test_user_turns_are_wanted_only_where_followup_has_a_weight() -> None:
 
 def test_a_broken_function_costs_its_own_sample_and_no_other(opened: Any) -> None:
     said = ["fine", "hang", "raise", "fine", "die", "leave", "none", "nan", "text", "fine"]
-    scored = opened(section(workers=2)).score([play(text) for text in said])
+    scored = opened(section(workers=2)).score([sample(text) for text in said])
     assert [one.value for one in scored] == [0.5, None, None, 0.5, None, None, None, None, None, 0.5]
     assert [one.reasons.get("own", "") for one in scored] == [
         "", "timeout", "error: KeyError: 'no such thing'", "", "crashed: exit code 3", "error: SystemExit: enough",
         "not_applicable", "error: ValueError: gave nan, wanted a finite number or None",
         "error: ValueError: gave '0.5', wanted a finite number or None", "",
     ]  # fmt: skip
-    assert kind(scored[2].reasons["own"]) == "error"
+    assert reason_kind(scored[2].reasons["own"]) == "error"
 
 
 def test_workers_are_kept_between_steps_and_hold_no_torch(opened: Any) -> None:
     parts = {name: CustomPart(function=f"custom_rewards:{name}") for name in ("worker_pid", "is_light")}
     rewards = opened(section(custom=parts))
-    first, second = (rewards.score([play("x")])[0].parts for _ in range(2))
+    first, second = (rewards.score([sample("x")])[0].parts for _ in range(2))
     assert first["worker_pid"] == second["worker_pid"]
     assert first["is_light"] == 1
 
 
 def test_closing_ends_the_workers(opened: Any) -> None:
     rewards = opened(section("custom_rewards:worker_pid"))
-    pid = int(rewards.score([play("x")])[0].value)
+    pid = int(rewards.score([sample("x")])[0].value)
     os.kill(pid, 0)
     rewards.close()
     with pytest.raises(ProcessLookupError):
@@ -171,11 +171,11 @@ from pathlib import Path
 
 def main():
     import torch  # as a training script does
-    from played import play
+    from sample_parts import sample
     from train.rewards import Rewards
-    from train.rewards.settings import CustomPart, RewardSection
+    from train.recipe import CustomPart, RewardSection
     parts = {name: CustomPart(function=f"custom_rewards:{name}") for name in ("is_light", "worker_pid")}
-    (scored,) = Rewards(RewardSection(custom=parts), seed=1).score([play("x")])
+    (scored,) = Rewards(RewardSection(custom=parts), seed=1).score([sample("x")])
     Path("result").write_text(f"{scored.parts['is_light']} {scored.parts['worker_pid']:.0f}")
 
 if __name__ == "__main__":
@@ -213,7 +213,7 @@ def verdict_by_length(seen: Seen) -> dict[str, Any]:
 
 
 def test_a_judges_verdicts_are_asked_for_together_and_equal_conversations_once(opened: Any) -> None:
-    samples = [play(f"{ANSWERED} Number {number % 8}, {'great' if number % 2 else 'fine'}.") for number in range(24)]
+    samples = [sample(f"{ANSWERED} Number {number % 8}, {'great' if number % 2 else 'fine'}.") for number in range(24)]
     with Loopback({"/chat/completions": verdict_by_length}, Faults(latency_s=0.1)) as server:
         scored = opened(judged(server.url)).score(samples)
         assert [one.parts["interactivity"] for one in scored] == [number % 2 * 0.75 + 0.25 for number in range(24)]
@@ -221,23 +221,12 @@ def test_a_judges_verdicts_are_asked_for_together_and_equal_conversations_once(o
         assert (len(server.requests), server.most_under_way) == (8, 8)
 
 
-def test_rate_limits_are_waited_out_and_errors_tried_again(opened: Any) -> None:
-    faults = Faults(rate_limited=0.3, server_error=0.1, retry_after="0", seed=4)
-    samples = [play(f"{ANSWERED} {number}") for number in range(12)]
-    with Loopback({"/chat/completions": verdict_by_length}, faults) as server:
-        section = judged(server.url)
-        assert section.judge is not None and section.judge.server is not None
-        scored = opened(section).score(samples)
-        assert server.faults_sent["rate_limited"] > 0
-    assert sum(one.value is None for one in scored) <= 1
-
-
 def test_a_verdict_that_cannot_be_read_is_none_and_never_0(opened: Any) -> None:
     def said(seen: Seen) -> dict[str, Any]:
         return chat_reply("I cannot tell." if "riddle" in seen.body["messages"][0]["content"] else "VERDICT: 1")
 
     with Loopback({"/chat/completions": said}) as server:
-        lost, low = opened(judged(server.url)).score([play("riddle"), play(ANSWERED)])
+        lost, low = opened(judged(server.url)).score([sample("riddle"), sample(ANSWERED)])
         assert len(server.requests) == 3 + 1
     assert (lost.value, lost.parts["interactivity"], lost.reasons) == (
         None,
@@ -253,8 +242,8 @@ def test_verdicts_that_hang_are_given_up_and_the_others_kept(opened: Any) -> Non
 
     with Loopback({"/chat/completions": said}) as server:
         rewards = opened(judged(server.url, judge_timeout_s=4.0))
-        hung, fine = rewards.score([play("hang"), play(ANSWERED)])
-        (again,) = rewards.score([play(ANSWERED + " Next step.")])
+        hung, fine = rewards.score([sample("hang"), sample(ANSWERED)])
+        (again,) = rewards.score([sample(ANSWERED + " Next step.")])
     assert (hung.value, hung.reasons) == (None, {"interactivity": "judge_timeout"})
     assert (fine.value, again.value) == (1, 1)
 
@@ -262,9 +251,9 @@ def test_verdicts_that_hang_are_given_up_and_the_others_kept(opened: Any) -> Non
 def test_with_every_judge_call_failing_no_sample_has_a_reward_and_the_run_has_to_stop(opened: Any) -> None:
     refused = Answer(400, {"error": {"message": "no such model: tiny"}})
     with Loopback({"/chat/completions": lambda seen: refused}) as server:
-        scored = opened(judged(server.url)).score([play(f"{ANSWERED} {number}") for number in range(40)])
+        scored = opened(judged(server.url)).score([sample(f"{ANSWERED} {number}") for number in range(40)])
     assert all(one.value is None and one.parts["accuracy"] == 1 for one in scored)
-    problem = check_failures([(one.value, one.reasons) for one in scored], limit=0.2)
+    problem = check_failures(scored, limit=0.2)
     assert problem is not None
     assert problem.startswith(
         "40 of 40 samples have no reward (100%, reward.max_failed allows 20%): interactivity judge_"
@@ -273,7 +262,7 @@ def test_with_every_judge_call_failing_no_sample_has_a_reward_and_the_run_has_to
 
 
 def test_a_judge_that_is_not_there_is_named(opened: Any) -> None:
-    (scored,) = opened(judged("http://127.0.0.1:9/v1")).score([play(ANSWERED)])
+    (scored,) = opened(judged("http://127.0.0.1:9/v1")).score([sample(ANSWERED)])
     assert scored.value is None
     assert "127.0.0.1:9" in scored.reasons["interactivity"]
 
@@ -282,83 +271,25 @@ def test_a_judge_that_is_not_there_is_named(opened: Any) -> None:
 
 
 def test_failures_up_to_the_limit_are_borne_and_more_are_not() -> None:
-    fine, lost = (1.0, {"followup": "no_user_turn"}), (None, {"accuracy": "timeout"})
+    fine, lost = Scored(1.0, {}, {"followup": "no_user_turn"}), Scored(None, {}, {"accuracy": "timeout"})
     assert check_failures([fine] * 8 + [lost] * 2, 0.2) is None
     assert check_failures([], 0.2) is None
     assert check_failures([lost] * 5, 1.0) is None
-    problem = check_failures([fine] * 7 + [lost] * 2 + [(None, {"accuracy": "timeout", "own": "error: x"})], 0.2)
+    other = Scored(None, {}, {"accuracy": "timeout", "own": "error: x"})
+    problem = check_failures([fine] * 7 + [lost] * 2 + [other], 0.2)
     assert problem is not None
     assert "3 of 10 samples have no reward (30%" in problem
     assert "accuracy timeout (3); own error: x (1)" in problem
     assert check_failures([lost], 0.0) is not None
-    assert "and 1 other" in str(check_failures([(None, {name: "x"}) for name in "abcd"], 0.2))
-
-
-# --- what trl makes of it
-
-
-GROUP = {"a": (1.0, 0.8), "b": (1.0, None), "c": (1.0, 0.8), "d": (0.0, 0.2)}
-"""(accuracy, judge) of FACTS: the judge of a right answer timed out."""
-
-
-def group() -> list[Played]:
-    said = {1.0: ANSWERED, 0.0: "It is \\boxed{54}."}
-    return [
-        play(said[right], row=given(id=f"{name}:{'' if verdict is None else verdict}"))
-        for name, (right, verdict) in GROUP.items()
-    ]
-
-
-def trl_advantages(model: Path, out: Path, reward_funcs: Any) -> list[float]:
-    """What a real GRPOTrainer computes for one group of four."""
-    import datasets
-    from trl import GRPOConfig, GRPOTrainer
-
-    args = GRPOConfig(
-        output_dir=str(out), num_generations=4, per_device_train_batch_size=4, max_completion_length=2, max_steps=1,
-        use_cpu=True, bf16=False, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
-    )  # fmt: skip
-    prompts = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "?"}]}])
-    trainer = GRPOTrainer(str(model), reward_funcs, args, prompts)
-    made: list[Any] = []
-    generate = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: made.append(generate(inputs)) or made[-1]
-    trainer.train()
-    return [float(value) for value in made[0]["advantages"]]
-
-
-def test_a_failed_judge_costs_its_sample_and_leaves_the_mates_as_they_were(
-    opened: Any, tiny_chatml: Path, tmp_path: Path
-) -> None:
-    weights = Weights(accuracy=1, interactivity=0, efficiency=0)
-    rewards = opened(section("custom_rewards:verdict", weights=weights))
-    scored = rewards.score(group())
-    assert [one.value for one in scored] == [pytest.approx(0.9), None, pytest.approx(0.9), pytest.approx(0.1)]
-    assert scored[1].reasons == {"own": "error: ValueError: could not convert string to float: ''"}
-
-    values = [one.value for one in scored]
-    advantages = trl_advantages(tiny_chatml, tmp_path / "one", lambda completions, **_: values)
-    mates = [value for value in values if value is not None]
-    mean = sum(mates) / 3
-    deviation = (sum((value - mean) ** 2 for value in mates) / 2) ** 0.5
-    alone = [(value - mean) / (deviation + 1e-4) for value in mates]
-    assert advantages == pytest.approx([alone[0], 0.0, alone[1], alone[2]], abs=1e-5)
-
-
-def test_without_one_reward_trl_would_punish_the_right_answer(tiny_chatml: Path, tmp_path: Path) -> None:
-    """Why there is one composed reward: with two functions the missing verdict counts as 0."""
-    right, judge = ([pair[place] for pair in GROUP.values()] for place in (0, 1))
-    functions = [lambda completions, **_: right, lambda completions, **_: judge]
-    advantages = trl_advantages(tiny_chatml, tmp_path, functions)
-    assert advantages == pytest.approx([0.78, -0.26, 0.78, -1.31], abs=0.01)
+    assert "and 1 other" in str(check_failures([Scored(None, {}, {name: "x"}) for name in "abcd"], 0.2))
 
 
 def test_rows_that_withhold_are_scored_beside_those_that_do_not(opened: Any) -> None:
     asks = "How many marbles are in each bag?"
-    told = play(asks, "There are 12 marbles in each bag.", ANSWERED, row=withheld(), tokens=10)
-    guessed = play("I take 10, so \\boxed{43}.", row=withheld(), tokens=10)
-    over_asked = play(asks, "I wrote that.", ANSWERED, tokens=10)
-    answered = play(ANSWERED, tokens=10)
+    told = sample(asks, "There are 12 marbles in each bag.", ANSWERED, row=withheld(), tokens=10)
+    guessed = sample("I take 10, so \\boxed{43}.", row=withheld(), tokens=10)
+    over_asked = sample(asks, "I wrote that.", ANSWERED, tokens=10)
+    answered = sample(ANSWERED, tokens=10)
     scored = opened(RewardSection()).score([told, guessed, over_asked, answered])
     values = [one.value for one in scored if one.value is not None]
     assert values[0] > 0.95 and values[3] > 0.95

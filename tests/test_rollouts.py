@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rollout_parts import ROWS, Calls, ToldUsers, chat_of, prompts_of, redrawn, rollout_of, trainer_of
+from rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
-from probe.errors import DataError, RecipeError
+from probe.errors import RecipeError
 from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
 from train.rollouts import make_rollout, open_policy
 
@@ -25,7 +25,7 @@ def trainer(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def played(trainer: Any, folder: Path, users: Any, *names: str, **section: Any) -> Any:
     rollout = rollout_of(chat_of(folder), users, **{**REPLY, **section})
-    return rollout(prompts_of(*(names or ("a",) * 8 + ("b",) * 8)), trainer)
+    return rolled(rollout, trainer, *(names or ("a",) * 8 + ("b",) * 8))
 
 
 def test_only_the_first_reply_is_trained_and_all_look_ahead_together(
@@ -36,7 +36,7 @@ def test_only_the_first_reply_is_trained_and_all_look_ahead_together(
     assert len(calls.made) == 1 + 2, "one engine call for the replies, one for each exchange"
     assert out["completion_ids"] == [list(made.ids) for _, made in calls.made[0]]
     assert out["logprobs"] is None and "env_mask" not in out
-    whole = [one for one in out["played"] if not one.truncated]
+    whole = [one for one in out["samples"] if not one.truncated]
     assert users.asked[0] == len(calls.made[1]) == len(whole), "every whole reply is answered in one step"
     for one in whole:
         (messages,), (ended,) = one.conversations, one.ended
@@ -51,8 +51,8 @@ def test_prompts_are_those_of_inference_also_in_the_look_ahead(
 ) -> None:
     calls, chat = Calls(monkeypatch), chat_of(tiny_chatml)
     out = played(trainer, tiny_chatml, ToldUsers(lambda number: TALKATIVE), window=1)
-    assert [tuple(ids) for ids in out["prompt_ids"]] == [chat.prompt_ids(one.row.prompt) for one in out["played"]]
-    shown = [chat.prompt_ids(one.conversations[0][:-1]) for one in out["played"] if not one.truncated]
+    assert [tuple(ids) for ids in out["prompt_ids"]] == [chat.prompt_ids(one.row.prompt) for one in out["samples"]]
+    shown = [chat.prompt_ids(one.conversations[0][:-1]) for one in out["samples"] if not one.truncated]
     assert [request.prompt_ids for request, _ in calls.made[1]] == shown
 
 
@@ -60,7 +60,7 @@ def test_the_same_seed_makes_the_same_samples_whatever_is_beside_them(trainer: A
     def samples(*names: str, seed: int = 3, step: int = 0) -> list[Any]:
         rollout = rollout_of(chat_of(tiny_chatml), ToldUsers(lambda number: TALKATIVE), seed=seed, **REPLY)
         trainer.state.global_step = step
-        return rollout(prompts_of(*names), trainer)["played"]
+        return rolled(rollout, trainer, *names)["samples"]
 
     whole = samples("a", "a", "a", "b")
     assert samples("a", "a", "a", "b") == whole
@@ -69,7 +69,7 @@ def test_the_same_seed_makes_the_same_samples_whatever_is_beside_them(trainer: A
     assert samples("a", "a", seed=4) != whole[:2]
     assert samples("a", "a", step=1) != whole[:2]
     rollout = rollout_of(chat_of(tiny_chatml), ToldUsers(lambda number: TALKATIVE), **REPLY)
-    first, again = (rollout(prompts_of("a", "a"), trainer)["played"] for _ in range(2))
+    first, again = (rolled(rollout, trainer, "a", "a")["samples"] for _ in range(2))
     assert first != again, "two rollouts of one step differ"
     trainer.state.global_step = 0
 
@@ -79,7 +79,7 @@ def test_a_failed_simulator_leaves_its_conversation_out_with_the_reason(trainer:
         return ["FAIL"] if number % 2 else ["Why?", "END"]
 
     out = played(trainer, tiny_chatml, ToldUsers(course), window=2, samples=2)
-    for one in out["played"]:
+    for one in out["samples"]:
         if one.truncated:
             assert (len(one.conversations), one.ended, one.failures) == (1, ("truncated",), ())
             continue
@@ -92,7 +92,7 @@ def test_a_failed_simulator_leaves_its_conversation_out_with_the_reason(trainer:
 def test_each_look_ahead_has_a_user_and_draws_of_its_own(trainer: Any, tiny_chatml: Path) -> None:
     users = ToldUsers(lambda number: TALKATIVE)
     out = played(trainer, tiny_chatml, users, window=2, samples=3)
-    whole = [one for one in out["played"] if not one.truncated]
+    whole = [one for one in out["samples"] if not one.truncated]
     assert {len(one.conversations) for one in whole} == {3}
     assert all(len({str(conversation[: one.start + 1]) for conversation in one.conversations}) == 1 for one in whole)
     assert any(len(set(map(str, one.conversations))) == 3 for one in whole)
@@ -106,8 +106,8 @@ def test_a_step_asks_once_for_each_exchange(
     out = played(trainer, tiny_chatml, ToldUsers(lambda number: ["END"]), window=window, samples=2)
     assert len(calls.made) == calls_made, "also where no conversation is left: processes keep in step"
     if not window:
-        assert {len(one.conversations) for one in out["played"]} == {1}
-        assert {one.ended[0] for one in out["played"]} == {"limit", "truncated"}
+        assert {len(one.conversations) for one in out["samples"]} == {1}
+        assert {one.ended[0] for one in out["samples"]} == {"limit", "truncated"}
 
 
 def test_the_policys_own_user_turn_follows_whole_replies_alone(
@@ -117,7 +117,7 @@ def test_the_policys_own_user_turn_follows_whole_replies_alone(
     for section in ({"window": 0}, {"mode": "conversation", "max_turns": 2}):
         calls.made.clear()
         rollout = rollout_of(chat, ToldUsers(lambda number: TALKATIVE), wants_user_turns=True, **{**REPLY, **section})
-        out = rollout(prompts_of(*"aaaabbbb"), trainer)["played"]
+        out = rolled(rollout, trainer, *"aaaabbbb")["samples"]
         assert [len(one.user_turns) for one in out] == [0 if "truncated" in one.ended else 1 for one in out]
         last = calls.made[-1]
         assert all(request.temperature == 0 for request, _ in last)
@@ -138,25 +138,17 @@ def test_a_turn_that_runs_into_a_header_counts_as_cut(tiny_chatml: Path, tmp_pat
     trainer.model.register_forward_hook(favour)
     for section in ({"window": 2}, {"mode": "conversation"}):
         users = ToldUsers(lambda number: TALKATIVE)
-        out = rollout_of(chat, users, **{**REPLY, **section})(prompts_of("a"), trainer)
+        out = rolled(rollout_of(chat, users, **{**REPLY, **section}), trainer, "a")
         assert out["completion_ids"] == [[header]]
-        assert out["played"][0].truncated and out["played"][0].ended == ("truncated",)
+        assert out["samples"][0].truncated and out["samples"][0].ended == ("truncated",)
         assert not any(users.asked)
 
 
 def test_the_turn_end_of_the_template_is_an_end_to_trl(tiny_chatml: Path, tmp_path: Path) -> None:
     trainer, chat = trainer_of(tiny_chatml, lambda *_: {}, tmp_path), chat_of(tiny_chatml)
     trainer.eos_token_ids = [0]
-    rollout_of(chat, ToldUsers(lambda number: ["END"]), **REPLY)(prompts_of("a"), trainer)
+    rolled(rollout_of(chat, ToldUsers(lambda number: ["END"]), **REPLY), trainer, "a")
     assert trainer.eos_token_ids == [0, chat.turn_end_ids[-1]]
-
-
-def test_a_prompt_without_its_row_is_an_error(trainer: Any, tiny_chatml: Path) -> None:
-    rollout = rollout_of(chat_of(tiny_chatml), ToldUsers(lambda number: []), **REPLY)
-    with pytest.raises(DataError, match="names the row 'zz', which is not there"):
-        rollout([[{"role": "user", "content": "Hi", "row": "zz"}]], trainer)
-    with pytest.raises(DataError, match="names the row 'None'"):
-        rollout([[{"role": "user", "content": "Hi"}]], trainer)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -170,7 +162,7 @@ def test_the_policy_draws_from_the_forward_pass_of_training(mixed: bool, tiny_mo
     chat = chat_of(tiny_model)
     request = Request(chat.prompt_ids(ROWS["a"].prompt), 8, chat.stop_ids, 1.0, seed=5)
     with open_policy(trainer, chat.tokenizer, 4096) as policy:
-        (made,) = policy.complete([request])
+        (made,) = policy([request])
         assert not trainer.model.training
     assert trainer.model.training and trainer.model.is_gradient_checkpointing
     trainer.model.eval()
@@ -259,4 +251,4 @@ def test_the_trainers_own_arguments_are_checked_before_the_first_sample(tiny_cha
     trainer = trainer_of(tiny_chatml, lambda *_: {}, tmp_path, top_p=0.9)
     rollout = make_rollout(RolloutSection(max_turn_tokens=12), chat_of(tiny_chatml), ROWS, False, 0)
     with pytest.raises(RecipeError, match="train.top_p"):
-        rollout(prompts_of("a"), trainer)
+        rolled(rollout, trainer, "a")

@@ -12,7 +12,7 @@ from rollout_parts import ROWS, row
 from data_builders.user import ScriptedUser
 from probe.settings import ServerSection
 from train.recipe import SimulatorSection
-from train.rollouts import ModelSimulator, ScriptedSimulator, open_simulator, plan_of_row
+from train.rollouts import ModelSimulator, ScriptedSimulator, open_simulator
 
 CHAT = [*ROWS["a"].prompt, {"role": "assistant", "content": "How many bags does Ann have?"}]
 
@@ -103,13 +103,14 @@ def test_a_model_in_this_process_plays_the_user(tiny_chatml: Path) -> None:
 
 
 def test_a_row_without_a_persona_gets_one_by_its_seed() -> None:
-    plan = plan_of_row(ROWS["a"], 5)
-    assert plan == plan_of_row(ROWS["a"], 5)
-    assert (plan.hidden, plan.clause, plan.stated) == (("3",), "how many bags Ann has", False)
-    assert len({plan_of_row(ROWS["a"], seed).persona for seed in range(40)}) > 5
-    own = plan_of_row(row(persona="terse", knowledge="little", effort="low"), 5).persona
+    simulator = served("http://127.0.0.1:9/v1")
+    user = simulator.user(ROWS["a"], 5)
+    assert user == simulator.user(ROWS["a"], 5)
+    assert (user.question, user.hidden, user.clause) == (ROWS["a"].problem, ("3",), "how many bags Ann has")
+    assert len({simulator.user(ROWS["a"], seed).persona for seed in range(40)}) > 5
+    own = simulator.user(row(persona="terse", knowledge="little", effort="low"), 5).persona
     assert (own.name, own.knowledge, own.effort) == ("terse", "little", "low")
-    assert plan_of_row(ROWS["b"], 5).stated
+    simulator.close()
 
 
 def test_the_scripted_user_answers_what_it_is_asked() -> None:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rollout_parts import ToldUsers, chat_of, prompts_of, rollout_of
+from rollout_parts import ToldUsers, chat_of, rolled, rollout_of
 
 from probe.chat import spans
 from probe.engines.base import Request
@@ -120,7 +120,7 @@ def play(processes: Processes, folder: Path, courses: Sequence[Sequence[str]], *
         rollout = rollout_of(
             chat_of(folder), ToldUsers(lambda number: courses[rank]), True, max_turn_tokens=12, **section
         )
-        return rollout(prompts_of(*"aabb"), trainer), trainer.vllm_generation.calls
+        return rolled(rollout, trainer, *"aabb"), trainer.vllm_generation.calls
 
     return processes.run(one)
 
@@ -138,7 +138,7 @@ def test_all_processes_ask_equally_often_with_equally_many_prompts(
     calls = [[(call["prompts"], call["limit"], call["temperature"]) for call in own] for _, own in done]
     assert all(own == calls[0] for own in calls)
     for rank, (out, _) in enumerate(done):
-        for one in out["played"]:
+        for one in out["samples"]:
             expected = "user" if courses[rank][-1] == "END" else "limit"
             assert one.ended[0] in (expected, "truncated")
 
@@ -153,7 +153,7 @@ def test_each_process_gets_the_completions_of_its_own_prompts(tiny_chatml: Path,
     def one(rank: int) -> Any:
         trainer = trainer_of(processes, rank, turn_end)
         policy = VllmPolicy(trainer.vllm_generation, trainer.accelerator, chat.tokenizer)
-        return policy.complete(own[rank]), policy.complete([])
+        return policy(own[rank]), policy([])
 
     generation = ServedGeneration(processes, 0, turn_end)
     generation.max_completion_length = 12
@@ -169,7 +169,7 @@ def test_a_call_has_the_limits_of_its_round_and_leaves_the_trainers_as_they_were
     gathering(processes)
     trainer = trainer_of(processes, 0, turn_end=9)
     policy = VllmPolicy(trainer.vllm_generation, trainer.accelerator, chat_of(tiny_chatml).tokenizer)
-    made = policy.complete([Request((3, 3), 4, (9,), 0.7), Request((3, 6), 8, (9,), 0.7)])
+    made = policy([Request((3, 3), 4, (9,), 0.7), Request((3, 6), 8, (9,), 0.7)])
     (call,) = trainer.vllm_generation.calls
     assert (call["limit"], call["temperature"]) == (8, 0.7)
     assert call["options"] == {"seed": 1, "stop_token_ids": [9]}

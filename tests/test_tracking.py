@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import build_tiny_llama
 
 from probe import tracking
 from probe import tracking as wandb_runs
 from probe.errors import BadInput
-from probe.tiny import build_tiny_llama
 from probe.tracking import (
     SAMPLE_COLUMNS,
     SAMPLE_ROWS,

@@ -10,7 +10,7 @@ from probe.models import fingerprint, load_model, parameter_count, resolve
 
 
 def test_the_fingerprint_follows_the_weights_not_the_place(tiny_chatml: Path, tmp_path: Path) -> None:
-    from probe.tiny import build_tiny_llama
+    from tiny_models import build_tiny_llama
 
     original = fingerprint(resolve(str(tiny_chatml)))
     moved = copy_of(tiny_chatml, tmp_path / "moved")
@@ -26,7 +26,7 @@ def test_the_fingerprint_follows_the_weights_not_the_place(tiny_chatml: Path, tm
 
 
 def test_an_adapter_s_fingerprint_holds_its_base(tiny_chatml: Path, tmp_path: Path) -> None:
-    from probe.tiny import build_tiny_llama
+    from tiny_models import build_tiny_llama
 
     adapter = lora_on(tiny_chatml, tmp_path / "adapter")
     one = fingerprint(resolve(str(adapter)))

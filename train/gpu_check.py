@@ -98,29 +98,56 @@ def _stage(name: str, out: Path, tiny: bool) -> dict[str, Any]:
 # --- The stages, each in a process of its own: (out, tiny) to what it found, which goes to OUT/STAGE.json.
 
 
+# Of the Qwen3.5 family and small enough for a CPU; layers, heads and vocabulary are those of no release.
+TINY_SHAPE = {
+    "model_type": "qwen3_5_text", "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+    "max_position_embeddings": 4096, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
 def make_model(out: Path, tiny: bool) -> dict[str, Any]:
-    """A random model with a small tokenizer; of the 2B shape with its full vocabulary, of which most is never used."""
+    """A random model with a tokenizer of single bytes; of the 2B shape with its full vocabulary, most of it never used."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from probe.tiny import build_tiny_qwen35, tiny_tokenizer
     from train.plan import KNOWN_SHAPES
 
     folder = out / "model"
     if not (folder / "config.json").is_file():
-        if tiny:
-            build_tiny_qwen35(folder, dtype="bfloat16")
-        else:
-            shape = dict(KNOWN_SHAPES["Qwen/Qwen3.5-2B"])
-            tokenizer = tiny_tokenizer("qwen3_5_nothink")
-            ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-            config: Any = AutoConfig.for_model(shape.pop("model_type"), **shape, **ends)
-            torch.manual_seed(0)
-            with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-                model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-            model.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+        shape = dict(TINY_SHAPE if tiny else KNOWN_SHAPES["Qwen/Qwen3.5-2B"])
+        tokenizer = _byte_tokenizer()
+        ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        config: Any = AutoConfig.for_model(shape.pop("model_type"), **shape, **ends)
+        torch.manual_seed(0)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return {"model": str(folder)}
+
+
+def _byte_tokenizer() -> Any:
+    """Qwen3.5's tokenizer class, special tokens and chat template (trl ships it) over a vocabulary of the 256 bytes."""
+    import trl
+    from tokenizers import AddedToken, pre_tokenizers
+    from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
+
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer: Any = Qwen3_5Tokenizer(
+        vocab={character: number for number, character in enumerate(characters)},
+        merges=[],
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        unk_token="<|endoftext|>",
+    )
+    special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
+    template = Path(trl.__file__).parent / "chat_templates" / "qwen3_5_nothink.jinja"
+    tokenizer.chat_template = template.read_text(encoding="utf-8")
+    return tokenizer
 
 
 def look_at_machine(out: Path, tiny: bool) -> dict[str, Any]:

@@ -56,10 +56,11 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
     from train.guards import ReturnsFreedMemory, install_guard
     from train.probing import probe_checkpoints, sets_to_probe, watched_elsewhere
+    from train.rewards import Rewards
     from train.rollouts import make_rollout
     from train.rows import data_path, load_prompts, prompt_dataset
     from train.samples import keep_samples, print_step_lines
-    from train.scoring import ComposedReward, Rewards
+    from train.scoring import ComposedReward
     from train.setup import (
         check_engine,
         launch_line,

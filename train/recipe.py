@@ -211,7 +211,7 @@ class Weights:
 
 @section
 class CustomPart:
-    """A part of one's own: `function(played: train.rewards.Played) -> float | None`, best from 0 to 1."""
+    """A part of one's own: `function(sample: train.rewards.Sample) -> float | None`, best from 0 to 1."""
 
     function: str
     """module:function, where the module can be imported from the directory that the command runs in."""

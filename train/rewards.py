@@ -1,20 +1,24 @@
-"""One sample of a rollout as the rewards see it: what the policy said, and what came after."""
+"""The parts of a reward, one after another: what each pays, why, and how it can be had without being earned.
+
+Each part gives a number from 0 to 1 for a sample, or None with the reason why there is none; a part that failed is never 0.
+The last section puts them together into one number for each sample, or None. README.md shows them side by side.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from data_builders.dialogue import score
 from data_builders.dialogue.prompts import judge_prompt
 from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import (
@@ -28,6 +32,7 @@ from data_builders.dialogue.score import (
     read_judge,
     turn_marks,
 )
+from data_builders.dialogue.score import efficiency as token_efficiency
 from data_builders.dialogue.settings import RoleSection
 from data_builders.rows import RlRow
 from data_builders.text import states
@@ -40,12 +45,16 @@ from probe.judges.labels import GENUINE, Case, judge_all
 from probe.judges.rules import RulesJudge, repetition
 from probe.judges.text import words
 from probe.timelimit import TIMEOUT, Pending, Workers
-from train.recipe import CustomPart
+from train.recipe import CustomPart, RewardSection
+
+Conversation = tuple[Message, ...]
 
 
 @dataclass(frozen=True)
-class Played:
-    """One sample: in `reply` mode a reply with what was simulated after it, in `conversation` mode a conversation.
+class Sample:
+    """One sample of a rollout as the rewards see it, custom functions included.
+
+    In `reply` mode it is one reply with what was simulated after it, in `conversation` mode a whole conversation.
 
     Attributes:
         conversations: whole transcripts from the first message; reply mode: one for each look-ahead, conversation mode:
@@ -60,7 +69,7 @@ class Played:
     """
 
     row: RlRow
-    conversations: tuple[tuple[Message, ...], ...]
+    conversations: tuple[Conversation, ...]
     start: int
     tokens: int
     simulated_tokens: tuple[int, ...]
@@ -68,11 +77,6 @@ class Played:
     ended: tuple[str, ...]
     failures: tuple[str, ...] = ()
     user_turns: tuple[str, ...] = ()
-
-
-# --- A part of a reward: a number, or why there is none. A part that failed is never 0.
-
-NOTHING_PLAYED = "nothing_played"
 
 
 @dataclass(frozen=True)
@@ -83,37 +87,32 @@ class Part:
     reason: str = ""
 
 
-def mean_part(parts: Sequence[Part]) -> Part:
-    """The mean of those that have a value; None, with the first reason, where none has."""
+NOTHING_PLAYED = "nothing_played"
+
+
+def mean_part(parts: Sequence[Part], failures: Sequence[str] = ()) -> Part:
+    """The mean over a sample's conversations that have a value; None, with the first reason, where none has.
+
+    Args:
+        failures: why conversations are missing, for a sample that has none.
+    """
     values = [part.value for part in parts if part.value is not None]
-    return Part(fmean(values)) if values else Part(None, parts[0].reason if parts else NOTHING_PLAYED)
+    if values:
+        return Part(fmean(values))
+    return Part(None, parts[0].reason if parts else ": ".join((NOTHING_PLAYED, *failures[:1])))
 
 
-def nothing_played(played: Played) -> Part:
-    """For a sample without any conversation, since its simulator failed each time."""
-    return Part(None, ": ".join((NOTHING_PLAYED, *played.failures[:1])))
-
-
-def kind(reason: str) -> str:
+def reason_kind(reason: str) -> str:
     """A reason without what was said, such as "judge_refused": one of a few, fit to be counted."""
     return reason.partition(":")[0]
 
 
-# --- Rewards on the assistant's turns: parts, each in a file of its own, and one number put together from them.
-
-
-# --- Efficiency: fewer assistant tokens for the same result, without a floor to lie on.
-#
-# `e / (e + tokens)` over all assistant tokens from the first trained turn on: 1 for none, a half at `e`, strictly
-# falling for ever. CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is flat from 2,000 tokens
-# on, while its MATH chats average 2,400 to 3,400: most replies were told apart by nothing.
-
-
-def efficiency(played: Played, efficient_tokens: int) -> Part:
-    """The mean over the sample's conversations."""
-    if not played.conversations:
-        return nothing_played(played)
-    return mean_part([Part(score.efficiency(tokens, efficient_tokens)) for tokens in played.simulated_tokens])
+def _finished(call: Pending) -> Part:
+    """Waits for a call in a worker."""
+    done = call.wait()
+    if done.failure:
+        return Part(None, done.failure)
+    return Part(None, NOT_APPLICABLE) if done.value is None else Part(float(done.value))
 
 
 # --- Accuracy: is the conversation's final answer right?
@@ -132,57 +131,49 @@ _RESULT = re.compile(r"=\s*\\?\$?\s*(-?\d[\d,]*(?:\.\d+)?)(?![\d.]*\s*[-+*/×^])
 
 
 class Accuracy:
-    """Comparisons of one step; equal pairs of answers are compared once."""
+    """The comparisons of one step: `begin` hands them all in, `finish` waits. Equal pairs are compared once."""
 
     def __init__(self, workers: Workers, partial_credit: bool) -> None:
         self._workers = workers
         self._partial_credit = partial_credit
-        self._pending: dict[tuple[str, str], Pending] = {}
+        self._calls: dict[tuple[str, str], Pending] = {}
 
-    def begin(self, played: Played) -> Callable[[], Part]:
-        """Hands the sample's comparisons in; what is returned waits for them."""
-        if not played.row.answer:
-            return lambda: Part(None, NO_REFERENCE)
-        begun = [
-            self._conversation(played, conversation[played.start :], ended == "truncated")
-            for conversation, ended in zip(played.conversations, played.ended, strict=True)
-        ]
-        return lambda: mean_part([wait() for wait in begun]) if begun else nothing_played(played)
+    def begin(self, sample: Sample) -> list[Pending | Part]:
+        """One comparison for each of the sample's conversations."""
+        reference = sample.row.answer
+        if not reference:
+            return [Part(None, NO_REFERENCE)]
+        begun: list[Pending | Part] = []
+        for conversation, ended in zip(sample.conversations, sample.ended, strict=True):
+            given = final_answer(conversation[sample.start :], cut=ended == "truncated")
+            if given is None or len(given) > LONGEST_ANSWER:
+                begun.append(Part(float(given == reference)))
+            elif (same := same_at_sight(given, reference)) is not None:
+                begun.append(Part(float(same)))
+            else:
+                pair = (given, reference)
+                if pair not in self._calls:
+                    self._calls[pair] = self._workers.start(same_by_algebra, *pair)
+                begun.append(self._calls[pair])
+        return begun
 
-    def _conversation(self, played: Played, said: tuple[Message, ...], cut: bool) -> Callable[[], Part]:
-        compared = self._compare(final_answer(said, cut), played.row.answer)
-        if not self._partial_credit:
-            return compared
-        credit = PARTIAL * shared_results(played, said)
-        return lambda: Part(credit) if (part := compared()).value == 0 else part
-
-    def _compare(self, given: str | None, reference: str) -> Callable[[], Part]:
-        if given is None or len(given) > LONGEST_ANSWER:
-            right = given == reference
-            return lambda: Part(float(right))
-        at_sight = same_at_sight(given, reference)
-        if at_sight is not None:
-            return lambda: Part(float(at_sight))
-        pair = (given, reference)
-        if pair not in self._pending:
-            self._pending[pair] = self._workers.start(same_by_algebra, given, reference)
-        pending = self._pending[pair]
-
-        def finish() -> Part:
-            done = pending.wait()
-            return Part(None, done.failure) if done.failure else Part(float(done.value))
-
-        return finish
+    def finish(self, sample: Sample, begun: Sequence[Pending | Part]) -> Part:
+        parts = [one if isinstance(one, Part) else _finished(one) for one in begun]
+        if self._partial_credit and sample.row.answer:
+            for place, conversation in enumerate(sample.conversations):
+                if parts[place].value == 0:
+                    parts[place] = Part(PARTIAL * shared_results(sample.row, conversation[sample.start :]))
+        return mean_part(parts, sample.failures)
 
 
-def shared_results(played: Played, said: tuple[Message, ...]) -> float:
+def shared_results(row: RlRow, conversation: Conversation) -> float:
     """How far the policy's results agree with those of the reference solution on its way, from 0 to 1.
 
     A result is a number behind "="; the answer itself does not count. Over the larger of both numbers of results, so
     that writing down many is worth nothing.
     """
-    wanted = _results(played.row.solution) - {played.row.answer.replace(",", "")}
-    written = set[str]().union(*(_results(message["content"]) for message in said if message["role"] == "assistant"))
+    wanted = _results(row.solution) - {row.answer.replace(",", "")}
+    written = set[str]().union(*(_results(one["content"]) for one in conversation if one["role"] == "assistant"))
     return len(wanted & written) / max(len(wanted), len(written), 1)
 
 
@@ -212,79 +203,136 @@ HALF = 0.5
 OPEN_KINDS = frozenset({"hint", "guided", "withheld"})
 
 
-def interactivity(played: Played) -> Part:
-    """The mean over the sample's conversations."""
-    if not played.conversations:
-        return nothing_played(played)
-    return mean_part([Part(_marked(played, conversation)) for conversation in played.conversations])
+def interactivity(sample: Sample) -> Part:
+    parts = []
+    for conversation in sample.conversations:
+        turns = [
+            turn_marks(conversation, place)
+            for place in range(sample.start, len(conversation))
+            if conversation[place]["role"] == "assistant"
+        ]
+        listens = fmean(fmean(marks) for marks in zip(*turns, strict=True))
+        first = need(sample.row, conversation[sample.start]["content"])
+        parts.append(Part(listens if first is None else (first + listens) / 2))
+    return mean_part(parts, sample.failures)
 
 
-def withholds(row: RlRow) -> bool:
+def is_withheld(row: RlRow) -> bool:
     """Whether something that the problem needs is still to be said, or settled, at this point of the chat."""
-    return bool(row.hidden or row.clause or row.thing) or opens_unclear(row)
+    return bool(row.hidden or row.clause or row.thing) or _opens_unclear(row)
 
 
-def opens_unclear(row: RlRow) -> bool:
+def _opens_unclear(row: RlRow) -> bool:
     """Whether the chat opens with no more than a topic, or with two values for one given."""
     return row.kind in ("vague", "conflict") and row.turn == 0
 
 
 def need(row: RlRow, reply: str) -> float | None:
     """The first mark; None where the row cannot tell whether to ask."""
-    if withholds(row):
-        return _asked_for(row, reply)
-    if row.kind in OPEN_KINDS:
-        return None
-    question = Question((), _said(row))
-    if asks(reply):
-        checks = any(read_question(one, question).about == "following" for one in questions(reply))
-        return HALF if checks and "=" in reply else 0.0
-    last = sentences(reply)[-1:]
-    return HALF if last and last[0].endswith("?") else 1.0
+    said = tuple(message["content"] for message in row.prompt if message["role"] == "user")
+    if not is_withheld(row):
+        if row.kind in OPEN_KINDS:
+            return None
+        if asks(reply):
+            checks = any(read_question(one, Question((), said)).about == "following" for one in questions(reply))
+            return HALF if checks and "=" in reply else 0.0
+        last = sentences(reply)[-1:]
+        return HALF if last and last[0].endswith("?") else 1.0
 
-
-def _asked_for(row: RlRow, reply: str) -> float:
-    if marked_answer(reply) is not None:
+    if marked_answer(reply) is not None:  # a guess
         return 0.0
     asked = questions(reply)
-    if opens_unclear(row) and (row.kind == "vague" or not _missing(row)):  # any question gets the chat further
+    named = tuple(text for text in (row.clause, row.thing) if text)
+    if _opens_unclear(row) and (row.kind == "vague" or not named):  # any question gets the chat further
         return float(bool(asked))
-    parts = sentences(reply)
     # "I mean the price of a pen. Do you see it?"
-    asked += [f"{before} {one}" for before, one in pairwise(parts) if one.endswith("?")]
-    if row.kind == "unsolvable" and row.turn > 0:  # the user has said not to know: what is wanted now is to say why not
+    asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
+    # Of an unsolvable problem the user has said not to know, so what is wanted now is to say why it cannot be solved; of two
+    # values in conflict both stand there, so the question is which of them.
+    if (row.kind == "unsolvable" and row.turn > 0) or (row.kind == "conflict" and asked):
         asked.append(reply)
-    if row.kind == "conflict" and asked:  # both values stand there; the question is which of them
-        asked.append(reply)
-    question = Question(_missing(row) or _holding(row), _said(row), named=bool(_missing(row)))
+    # What is withheld has a name, or is read off the sentences of the problem that state it.
+    withheld = named or tuple(one for one in sentences(row.problem) if any(states(one, value) for value in row.hidden))
+    question = Question(withheld, said, named=bool(named))
     about = {read_question(one, question).about for one in asked}
     return 1.0 if "withheld" in about else HALF if "anything" in about else 0.0
 
 
-def _missing(row: RlRow) -> tuple[str, ...]:
-    """What is withheld, by name."""
-    return tuple(text for text in (row.clause, row.thing) if text)
+# --- Interactivity by judge: a model reads whole conversations and gives each a verdict from 1 to 5, taken as 0 to 1.
+#
+# Its known hack is to please the judge: replies that end in a polite question. `watch/generic_ending` shows it.
+#
+# Prompt and reading are those of the dialogue builder, so that data and reward mean the same by it. All verdicts of a step
+# are asked for at once; a rate limit is waited out and a failing request tried again as everywhere (probe.client). Equal
+# conversations are judged once: the judge's own noise would otherwise tell them apart.
+
+TRIES = 3
+"""A verdict that cannot be read is asked for again, each time with another seed."""
+UNREACHABLE = "judge_unreachable"
 
 
-def _holding(row: RlRow) -> tuple[str, ...]:
-    """The sentences of the problem that state what is withheld, where it has no name."""
-    return tuple(one for one in sentences(row.problem) if any(states(one, value) for value in row.hidden))
+class InteractivityJudge:
+    """Asks servers; nothing is sent before the first verdict is wanted.
+
+    Raises:
+        BadInput: the server's section cannot be used.
+    """
+
+    def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
+        self._seed, self._limit_s = seed, limit_s
+        self._roles = open_roles({"judge": section}, seed)
+
+    def score(self, samples: Sequence[Sample]) -> list[Part]:
+        """One part for each sample: the mean over its conversations that have a verdict. Whatever breaks the asking off,
+        those that came are kept."""
+        asked = {_texts(conversation): conversation for one in samples for conversation in one.conversations}
+        verdicts: dict[tuple[str, ...], Part] = {}
+
+        async def judge(key: tuple[str, ...], conversation: Conversation) -> None:
+            try:
+                async with asyncio.timeout(self._limit_s):
+                    answer = await self._roles["judge"].ask(
+                        judge_prompt(conversation),
+                        read_judge,
+                        lambda attempt: item_seed(self._seed, "judge", attempt, *key),
+                        TRIES,
+                    )
+            except TimeoutError:
+                verdicts[key] = Part(None, f"judge_{TIMEOUT}")
+                return
+            if answer.parsed is None or answer.parsed.verdict is None:
+                verdicts[key] = Part(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
+            else:
+                verdicts[key] = Part(from_verdict(answer.parsed.verdict))
+
+        missing = Part(None)
+        try:
+            self._roles.run((judge(*one) for one in asked.items()), at_once=max(1, len(asked)))
+        except EngineError as error:  # not raised: the other processes would wait for this one for ever
+            missing = Part(None, f"{UNREACHABLE}: {error}")
+        return [
+            mean_part([verdicts.get(_texts(each), missing) for each in one.conversations], one.failures)
+            for one in samples
+        ]
+
+    def close(self) -> None:
+        self._roles.close()
 
 
-def _said(row: RlRow) -> tuple[str, ...]:
-    return tuple(message["content"] for message in row.prompt if message["role"] == "user")
+def _texts(conversation: Conversation) -> tuple[str, ...]:
+    return tuple(text for message in conversation for text in (message["role"], message["content"]))
 
 
-def _marked(played: Played, conversation: tuple[Message, ...]) -> float:
-    turns = [
-        turn_marks(conversation, place)
-        for place in range(played.start, len(conversation))
-        if conversation[place]["role"] == "assistant"
-    ]
-    marks = [fmean(marks) for marks in zip(*turns, strict=True)]
-    first = need(played.row, conversation[played.start]["content"])
-    listens = fmean(marks)
-    return listens if first is None else (first + listens) / 2
+# --- Efficiency: fewer assistant tokens for the same result, without a floor to lie on.
+#
+# `e / (e + tokens)` over all assistant tokens from the first trained turn on: 1 for none, a half at `e`, strictly
+# falling for ever. CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is flat from 2,000 tokens
+# on, while its MATH chats average 2,400 to 3,400: most replies were told apart by nothing.
+
+
+def efficiency(sample: Sample, efficient_tokens: int) -> Part:
+    parts = [Part(token_efficiency(tokens, efficient_tokens)) for tokens in sample.simulated_tokens]
+    return mean_part(parts, sample.failures)
 
 
 # --- Format: does every turn look like a turn of an assistant, and is the answer marked once?
@@ -306,33 +354,24 @@ _NEXT_PROBLEM = re.compile(
 _LOOP, _TAIL_WORDS = 0.65, 100
 
 
-def form(played: Played) -> Part:
-    """The mean over the sample's conversations."""
-    if not played.conversations:
-        return nothing_played(played)
-    return mean_part([Part(_form_marked(played, conversation)) for conversation in played.conversations])
+def form(sample: Sample) -> Part:
+    parts = []
+    for conversation in sample.conversations:
+        turns = [message["content"] for message in conversation[sample.start :] if message["role"] == "assistant"]
+        own_voice, no_loop = [], []
+        for text in turns:
+            unusable = read_assistant(Reply(text)).unusable
+            own_voice.append(unusable not in (EMPTY, ROLE_LABEL) and not _NEXT_PROBLEM.search(text))
+            no_loop.append(unusable != EMPTY and not loops(text))
+        marks = [fmean(own_voice), fmean(no_loop)]
 
-
-def _form_marked(played: Played, conversation: tuple[Message, ...]) -> float:
-    turns = [message["content"] for message in conversation[played.start :] if message["role"] == "assistant"]
-    marks = [fmean(marks) for marks in zip(*(_turn(text) for text in turns), strict=True)]
-    answered = _one_answer(played, turns)
-    return fmean(marks if answered is None else [answered, *marks])
-
-
-def _turn(text: str) -> tuple[bool, bool]:
-    slip = read_assistant(Reply(text)).unusable
-    if slip == EMPTY:
-        return False, False
-    return slip != ROLE_LABEL and not _NEXT_PROBLEM.search(text), not loops(text)
-
-
-def _one_answer(played: Played, turns: list[str]) -> float | None:
-    answering = next((text for text in reversed(turns) if strict_answer(text) is not None), None)
-    if answering is not None:
-        return float(len(_MARK.findall(answering)) == 1)
-    none_wanted = asks(turns[-1]) or withholds(played.row) or played.row.kind in OPEN_KINDS
-    return None if none_wanted else 0.0
+        answering = next((text for text in reversed(turns) if strict_answer(text) is not None), None)
+        if answering is not None:
+            marks.append(float(len(_MARK.findall(answering)) == 1))
+        elif not (asks(turns[-1]) or is_withheld(sample.row) or sample.row.kind in OPEN_KINDS):
+            marks.append(0.0)
+        parts.append(Part(fmean(marks)))
+    return mean_part(parts, sample.failures)
 
 
 def loops(text: str) -> bool:
@@ -351,124 +390,48 @@ def loops(text: str) -> bool:
 NO_USER_TURN = "no_user_turn"
 
 
-def followup(played: Played) -> Part:
+def followup(sample: Sample) -> Part:
     """The share of genuine turns among those that the judge could label."""
-    if not played.conversations:
-        return nothing_played(played)
-    if not played.user_turns:
+    if not sample.conversations:
+        return mean_part((), sample.failures)
+    if not sample.user_turns:
         return Part(None, NO_USER_TURN)
-    before = _before(played)
-    verdicts = judge_all(RulesJudge(), [Case(before, turn) for turn in played.user_turns])
+    # The chat up to the last trained turn, after which the user turns were written. Where all its turns were trained it
+    # is a whole conversation, else one reply and what was simulated after it.
+    conversation = sample.conversations[0]
+    replies = [place for place, message in enumerate(conversation) if message["role"] == "assistant"]
+    last = replies[-1] if sample.tokens == sample.simulated_tokens[0] else sample.start
+    verdicts = judge_all(RulesJudge(), [Case(conversation[: last + 1], turn) for turn in sample.user_turns])
     labels = [verdict.label for verdict in verdicts if verdict.label is not None]
     if not labels:
         return Part(None, f"unscored: {verdicts[0].unscored}")
     return Part(sum(label == GENUINE for label in labels) / len(labels))
 
 
-def _before(played: Played) -> tuple[Message, ...]:
-    """The chat up to the last trained turn, after which the user turns were written."""
-    conversation = played.conversations[0]
-    replies = [place for place, message in enumerate(conversation) if message["role"] == "assistant"]
-    # Where all its turns were trained this is a whole conversation, else one reply and what was simulated after it.
-    whole = played.tokens == played.simulated_tokens[0]
-    return conversation[: (replies[-1] if whole else played.start) + 1]
-
-
-# --- Interactivity by judge: a model reads whole conversations and gives each a verdict from 1 to 5, taken as 0 to 1.
-#
-# Prompt and reading are those of the dialogue builder, so that data and reward mean the same by it. All verdicts of a step
-# are asked for at once; a rate limit is waited out and a failing request tried again as everywhere (probe.servers). Equal
-# conversations are judged once: the judge's own noise would otherwise tell them apart.
-
-TRIES = 3
-"""A verdict that cannot be read is asked for again, each time with another seed."""
-UNREACHABLE = "judge_unreachable"
-Conversation = tuple[Message, ...]
-
-
-class InteractivityJudge:
-    """Asks servers; nothing is sent before the first verdict is wanted.
-
-    Raises:
-        BadInput: the server's section cannot be used.
-    """
-
-    def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
-        self._seed, self._limit_s = seed, limit_s
-        self._roles = open_roles({"judge": section}, seed)
-
-    def score(self, played: Sequence[Played]) -> list[Part]:
-        """One part for each sample: the mean over its conversations that have a verdict."""
-        verdicts = self._verdicts([conversation for one in played for conversation in one.conversations])
-        return [
-            mean_part([verdicts[_key(conversation)] for conversation in one.conversations])
-            if one.conversations
-            else nothing_played(one)
-            for one in played
-        ]
-
-    def close(self) -> None:
-        self._roles.close()
-
-    def _verdicts(self, conversations: Sequence[Conversation]) -> dict[tuple[str, ...], Part]:
-        """By text; whatever breaks the asking off, those that came are kept."""
-        asked = {_key(conversation): conversation for conversation in conversations}
-        verdicts: dict[tuple[str, ...], Part] = {}
-
-        async def judge(key: tuple[str, ...], conversation: Conversation) -> None:
-            try:
-                async with asyncio.timeout(self._limit_s):
-                    answer = await self._roles["judge"].ask(
-                        judge_prompt(conversation),
-                        read_judge,
-                        lambda attempt: item_seed(self._seed, "judge", attempt, *key),
-                        TRIES,
-                    )
-            except TimeoutError:
-                verdicts[key] = Part(None, f"judge_{TIMEOUT}")
-                return
-            if answer.parsed is None or answer.parsed.verdict is None:
-                verdicts[key] = Part(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
-            else:
-                verdicts[key] = Part(from_verdict(answer.parsed.verdict))
-
-        missing = ""
-        try:
-            self._roles.run((judge(*one) for one in asked.items()), at_once=max(1, len(asked)))
-        except EngineError as error:  # not raised: the other processes would wait for this one for ever
-            missing = f"{UNREACHABLE}: {error}"
-        return {key: verdicts.get(key) or Part(None, missing) for key in asked}
-
-
-def _key(conversation: Conversation) -> tuple[str, ...]:
-    return tuple(text for message in conversation for text in (message["role"], message["content"]))
-
-
-# --- Parts of one's own: functions of the user's, called in the workers, so that a slow or broken one holds up nobody.
+# --- Custom: functions of the user's, called in the workers, so that a slow or broken one holds up nobody.
 
 NOT_APPLICABLE = "not_applicable"
 """The function itself said None."""
 
 
-def begin_custom(part: CustomPart, played: Played, workers: Workers) -> Callable[[], Part]:
-    """Hands the call in; what is returned waits for it."""
-    pending = workers.start(_call, part.function, played)
-
-    def finish() -> Part:
-        done = pending.wait()
-        if done.failure:
-            return Part(None, done.failure)
-        return Part(None, NOT_APPLICABLE) if done.value is None else Part(done.value)
-
-    return finish
-
-
-def check_custom(parts: dict[str, CustomPart], workers: Workers) -> None:
+def check_custom(parts: Mapping[str, CustomPart], workers: Workers) -> None:
     """Raises RecipeError where a function cannot be loaded in a worker."""
     for name, part in parts.items():
-        done = workers.start(_loads, part.function).wait()
+        done = workers.start(_try_loading, part.function).wait()
         if done.failure:
             raise RecipeError(f"reward.custom.{name}.function: {part.function} cannot be loaded ({done.failure})")
+
+
+# What follows runs in the workers.
+
+
+def call_custom(name: str, sample: Sample) -> float | None:
+    given = _load(name)(sample)
+    if given is None:
+        return None
+    if not isinstance(given, (int, float)) or not math.isfinite(given):
+        raise ValueError(f"gave {given!r}, wanted a finite number or None")
+    return float(given)
 
 
 def prepare_worker(functions: Sequence[str]) -> None:
@@ -476,10 +439,15 @@ def prepare_worker(functions: Sequence[str]) -> None:
     load_algebra()
     for function in functions:
         with contextlib.suppress(Exception):  # a call, and before any the check, says what is wrong with it
-            _resolve(function)
+            _load(function)
 
 
-def _resolve(name: str) -> Callable[[Played], float | None]:
+def _try_loading(name: str) -> None:
+    """Gives nothing back: a function of the user's need not survive the way between processes."""
+    _load(name)
+
+
+def _load(name: str) -> Callable[[Sample], float | None]:
     module, _, function = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -489,14 +457,91 @@ def _resolve(name: str) -> Callable[[Played], float | None]:
     return found
 
 
-def _loads(name: str) -> None:
-    _resolve(name)
+# --- All parts put together into one number for each sample.
+#
+# One number, since trl sums several reward functions and counts one that is None as 0 as long as another is there, so
+# that a right answer whose judge timed out would be punished. A sample without a part that it needs has no reward at
+# all, and its group's mean is taken without it.
 
 
-def _call(name: str, played: Played) -> float | None:
-    given = _resolve(name)(played)
-    if given is None:
-        return None
-    if not isinstance(given, (int, float)) or not math.isfinite(given):
-        raise ValueError(f"gave {given!r}, wanted a finite number or None")
-    return float(given)
+@dataclass(frozen=True)
+class Scored:
+    """The reward of one sample.
+
+    Attributes:
+        value: None: the sample is to be left out.
+        parts: every part that was measured, also those without weight.
+        reasons: why a part is None, KIND or "KIND: what was said".
+    """
+
+    value: float | None
+    parts: dict[str, float | None]
+    reasons: dict[str, str]
+
+
+class Rewards:
+    """Scores samples until it is closed.
+
+    Raises:
+        RecipeError: a custom function cannot be loaded.
+        BadInput: the judge's server cannot be used.
+    """
+
+    def __init__(self, section: RewardSection, seed: int) -> None:
+        self._section = section
+        functions = [part.function for part in section.custom.values()]
+        self._workers = Workers(section.workers, section.timeout_s, functools.partial(prepare_worker, functions))
+        try:
+            check_custom(section.custom, self._workers)
+        except RecipeError:
+            self._workers.close()
+            raise
+        self._judge: InteractivityJudge | None = None
+        if section.judge is not None and section.weights.interactivity > 0:
+            self._judge = InteractivityJudge(section.judge, seed, section.judge_timeout_s)
+
+    def score(self, samples: Sequence[Sample]) -> list[Scored]:
+        """One for each sample, in order. Waits for the slowest call, and for none longer than its limit."""
+        section = self._section
+        # All that takes time is begun first: the workers are busy while the judge's servers are.
+        accuracy = Accuracy(self._workers, section.partial_credit)
+        compared = [accuracy.begin(sample) for sample in samples]
+        custom = [
+            {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
+            for sample in samples
+        ]
+        interacting = self._judge.score(samples) if self._judge else [interactivity(sample) for sample in samples]
+        scored = []
+        for place, sample in enumerate(samples):
+            parts = {
+                "accuracy": accuracy.finish(sample, compared[place]),
+                "interactivity": interacting[place],
+                "efficiency": efficiency(sample, section.efficient_tokens),
+                "format": form(sample),
+            }
+            if section.wants_user_turns:
+                parts["followup"] = followup(sample)
+            parts |= {name: _finished(call) for name, call in custom[place].items()}
+            scored.append(compose(parts, section))
+        return scored
+
+    def close(self) -> None:
+        """Ends the workers, and what is asked of the judge."""
+        self._workers.close()
+        if self._judge is not None:
+            self._judge.close()
+
+
+def compose(parts: Mapping[str, Part], section: RewardSection) -> Scored:
+    """The weighted mean of the parts that have a weight and a value; no value where a required part has none."""
+    values = {name: part.value for name, part in parts.items()}
+    reasons = {name: part.reason for name, part in parts.items() if part.value is None}
+    counted = {
+        name: (weight, value)
+        for name, weight in section.weight_of.items()
+        if weight and (value := values.get(name)) is not None
+    }
+    if not counted or any(name not in counted for name in section.required_parts):
+        return Scored(None, values, reasons)
+    total = sum(weight for weight, _ in counted.values())
+    return Scored(sum(weight * value for weight, value in counted.values()) / total, values, reasons)

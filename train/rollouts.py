@@ -1,8 +1,11 @@
-"""Rollouts for trl's GRPOTrainer: `rollout_func(prompts, trainer)` with a simulated user in the loop.
+"""Rollouts for trl's GRPOTrainer: samples of the policy in conversation with a simulated user.
 
-trl 1.16 hands over prompts that are already repeated for each generation of a group, and wants prompt ids, completion
-ids and log-probabilities back; further keys reach the reward functions, one value for each sample. Here that is
-`played`, what was said and what came after.
+trl 1.16 calls `rollout_func(prompts, trainer)` with prompts that are already repeated for each generation of a group. It
+wants, for each, `prompt_ids` [P], `completion_ids` [C], `logprobs` [C] (of the engine that sampled; None for all where that
+is the model in training) and, where not all of a completion is the policy's, `env_mask` [C]: 1 on what the policy sampled
+and is trained on, 0 elsewhere. Other keys reach the reward function, one value for each sample: here `samples`.
+
+Reads from the top: the function that trl is given with its two modes, who plays the user, how the policy is asked.
 """
 
 from __future__ import annotations
@@ -10,25 +13,293 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from data_builders.dialogue.prompts import Plan, simulator_prompt
+from data_builders.dialogue.prompts import simulator_prompt
 from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import read_user
 from data_builders.dialogue.settings import EFFORTS, KNOWLEDGES, PERSONAS, Persona, draw_persona
 from data_builders.rows import RlRow
-from data_builders.tasks import Gap, Task
 from data_builders.user import ScriptedUser
 from probe.chat import Chat
 from probe.conversations import Message
 from probe.engines.base import Completion, Request, collect, item_seed
 from probe.engines.hf import HfEngine, live_model
-from probe.errors import DataError
 from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
-from train.rewards import Played
+from train.rewards import Sample
+
+# A user turn that the policy writes itself is as long as the probe lets it be (`probe.max_user_tokens`).
+_USER_TOKENS = 96
+
+
+def make_rollout(
+    section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], wants_user_turns: bool, seed: int
+) -> RolloutFunction:
+    """The `rollout_func` for a trainer of `train.setup.grpo_trainer_class`.
+
+    Args:
+        rows: by id; the trainer's `row_ids` name them.
+        wants_user_turns: also let the policy write the user turn after what was trained, for a reward on it.
+
+    Raises:
+        BadInput: the settings cannot be used, or the simulator's model or server cannot.
+    """
+    check_rollout(section, {})
+    return RolloutFunction(section, chat, rows, open_simulator(section.simulator, seed), wants_user_turns, seed)
+
+
+@dataclass
+class RolloutFunction:
+    """Everything in a sample is drawn from the seed, the step and the sample's place in the step's batch over all
+    processes, so that the same run makes the same samples, whatever else is made beside them."""
+
+    section: RolloutSection
+    chat: Chat
+    rows: Mapping[str, RlRow]
+    simulator: Simulator
+    wants_user_turns: bool
+    seed: int
+    _round: tuple[str, int, int] = ("", -1, 0)
+    _end_ids: frozenset[int] = frozenset()
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        """One sample for each prompt; which row a prompt is, `trainer.row_ids` says.
+
+        Raises:
+            RecipeError: the trainer's sampling cannot be followed.
+            EngineError: the model's logits are no numbers, or the simulator's server is gone.
+        """
+        if not self._end_ids:
+            self._settle(trainer)
+
+        # A seed for each sample. Two rollouts of one step differ, as trl makes them where a step has several batches.
+        mode, step = "train" if trainer.model.training else "eval", trainer.state.global_step
+        again = self._round[2] + 1 if self._round[:2] == (mode, step) else 0
+        self._round = (mode, step, again)
+        first = trainer.accelerator.process_index * len(prompts)
+        prompt_ids = {name: self.chat.prompt_ids(self.rows[name].prompt) for name in set(trainer.row_ids)}
+        rollouts = [
+            Rollout(self.rows[name], item_seed(self.seed, mode, step, again, place, name), prompt_ids[name])
+            for place, name in enumerate(trainer.row_ids, start=first)
+        ]
+
+        with open_policy(trainer, self.chat.tokenizer, self.section.batch_tokens) as policy:
+            most = self.section.max_turn_tokens
+            sampler = Sampler(policy, self.chat, trainer.args.temperature, most, self._end_ids)
+            if self.section.mode == "reply":
+                self._play_replies(rollouts, sampler)
+            else:
+                self._play_conversations(rollouts, sampler, trainer.args.max_completion_length)
+        out = {
+            "prompt_ids": [list(one.prompt_ids) for one in rollouts],
+            "completion_ids": [one.completion_ids for one in rollouts],
+            "logprobs": [one.log_probs for one in rollouts] if trainer.use_vllm else None,
+            "samples": [one.sample for one in rollouts],
+        }
+        return out if self.section.mode == "reply" else {**out, "env_mask": [one.env_mask for one in rollouts]}
+
+    def close(self) -> None:
+        self.simulator.close()
+
+    def _settle(self, trainer: Any) -> None:
+        """What is known only with the trainer: whether its sampling can be followed, and what ends a turn."""
+        check_rollout(self.section, vars(trainer.args))
+        check_launch(self.section.simulator, trainer.accelerator)
+        # trl takes a completion for cut where it does not end with one of these; a turn ends as the template says.
+        turn_end = self.chat.turn_end_ids[-1]
+        if turn_end not in trainer.eos_token_ids:
+            trainer.eos_token_ids = [*trainer.eos_token_ids, turn_end]
+        self._end_ids = frozenset(trainer.eos_token_ids)
+
+    def _play_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> None:
+        """`reply` mode: one assistant turn is trained, and played on from to see what it leads to.
+
+        The look-ahead is CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a reply is worth what the
+        conversation becomes after it, with the policy of now as the assistant. All conversations take each step together,
+        so the policy is asked 1 + `window` times.
+        """
+        # The policy's turn that is trained.
+        replies = sampler.turns((one.prompt_ids, item_seed(one.seed, 0)) for one in rollouts)
+
+        # Its look-aheads, each with a user and draws of its own; one where nothing is left to chance, as nobody goes on.
+        look_aheads: list[list[Conversation]] = []
+        for rollout, reply in zip(rollouts, replies, strict=True):
+            rollout.add_turn(reply)
+            whole = sampler.is_whole(reply)
+            look_aheads.append([])
+            for number in range(self.section.samples if self.section.window and whole else 1):
+                seed = item_seed(rollout.seed, "look", number)
+                user = self.simulator.user(rollout.row, item_seed(seed, "user"))
+                look_aheads[-1].append(Conversation(user, list(rollout.row.prompt), seed))
+                look_aheads[-1][-1].add_turn(reply, whole)
+        user_turns = self._own_user_turns([own[0] for own in look_aheads], sampler)
+
+        # `window` exchanges of the user and the policy of now, which carry no loss.
+        for exchange in range(1, self.section.window + 1):
+            going_on = self._add_user_turns(one for own in look_aheads for one in own)
+            turns = sampler.turns(
+                (self.chat.prompt_ids(one.messages), item_seed(one.seed, exchange)) for one in going_on
+            )
+            for conversation, turn in zip(going_on, turns, strict=True):
+                conversation.add_turn(turn, sampler.is_whole(turn))
+
+        for rollout, reply, own, said in zip(rollouts, replies, look_aheads, user_turns, strict=True):
+            rollout.finish(own, truncated=not sampler.is_whole(reply), user_turns=said)
+
+    def _play_conversations(self, rollouts: Sequence[Rollout], sampler: Sampler, max_completion_length: int) -> None:
+        """`conversation` mode: whole conversations are trained, each as one sequence, with loss on the policy's tokens.
+
+        The sequence is what the policy has really seen. Each turn is generated from the ids so far and the ids that the
+        template puts between two assistant turns (`Chat.continuation_ids`), so that no token is rendered again from text.
+        On templates that change a turn once it is history (Qwen3.5 drops its think block) that is the `generation` prefix
+        form, and differs from what inference shows in a later turn; `reply` mode has no such difference.
+
+        A conversation ends with a turn of the policy: when the user ends it, when a turn is cut, after `max_turns`, or
+        when another whole turn would not fit in `max_completion_length`, which bounds the trained whole with what stands
+        between the turns. So no turn is ever cut by what was said before it.
+        """
+        both: list[tuple[Conversation, Rollout]] = []
+        for rollout in rollouts:
+            user = self.simulator.user(rollout.row, item_seed(rollout.seed, "user"))
+            both.append((Conversation(user, list(rollout.row.prompt), rollout.seed), rollout))
+        conversations = [conversation for conversation, _ in both]
+
+        for number in range(self.section.max_turns):
+            # From the second turn on the user speaks first, and the template's ids stand around what is said.
+            if number:
+                self._add_user_turns(conversations)
+                for conversation, rollout in both:
+                    if not conversation.is_open:
+                        continue
+                    between = self.chat.continuation_ids(conversation.messages)
+                    # The model may have ended its turn with another token than the template does.
+                    if rollout.completion_ids[-1] != self.chat.turn_end_ids[-1]:
+                        between = (*self.chat.turn_end_ids, *between)
+                    if len(rollout.completion_ids) + len(between) + sampler.max_tokens > max_completion_length:
+                        conversation.messages.pop()  # what cannot be answered
+                        conversation.ended = "limit"
+                    else:
+                        rollout.add_between(between)
+
+            # The policy's turn, after exactly the ids that the loss will see before it.
+            going_on = [(conversation, rollout) for conversation, rollout in both if conversation.is_open]
+            turns = sampler.turns(
+                ((*rollout.prompt_ids, *rollout.completion_ids), item_seed(rollout.seed, number))
+                for _, rollout in going_on
+            )
+            for (conversation, rollout), turn in zip(going_on, turns, strict=True):
+                rollout.add_turn(turn)
+                conversation.add_turn(turn, sampler.is_whole(turn))
+
+        for (conversation, rollout), said in zip(both, self._own_user_turns(conversations, sampler), strict=True):
+            rollout.finish([conversation], truncated=conversation.ended == "truncated", user_turns=said)
+
+    def _add_user_turns(self, conversations: Iterable[Conversation]) -> list[Conversation]:
+        """Adds the next user message to every open conversation, all asked at once; gives those that go on."""
+        asked = [one for one in conversations if one.is_open]
+        turns = self.simulator.reply([(one.user, one.messages) for one in asked])
+        for conversation, turn in zip(asked, turns, strict=True):
+            if turn.failure:
+                conversation.failure = turn.failure
+            elif turn.ended:
+                conversation.ended = "user"
+            else:
+                conversation.messages.append({"role": "user", "content": turn.text})
+        return [one for one in asked if one.is_open]
+
+    def _own_user_turns(self, conversations: Sequence[Conversation], sampler: Sampler) -> list[tuple[str, ...]]:
+        """Where they are wanted, the policy's own user turn after each conversation, greedy, as the probe's first figure
+        has it; () after a turn that was cut, and where the simulator failed."""
+        turns: list[tuple[str, ...]] = [()] * len(conversations)
+        if not self.wants_user_turns:
+            return turns
+        whole = [place for place, one in enumerate(conversations) if one.ended != "truncated" and not one.failure]
+        prompts = [self.chat.user_prefix_ids(conversations[place].messages) for place in whole]
+        made = sampler.policy([Request(ids, _USER_TOKENS, sampler.stop_ids) for ids in prompts])
+        for place, completion in zip(whole, made, strict=True):
+            turns[place] = (completion.text,)
+        return turns
+
+
+@dataclass
+class Rollout:
+    """What trl trains on of one sample: P prompt tokens, then C completion tokens; and the sample as rewards see it.
+
+    Attributes:
+        seed: all that the sample holds is drawn from it.
+        prompt_ids: [P].
+        completion_ids: [C].
+        env_mask: [C], 1 on what the policy sampled, 0 on what the user and the template put between its turns.
+        log_probs: [C], 0.0 where the mask is 0 (as trl fills them; masked before they count); empty where the engine
+            gives none.
+    """
+
+    row: RlRow
+    seed: int
+    prompt_ids: tuple[int, ...]
+    completion_ids: list[int] = field(default_factory=list)
+    env_mask: list[int] = field(default_factory=list)
+    log_probs: list[float | None] = field(default_factory=list)
+    sample: Sample | None = None
+
+    def add_turn(self, turn: Completion) -> None:
+        """A turn of the policy, its end included."""
+        self.completion_ids += turn.ids
+        self.env_mask += [1] * len(turn.ids)
+        self.log_probs += turn.log_probs
+
+    def add_between(self, ids: Sequence[int]) -> None:
+        """What stands between two turns of the policy."""
+        self.completion_ids += ids
+        self.env_mask += [0] * len(ids)
+        self.log_probs += [0.0] * len(ids) if self.log_probs else []
+
+    def finish(self, conversations: Sequence[Conversation], truncated: bool, user_turns: tuple[str, ...]) -> None:
+        """Makes the sample, once none of its conversations goes on."""
+        good = [one for one in conversations if not one.failure]
+        self.sample = Sample(
+            row=self.row,
+            conversations=tuple(tuple(one.messages) for one in good),
+            start=len(self.row.prompt),
+            tokens=sum(self.env_mask),
+            simulated_tokens=tuple(one.tokens for one in good),
+            truncated=truncated,
+            ended=tuple(one.ended or "limit" for one in good),
+            failures=tuple(one.failure for one in conversations if one.failure),
+            user_turns=user_turns,
+        )
+
+
+@dataclass
+class Conversation:
+    """A conversation under way until `ended` ("user", "limit", "truncated") or `failure` says otherwise.
+
+    Attributes:
+        user: as the simulator made it.
+        tokens: of the policy's turns so far, turn ends included.
+    """
+
+    user: Any
+    messages: list[Message]
+    seed: int
+    tokens: int = 0
+    ended: str = ""
+    failure: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return not self.ended and not self.failure
+
+    def add_turn(self, turn: Completion, whole: bool) -> None:
+        """A turn of the policy; one that is not whole ends the conversation."""
+        self.messages.append({"role": "assistant", "content": turn.text.strip()})
+        self.tokens += len(turn.ids)
+        if not whole:
+            self.ended = "truncated"
+
 
 # --- Who plays the user: a script that knows the problem, or any engine of the data builders.
 #
@@ -74,14 +345,15 @@ class ScriptedSimulator:
 
 
 @dataclass(frozen=True)
-class _ModelUser:
-    plan: Plan
-    seed: int
+class ModelUser:
+    """A row's user as the dialogue builder's prompts want it."""
 
-    @property
-    def read_as(self) -> Plan:
-        """What is withheld as far as its telling can be seen in any wording: a sentence is told by copying it."""
-        return replace(self.plan, hidden=tuple(value for value in self.plan.hidden if _NUMBER.fullmatch(value)))
+    question: str
+    answer: str
+    persona: Persona
+    hidden: tuple[str, ...]
+    clause: str
+    seed: int
 
 
 class ModelSimulator:
@@ -94,10 +366,14 @@ class ModelSimulator:
         self.section = section
         self._roles = open_roles({"simulator": section}, seed)
 
-    def user(self, row: RlRow, seed: int) -> _ModelUser:
-        return _ModelUser(plan_of_row(row, seed), seed)
+    def user(self, row: RlRow, seed: int) -> ModelUser:
+        """Where nobody has played the row's user yet, a persona is drawn."""
+        rng = random.Random(f"rollout-persona:{seed}")
+        drawn = draw_persona(rng, tuple(PERSONAS), tuple(KNOWLEDGES), tuple(EFFORTS))
+        persona = Persona(row.persona or drawn.name, row.knowledge or drawn.knowledge, row.effort or drawn.effort)
+        return ModelUser(row.problem, row.answer, persona, row.hidden, row.clause, seed)
 
-    def reply(self, asked: Sequence[tuple[_ModelUser, Sequence[Message]]]) -> list[UserTurn]:
+    def reply(self, asked: Sequence[tuple[ModelUser, Sequence[Message]]]) -> list[UserTurn]:
         """Raises EngineError where a server cannot be reached, or answers nothing but failures."""
         turns: list[UserTurn] = []
         if asked:
@@ -108,29 +384,19 @@ class ModelSimulator:
     def close(self) -> None:
         self._roles.close()
 
-    async def _turn(self, user: _ModelUser, messages: tuple[Message, ...]) -> UserTurn:
+    async def _turn(self, user: ModelUser, messages: tuple[Message, ...]) -> UserTurn:
         """One user turn; asked for again a few times where the reply cannot be used."""
+        # A reply is read for numbers alone: a sentence that was withheld is told by copying it.
+        read_as = replace(user, hidden=tuple(value for value in user.hidden if _NUMBER.fullmatch(value)))
         answer = await self._roles["simulator"].ask(
-            simulator_prompt(user.plan, messages, last=False),
-            lambda reply: read_user(reply, user.read_as, messages),
+            simulator_prompt(user, messages, last=False),
+            lambda reply: read_user(reply, read_as, messages),
             lambda attempt: item_seed(user.seed, len(messages), attempt),
             self.section.tries,
         )
         if answer.parsed is None:
             return UserTurn(failure=answer.missing)
         return UserTurn(answer.parsed.text, answer.parsed.ended)
-
-
-def plan_of_row(row: RlRow, seed: int) -> Plan:
-    """A row in the words of the dialogue builder; where nobody has played its user yet, a persona is drawn."""
-    rng = random.Random(f"rollout-persona:{seed}")
-    drawn = draw_persona(rng, tuple(PERSONAS), tuple(KNOWLEDGES), tuple(EFFORTS))
-    persona = Persona(row.persona or drawn.name, row.knowledge or drawn.knowledge, row.effort or drawn.effort)
-    task = Task(row.id, row.problem, row.answer, source="rl", steps=())
-    gap = None
-    if row.clause:
-        gap = Gap(row.prompt[0]["content"], row.clause, "", row.reveal, row.short, "".join(row.hidden[:1]))
-    return Plan(row.id, task, persona, stated=not row.hidden, hidden=row.hidden, gap=gap)
 
 
 def open_simulator(section: SimulatorSection, seed: int) -> Simulator:
@@ -151,13 +417,35 @@ def open_simulator(section: SimulatorSection, seed: int) -> Simulator:
 # ZeRO-3 the gathering of the weights. So there all processes pool their requests and take equal shares, as often as each
 # other.
 
+Policy = Callable[[Sequence[Request]], list[Completion]]
+"""One completion for each request, in order, with `ids`, and with `log_probs` where the engine's sampling is not the
+trainer's own. All processes call it equally often, with no request if need be."""
 
-class Policy(Protocol):
-    """Makes completions with `ids`; with `log_probs` where the engine's sampling is not the trainer's own."""
 
-    def complete(self, requests: Sequence[Request]) -> list[Completion]:
-        """One completion for each request, in order. All processes call it equally often, with no request if need be."""
-        ...
+@dataclass(frozen=True)
+class Sampler:
+    """Samples turns of the policy. `end_ids` are the stop tokens that really end a turn."""
+
+    policy: Policy
+    chat: Chat
+    temperature: float
+    max_tokens: int
+    end_ids: frozenset[int]
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.chat.stop_ids, *self.end_ids}))
+
+    def turns(self, prompts: Iterable[tuple[Sequence[int], int]]) -> list[Completion]:
+        """One turn of at most `max_tokens` for each (prompt ids, seed), in order."""
+        stop_ids = self.stop_ids
+        return self.policy(
+            [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for ids, seed in prompts]
+        )
+
+    def is_whole(self, turn: Completion) -> bool:
+        """Whether a turn came to its end: not cut by its limit, and not run into the header of another turn."""
+        return turn.finish == "stop" and turn.ids[-1] in self.end_ids
 
 
 @contextmanager
@@ -168,33 +456,26 @@ def open_policy(trainer: Any, tokenizer: Any, batch_tokens: int) -> Iterator[Pol
         return
     # One autocast around all steps: float32 weights are rounded once, and not again for every token.
     with live_model(trainer) as model, trainer.accelerator.autocast():
-        yield HfPolicy(HfEngine(model, tokenizer, batch_tokens))
+        # Equal prompts are prefilled once; every request draws from a seed of its own.
+        engine = HfEngine(model, tokenizer, batch_tokens)
+        yield lambda requests: collect(engine, requests)
 
 
-class HfPolicy:
-    """Equal prompts are prefilled once; every request draws from a seed of its own."""
-
-    def __init__(self, engine: HfEngine) -> None:
-        self.engine = engine
-
-    def complete(self, requests: Sequence[Request]) -> list[Completion]:
-        return collect(self.engine, requests)
-
-
+@dataclass(frozen=True)
 class VllmPolicy:
     """trl's `VLLMGeneration`. One call takes one token limit and one temperature, so all requests of a round have the
     same temperature, and what grew beyond its own limit is cut there; seeds are vLLM's own."""
 
-    def __init__(self, generation: Any, accelerator: Any, tokenizer: Any) -> None:
-        self.generation = generation
-        self.accelerator = accelerator
-        self.tokenizer = tokenizer
+    generation: Any
+    accelerator: Any
+    tokenizer: Any
 
-    def complete(self, requests: Sequence[Request]) -> list[Completion]:
+    def __call__(self, requests: Sequence[Request]) -> list[Completion]:
         by_rank = self._gathered([list(requests)])
         everyone = [request for own in by_rank for request in own]
         if not everyone:  # on every process alike
             return []
+        # Equal shares; the last ones are filled up with a request whose completion nobody takes.
         ranks, rank = self.accelerator.num_processes, self.accelerator.process_index
         share = math.ceil(len(everyone) / ranks)
         mine = everyone[rank * share : (rank + 1) * share]
@@ -214,23 +495,21 @@ class VllmPolicy:
         before = {name: getattr(generation, name) for name in settings}
         vars(generation).update(settings)
         try:
-            _, ids, log_probs, _ = generation.generate(
+            _, rows, log_probs, _ = generation.generate(
                 prompts=[list(request.prompt_ids) for request in mine], images=None, num_generations=1
             )
         finally:
             vars(generation).update(before)
-        # A row of each token's log p, the sampled token's first; with trl's `logprobs=0` it is the only one.
-        return [
-            self._completion(request, tuple(row), tuple(one[0] for one in probs))
-            for request, row, probs in zip(mine, ids, log_probs, strict=True)
-        ]
-
-    def _completion(self, request: Request, ids: tuple[int, ...], log_probs: tuple[float | None, ...]) -> Completion:
-        ids, log_probs = ids[: request.max_tokens], log_probs[: request.max_tokens]
-        stopped = ids[-1] in request.stop_ids
-        tokens = ids[:-1] if stopped else ids
-        text = self.tokenizer.decode(list(tokens))
-        return Completion(text, len(tokens), "stop" if stopped else "length", ids, log_probs)
+        made = []
+        for request, row, probs in zip(mine, rows, log_probs, strict=True):
+            ids = tuple(row[: request.max_tokens])
+            stopped = ids[-1] in request.stop_ids
+            tokens = ids[:-1] if stopped else ids
+            # For each token its log p in a list, the sampled token's first; with trl's `logprobs=0` it is the only one.
+            own = tuple(one[0] for one in probs[: request.max_tokens])
+            text = self.tokenizer.decode(list(tokens))
+            made.append(Completion(text, len(tokens), "stop" if stopped else "length", ids, own))
+        return made
 
     def _gathered(self, own: list[Any]) -> list[Any]:
         if self.accelerator.num_processes == 1:
@@ -238,363 +517,3 @@ class VllmPolicy:
         from accelerate.utils import gather_object
 
         return gather_object(own)
-
-
-# --- Conversations under way, and the two halves of an exchange: every user speaks, then every assistant does.
-
-# A user turn that the policy writes itself is as long as the probe lets it be (`probe.max_user_tokens`).
-_USER_TOKENS = 96
-
-
-@dataclass(frozen=True)
-class Start:
-    """One sample to make: where it begins, and the seed that everything in it is drawn from."""
-
-    row: RlRow
-    messages: tuple[Message, ...]
-    prompt_ids: tuple[int, ...]
-    seed: int
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One sample for trl, and as the rewards see it. `env_mask` and `log_probs` have a value for each completion id."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    env_mask: tuple[int, ...]
-    log_probs: tuple[float | None, ...]
-    played: Played
-
-
-@dataclass
-class Talk:
-    """A conversation under way until `ended` ("user", "limit", "truncated") or `failure` says otherwise."""
-
-    user: Any
-    messages: list[Message]
-    seed: int
-    tokens: int = 0
-    ended: str = ""
-    failure: str = ""
-
-    @property
-    def open(self) -> bool:
-        return not self.ended and not self.failure
-
-    def assistant(self, made: Completion, whole: bool) -> None:
-        self.messages.append({"role": "assistant", "content": made.text.strip()})
-        self.tokens += len(made.ids)
-        if not whole:
-            self.ended = "truncated"
-
-
-@dataclass(frozen=True)
-class Speaking:
-    """How the policy's turns are made: `end_ids` are the stop tokens that really end a turn."""
-
-    policy: Policy
-    chat: Chat
-    temperature: float
-    stop_ids: tuple[int, ...]
-    end_ids: frozenset[int] = field(default_factory=frozenset)
-
-    def request(self, prompt_ids: Sequence[int], max_tokens: int, seed: int) -> Request:
-        return Request(tuple(prompt_ids), max_tokens, self.stop_ids, self.temperature, seed)
-
-    def complete(self, requests: Sequence[Request]) -> list[Completion]:
-        return self.policy.complete(requests)
-
-    def whole(self, made: Completion) -> bool:
-        """Whether a turn came to its end: not cut by its limit, and not run into the header of another turn."""
-        return made.finish == "stop" and made.ids[-1] in self.end_ids
-
-
-def users_speak(talks: Iterable[Talk], simulator: Simulator) -> list[Talk]:
-    """Adds the next user message to every open conversation, all asked at once; gives those that go on."""
-    asked = [talk for talk in talks if talk.open]
-    for talk, turn in zip(asked, simulator.reply([(talk.user, talk.messages) for talk in asked]), strict=True):
-        if turn.failure:
-            talk.failure = turn.failure
-        elif turn.ended:
-            talk.ended = "user"
-        else:
-            talk.messages.append({"role": "user", "content": turn.text})
-    return [talk for talk in asked if talk.open]
-
-
-def own_user_turns(talks: Sequence[Talk], speaking: Speaking) -> list[tuple[str, ...]]:
-    """The policy's own user turn after each conversation, greedy, as the probe's first figure has it; () after a turn
-    that was cut, and where the simulator failed."""
-    whole = [place for place, talk in enumerate(talks) if talk.ended != "truncated" and not talk.failure]
-    prompts = [speaking.chat.user_prefix_ids(talks[place].messages) for place in whole]
-    made = speaking.complete([Request(prompt, _USER_TOKENS, speaking.stop_ids) for prompt in prompts])
-    turns: list[tuple[str, ...]] = [()] * len(talks)
-    for place, completion in zip(whole, made, strict=True):
-        turns[place] = (completion.text,)
-    return turns
-
-
-def played(start: Start, talks: Sequence[Talk], tokens: int, truncated: bool, user_turns: Sequence[str] = ()) -> Played:
-    """A sample's conversations once none of them goes on."""
-    good = [talk for talk in talks if not talk.failure]
-    return Played(
-        row=start.row,
-        conversations=tuple(tuple(talk.messages) for talk in good),
-        start=len(start.messages),
-        tokens=tokens,
-        simulated_tokens=tuple(talk.tokens for talk in good),
-        truncated=truncated,
-        ended=tuple(talk.ended or "limit" for talk in good),
-        failures=tuple(talk.failure for talk in talks if talk.failure),
-        user_turns=tuple(user_turns),
-    )
-
-
-# --- `reply` mode: one assistant turn is trained, and played on from to see what it leads to.
-#
-# The look-ahead is CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a reply is worth what the
-# conversation becomes after it, with the policy of now as the assistant.
-
-
-def play_replies(
-    starts: Sequence[Start],
-    speaking: Speaking,
-    simulator: Simulator,
-    rollout: RolloutSection,
-    limit: int,
-    wants_user_turns: bool,
-) -> list[Sample]:
-    """One sample for each start. All conversations take each step together: the policy is asked 1 + `window` times.
-
-    Args:
-        limit: tokens of the trained reply at most.
-    """
-    limit = min(limit, rollout.max_turn_tokens)
-    replies = speaking.complete([speaking.request(one.prompt_ids, limit, item_seed(one.seed, 0)) for one in starts])
-    talks = [_talks(start, made, speaking, simulator, rollout) for start, made in zip(starts, replies, strict=True)]
-    user_turns = own_user_turns([own[0] for own in talks], speaking) if wants_user_turns else [()] * len(talks)
-    for step in range(1, rollout.window + 1):
-        going_on = users_speak((talk for own in talks for talk in own), simulator)
-        asked = [
-            speaking.request(
-                speaking.chat.prompt_ids(talk.messages), rollout.max_turn_tokens, item_seed(talk.seed, step)
-            )
-            for talk in going_on
-        ]
-        for talk, made in zip(going_on, speaking.complete(asked), strict=True):
-            talk.assistant(made, speaking.whole(made))
-    return [
-        Sample(
-            start.prompt_ids,
-            made.ids,
-            (1,) * len(made.ids),
-            made.log_probs,
-            played(start, own, len(made.ids), not speaking.whole(made), turns),
-        )
-        for start, made, own, turns in zip(starts, replies, talks, user_turns, strict=True)
-    ]
-
-
-def _talks(
-    start: Start, made: Completion, speaking: Speaking, simulator: Simulator, rollout: RolloutSection
-) -> list[Talk]:
-    """The look-aheads of a reply; one where nothing is left to chance, since nobody goes on."""
-    whole = speaking.whole(made)
-    talks = []
-    for number in range(rollout.samples if rollout.window and whole else 1):
-        seed = item_seed(start.seed, "look", number)
-        talk = Talk(simulator.user(start.row, item_seed(seed, "user")), list(start.messages), seed)
-        talk.assistant(made, whole)
-        talks.append(talk)
-    return talks
-
-
-# --- `conversation` mode: whole conversations are trained, each as one sequence, with loss on the policy's tokens alone.
-#
-# The sequence is what the policy has really seen. Each turn is generated from the ids so far and the ids that the
-# template puts between two assistant turns (`Chat.continuation_ids`), so that no token is rendered again from text. On
-# templates that change a turn once it is history (Qwen3.5 drops its think block) that is the `generation` prefix form,
-# and differs from what inference shows in a later turn; `reply` mode has no such difference.
-
-
-@dataclass
-class _Grown(Talk):
-    """A conversation with its sequence after the prompt. `mask` is 1 on what the policy has sampled, 0 elsewhere."""
-
-    prompt_ids: tuple[int, ...] = ()
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    log_probs: list[float | None] = field(default_factory=list)
-
-    def own(self, made: Completion) -> None:
-        self.ids += made.ids
-        self.mask += [1] * len(made.ids)
-        self.log_probs += made.log_probs
-
-    def outside(self, ids: Sequence[int], scored: bool) -> None:
-        self.ids += ids
-        self.mask += [0] * len(ids)
-        self.log_probs += [0.0] * len(ids) if scored else []  # as trl fills them; masked before they count
-
-
-def play_conversations(
-    starts: Sequence[Start],
-    speaking: Speaking,
-    simulator: Simulator,
-    rollout: RolloutSection,
-    limit: int,
-    wants_user_turns: bool,
-) -> list[Sample]:
-    """One sample for each start. All conversations take each turn together: the policy is asked `max_turns` times.
-
-    A conversation ends with a turn of the policy: when the user ends it, when a turn is cut, after `max_turns`, or
-    when another whole turn would not fit. So no turn is ever cut by what was said before it.
-
-    Args:
-        limit: tokens of the trained whole at most, what stands between the turns included.
-    """
-    talks = [_begun(start, simulator) for start in starts]
-    for turn in range(rollout.max_turns):
-        if turn:
-            users_speak(talks, simulator)
-            _continue(talks, speaking, room=limit - rollout.max_turn_tokens)
-        going_on = [talk for talk in talks if talk.open]
-        asked = [
-            speaking.request(
-                (*talk.prompt_ids, *talk.ids), min(limit, rollout.max_turn_tokens), item_seed(talk.seed, turn)
-            )
-            for talk in going_on
-        ]
-        for talk, made in zip(going_on, speaking.complete(asked), strict=True):
-            talk.own(made)
-            talk.assistant(made, speaking.whole(made))
-    turns = own_user_turns(talks, speaking) if wants_user_turns else [()] * len(talks)
-    return [
-        Sample(
-            start.prompt_ids,
-            tuple(talk.ids),
-            tuple(talk.mask),
-            tuple(talk.log_probs),
-            played(start, [talk], talk.tokens, talk.ended == "truncated", own),
-        )
-        for start, talk, own in zip(starts, talks, turns, strict=True)
-    ]
-
-
-def _begun(start: Start, simulator: Simulator) -> _Grown:
-    user = simulator.user(start.row, item_seed(start.seed, "user"))
-    return _Grown(user, list(start.messages), start.seed, prompt_ids=start.prompt_ids)
-
-
-def _continue(talks: Sequence[_Grown], speaking: Speaking, room: int) -> None:
-    """Adds what stands before the next turn to each open conversation where that leaves room for the turn; ends the
-    others without the message that cannot be answered."""
-    chat = speaking.chat
-    for talk in talks:
-        if not talk.open:
-            continue
-        between = chat.continuation_ids(talk.messages)
-        if talk.ids[-1] != chat.turn_end_ids[-1]:  # the model ended its turn with another token than the template does
-            between = (*chat.turn_end_ids, *between)
-        if len(talk.ids) + len(between) > room:
-            talk.messages.pop()
-            talk.ended = "limit"
-        else:
-            talk.outside(between, scored=bool(talk.log_probs))
-
-
-def make_rollout(
-    section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], wants_user_turns: bool, seed: int
-) -> Rollout:
-    """The `rollout_func` for a trainer.
-
-    Args:
-        rows: by id; the last message of each prompt carries its row's id under "row".
-        wants_user_turns: also let the policy write the user turn after what was trained, for a reward on it.
-
-    Raises:
-        BadInput: the settings cannot be used, or the simulator's model or server cannot.
-    """
-    check_rollout(section, {})
-    return Rollout(section, chat, rows, open_simulator(section.simulator, seed), wants_user_turns, seed)
-
-
-class Rollout:
-    """Everything in a sample is drawn from the seed, the step and the sample's place in the step's batch over all
-    processes, so that the same run makes the same samples, whatever else is made beside them."""
-
-    def __init__(
-        self,
-        section: RolloutSection,
-        chat: Chat,
-        rows: Mapping[str, RlRow],
-        simulator: Simulator,
-        wants_user_turns: bool,
-        seed: int,
-    ) -> None:
-        self.section, self.chat, self.rows, self.simulator = section, chat, rows, simulator
-        self.wants_user_turns, self.seed = wants_user_turns, seed
-        self._round: tuple[str, int, int] = ("", -1, 0)
-        self._end_ids: frozenset[int] = frozenset()
-
-    def __call__(self, prompts: Sequence[Sequence[Mapping[str, Any]]], trainer: Any) -> dict[str, Any]:
-        """Samples for these prompts, one each.
-
-        Raises:
-            RecipeError: the trainer's sampling cannot be followed.
-            DataError: a prompt names no row.
-            EngineError: the model's logits are no numbers, or the simulator's server is gone.
-        """
-        if not self._end_ids:
-            self._settle(trainer)
-        starts = self._starts(prompts, trainer)
-        play = play_replies if self.section.mode == "reply" else play_conversations
-        limit = trainer.args.max_completion_length
-        with open_policy(trainer, self.chat.tokenizer, self.section.batch_tokens) as policy:
-            stop_ids = tuple(sorted({*self.chat.stop_ids, *self._end_ids}))
-            speaking = Speaking(policy, self.chat, trainer.args.temperature, stop_ids, self._end_ids)
-            samples = play(starts, speaking, self.simulator, self.section, limit, self.wants_user_turns)
-        return self._for_trl(samples, scored=trainer.use_vllm)
-
-    def close(self) -> None:
-        self.simulator.close()
-
-    def _settle(self, trainer: Any) -> None:
-        """What is known only with the trainer: whether its sampling can be followed, and what ends a turn."""
-        check_rollout(self.section, vars(trainer.args))
-        check_launch(self.section.simulator, trainer.accelerator)
-        # trl takes a completion for cut where it does not end with one of these; a turn ends as the template says.
-        turn_end = self.chat.turn_end_ids[-1]
-        if turn_end not in trainer.eos_token_ids:
-            trainer.eos_token_ids = [*trainer.eos_token_ids, turn_end]
-        self._end_ids = frozenset(trainer.eos_token_ids)
-
-    def _starts(self, prompts: Sequence[Sequence[Mapping[str, Any]]], trainer: Any) -> list[Start]:
-        mode, step = "train" if trainer.model.training else "eval", trainer.state.global_step
-        again = self._round[2] + 1 if self._round[:2] == (mode, step) else 0
-        self._round = (mode, step, again)
-        first = trainer.accelerator.process_index * len(prompts)
-        rendered: dict[str, tuple[tuple[Message, ...], tuple[int, ...]]] = {}
-        starts = []
-        for place, prompt in enumerate(prompts, start=first):
-            name = str(prompt[-1].get("row"))
-            if name not in self.rows:
-                raise DataError(f"a prompt's last message names the row {name!r}, which is not there")
-            if name not in rendered:
-                messages = tuple({"role": one["role"], "content": one["content"]} for one in prompt)
-                rendered[name] = messages, self.chat.prompt_ids(messages)
-            seed = item_seed(self.seed, mode, step, again, place, name)
-            starts.append(Start(self.rows[name], *rendered[name], seed))
-        return starts
-
-    def _for_trl(self, samples: Sequence[Sample], scored: bool) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "prompt_ids": [list(sample.prompt_ids) for sample in samples],
-            "completion_ids": [list(sample.completion_ids) for sample in samples],
-            "logprobs": [list(sample.log_probs) for sample in samples] if scored else None,
-            "played": [sample.played for sample in samples],
-        }
-        if self.section.mode == "conversation":
-            out["env_mask"] = [list(sample.env_mask) for sample in samples]
-        return out

@@ -42,8 +42,8 @@ def data_path(path: str | None, recipe: str | None) -> Path:
         if not Path(path).exists():
             raise DataError(f"{path}: no such file or folder (data.path)")
         return Path(path)
-    from data_builders.build import build
     from data_builders.recipe import load_data_recipe
+    from data_builders.run import build
 
     return build(load_data_recipe(Path(recipe or "")))
 
@@ -180,8 +180,7 @@ def choose_prompts(
 
 
 def prompt_dataset(rows: Sequence[RlRow]) -> Any:
-    """trl's dataset; the last message of each prompt says which row it is, since a rollout is given messages alone."""
+    """trl's dataset: `prompt`, and in `row` the id of the row that it is of."""
     from datasets import Dataset
 
-    marked = [[*map(dict, row.prompt[:-1]), {**row.prompt[-1], "row": row.id}] for row in rows]
-    return Dataset.from_list([{"prompt": prompt} for prompt in marked])
+    return Dataset.from_list([{"prompt": list(row.prompt), "row": row.id} for row in rows])

@@ -1,94 +1,96 @@
-"""Sample conversations of a run with the parts of their rewards: RUN_DIR/samples/step-N.parquet, and a table in wandb."""
+"""What is kept of a step: its figures for the tracker, sample conversations in RUN_DIR/samples/step-N.parquet and as a
+table in wandb, and one readable line in the terminal."""
 
 from __future__ import annotations
 
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from data_builders.rows import RlRow
 from probe.files import write_atomic
 from probe.grading import outcome
 from probe.judges.text import sentences, word_list, words
-from probe.tracking import TRAIN_STEP, current_run
-from train.rewards import OPEN_KINDS, Played, withholds
+from probe.tracking import TRAIN_STEP, current_run, slug
+from train.rewards import OPEN_KINDS, Conversation, Sample, Scored, is_withheld, reason_kind
 
-if TYPE_CHECKING:
-    from train.scoring import ComposedReward, Scored
+# --- The figures of a step, over the samples of all processes.
 
 
-# --- What a policy does to earn its reward without earning it, watched next to the reward curve.
-#
-# A judge likes replies that end in a polite question, and asking about everything fakes interest; both cost accuracy
-# later. So for the first trained reply of every sample: does it end in a question that fits any conversation, does it
-# ask although nothing is withheld, does it ask where something is; and how long is it, against the first steps of the run.
+def reward_figures(samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[str, float]:
+    """Means of the parts where they have a value, and the shares without one, by part and by reason.
+
+    `reward/PART`, `reward/none` (share of samples without a reward), `reward/none/PART` and
+    `reward/none/PART/REASON`, `simulator/failed` (failed conversations a sample) and `simulator/failed/REASON`.
+    """
+    total = len(samples)
+    figures: dict[str, float] = {"reward/none": sum(one.value is None for one in scored) / total}
+    for part in sorted({part for one in scored for part in one.parts}):
+        values = [value for one in scored if (value := one.parts.get(part)) is not None]
+        if values:
+            figures[f"reward/{part}"] = sum(values) / len(values)
+        if len(values) < total:
+            figures[f"reward/none/{part}"] = 1 - len(values) / total
+    reasons = Counter((part, reason_kind(reason)) for one in scored for part, reason in one.reasons.items())
+    for (part, reason), count in sorted(reasons.items()):
+        figures[f"reward/none/{part}/{slug(reason)}"] = count / total
+    failures = Counter(reason_kind(reason) for one in samples for reason in one.failures)
+    figures["simulator/failed"] = sum(failures.values()) / total
+    for reason, count in sorted(failures.items()):
+        figures[f"simulator/failed/{slug(reason)}"] = count / total
+    return figures
+
+
+def group_figures(scored: Sequence[Scored], num_generations: int) -> dict[str, float]:
+    """`groups/flat`: share of groups whose rewards do not differ; `groups/lost`: with fewer than two rewards.
+
+    Neither moves the policy. trl's `frac_reward_zero_std` does not count the lost ones.
+    """
+    groups = [scored[start : start + num_generations] for start in range(0, len(scored), num_generations)]
+    rewards = [[one.value for one in group if one.value is not None] for group in groups]
+    lost = sum(len(values) < 2 for values in rewards)
+    flat = sum(len(values) >= 2 and max(values) - min(values) < 1e-8 for values in rewards)
+    return {"groups/flat": flat / len(groups), "groups/lost": lost / len(groups)}
+
+
+def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
+    """What a policy does to earn its reward without earning it, each over the samples that it can be said of.
+
+    A judge likes replies that end in a polite question, and asking about everything fakes interest; both cost accuracy
+    later. So of the first trained reply: does it end in a question that fits any conversation, does it ask although
+    nothing is withheld, does it ask where something is; and how long is it.
+    """
+    generic, over_asking, ask_when_needed = [], [], []
+    for sample in samples:
+        if not sample.conversations:  # its simulator failed
+            continue
+        conversation = sample.conversations[0]
+        reply = conversation[sample.start]["content"]
+        generic.append(ends_generic(reply))
+        # As the probe's clarify judges it.
+        asks = outcome(reply, sample.truncated and len(conversation) == sample.start + 1) == "asked"
+        if is_withheld(sample.row):
+            ask_when_needed.append(asks)
+        elif sample.row.kind not in OPEN_KINDS:
+            over_asking.append(asks)
+    of_each: dict[str, list[Any]] = {
+        "tokens": [one.tokens for one in samples],
+        "simulated_tokens": [sum(one.simulated_tokens) for one in samples],
+        "truncated": [one.truncated for one in samples],
+        "generic_ending": generic,
+        "over_asking": over_asking,
+        "ask_when_needed": ask_when_needed,
+    }
+    ended = Counter(end for one in samples for end in one.ended)
+    return {
+        **{f"watch/{name}": sum(values) / len(values) for name, values in of_each.items() if values},
+        **{f"watch/ended/{end}": count / sum(ended.values()) for end, count in sorted(ended.items())},
+    }
+
 
 FIRST_ROWS = 5
 """Logged rows that lengths are compared with."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One sample as the watch counts it.
-
-    Attributes:
-        withheld: whether something is still to be asked for; None where asking is neither right nor wrong (a hint).
-        asks, generic: None where there is no reply to look at, since its simulator failed.
-    """
-
-    tokens: int
-    truncated: bool
-    withheld: bool | None
-    asks: bool | None
-    generic: bool | None
-    ended: tuple[str, ...]
-    simulated_tokens: int
-
-
-def see(played: Played) -> Seen:
-    """The first trained reply of a sample; whether it asks is judged as the probe's clarify does it."""
-    reply = played.conversations[0][played.start]["content"] if played.conversations else None
-    cut = played.truncated and bool(played.conversations) and len(played.conversations[0]) == played.start + 1
-    return Seen(
-        tokens=played.tokens,
-        truncated=played.truncated,
-        withheld=withheld(played.row),
-        asks=None if reply is None else outcome(reply, cut) == "asked",
-        generic=None if reply is None else ends_generic(reply),
-        ended=played.ended,
-        simulated_tokens=sum(played.simulated_tokens),
-    )
-
-
-def withheld(row: RlRow) -> bool | None:
-    return True if withholds(row) else None if row.kind in OPEN_KINDS else False
-
-
-def ends_generic(reply: str) -> bool:
-    """Whether the last sentence is a question of worn words only, such as "Does that make sense?"."""
-    last = sentences(reply)[-1:]
-    if not last or not last[0].rstrip("*_\"')]").endswith("?"):
-        return False
-    worn = word_list("function") | word_list("filler") | word_list("offers")
-    return all(word in worn or word.split("'")[0] in worn for word in words(last[0]))
-
-
-def watch_figures(every: Sequence[Seen]) -> dict[str, float]:
-    """Shares and lengths of one generation, each over the samples that it can be said of."""
-    figures = {
-        "watch/tokens": _mean([one.tokens for one in every]),
-        "watch/simulated_tokens": _mean([one.simulated_tokens for one in every]),
-        "watch/truncated": _mean([one.truncated for one in every]),
-        "watch/generic_ending": _mean([one.generic for one in every if one.generic is not None]),
-        "watch/over_asking": _mean([one.asks for one in every if one.asks is not None and one.withheld is False]),
-        "watch/ask_when_needed": _mean([one.asks for one in every if one.asks is not None and one.withheld]),
-    }
-    ends = Counter(end for one in every for end in one.ended)
-    figures |= {f"watch/ended/{end}": count / sum(ends.values()) for end, count in sorted(ends.items())}
-    return {name: value for name, value in figures.items() if value is not None}
 
 
 def length_drift(figures: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -102,85 +104,58 @@ def length_drift(figures: Mapping[str, float], history: Sequence[Mapping[str, An
     return {"watch/length_drift": figures["watch/tokens"] / (sum(first) / len(first))}
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def ends_generic(reply: str) -> bool:
+    """Whether the last sentence is a question of worn words only, such as "Does that make sense?"."""
+    last = sentences(reply)[-1:]
+    if not last or not last[0].rstrip("*_\"')]").endswith("?"):
+        return False
+    worn = word_list("function") | word_list("filler") | word_list("offers")
+    return all(word in worn or word.split("'")[0] in worn for word in words(last[0]))
 
+
+# --- The table of sample conversations. trl's own (`log_completions`) has a reply's text and no conversation.
 
 FOLDER = "samples"
+KEPT = 8
+"""Samples of a generation, over all processes, spread over its groups."""
 
 
-@dataclass(frozen=True)
-class SampleRow:
-    """One sample as it is stored.
-
-    Attributes:
-        place: the sample's number in its generation batch, over all processes.
-        step: the optimizer step that it was generated for.
-        conversations: each whole transcript as text; trained turns are marked.
-        value: the reward; None where the sample was left out, for which `reasons` says why.
-    """
-
-    place: int
-    step: int
-    row: str
-    kind: str
-    withheld: bool
-    conversations: tuple[str, ...]
-    ended: tuple[str, ...]
-    tokens: int
-    truncated: bool
-    value: float | None
-    parts: dict[str, float | None] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()
-
-
-def sample_row(place: int, step: int, played: Played, scored: Scored) -> SampleRow:
-    return SampleRow(
-        place=place,
-        step=step,
-        row=played.row.id,
-        kind=played.row.kind,
-        withheld=bool(withheld(played.row)),
-        conversations=tuple(transcript(talk, played.start) for talk in played.conversations),
-        ended=played.ended,
-        tokens=played.tokens,
-        truncated=played.truncated,
-        value=scored.value,
-        parts=dict(scored.parts),
-        reasons=dict(scored.reasons),
-        failures=played.failures,
-    )
-
-
-def transcript(messages: Sequence[dict[str, str]], start: int) -> str:
-    """A conversation as text; a line marks where the prompt ends."""
-    turns = [f"{message['role']}: {message['content']}" for message in messages]
-    return "\n\n".join([*turns[:start], "--- the policy goes on ---", *turns[start:]])
-
-
-def columns(rows: Sequence[SampleRow], advantages: Sequence[float]) -> dict[str, list[Any]]:
-    """{column: values} of a table; conversations of one sample stand below each other.
+def samples_table(
+    samples: Sequence[Sample], scored: Sequence[Scored], advantages: Sequence[float], step: int
+) -> dict[str, list[Any]]:
+    """{column: values} of a table with a row for each sample that is kept of a generation.
 
     Args:
-        advantages: of the whole generation batch, by `place`; empty where they are not known.
+        advantages: one for each sample; empty where they are not known.
+        step: the optimizer step that the samples were generated for.
     """
-    table: dict[str, list[Any]] = {
-        "step": [row.step for row in rows],
-        "row": [row.row for row in rows],
-        "kind": [row.kind for row in rows],
-        "withheld": [row.withheld for row in rows],
-        "conversation": ["\n\n=== played again ===\n\n".join(row.conversations) for row in rows],
-        "ended": [", ".join(row.ended) for row in rows],
-        "tokens": [row.tokens for row in rows],
-        "truncated": [row.truncated for row in rows],
-        "reward": [row.value for row in rows],
-        "advantage": [advantages[row.place] if row.place < len(advantages) else None for row in rows],
-    }
-    for part in sorted({part for row in rows for part in row.parts}):
-        table[f"part_{part}"] = [row.parts.get(part) for row in rows]
-    reasons = [{**row.reasons, **({"simulator": ", ".join(row.failures)} if row.failures else {})} for row in rows]
-    return table | {"reasons": ["; ".join(f"{part}: {why}" for part, why in sorted(one.items())) for one in reasons]}
+    count = min(len(samples), KEPT)
+    rows = []
+    for place in sorted({number * len(samples) // count for number in range(count)}):
+        sample, reward = samples[place], scored[place]
+        reasons = {**reward.reasons, **({"simulator": ", ".join(sample.failures)} if sample.failures else {})}
+        conversations = [_transcript(conversation, sample.start) for conversation in sample.conversations]
+        rows.append({
+            "step": step,
+            "row": sample.row.id,
+            "kind": sample.row.kind,
+            "withheld": is_withheld(sample.row),
+            "conversation": "\n\n=== played again ===\n\n".join(conversations),
+            "ended": ", ".join(sample.ended),
+            "tokens": sample.tokens,
+            "truncated": sample.truncated,
+            "reward": reward.value,
+            "advantage": advantages[place] if place < len(advantages) else None,
+            **{f"part_{name}": value for name, value in sorted(reward.parts.items())},
+            "reasons": "; ".join(f"{part}: {reason}" for part, reason in sorted(reasons.items())),
+        })  # fmt: skip
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _transcript(conversation: Conversation, start: int) -> str:
+    """A conversation as text; a line marks where the prompt ends."""
+    turns = [f"{message['role']}: {message['content']}" for message in conversation]
+    return "\n\n".join([*turns[:start], "--- the policy goes on ---", *turns[start:]])
 
 
 def write_samples(path: Path, table: dict[str, list[Any]]) -> None:
@@ -188,52 +163,51 @@ def write_samples(path: Path, table: dict[str, list[Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    kinds = {int: pa.int64(), bool: pa.bool_(), str: pa.string(), float: pa.float64()}
+    types = {int: pa.int64(), bool: pa.bool_(), str: pa.string(), float: pa.float64()}
     fields = []
     for name, values in table.items():
         kind = float if name in ("reward", "advantage") or name.startswith("part_") else type(values[0])
-        fields.append(pa.field(name, kinds[kind]))
+        fields.append(pa.field(name, types[kind]))
     buffer = io.BytesIO()
     parquet.write_table(pa.table(table, schema=pa.schema(fields)), buffer)
     write_atomic(path, buffer.getvalue())
 
 
-def keep_samples(trainer: Any, reward: ComposedReward) -> None:
-    """Has `trainer` write the reward's samples whenever it logs, and show them in the tracked run."""
-    from transformers import TrainerCallback
-
-    class SampleTable(TrainerCallback):
-        def __init__(self) -> None:
-            self.told = 0
-
-        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if not state.is_world_process_zero or not reward.samples or self.told == state.global_step:
-                return
-            self.told = state.global_step
-            # trl keeps the advantages of the last generation batch for its own table of completions.
-            table = columns(reward.samples, list(trainer._logs["advantages"]))
-            write_samples(Path(args.output_dir) / FOLDER / f"step-{state.global_step}.parquet", table)
-            _show(table, state.global_step)
-
-    trainer.add_callback(SampleTable())
-
-
-def _show(table: dict[str, list[Any]], step: int) -> None:
+def _show_in_wandb(table: dict[str, list[Any]], step: int) -> None:
     run = current_run()
     if run is None or run.disabled:
         return
     import wandb
 
-    shown = [[_cell(values[row]) for values in table.values()] for row in range(len(table["step"]))]
+    # A column of a wandb table holds one type, so everything is text.
+    cells = [
+        ["" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row]
+        for row in zip(*table.values(), strict=True)
+    ]
     try:
-        run.log({"samples/conversations": wandb.Table(columns=list(table), data=shown), TRAIN_STEP: step})
+        run.log({"samples/conversations": wandb.Table(columns=list(table), data=cells), TRAIN_STEP: step})
     except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
         print(f"warning: wandb did not take the sample conversations ({' '.join(str(error).split())})", flush=True)
 
 
-def _cell(value: Any) -> Any:
-    """A table column holds one type, so everything is text."""
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+def keep_samples(trainer: Any, reward: Any) -> None:
+    """Has `trainer` write samples of the last generation that `reward` has seen whenever it logs, and show them in wandb."""
+    from transformers import TrainerCallback
+
+    class SampleTable(TrainerCallback):
+        def __init__(self) -> None:
+            self.written = 0
+
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if not state.is_world_process_zero or not reward.samples or self.written == state.global_step:
+                return
+            self.written = state.global_step
+            # trl keeps the advantages of the last generation batch for its own table of completions.
+            table = samples_table(reward.samples, reward.scored, list(trainer._logs["advantages"]), reward.step)
+            write_samples(Path(args.output_dir) / FOLDER / f"step-{state.global_step}.parquet", table)
+            _show_in_wandb(table, state.global_step)
+
+    trainer.add_callback(SampleTable())
 
 
 # --- One readable line a step in the terminal; trl's fifty figures go to the tracker and to trainer_state.json.
@@ -246,24 +220,23 @@ def step_line(step: int, most: int, logs: Mapping[str, Any]) -> str:
         for name, value in sorted(logs.items())
         if name.startswith("reward/") and name.count("/") == 1 and name != "reward/none" and value is not None
     )
-    reward = logs.get("reward")
+
+    def told(name: str, wording: str, zero: bool = True) -> str:
+        value = logs.get(name)
+        return "" if value is None or not (zero or value) else wording.format(value)
+
     shown = [
         f"step {step}/{most}",
-        f"reward {reward:.3f} ({parts})" if reward is not None else "no sample has a reward",
-        _share(logs, "reward/none", "{} of samples without a reward"),
-        _share(logs, "groups/flat", "no variance in {} of groups"),
-        f"{logs['watch/tokens']:.0f} tokens" if logs.get("watch/tokens") is not None else "",
-        _share(logs, "watch/truncated", "{} cut"),
-        f"KL {logs['kl']:.2g}" if logs.get("kl") is not None else "",
+        told("reward", f"reward {{:.3f}} ({parts})") or "no sample has a reward",
+        told("reward/none", "{:.0%} of samples without a reward", zero=False),
+        told("groups/flat", "no variance in {:.0%} of groups", zero=False),
+        told("watch/tokens", "{:.0f} tokens"),
+        told("watch/truncated", "{:.0%} cut", zero=False),
+        told("kl", "KL {:.2g}"),
         f"loss {logs['loss']:.4f}",
-        f"{logs['step_time']:.1f} s" if logs.get("step_time") is not None else "",
+        told("step_time", "{:.1f} s"),
     ]
     return "  ".join(part for part in shown if part)
-
-
-def _share(logs: Mapping[str, Any], name: str, wording: str) -> str:
-    value = logs.get(name)
-    return wording.format(f"{value:.0%}") if value else ""
 
 
 def print_step_lines(trainer: Any) -> None:

@@ -291,17 +291,22 @@ def trainer_class(args: Any) -> type:
 
 
 def grpo_trainer_class(args: Any) -> type:
-    """trl's GRPOTrainer; on CPUs with the model's own head.
+    """trl's GRPOTrainer, which knows the rows of its prompts (`row_ids`); on CPUs with the model's own head.
 
     Nor does the one for CPUs compute the columns that are padding in all rows of a batch: trl pads all samples of a step to the
     longest one.
     """
     from trl import GRPOTrainer
 
-    if not args.use_cpu:
-        return GRPOTrainer
+    class RowGRPOTrainer(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            self.row_ids = [one["row"] for one in inputs]  # a rollout function is given the prompts alone
+            return super()._generate_and_score_completions(inputs)
 
-    class CpuGRPOTrainer(GRPOTrainer):
+    if not args.use_cpu:
+        return RowGRPOTrainer
+
+    class CpuGRPOTrainer(RowGRPOTrainer):
         def _get_per_token_logps_and_entropies(
             self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
             compute_entropy: bool = False, **_: Any,

@@ -131,7 +131,7 @@ async def converse(plan: Plan, settings: Dialogue, roles: Mapping[Role, RoleMode
         if not messages and plan.stated:
             return Answer(Parsed(plan.task.question))
         prompt = simulator_prompt(plan, messages, last=turn == settings.max_turns - 1)
-        read = functools.partial(read_user, plan=plan, messages=tuple(messages))
+        read = functools.partial(read_user, user=plan, messages=tuple(messages))
         return await ask("simulator", prompt, f"{where}.user", read)
 
     async def look_ahead(text: str, where: str, turn: int, window: int) -> Sample:

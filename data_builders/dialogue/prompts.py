@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from data_builders.dialogue.settings import PROMPTS, Dialogue, Persona, draw_persona
 from data_builders.tasks import Gap, Task
@@ -20,6 +21,31 @@ from probe.judges.llm import harmless, shortened
 # Of a list, or of a drawing's code, nobody leaves out one number: it could not be asked for.
 _LIST = re.compile(r"\d+(?:[\s$]*,[\s$]*\d+){2,}")
 _NUMBER = re.compile(r"(?<![\w.,\\])\d+(?:\.\d+)?(?![\w]|[.,]\d)")
+
+
+class UserKnowledge(Protocol):
+    """What a simulated user knows and is, whether of a conversation to build or of a prompt of reinforcement learning."""
+
+    @property
+    def question(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+    @property
+    def persona(self) -> Persona: ...
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Texts of the question that the opening did not state."""
+        ...
+
+    @property
+    def clause(self) -> str:
+        """What is hidden, such as "how many marbles are in each bag"; "" where nobody knows."""
+        ...
+
+
+def still_hidden(hidden: Iterable[str], messages: Sequence[Message]) -> tuple[str, ...]:
+    """Those that no message has stated so far."""
+    return tuple(value for value in hidden if not any(states(one["content"], value) for one in messages))
 
 
 @dataclass(frozen=True)
@@ -40,6 +66,14 @@ class Plan:
     gap: Gap | None = None
 
     @property
+    def question(self) -> str:
+        return self.task.question
+
+    @property
+    def answer(self) -> str:
+        return self.task.answer
+
+    @property
     def clause(self) -> str:
         """Such as "how many marbles are in each bag"; "" where the task does not know."""
         return self.gap.clause if self.gap else ""
@@ -50,7 +84,7 @@ class Plan:
 
     def still_hidden(self, messages: Sequence[Message]) -> tuple[str, ...]:
         """The hidden numbers that no message has stated so far."""
-        return tuple(value for value in self.hidden if not any(states(one["content"], value) for one in messages))
+        return still_hidden(self.hidden, messages)
 
 
 def plan_of(task: Task, again: int, seed: int, settings: Dialogue) -> Plan:
@@ -88,11 +122,10 @@ def assistant_prompt(messages: Sequence[Message]) -> tuple[Message, ...]:
     return ({"role": "system", "content": PROMPTS["assistant"]}, *messages)
 
 
-def simulator_prompt(plan: Plan, messages: Sequence[Message], last: bool) -> tuple[Message, ...]:
+def simulator_prompt(user: UserKnowledge, messages: Sequence[Message], last: bool) -> tuple[Message, ...]:
     """Asks for the user's message after `messages` (none: the opening); `last`: no other one follows."""
-    task = plan.task
-    whole = PROMPTS["simulator"].format(question=task.question, answer=task.answer, persona=plan.persona.text)
-    held = _held(plan, messages)
+    whole = PROMPTS["simulator"].format(question=user.question, answer=user.answer, persona=user.persona.text)
+    held = _held(user, messages)
     if messages:
         chat = "\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages)
         course = PROMPTS["last" if last else "course"]
@@ -116,14 +149,14 @@ def quoted(text: str) -> str:
     return _OWN_TAG.sub("\u2039", text)
 
 
-def _held(plan: Plan, messages: Sequence[Message]) -> str:
-    hidden = plan.still_hidden(messages)
+def _held(user: UserKnowledge, messages: Sequence[Message]) -> str:
+    hidden = still_hidden(user.hidden, messages)
     if not hidden:
         return ""
-    if plan.clause:
-        what = f"{plan.clause} ({' and '.join(hidden)})"
+    if user.clause:
+        what = f"{user.clause} ({' and '.join(hidden)})"
     else:
-        what = " and ".join(f"the {value} of {place_of(plan.task.question, value)}" for value in hidden)
+        what = " and ".join(f"the {value} of {place_of(user.question, value)}" for value in hidden)
     if not messages:
         return f"In it they do not mention {what}."
     return f"What the person has not told yet, and tells when asked for it: {what}."

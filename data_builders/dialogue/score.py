@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from data_builders.dialogue.prompts import Plan
+from data_builders.dialogue.prompts import UserKnowledge, still_hidden
 from data_builders.dialogue.settings import Weights
 from data_builders.text import states
 from probe.conversations import Message
@@ -93,7 +93,7 @@ def read_assistant(reply: Reply) -> Parsed:
     return Parsed(text, unusable or (ROLE_LABEL if _LABEL.search(text) else ""))
 
 
-def read_user(reply: Reply, plan: Plan, messages: Sequence[Message]) -> Parsed:
+def read_user(reply: Reply, user: UserKnowledge, messages: Sequence[Message]) -> Parsed:
     """The user's message after `messages` (none: the opening)."""
     whole, unusable = after_thinking(reply)
     if unusable:
@@ -102,10 +102,10 @@ def read_user(reply: Reply, plan: Plan, messages: Sequence[Message]) -> Parsed:
         return Parsed("", ended=True) if messages else Parsed(whole, ENDS_EARLY)
     tagged = _MESSAGE.findall(whole)
     text = (tagged[-1] if tagged else whole).strip()
-    return Parsed(text, _out_of_role(text, plan, messages))
+    return Parsed(text, _out_of_role(text, user, messages))
 
 
-def _out_of_role(text: str, plan: Plan, messages: Sequence[Message]) -> str:
+def _out_of_role(text: str, user: UserKnowledge, messages: Sequence[Message]) -> str:
     """Why this cannot be the user's message after `messages`; "" where it can."""
     if not text:
         return EMPTY
@@ -115,12 +115,12 @@ def _out_of_role(text: str, plan: Plan, messages: Sequence[Message]) -> str:
     solving = len(phrases("solving").findall(text))
     if _ANSWERING.search(text) or solving >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
         return AS_ASSISTANT
-    answer, known = plan.task.answer, (plan.task.question, *(message["content"] for message in messages))
+    answer, known = user.answer, (user.question, *(message["content"] for message in messages))
     # The user brings up the answer before anybody else; a single digit can stand for anything.
     if len(answer) > 1 and states(text, answer) and not any(states(before, answer) for before in known):
         return TELLS_ANSWER
-    hidden = plan.still_hidden(messages)
-    if hidden and _copies(text, plan.task.question):
+    hidden = still_hidden(user.hidden, messages)
+    if hidden and _copies(text, user.question):
         return COPIES
     if not messages and any(states(text, value) for value in hidden):
         return REVEALS_EARLY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_builders.rows import RlRow
-from train.rewards import Played
+from train.rewards import Sample
 
 PROBLEM = "Ann has 5 red bags with 12 marbles in each bag. She loses 7 marbles. How many marbles are left?"
 ANSWERED = "She has 5 * 12 = 60 marbles, and 60 - 7 = 53 are left. The answer is \\boxed{53}."
@@ -35,11 +35,11 @@ def withheld(**fields: Any) -> RlRow:
     })  # fmt: skip
 
 
-def play(*turns: str, row: RlRow | None = None, tokens: int = 40, **fields: Any) -> Played:
+def sample(*turns: str, row: RlRow | None = None, tokens: int = 40, **fields: Any) -> Sample:
     """One sample with one conversation: the row's prompt, then `turns` from the assistant on."""
     row = row or given()
     texts = [message["content"] for message in row.prompt]
     known = {"conversations": (chat(*texts, *turns),), "start": len(texts), "tokens": tokens}
-    return Played(
+    return Sample(
         **{"row": row, **known, "simulated_tokens": (tokens,), "truncated": False, "ended": ("user",), **fields}
     )
