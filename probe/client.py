@@ -119,7 +119,7 @@ class Client:
         session = Session(self.section, self._servers, slots, path, usable, len(bodies), self._count)
 
         async def one(index: int, body: dict[str, Any] | None) -> None:
-            results.put((index, await session.request(body)))
+            results.put((index, await session.request(lambda: body)))
 
         async def serve() -> None:
             try:
@@ -204,8 +204,8 @@ class Session:
         # every request, which costs more than the request.
         self._idle: defaultdict[Server, list[httpx.AsyncClient]] = defaultdict(list)
 
-    async def request(self, body: dict[str, Any] | None) -> Reply:
-        """POSTs the body (None for a GET), as often as it takes.
+    async def request(self, make_body: Callable[[], dict[str, Any] | None]) -> Reply:
+        """POSTs a body (None for a GET) as often as it takes; it is made anew for each try, once there is a slot for it.
 
         Raises:
             EngineError: no server can be reached, for seconds from the start or for about a minute later on.
@@ -226,9 +226,11 @@ class Session:
             async with self._slots.one(number):
                 while (server := choose(self._servers, now := time.monotonic(), avoid=failed_at)) is None:
                     await asyncio.sleep(max(_LOOK_AGAIN_S, min(each.rests_until for each in self._servers) - now))
+                body = make_body()
+                sent = int(body is not None)
                 connection = self._idle[server].pop() if self._idle[server] else self._connect(server)
                 server.under_way += 1
-                self._count(int(body is not None))
+                self._count(sent)
                 started = time.monotonic()
                 try:
                     async with self._limits.attempt(timeouts, last=tries + 1 >= section.attempts):
@@ -242,7 +244,7 @@ class Session:
                 except httpx.RequestError as error:
                     reply = self._failed("connection", f"{server.url}: {error or type(error).__name__}")
                     reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
-                    self._count(0 if reached else -int(body is not None))
+                    self._count(0 if reached else -sent)
                 finally:
                     server.under_way -= 1
                     self._idle[server].append(connection)

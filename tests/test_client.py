@@ -158,7 +158,7 @@ class Simulated:
             slots = Slots(where.concurrency)
             session = Session(where, [Server(where.urls[0])], slots, PATH, lambda body: None, count)
             try:
-                return await asyncio.gather(*(session.request({"n": n}) for n in range(count)))
+                return await asyncio.gather(*(session.request(lambda n=n: {"n": n}) for n in range(count)))
             finally:
                 await session.close()
 

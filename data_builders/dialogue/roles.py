@@ -200,11 +200,17 @@ class ServerRole(RoleModel):
         Raises:
             EngineError: no server can be reached, or nothing but failures has come for a while.
         """
-        as_reasoner = self._reasoner
-        came = await self._session.request(self._body(ask, as_reasoner))
+        as_reasoner = False
+
+        def body() -> dict[str, Any]:  # what waited for a slot while another was refused goes the new way at once
+            nonlocal as_reasoner
+            as_reasoner = self._reasoner
+            return self._body(ask, as_reasoner)
+
+        came = await self._session.request(body)
         if not as_reasoner and client.wants_other_names(came):
             self._reasoner = True
-            came = await self._session.request(self._body(ask, True))
+            came = await self._session.request(body)
         if came.failure is not None or came.body is None:
             reply = Reply("", failure=came.failure or client.BAD_REPLY, detail=storable(came.detail))
             self._failures += 1
