@@ -1,16 +1,21 @@
 """Asks OpenAI-compatible servers many things at once, and loses none of them.
 
-One thread runs an asyncio loop for as long as a stream of replies is read. A rate limit (429) is waited out; a
-server's failure (5xx, a time limit, a broken connection, a reply that is no JSON) is tried again; any other refusal
-is final. How that goes is in probe/servers/sending.py, when and where in probe/servers/pacing.py, what a reply means in
-probe/servers/replies.py.
+`Client.stream` reads replies as they come, while one thread runs an asyncio loop; `Session.request` is the way of one
+request to its reply, for whoever has a loop already. A rate limit (429) is waited out and is no try; a server's failure
+(5xx, a time limit, a broken connection, a reply that is no JSON) is tried again; any other refusal is final.
+
+Why not openai.AsyncOpenAI: what it retries holds on to its place among the requests under way and goes to the same
+server again, each try has the same fixed time limit, and it follows redirects.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import heapq
 import ipaddress
+import itertools
 import json
 import os
 import queue
@@ -18,10 +23,9 @@ import random
 import re
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -35,60 +39,411 @@ if TYPE_CHECKING:
 
     import httpx
 
+Usable = Callable[[dict[str, Any]], str | None]
+"""Why the body of a 200 reply cannot be used, or None."""
 
-# --- When a request to a model server is sent, where to, and how long it may take: the rules, without any network.
+MOST_BYTES = 10_000_000
+_CONNECT_S = 5.0
+_DETAIL_CHARACTERS = 300
+_LOOK_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of one request.
+
+    Attributes:
+        body: the JSON object of a 200 reply; also of the last one, where `usable` turned it down.
+        failure: None, or rate_limited, server_error, timeout, connection, refused, bad_reply, or a reason from `usable`.
+        detail: what the server said or what happened, on one line of at most 300 characters.
+    """
+
+    body: dict[str, Any] | None
+    failure: str | None = None
+    detail: str = ""
+
+
+class Client:
+    """Sends JSON to one or several servers that offer the same model.
+
+    Attributes:
+        calls: requests sent so far, retries included; asking for the model's name does not count.
+
+    Raises:
+        BadInput: a url, a number, or the key's environment variable cannot be used.
+    """
+
+    def __init__(self, section: ServerSection) -> None:
+        _check(section)
+        self.section = section
+        self.calls = 0
+        self._servers = [Server(url.rstrip("/")) for url in section.urls]
+        self._model = section.model
+
+    @property
+    def model(self) -> str:
+        """The section's model, or the one that the server lists.
+
+        Raises:
+            EngineError: the server lists none or several, or cannot be asked.
+        """
+        if self._model is None:
+            ((_, reply),) = self.stream("/models", [None])
+            where = ", ".join(server.url for server in self._servers)
+            if reply.body is None:
+                raise EngineError(f"{where}: /models gave {reply.failure} ({reply.detail}); set the server's `model`")
+            rows = reply.body.get("data")
+            rows = rows if isinstance(rows, list) else []
+            names = [str(row["id"]) for row in rows if isinstance(row, dict) and "id" in row]
+            if len(names) != 1:
+                listed = f"lists {', '.join(names)}" if names else "lists no model"
+                raise EngineError(f"{where} {listed}; set the server's `model` in the recipe to the one that is meant")
+            self._model = names[0]
+        return self._model
+
+    def stream(
+        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None
+    ) -> Generator[tuple[int, Reply], None, None]:
+        """POSTs each body (None for a GET) to URL + `path`; yields (index, reply) for each once, as they come.
+
+        A 200 reply that `usable` turns down is asked for again; it runs in the loop's thread. The bound on concurrency
+        is each stream's own, so read one at a time. Closing the generator breaks off what is under way.
+
+        Raises:
+            EngineError: no server can be reached, for seconds from the start or for about a minute later on.
+        """
+        if not bodies:
+            return
+        results: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()
+        slots = Slots(self.section.concurrency)
+        session = Session(self.section, self._servers, slots, path, usable, len(bodies), self._count)
+
+        async def one(index: int, body: dict[str, Any] | None) -> None:
+            results.put((index, await session.request(lambda: body)))
+
+        async def serve() -> None:
+            try:
+                await asyncio.gather(*(one(index, body) for index, body in enumerate(bodies)))
+            finally:
+                await session.close()
+                results.put(None)
+
+        loop = asyncio.new_event_loop()
+        serving = loop.create_task(serve())
+        wait = asyncio.wait([serving])  # which does not raise what `serve` does
+        thread = threading.Thread(target=loop.run_until_complete, args=[wait], name="servers", daemon=True)
+        thread.start()
+        try:
+            while (result := results.get()) is not None:
+                yield result
+        finally:
+            loop.call_soon_threadsafe(serving.cancel)
+            thread.join()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+        serving.result()  # raises what ended it
+
+    def _count(self, sent: int) -> None:
+        self.calls += sent
+
+
+def _check(section: ServerSection) -> None:
+    if not section.urls:
+        raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
+    for url in section.urls:
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            whole = False
+        if whole and "@" in parts.netloc:
+            raise BadInput("server: a url holds a user name or password; a key comes from the environment only")
+        if not whole or parts.query or parts.fragment:
+            raise BadInput(f"server: {url!r} is no address such as http://localhost:8000/v1")
+    for name in ("concurrency", "timeout_s", "attempts"):
+        if getattr(section, name) <= 0:
+            raise BadInput(f"server: `{name}` is {getattr(section, name)}, wanted more than 0")
+
+
+class Session:
+    """Requests of one kind, all of them in one event loop. `close` breaks off what is under way.
+
+    Args:
+        servers: those of the section; sessions of one loop may share them, and `slots` too.
+        usable: why a reply with status 200 cannot be used, or None.
+        expected: about how many requests there will be.
+        count: called with 1 for each request that is sent, with -1 for one that turns out not to have been.
+
+    Raises:
+        BadInput: the key holds characters that no HTTP header can carry.
+    """
+
+    def __init__(
+        self,
+        section: ServerSection,
+        servers: Sequence[Server],
+        slots: Slots,
+        path: str,
+        usable: Usable,
+        expected: int,
+        count: Callable[[int], None] = lambda sent: None,
+    ) -> None:
+        self._section = section
+        self._servers = servers
+        self._slots = slots
+        self._path = path
+        self._usable = usable
+        self._count = count
+        # The key goes to the servers of the recipe only, and is taken out of whatever they say before anybody sees it.
+        self._key = os.environ.get(section.api_key_env, "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
+        self._limits = TimeLimits(section.timeout_s, expected, slots.most)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # One connection for each request under way: a shared pool of httpx looks through all of its connections for
+        # every request, which costs more than the request.
+        self._idle: defaultdict[Server, list[httpx.AsyncClient]] = defaultdict(list)
+
+    async def request(self, make_body: Callable[[], dict[str, Any] | None]) -> Reply:
+        """POSTs a body (None for a GET) as often as it takes; it is made anew for each try, once there is a slot for it.
+
+        Raises:
+            EngineError: no server can be reached, for seconds from the start or for about a minute later on.
+        """
+        import httpx
+
+        if (task := asyncio.current_task()) is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        section = self._section
+        number = self._slots.next_number()
+        tries = timeouts = rate_limits = 0
+        waited_s = 0.0
+        failed_at: Server | None = None
+        while True:
+            # Send it, with a slot that whatever waits below does not hold.
+            reached, headers = True, httpx.Headers()
+            async with self._slots.one(number):
+                while (server := choose(self._servers, now := time.monotonic(), avoid=failed_at)) is None:
+                    await asyncio.sleep(max(_LOOK_AGAIN_S, min(each.rests_until for each in self._servers) - now))
+                body = make_body()
+                sent = int(body is not None)
+                connection = self._idle[server].pop() if self._idle[server] else self._connect(server)
+                server.under_way += 1
+                self._count(sent)
+                started = time.monotonic()
+                try:
+                    async with self._limits.attempt(timeouts, last=tries + 1 >= section.attempts):
+                        response, content = await _send(connection, server.url + self._path, body)
+                    headers = response.headers
+                    reply = self._read(response, content)
+                except TimeoutError:
+                    reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
+                except httpx.DecodingError as error:
+                    reply = self._failed("bad_reply", f"{server.url}: {error or type(error).__name__}")
+                except httpx.RequestError as error:
+                    reply = self._failed("connection", f"{server.url}: {error or type(error).__name__}")
+                    reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
+                    self._count(0 if reached else -sent)
+                finally:
+                    server.under_way -= 1
+                    self._idle[server].append(connection)
+
+            # What the reply says about this kind of request, and whether its body can be used.
+            if reply.body is not None:
+                self._limits.add(time.monotonic() - started)
+                if reason := self._usable(reply.body):
+                    reply = Reply(reply.body, reason, "the reply came, but cannot be used")
+            failed_at = server if reply.failure else None
+
+            # A rate limit: wait as long as the server asks, which is no try.
+            if reply.failure == "rate_limited":
+                rate_limits += 1
+                wait_s = limit_wait_s(headers, rate_limits)
+                server.limited(started, wait_s, section.max_wait_s)
+                waited_s += wait_s
+                if waited_s > section.max_wait_s:
+                    return reply
+                await asyncio.sleep(wait_s)
+                continue
+
+            # What it says about the server.
+            silent = reply.failure in ("timeout", "connection")
+            if silent or reply.failure == "server_error":
+                server.failed(started, silent, unreachable=not reached)
+            else:
+                server.served()
+            if all(server.gone for server in self._servers):
+                urls = ", ".join(server.url for server in self._servers)
+                raise EngineError(
+                    f"no server answers ({urls}; last: {reply.detail}); check that it runs, its address with port and "
+                    "/v1, and the recipe's timeout_s; what came is stored, and the same command asks only for the rest"
+                )
+
+            # Done, or another try. Only a server in trouble gains from a pause: a time limit was one, a reply of no use
+            # is still a reply, and where nothing was sent it was no try and the server rests.
+            if not reached:
+                continue
+            tries += 1
+            timeouts += reply.failure == "timeout"
+            if reply.failure is None or reply.failure == "refused" or tries >= section.attempts:
+                return reply
+            pause = reply.failure in ("server_error", "connection", "bad_reply")
+            await asyncio.sleep(backoff_s(min(tries, max(1, server.failures)), _RETRY_S) if pause else 0.0)
+
+    async def close(self) -> None:
+        """Gives the connections back, after the requests under way have ended with CancelledError."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in itertools.chain(*self._idle.values()):
+            await connection.aclose()
+
+    def _connect(self, server: Server) -> httpx.AsyncClient:
+        """For requests to one server, one after the other; by a proxy only to other machines."""
+        import httpx
+
+        return httpx.AsyncClient(
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+            timeout=httpx.Timeout(None, connect=min(_CONNECT_S, self._section.timeout_s)),
+            follow_redirects=False,
+            trust_env=not is_loopback(server.url),
+            verify=_ssl_context(),
+        )
+
+    def _read(self, response: httpx.Response, content: bytes | None) -> Reply:
+        """What a response means; `content` is None where it was too long."""
+        status = response.status_code
+        said = f"{status}: {_message(content or b'')}"
+        if status == 429 and "insufficient_quota" not in said:  # no wait brings back a quota that is used up
+            return self._failed("rate_limited", said)
+        if status >= 500 or status == 408:
+            return self._failed("server_error", said)
+        if 300 <= status < 400:
+            said = f"{status}: sent on to {response.headers.get('location', 'nowhere')}, which is not followed"
+        if status != 200:
+            return self._failed("refused", said)
+        if content is None:
+            return self._failed("bad_reply", f"longer than {MOST_BYTES} bytes")
+        try:
+            body = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            return self._failed("bad_reply", f"not JSON: {error}")
+        if not isinstance(body, dict):
+            return self._failed("bad_reply", f"wanted a JSON object, got {type(body).__name__}")
+        return Reply(body)
+
+    def _failed(self, failure: str, detail: str) -> Reply:
+        line = " ".join((detail.replace(self._key, "[key]") if self._key else detail).split())
+        return Reply(None, failure, line if len(line) <= _DETAIL_CHARACTERS else line[: _DETAIL_CHARACTERS - 3] + "...")
+
+
+async def _send(
+    connection: httpx.AsyncClient, url: str, body: dict[str, Any] | None
+) -> tuple[httpx.Response, bytes | None]:
+    """The response and its content; None for content that is too long."""
+    method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
+    content = bytearray()
+    async with connection.stream(method, url, content=data) as response:
+        async for chunk in response.aiter_bytes():
+            content += chunk
+            if len(content) > MOST_BYTES:
+                return response, None
+    return response, bytes(content)
+
+
+@functools.cache
+def _ssl_context() -> ssl.SSLContext:
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a url's host is this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _message(content: bytes) -> str:
+    """What a server's error says, whichever of the usual forms it has."""
+    text = content[:20_000].decode("utf-8", "replace")
+    try:
+        said: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    for name in ("error", "detail"):
+        if isinstance(said, dict) and said.get(name):
+            said = said[name]
+    if isinstance(said, dict) and said.get("message"):
+        said = " ".join(str(said[name]) for name in ("message", "code") if said.get(name))
+    return said if isinstance(said, str) else json.dumps(said)
+
+
+# --- When a request is sent, where to, and how long it may take.
 #
 # A request that failed waits by itself, so the others go on. A server rests only when it fails many requests in a
 # row or cannot be reached; after a rest one request tests it before the others follow, so that an outage costs few
 # tries and a rate limit is not met by everything that waits.
 
-_RETRY_S, _REST_S, _LIMIT_S, _MOST_S = 0.25, 0.5, 0.1, 30.0
-_LONGEST_S = 1e9
+# First waits, which double: after a failed try, between a server's rests or rate limits, and after a rate limit that
+# asked for next to nothing.
+_RETRY_S, _REST_S, _LIMIT_S = 0.25, 0.5, 0.1
+_MOST_S, _LONGEST_S = 30.0, 1e9
 # One in a million where a tenth of all replies are failures: chance alone sends no server to rest.
 _FAILURES_IN_A_ROW = 8
 _RESTS_FROM_START, _RESTS = 3, 8
-
 # An attempt is given up at this many times the 95th percentile of what replies took.
-_LIMIT_FACTOR, _LIMIT_LEAST_S, _ENOUGH_REPLIES = 3.0, 0.5, 20
-_LIMIT_MOVES = 0.1
+_LIMIT_FACTOR, _LIMIT_LEAST_S, _ENOUGH_REPLIES, _LIMIT_MOVES = 3.0, 0.5, 20, 0.1
 
 
-def backoff_s(times: int, first_s: float = _RETRY_S) -> float:
-    """Seconds to wait after `times` failures in a row: doubling up to 30, less up to a half by chance."""
-    return min(_MOST_S, first_s * 2 ** min(times - 1, 16)) * random.uniform(0.5, 1.0)
+class Slots:
+    """Bounds the requests under way to `most`; a slot that comes free goes to the earliest request that waits for one,
+    so that one that failed is not left for the end."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._free = most
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+
+    def next_number(self) -> int:
+        """The place of a new request among those that wait: smaller numbers go first."""
+        return next(self._numbers)
+
+    @contextlib.asynccontextmanager
+    async def one(self, number: int) -> AsyncIterator[None]:
+        """A slot, as soon as one is free."""
+        if self._free:
+            self._free -= 1
+        else:
+            turn = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (number, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._give_back()  # it came at the same moment
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
-def limit_wait_s(headers: Mapping[str, str], times: int) -> float:
-    """Seconds to wait after the `times`-th 429: what Retry-After asks, and a little more so that not all return at once.
-
-    Without the header the wait doubles each time; with one that asks for next to nothing it does so too, from less.
-    """
-    asked = retry_after_s(headers)
-    if asked is None:
-        return backoff_s(times, _REST_S)
-    return max(asked * random.uniform(1.0, 1.1), backoff_s(times, _LIMIT_S))
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """What a Retry-After header asks for in seconds: a number, or a date (RFC 9110, 10.2.3); None without one."""
-    value = headers.get("retry-after", "").strip()
-    if value.replace(".", "", 1).isdecimal() and value.isascii():
-        return min(float(value), _LONGEST_S)
-    if (until := _date(value)) is None:
-        return None
-    # Counted from the server's own clock, where it tells the time.
-    return max(0.0, (until - (_date(headers.get("date", "")) or datetime.now(UTC))).total_seconds())
-
-
-def _date(value: str) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
-
-
-class Latencies:
+class TimeLimits:
     """What the replies of one kind of request took, and the time limit for an attempt that follows from it.
 
     A call that hangs would otherwise hold its slot for the whole `timeout_s`; a few of those and they are all that
@@ -102,10 +457,25 @@ class Latencies:
         self._enough = max(_ENOUGH_REPLIES, min(concurrency, requests // 2))
         self._seen: deque[float] = deque(maxlen=200)
         self._limit_s = timeout_s
+        self._under_way: dict[asyncio.Timeout, tuple[float, int, bool]] = {}
+
+    def limit_s(self, timeouts: int, last: bool) -> float:
+        """Seconds for an attempt at a request that ran into its limit `timeouts` times."""
+        return self.timeout_s if last else min(self.timeout_s, self._limit_s * 2 ** max(0, timeouts - 1))
+
+    @contextlib.asynccontextmanager
+    async def attempt(self, timeouts: int, last: bool) -> AsyncIterator[None]:
+        """Raises TimeoutError when what is done within takes too long."""
+        async with asyncio.timeout(self.limit_s(timeouts, last)) as scope:
+            self._under_way[scope] = (time.monotonic(), timeouts, last)
+            try:
+                yield
+            finally:
+                del self._under_way[scope]
 
     def add(self, seconds: float) -> bool:
-        """Takes in what a reply took. True where the time limit has moved by it, which small changes do not do: to
-        move those of hundreds of requests under way takes longer than a reply does."""
+        """Takes in what a reply took, and gives those under way the limit that follows; True where it has moved. Small
+        changes do not move it: to tell hundreds of requests takes longer than a reply does."""
         self._seen.append(seconds)
         if len(self._seen) < self._enough:
             return False
@@ -113,11 +483,10 @@ class Latencies:
         if abs(limit_s - self._limit_s) < _LIMIT_MOVES * self._limit_s:
             return False
         self._limit_s = limit_s
+        for scope, (started, timeouts, last) in self._under_way.items():
+            if not scope.expired():
+                scope.reschedule(started + self.limit_s(timeouts, last))
         return True
-
-    def limit_s(self, timeouts: int, last: bool) -> float:
-        """Seconds for an attempt at a request that ran into its limit `timeouts` times."""
-        return self.timeout_s if last else min(self.timeout_s, self._limit_s * 2 ** max(0, timeouts - 1))
 
 
 class Server:
@@ -186,475 +555,42 @@ def choose(servers: Sequence[Server], now: float, avoid: Server | None) -> Serve
     return min(free, key=lambda server: (server is avoid, server.under_way), default=None)
 
 
-# --- What a model server's answer means, and the connection that it comes over.
-#
-# A key goes to the servers of the recipe only: redirects are not followed, and it is taken out of whatever a server
-# says before anybody sees it.
-
-MOST_BYTES = 10_000_000
-_CONNECT_S = 5.0
-_DETAIL_CHARACTERS = 300
+def backoff_s(times: int, first_s: float) -> float:
+    """Seconds to wait after `times` failures in a row: doubling up to 30, less up to a half by chance."""
+    return min(_MOST_S, first_s * 2 ** min(times - 1, 16)) * random.uniform(0.5, 1.0)
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What became of one request.
+def limit_wait_s(headers: Mapping[str, str], times: int) -> float:
+    """Seconds to wait after the `times`-th 429: what Retry-After asks, and a little more so that not all return at once.
 
-    Attributes:
-        body: the JSON object of a 200 reply; also of the last one, where `usable` turned it down.
-        failure: None, or rate_limited, server_error, timeout, connection, refused, bad_reply, or a reason from `usable`.
-        detail: what the server said or what happened, on one line of at most 300 characters.
+    Without the header the wait doubles each time; with one that asks for next to nothing it does so too, from less.
     """
-
-    body: dict[str, Any] | None
-    failure: str | None = None
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One attempt: its reply, how long a 429 asks to wait, whether the server was reached and said anything."""
-
-    reply: Reply
-    wait_s: float = 0.0
-    reached: bool = True
-    silent: bool = False
+    asked = retry_after_s(headers)
+    if asked is None:
+        return backoff_s(times, _REST_S)
+    return max(asked * random.uniform(1.0, 1.1), backoff_s(times, _LIMIT_S))
 
 
-@dataclass(frozen=True, repr=False)
-class Access:
-    """The key for the servers, None where its environment variable is not set. Not even its repr shows it."""
-
-    key: str | None
-
-    @classmethod
-    def from_environment(cls, variable: str) -> Access:
-        key = os.environ.get(variable, "").strip()
-        if not (key.isascii() and key.isprintable()):
-            raise BadInput(f"the key in ${variable} holds characters that no HTTP header can carry")
-        return cls(key or None)
-
-    def failure(self, failure: str, detail: str) -> Reply:
-        """A failed reply whose detail does not hold the key."""
-        line = " ".join((detail.replace(self.key, "[key]") if self.key else detail).split())
-        return Reply(None, failure, line if len(line) <= _DETAIL_CHARACTERS else line[: _DETAIL_CHARACTERS - 3] + "...")
-
-    def connection(self, url: str, context: ssl.SSLContext, timeout_s: float) -> httpx.AsyncClient:
-        """An HTTP client for requests to one server, one after the other; by a proxy only to other machines."""
-        import httpx
-
-        return httpx.AsyncClient(
-            headers={
-                "Content-Type": "application/json",
-                **({"Authorization": f"Bearer {self.key}"} if self.key else {}),
-            },
-            timeout=httpx.Timeout(None, connect=min(_CONNECT_S, timeout_s)),
-            follow_redirects=False,
-            trust_env=not is_loopback(url),
-            verify=context,
-        )
-
-    def read(self, response: httpx.Response, content: bytes | None, limits: int) -> Outcome:
-        """What a response means; `content` is None where it was too long, `limits` counts the 429s met before."""
-        status = response.status_code
-        said = f"{status}: {_message(content or b'')}"
-        if status == 429 and "insufficient_quota" not in said:  # no wait brings back a quota that is used up
-            return Outcome(self.failure("rate_limited", said), limit_wait_s(response.headers, limits + 1))
-        if status >= 500 or status == 408:
-            return Outcome(self.failure("server_error", said))
-        if 300 <= status < 400:
-            said = f"{status}: sent on to {response.headers.get('location', 'nowhere')}, which is not followed"
-        if status != 200:
-            return Outcome(self.failure("refused", said))
-        if content is None:
-            return Outcome(self.failure("bad_reply", f"longer than {MOST_BYTES} bytes"))
-        try:
-            body = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            return Outcome(self.failure("bad_reply", f"not JSON: {error}"))
-        if not isinstance(body, dict):
-            return Outcome(self.failure("bad_reply", f"wanted a JSON object, got {type(body).__name__}"))
-        return Outcome(Reply(body))
-
-    def lost(self, url: str, error: httpx.RequestError) -> Outcome:
-        """An attempt that ended without a response."""
-        import httpx
-
-        reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
-        failure = "bad_reply" if isinstance(error, httpx.DecodingError) else "connection"
-        reply = self.failure(failure, f"{url}: {error or type(error).__name__}")
-        return Outcome(reply, reached=reached, silent=failure == "connection")
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """What a Retry-After header asks for in seconds: a number, or a date (RFC 9110, 10.2.3); None without one."""
+    value = headers.get("retry-after", "").strip()
+    if value.replace(".", "", 1).isdecimal() and value.isascii():
+        return min(float(value), _LONGEST_S)
+    if (until := _date(value)) is None:
+        return None
+    # Counted from the server's own clock, where it tells the time.
+    return max(0.0, (until - (_date(headers.get("date", "")) or datetime.now(UTC))).total_seconds())
 
 
-def is_loopback(url: str) -> bool:
-    """Whether a url's host is this machine."""
-    host = urlsplit(url).hostname or ""
+def _date(value: str) -> datetime | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        date = parsedate_to_datetime(value)
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
-def _message(content: bytes) -> str:
-    """What a server's error says, whichever of the usual forms it has."""
-    text = content[:20_000].decode("utf-8", "replace")
-    try:
-        said: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    for name in ("error", "detail"):
-        if isinstance(said, dict) and said.get(name):
-            said = said[name]
-    if isinstance(said, dict) and said.get("message"):
-        said = " ".join(str(said[name]) for name in ("message", "code") if said.get(name))
-    return said if isinstance(said, str) else json.dumps(said)
-
-
-# --- The requests of one stream on their way: a fixed number of workers, a queue, and a wait for what failed.
-#
-# A stream may be a list that is known from the start, or be added to for as long as it is served.
-#
-# Each worker has a connection of its own: one shared pool looks through all its connections for every request, which
-# costs more than the request.
-
-_LOOK_AGAIN_S = 0.1
-
-Usable = Callable[[dict[str, Any]], str | None]
-
-
-@dataclass(order=True)
-class _Job:
-    """One request on its way. Earlier ones go first, so that one that failed is not left for the end."""
-
-    index: int
-    body: dict[str, Any] | None = field(compare=False)
-    tries: int = field(default=0, compare=False)
-    timeouts: int = field(default=0, compare=False)
-    limits: int = field(default=0, compare=False)
-    waited_s: float = field(default=0.0, compare=False)
-    last: Server | None = field(default=None, compare=False)
-
-
-class Sending:
-    """Sends each body that is added (None for a GET) and hands out its reply once; all of it in the thread of its loop.
-
-    Args:
-        usable: why a reply with status 200 cannot be used, or None.
-        received: takes (index, reply) of each, as they come.
-        count: called with 1 for each request that is sent, with -1 for one that turns out not to have been.
-        workers: the most requests under way at once.
-        expected: about how many there will be.
-        slots: held while a request is under way, for a bound that several streams share.
-    """
-
-    def __init__(
-        self,
-        section: ServerSection,
-        servers: Sequence[Server],
-        path: str,
-        usable: Usable,
-        received: Callable[[int, Reply], None],
-        count: Callable[[int], None],
-        workers: int,
-        expected: int,
-        slots: AbstractAsyncContextManager[Any] | None = None,
-    ) -> None:
-        self._section = section
-        self._servers = servers
-        self._path = path
-        self._usable = usable
-        self._received = received
-        self._count = count
-        self._workers = workers
-        self._slots = slots or contextlib.nullcontext()
-        self._access = Access.from_environment(section.api_key_env)
-        self._latencies = Latencies(section.timeout_s, expected, workers)
-        self._running: dict[asyncio.Timeout, tuple[float, _Job]] = {}
-        self._jobs: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
-
-    def add(self, index: int, body: dict[str, Any] | None) -> None:
-        """Queues one request; those with a smaller index go first."""
-        self._jobs.put_nowait(_Job(index, body))
-
-    async def send_all(self, bodies: Sequence[dict[str, Any] | None]) -> None:
-        """Ends when every body has its reply. Raises EngineError when no server can be reached."""
-        left = len(bodies)
-        whole = asyncio.Event()
-        receive = self._received
-
-        def received(index: int, reply: Reply) -> None:
-            nonlocal left
-            receive(index, reply)
-            left -= 1
-            if not left:
-                whole.set()
-
-        self._received = received
-        for index, body in enumerate(bodies):
-            self.add(index, body)
-        serving = asyncio.create_task(self.serve())
-        done = asyncio.create_task(whole.wait())
-        try:
-            await asyncio.wait((serving, done), return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
-        finally:
-            for task in (serving, done):
-                task.cancel()
-            await asyncio.gather(serving, done, return_exceptions=True)
-
-    async def serve(self) -> None:
-        """Sends what is added until it is cancelled. Raises EngineError when no server can be reached."""
-        import httpx
-
-        self._context = httpx.create_ssl_context()
-        workers = [asyncio.create_task(self._work()) for _ in range(self._workers)]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-
-    async def _work(self) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            connections: dict[Server, httpx.AsyncClient] = {}
-            while True:
-                job = await self._jobs.get()
-                server = await self._free_server(job)
-                if server not in connections:
-                    connection = self._access.connection(server.url, self._context, self._section.timeout_s)
-                    connections[server] = await stack.enter_async_context(connection)
-                server.under_way += 1
-                try:
-                    async with self._slots:
-                        started = time.monotonic()
-                        outcome = await self._attempt(job, server, connections[server], started)
-                finally:
-                    server.under_way -= 1
-                self._settle(job, server, started, outcome)
-
-    async def _free_server(self, job: _Job) -> Server:
-        while (server := choose(self._servers, now := time.monotonic(), job.last)) is None:
-            soonest = min(server.rests_until for server in self._servers)
-            await asyncio.sleep(max(_LOOK_AGAIN_S, soonest - now))
-        return server
-
-    async def _attempt(self, job: _Job, server: Server, connection: httpx.AsyncClient, started: float) -> Outcome:
-        import httpx
-
-        sent = int(job.body is not None)
-        self._count(sent)
-        try:
-            async with asyncio.timeout(self._limit_s(job)) as scope:
-                self._running[scope] = (started, job)
-                try:
-                    response, content = await _send(connection, server.url + self._path, job.body)
-                finally:
-                    del self._running[scope]
-        except TimeoutError:
-            detail = f"{server.url}: no reply in {time.monotonic() - started:.1f} s"
-            return Outcome(self._access.failure("timeout", detail), silent=True)
-        except httpx.RequestError as error:
-            outcome = self._access.lost(server.url, error)
-            if not outcome.reached:
-                self._count(-sent)
-            return outcome
-        outcome = self._access.read(response, content, job.limits)
-        if outcome.reply.body is not None:
-            self._learn(time.monotonic() - started)
-            if reason := self._usable(outcome.reply.body):
-                return Outcome(Reply(outcome.reply.body, reason, "the reply came, but cannot be used"))
-        return outcome
-
-    def _settle(self, job: _Job, server: Server, started: float, outcome: Outcome) -> None:
-        """Ends the job, or lets it wait for its next attempt without a worker."""
-        reply, section = outcome.reply, self._section
-        job.last = server if reply.failure else None
-        if reply.failure == "rate_limited":
-            server.limited(started, outcome.wait_s, section.max_wait_s)
-            job.limits += 1
-            job.waited_s += outcome.wait_s
-            if job.waited_s > section.max_wait_s:
-                return self._received(job.index, reply)
-            return self._again(job, outcome.wait_s)
-        if reply.failure == "server_error" or outcome.silent:
-            server.failed(started, outcome.silent, unreachable=not outcome.reached)
-        else:
-            server.served()
-        if all(server.gone for server in self._servers):
-            raise EngineError(self._nobody(reply))
-        if not outcome.reached:
-            return self._again(job, 0.0)  # nothing was sent, so it was no try; the server rests
-        job.tries += 1
-        job.timeouts += reply.failure == "timeout"
-        final = reply.failure is None or reply.failure == "refused" or job.tries >= section.attempts
-        if final:
-            return self._received(job.index, reply)
-        # Only a server in trouble gains from a pause: a time limit was one, and a reply of no use is still a reply.
-        pause = reply.failure in ("server_error", "connection", "bad_reply")
-        return self._again(job, backoff_s(min(job.tries, max(1, server.failures))) if pause else 0.0)
-
-    def _limit_s(self, job: _Job) -> float:
-        return self._latencies.limit_s(job.timeouts, last=job.tries + 1 >= self._section.attempts)
-
-    def _learn(self, took_s: float) -> None:
-        """Takes in what a reply took, and gives those under way the time limit that follows from it."""
-        if not self._latencies.add(took_s):
-            return
-        for scope, (started, job) in self._running.items():
-            if not scope.expired():
-                scope.reschedule(started + self._limit_s(job))
-
-    def _again(self, job: _Job, wait_s: float) -> None:
-        asyncio.get_running_loop().call_later(wait_s, self._jobs.put_nowait, job)
-
-    def _nobody(self, reply: Reply) -> str:
-        urls = ", ".join(server.url for server in self._servers)
-        return (
-            f"no server answers ({urls}; last: {reply.detail}); check that it runs, its address with port and /v1, "
-            "and the recipe's timeout_s; what came is stored, and the same command asks only for the rest"
-        )
-
-
-async def _send(
-    connection: httpx.AsyncClient, url: str, body: dict[str, Any] | None
-) -> tuple[httpx.Response, bytes | None]:
-    """The response and its content; None for content that is too long."""
-    method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
-    content = bytearray()
-    async with connection.stream(method, url, content=data) as response:
-        async for chunk in response.aiter_bytes():
-            content += chunk
-            if len(content) > MOST_BYTES:
-                return response, None
-    return response, bytes(content)
-
-
-class Client:
-    """Sends JSON to one or several servers that offer the same model.
-
-    Attributes:
-        calls: requests sent so far, retries included; asking for the model's name does not count.
-
-    Raises:
-        BadInput: a url, a number, or the key's environment variable cannot be used.
-    """
-
-    def __init__(self, section: ServerSection) -> None:
-        _check(section)
-        self.section = section
-        self.calls = 0
-        self._servers = [Server(url.rstrip("/")) for url in section.urls]
-        self._model = section.model
-
-    @property
-    def model(self) -> str:
-        """The section's model, or the one that the server lists.
-
-        Raises:
-            EngineError: the server lists none or several, or cannot be asked.
-        """
-        if self._model is None:
-            self._model = self._listed()
-        return self._model
-
-    def stream(
-        self, path: str, bodies: Sequence[dict[str, Any]], usable: Usable = lambda body: None
-    ) -> Generator[tuple[int, Reply], None, None]:
-        """POSTs each body to URL + `path`; yields (index, reply) for each once, as they come.
-
-        `usable` says why a 200 reply cannot be used, or None; such a reply is asked for again. It runs in the
-        loop's thread. The bound on concurrency is each stream's own, so read one at a time. Closing the generator
-        breaks off what is under way.
-
-        Raises:
-            EngineError: no server can be reached, for seconds from the start or for about a minute later on.
-        """
-        return self._stream(path, bodies, usable)
-
-    def _stream(
-        self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable
-    ) -> Generator[tuple[int, Reply], None, None]:
-        if not bodies:
-            return
-        results: queue.SimpleQueue[tuple[int, Reply] | BaseException | None] = queue.SimpleQueue()
-        sending = Sending(
-            self.section,
-            self._servers,
-            path,
-            usable,
-            received=lambda index, reply: results.put((index, reply)),
-            count=self._count,
-            workers=min(self.section.concurrency, len(bodies)),
-            expected=len(bodies),
-        )
-        loop = asyncio.new_event_loop()
-        task = loop.create_task(sending.send_all(bodies))
-        thread = threading.Thread(target=_run, args=(loop, task, results.put), name="servers", daemon=True)
-        thread.start()
-        try:
-            while (result := results.get()) is not None:
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
-        finally:
-            loop.call_soon_threadsafe(task.cancel)
-            thread.join()
-            loop.close()
-
-    def _count(self, sent: int) -> None:
-        self.calls += sent
-
-    def _listed(self) -> str:
-        ((_, reply),) = self._stream("/models", [None], lambda body: None)
-        where = ", ".join(server.url for server in self._servers)
-        if reply.body is None:
-            raise EngineError(f"{where}: /models gave {reply.failure} ({reply.detail}); set the server's `model`")
-        rows = reply.body.get("data")
-        names = (
-            [str(row["id"]) for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
-        )
-        if len(names) != 1:
-            listed = f"lists {', '.join(names)}" if names else "lists no model"
-            raise EngineError(f"{where} {listed}; set the server's `model` in the recipe to the one that is meant")
-        return names[0]
-
-
-def _run(
-    loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], put: Callable[[BaseException | None], None]
-) -> None:
-    """The thread: runs the task to its end, then says how it ended."""
-    error: BaseException | None = None
-    try:
-        loop.run_until_complete(task)
-    except asyncio.CancelledError:
-        pass  # nobody reads any more
-    except BaseException as raised:  # noqa: BLE001 - raised again in the thread that reads
-        error = raised
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    put(error)
-
-
-def _check(section: ServerSection) -> None:
-    if not section.urls:
-        raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
-    for url in section.urls:
-        try:
-            parts = urlsplit(url)
-            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            whole = False
-        if whole and "@" in parts.netloc:
-            raise BadInput("server: a url holds a user name or password; a key comes from the environment only")
-        if not whole or parts.query or parts.fragment:
-            raise BadInput(f"server: {url!r} is no address such as http://localhost:8000/v1")
-    for name in ("concurrency", "timeout_s", "attempts"):
-        if getattr(section, name) <= 0:
-            raise BadInput(f"server: `{name}` is {getattr(section, name)}, wanted more than 0")
-
-
-# --- Reads what /chat/completions answers, for everyone who asks a chat model: judges, simulators, assistants.
+# --- What /chat/completions answers, for everyone who asks a chat model: judges, simulators, assistants.
 
 BAD_REPLY, EMPTY_REPLY = "bad_reply", "empty_reply"
 # Not merely a limit that is too large for the model, which names the same parameters.

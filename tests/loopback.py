@@ -11,7 +11,8 @@ thread, one asyncio loop, keep-alive, hundreds of connections at once; only what
     assert server.faults_sent["rate_limited"] == 103
 
 A handler gets the request and returns the JSON object of a 200 reply, an `Answer` for anything else, or None to let
-the client wait until it goes away. Handlers run in the server's thread, one at a time, so they may keep state without locks and must be quick (a tiny model is).
+the client wait until it goes away. Handlers run in the server's thread, one at a time, so they may keep state without
+locks and must be quick (a tiny model is).
 Paths are those after `server.url` (which ends in /v1), without the query. An unknown path is answered with 404; what
 a handler raises is answered with 500 and raised again when the `with` block ends.
 
@@ -29,7 +30,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -45,17 +46,6 @@ class Seen:
     headers: dict[str, str]
     """Names in lower case."""
     body: Any
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One reply that went out: to which request, when, and the fault that shaped it, if any."""
-
-    number: int
-    at: float
-    path: str
-    status: int
-    fault: str | None
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,7 @@ class Loopback:
         self.handlers = dict(handlers)
         self.faults = faults or Faults()
         self.requests: list[Seen] = []
-        self.replies: list[Sent] = []
+        self.replies: list[Answer] = []
         self.faults_sent: Counter[str] = Counter()
         self.under_way = 0
         self.most_under_way = 0
@@ -169,9 +159,8 @@ class Loopback:
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         data = await reader.readexactly(int(headers.get("content-length", 0)))
         path = target.partition("?")[0].removeprefix("/v1")
-        seen = Seen(
-            len(self.requests), time.monotonic(), method, path, headers, json.loads(data) if data.strip() else None
-        )
+        body = json.loads(data) if data.strip() else None
+        seen = Seen(len(self.requests), time.monotonic(), method, path, headers, body)
         self.requests.append(seen)
         fault = None
         if method == "POST":
@@ -181,63 +170,43 @@ class Loopback:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
-            return await self._reply(seen, fault, reader, writer)
+            answer = None
+            if fault != "hang":
+                await asyncio.sleep(self.faults.latency_s)
+                if fault == "disconnect":
+                    return False
+                answer = self._answer(seen, fault)
+            if answer is None:
+                await reader.read()  # until the client closes the connection
+                return False
+            content = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), **answer.headers}
+            lines = [f"HTTP/1.1 {answer.status} Status", *(f"{name}: {value}" for name, value in headers.items())]
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + content)
+            self.replies.append(answer)
+            await writer.drain()
+            return True
         finally:
             self.under_way -= 1
 
-    async def _reply(
-        self, seen: Seen, fault: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
-        if fault == "hang":
-            return await _hang(reader)
-        if self.faults.latency_s:
-            await asyncio.sleep(self.faults.latency_s)
-        if fault == "disconnect":
-            return False
-        answer = self._faulty(fault) or self._handled(seen, fault)
-        if answer is None:
-            return await _hang(reader)
-        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **answer.headers}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        writer.write(f"HTTP/1.1 {answer.status} Status\r\n{lines}\r\n".encode("latin-1") + body)
-        self.replies.append(Sent(seen.number, time.monotonic(), seen.path, answer.status, fault))
-        await writer.drain()
-        return True
-
-    def _faulty(self, fault: str | None) -> Answer | None:
+    def _answer(self, seen: Seen, fault: str | None) -> Answer | None:
+        """None where the handler lets the client wait."""
         if fault == "rate_limited":
             asked = {} if self.faults.retry_after is None else {"Retry-After": self.faults.retry_after}
             return Answer(429, {"error": {"message": "slow down"}}, asked)
         if fault == "server_error":
             return Answer(500, {"error": {"message": "out of order"}})
-        if fault == "empty_body":
-            return Answer(200, b"")
-        if fault == "invalid_json":
-            return Answer(200, b'{"choices": [{"message": {"content": "genu')
-        return None
-
-    def _handled(self, seen: Seen, fault: str | None) -> Answer | None:
-        handler = self.handlers.get(seen.path)
-        if handler is None:
+        if fault in ("empty_body", "invalid_json"):
+            return Answer(200, b"" if fault == "empty_body" else b'{"choices": [{"message": {"content": "genu')
+        if (handler := self.handlers.get(seen.path)) is None:
             return Answer(404, {"error": {"message": f"no such path: {seen.path}"}})
         try:
             made = handler(seen)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the test can see it
             self._broken.append(error)
             return Answer(500, {"error": {"message": f"the test's handler failed: {error!r}"}})
-        if made is None:
-            return None
-        answer = made if isinstance(made, Answer) else Answer(200, made)
-        if fault == "empty_text":
-            answer = Answer(answer.status, _without_text(answer.body), answer.headers)
-        return answer
-
-
-async def _hang(reader: asyncio.StreamReader) -> bool:
-    """Waits until the client closes the connection."""
-    await reader.read()
-    return False
+        answer = made if made is None or isinstance(made, Answer) else Answer(200, made)
+        return replace(answer, body=_without_text(answer.body)) if answer and fault == "empty_text" else answer
 
 
 def chat_reply(text: str, finish: str = "stop") -> dict[str, Any]:

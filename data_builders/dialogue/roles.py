@@ -124,14 +124,16 @@ _MANY = 10**6
 
 
 class Network:
-    """The thread in which servers are asked, and the slots of each: what its roles may have under way, taken together."""
+    """The thread in which servers are asked, how they are doing, and the slots of each: what its roles may have under
+    way, taken together."""
 
     def __init__(self, sections: Iterable[RoleSection]) -> None:
-        self.most: Counter[tuple[str, ...]] = Counter()
+        most: Counter[tuple[str, ...]] = Counter()
         for section in sections:
             if section.server is not None:
-                self.most[place_of(section.server)] += section.server.concurrency
-        self.slots = {place: asyncio.Semaphore(most) for place, most in self.most.items()}
+                most[place_of(section.server)] += section.server.concurrency
+        self.slots = {place: client.Slots(number) for place, number in most.items()}
+        self.servers = {place: [client.Server(url) for url in place] for place in most}
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="network", daemon=True)
         self._thread.start()
@@ -158,9 +160,10 @@ class ServerRole(RoleModel):
 
     def begin(self, folder: Path | None, changed: asyncio.Event) -> None:
         self._changed = changed
-        self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[client.Reply]] = {}
-        self._serving: asyncio.Task[None] | None = None
+        network, place = self._network, place_of(self.server)
+        self._session = client.Session(
+            self.server, network.servers[place], network.slots[place], "/chat/completions", client.unusable, _MANY
+        )
         self._file: IO[str] | None = None
         self._stored: dict[str, dict[str, Any]] = {}
         if folder is not None:
@@ -169,7 +172,7 @@ class ServerRole(RoleModel):
             self._stored = {row["key"]: row["said"] for _, row in read_jsonl(path)}
 
     def end(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._network.loop).result()
+        asyncio.run_coroutine_threadsafe(self._session.close(), self._network.loop).result()
         if self._file is not None:
             self._file.close()
 
@@ -197,11 +200,17 @@ class ServerRole(RoleModel):
         Raises:
             EngineError: no server can be reached, or nothing but failures has come for a while.
         """
-        as_reasoner = self._reasoner
-        came = await self._post(self._body(ask, as_reasoner))
+        as_reasoner = False
+
+        def body() -> dict[str, Any]:  # what waited for a slot while another was refused goes the new way at once
+            nonlocal as_reasoner
+            as_reasoner = self._reasoner
+            return self._body(ask, as_reasoner)
+
+        came = await self._session.request(body)
         if not as_reasoner and client.wants_other_names(came):
             self._reasoner = True
-            came = await self._post(self._body(ask, True))
+            came = await self._session.request(body)
         if came.failure is not None or came.body is None:
             reply = Reply("", failure=came.failure or client.BAD_REPLY, detail=storable(came.detail))
             self._failures += 1
@@ -235,46 +244,6 @@ class ServerRole(RoleModel):
         template = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
         seed = ask.seed & 0x7FFFFFFF
         return {"model": self.server.model, "messages": list(ask.messages), "seed": seed, **limits, **template}
-
-    async def _post(self, body: dict[str, Any]) -> client.Reply:
-        """Joins the requests under way; older ones go first."""
-        if self._serving is None:
-            place = place_of(self.server)
-            self._sending = client.Sending(
-                self.server,
-                [client.Server(url.rstrip("/")) for url in self.server.urls],
-                "/chat/completions",
-                client.unusable,
-                received=self._received,
-                count=lambda sent: None,
-                workers=self._network.most[place],
-                expected=_MANY,
-                slots=self._network.slots[place],
-            )
-            self._serving = asyncio.create_task(self._sending.serve())
-            self._serving.add_done_callback(self._ended)
-        if self._serving.done():
-            self._serving.result()  # raises what ended it
-        number = next(self._numbers)
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._sending.add(number, body)
-        return await future
-
-    def _received(self, number: int, reply: client.Reply) -> None:
-        future = self._waiting.pop(number)
-        if not future.done():
-            future.set_result(reply)
-
-    def _ended(self, serving: asyncio.Task[None]) -> None:
-        if not serving.cancelled() and (error := serving.exception()) is not None:
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(error)
-
-    async def _stop(self) -> None:
-        if self._serving is not None:
-            self._serving.cancel()
-            await asyncio.wait([self._serving])
 
 
 def _counted(given: Any, messages: Sequence[Message]) -> int:

@@ -17,20 +17,23 @@ from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import CannotScore, EngineError
 from probe.settings import ServerSection
 
-# --- Counts the requests that a server did not answer, and says at the end what to do about them.
-
 PLAIN_SAMPLING = {"top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
 PLAIN_EXTRAS = {"top_k": -1, "min_p": 0, "repetition_penalty": 1}
 EXTRAS = {"skip_special_tokens": False, "add_special_tokens": False, **PLAIN_EXTRAS}
 """What vLLM and SGLang know beside `stop_token_ids`: special tokens stay as they are, and nothing shapes the
 distribution but the temperature."""
 
+# Temperature 1, since some servers give log-probabilities after the temperature.
+_SCORE = {"max_tokens": 1, "temperature": 1, "seed": 0, "echo": True, "logprobs": 1}
+
 # So many refusals and nothing else: what is wrong is wrong for every request.
 _REFUSALS = 8
+# OpenAI takes four at most, and the others take as many.
+_MOST_STOPS = 4
 
 
 class Failures:
-    """The failed requests of one stream."""
+    """Counts the requests of one stream that a server did not answer, and says at the end what to do about them."""
 
     def __init__(self, section: ServerSection) -> None:
         self.done = 0
@@ -73,10 +76,6 @@ class Failures:
         return ""
 
 
-# OpenAI takes four at most, and the others take as many.
-_MOST_STOPS = 4
-
-
 class OpenAIEngine:
     """Completions from one or several servers with the same model.
 
@@ -101,8 +100,7 @@ class OpenAIEngine:
         if not requests:
             return
         failures = Failures(self.section)
-        model = self.client.model
-        bodies = [self._completion_body(model, request) for request in requests]
+        bodies = [self._completion_body(request) for request in requests]
         for index, reply in self.client.stream("/completions", bodies, _unusable):
             if reply.failure is None and reply.body is not None:
                 failures.done += 1
@@ -113,12 +111,11 @@ class OpenAIEngine:
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         """The shortest goes first and alone, so that a server without log-probabilities is asked only once."""
-        order = sorted(
-            range(len(requests)), key=lambda index: len(requests[index].prefix_ids + requests[index].target_ids)
-        )
+        whole = [request.prefix_ids + request.target_ids for request in requests]
+        order = sorted(range(len(requests)), key=lambda index: len(whole[index]))
         failures = Failures(self.section)
         for indices in (order[:1], order[1:]):
-            bodies = [self._score_body(requests[index]) for index in indices]
+            bodies = [{**self._prompt(whole[index]), **_SCORE} for index in indices]
             for position, reply in self.client.stream("/completions", bodies, _unusable):
                 index = indices[position]
                 score = self._scored(requests[index], reply)
@@ -135,10 +132,10 @@ class OpenAIEngine:
     def close(self) -> None:
         pass
 
-    def _completion_body(self, model: str, request: Request) -> dict[str, Any]:
+    def _completion_body(self, request: Request) -> dict[str, Any]:
         stops = self._stop_strings(request)[:_MOST_STOPS]
         return {
-            **self._prompt(model, request.prompt_ids),
+            **self._prompt(request.prompt_ids),
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
             "seed": request.seed & 0x7FFFFFFF,
@@ -146,14 +143,14 @@ class OpenAIEngine:
             **({"stop_token_ids": list(request.stop_ids)} if self.section.extras else {}),
         }
 
-    def _score_body(self, request: ScoreRequest) -> dict[str, Any]:
-        # Temperature 1, since some servers give log-probabilities after the temperature.
-        prompt = self._prompt(self.client.model, request.prefix_ids + request.target_ids)
-        return {**prompt, "max_tokens": 1, "temperature": 1, "seed": 0, "echo": True, "logprobs": 1}
-
-    def _prompt(self, model: str, ids: tuple[int, ...]) -> dict[str, Any]:
+    def _prompt(self, ids: tuple[int, ...]) -> dict[str, Any]:
         prompt = list(ids) if self.section.prompt_as == "ids" else self._text(ids)
-        return {"model": model, "prompt": prompt, **PLAIN_SAMPLING, **(EXTRAS if self.section.extras else {})}
+        return {
+            "model": self.client.model,
+            "prompt": prompt,
+            **PLAIN_SAMPLING,
+            **(EXTRAS if self.section.extras else {}),
+        }
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
@@ -185,7 +182,8 @@ class OpenAIEngine:
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
         if not isinstance(values, list):
             return Reply(None, "no_logprobs", "its reply to echo with logprobs holds no token_logprobs")
-        start, end = len(request.prefix_ids), len(request.prefix_ids) + len(request.target_ids)
+        start = len(request.prefix_ids)
+        end = start + len(request.target_ids)
         if self.section.prompt_as == "text" and len(values) != end + 1:
             before, whole = self._text(request.prefix_ids), self._text(request.prefix_ids + request.target_ids)
             span = _span(logprobs.get("text_offset"), len(before), len(whole)) if whole.startswith(before) else None
