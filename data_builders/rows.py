@@ -1,4 +1,4 @@
-"""The sft view, which training reads: one row for each conversation, replay among them."""
+"""The views that training reads: sft, a row a conversation (replay among them), and rl, a row a prompt."""
 
 from __future__ import annotations
 

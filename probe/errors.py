@@ -68,7 +68,11 @@ class TrainingStopped(NextturnError):
 
 
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
-    """Runs `main(argv)` and returns its exit code; our own errors become one line on stderr."""
+    """Runs `main(argv)` and returns its exit code; our own errors become one line on stderr.
+
+    Ctrl-C (SIGINT) gives one line and 130. SIGTERM is not caught: it ends the process at once, as SIGKILL does, and what is
+    on disk by then is whole, so the same command goes on from there.
+    """
     try:
         main(sys.argv[1:] if argv is None else argv)
     except NextturnError as error:

@@ -1,4 +1,4 @@
-"""Text that others wrote, on its way to a terminal."""
+"""What a command says: others' text made harmless, one process speaks for all, a progress bar."""
 
 from __future__ import annotations
 
