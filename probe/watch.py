@@ -243,12 +243,12 @@ class Watcher:
 
     def _track(self) -> None:
         """Shows every finished probe in the training run's tracker, those of other watchers too, each once."""
-        from probe.tracking import join_tracking, tell_probe
+        from probe.tracking import join_tracking, track_probe
 
         if join_tracking(self.run_dir, self.recipe):
             for step in self.steps():
                 if self._finished(step):
-                    tell_probe(self.folder / _name(step), self.run_dir)
+                    track_probe(self.folder / _name(step), self.run_dir)
 
     def _refuse_other_settings(self) -> None:
         from probe.judges import get_judge

@@ -29,7 +29,7 @@ from probe.tracking import (
     sample_rows,
     slug,
     start_tracking,
-    tell_probe,
+    track_probe,
     tradeoff,
     without_secrets,
 )
@@ -230,11 +230,11 @@ def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_pa
 WATCHER = """
 import sys
 from pathlib import Path
-from probe.tracking import finish_tracking, join_tracking, tell_probe
+from probe.tracking import finish_tracking, join_tracking, track_probe
 run_dir = Path(sys.argv[1])
 assert join_tracking(run_dir, {"tracking": {"to": "wandb"}})
 for name in sys.argv[2:]:
-    tell_probe(run_dir / "probe" / name, run_dir)
+    track_probe(run_dir / "probe" / name, run_dir)
 finish_tracking()
 """
 
@@ -254,7 +254,7 @@ def test_watchers_in_other_processes_add_each_probe_once_to_the_run_that_trainin
     processes = [subprocess.Popen([sys.executable, "-c", WATCHER, str(run_dir), *names]) for names in told]
     assert [process.wait(120) for process in processes] == [0, 0]
     for name in ("base", "step-6"):  # the trainer itself finds them told
-        tell_probe(run_dir / "probe" / name, run_dir)
+        track_probe(run_dir / "probe" / name, run_dir)
 
     rows = history(run_dir)
     probes = {row["probe/step"]: row for row in rows if "probe/step" in row}

@@ -23,7 +23,7 @@ from probe.models import ModelFolder, resolve
 from probe.run import LoadedSet, load_sets, model_info, run_probe
 from probe.settings import ProbeSection
 from probe.terminal import say
-from probe.tracking import declare_figures, tell_probe
+from probe.tracking import declare_figures, track_probe
 from train.checkpoints import watch_line
 
 
@@ -93,7 +93,7 @@ class ProbeCallback(TrainerCallback):
                 shared.serve()
         if accelerator.is_main_process:
             compare([self.run_dir], self.run_dir / "probe" / "comparison")
-            tell_probe(out, self.run_dir)
+            track_probe(out, self.run_dir)
 
 
 class WatchedCallback(TrainerCallback):
