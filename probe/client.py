@@ -166,7 +166,8 @@ def _check(section: ServerSection) -> None:
 
 
 class Session:
-    """Requests of one kind, all of them in one event loop. `close` breaks off what is under way.
+    """Requests of one kind, all of them in one event loop, to which connections and slots belong: each stream makes its
+    own. `close` breaks off what is under way.
 
     Args:
         servers: those of the section; sessions of one loop may share them, and `slots` too.
