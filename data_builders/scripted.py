@@ -160,8 +160,6 @@ def converse(task: Task, kind: Kind, seed: int, settings: Conversations) -> Conv
 
 _OWN_FINAL = 0.4  # of generated problems: their own sentence around the answer
 _IN_LINES = 0.75  # of generated problems: one step a line
-# How likely a gap of a kind is to be the one withheld: most texts have one goal and a few numbers.
-_LIKELY = {"number": 1.0, "formula": 1.0, "goal": 0.5, "figure": 1.5}
 
 
 @dataclass
@@ -203,7 +201,7 @@ class Script:
     def withhold(self) -> Gap:
         """Draws what is withheld."""
         gaps = self.task.gaps
-        self.gap = gap = self.rng.choices(gaps, [_LIKELY[gap.kind] for gap in gaps])[0]
+        self.gap = gap = self.rng.choices(gaps)[0]
         self.hidden = gap.value
         return gap
 
@@ -400,7 +398,7 @@ _POINTS_ELSEWHERE = 0.5
 _VAGUE_WITH_GAP = 0.3  # of the vague: the problem, when it comes, lacks something
 _BARE_STATEMENT = 0.5  # of the other values: a bare sentence, without words about where it stands
 _LONGEST_STATEMENT = 200
-_CANNOT = {"number": "cannot", "formula": "cannot_text", "figure": "cannot_text", "goal": "cannot_goal"}
+_CANNOT = {"number": "cannot", "formula": "cannot_text"}
 
 
 def _underspecified(script: Script) -> None:

@@ -36,7 +36,7 @@ WHOLE = Task(
         Gap(QUESTION.replace("f(2) = 5", "f(2) = ?"), "what $f(2)$ is", "What is $f(2)$?", "It's $f(2) = 5$.", "$f(2) = 5$",
             "$f(2) = 5$", "number", "the value of $f(2)$", "$f(2) = 7$"),
         Gap(QUESTION.replace(r"Find $\frac{f(2)}{3}$.", "").strip(), "what is to be found", "What is to be found?",
-            r"Find $\frac{f(2)}{3}$.", r"Find $\frac{f(2)}{3}$.", r"Find $\frac{f(2)}{3}$.", "goal", "the question itself"),
+            r"Find $\frac{f(2)}{3}$.", r"Find $\frac{f(2)}{3}$.", r"Find $\frac{f(2)}{3}$.", "formula", "the last sentence"),
     ),
     slips=(Slip(1, "", "15", r"$3 \times 5 = 15$"),),
     boxed_solution=START + REST, topic="intermediate algebra", start=START, rest=REST,
