@@ -166,7 +166,8 @@ def _check(section: ServerSection) -> None:
 
 
 class Session:
-    """Requests of one kind, all of them in one event loop. `close` breaks off what is under way.
+    """Requests of one kind, all of them in one event loop, to which connections and slots belong: each stream makes its
+    own. `close` breaks off what is under way.
 
     Args:
         servers: those of the section; sessions of one loop may share them, and `slots` too.
@@ -239,10 +240,9 @@ class Session:
                     reply = self._read(response, content)
                 except TimeoutError:
                     reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
-                except httpx.DecodingError as error:
-                    reply = self._failed("bad_reply", f"{server.url}: {error or type(error).__name__}")
                 except httpx.RequestError as error:
-                    reply = self._failed("connection", f"{server.url}: {error or type(error).__name__}")
+                    failure = "bad_reply" if isinstance(error, httpx.DecodingError) else "connection"
+                    reply = self._failed(failure, f"{server.url}: {error or type(error).__name__}")
                     reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
                     self._count(0 if reached else -sent)
                 finally:
@@ -315,26 +315,25 @@ class Session:
     def _read(self, response: httpx.Response, content: bytes | None) -> Reply:
         """What a response means; `content` is None where it was too long."""
         status = response.status_code
+        if status == 200:
+            if content is None:
+                return self._failed("bad_reply", f"longer than {MOST_BYTES} bytes")
+            try:
+                body = json.loads(content)
+            except (ValueError, RecursionError) as error:
+                return self._failed("bad_reply", f"not JSON: {error}")
+            if not isinstance(body, dict):
+                return self._failed("bad_reply", f"wanted a JSON object, got {type(body).__name__}")
+            return Reply(body)
         said = f"{status}: {_message(content or b'')}"
-        if status == 429 and "insufficient_quota" not in said:  # no wait brings back a quota that is used up
-            return self._failed("rate_limited", said)
-        if status >= 500 or status == 408:
-            return self._failed("server_error", said)
         if 300 <= status < 400:
             said = f"{status}: sent on to {response.headers.get('location', 'nowhere')}, which is not followed"
-        if status != 200:
-            return self._failed("refused", said)
-        if content is None:
-            return self._failed("bad_reply", f"longer than {MOST_BYTES} bytes")
-        try:
-            body = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            return self._failed("bad_reply", f"not JSON: {error}")
-        if not isinstance(body, dict):
-            return self._failed("bad_reply", f"wanted a JSON object, got {type(body).__name__}")
-        return Reply(body)
+        if status == 429 and "insufficient_quota" not in said:  # no wait brings back a quota that is used up
+            return self._failed("rate_limited", said)
+        return self._failed("server_error" if status >= 500 or status == 408 else "refused", said)
 
     def _failed(self, failure: str, detail: str) -> Reply:
+        """Without the key, on one line that is not too long."""
         line = " ".join((detail.replace(self._key, "[key]") if self._key else detail).split())
         return Reply(None, failure, line if len(line) <= _DETAIL_CHARACTERS else line[: _DETAIL_CHARACTERS - 3] + "...")
 
@@ -489,28 +488,28 @@ class TimeLimits:
         return True
 
 
+@dataclass(eq=False)
 class Server:
     """How one server is doing; times are those of time.monotonic(), `failures` those in a row."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.under_way = 0
-        self.rests_until = 0.0
-        self.failures = 0
-        self._rests = 0
-        self._testing = False
-        self._silent = False
-        self._has_served = False
-        self._limited_since: float | None = None
+    url: str
+    under_way: int = 0
+    failures: int = 0
+    rests_until: float = 0.0
+    _rests: int = 0
+    _testing: bool = False
+    _silent: bool = False
+    _has_served: bool = False
+    _limited_since: float | None = None
+
+    @property
+    def _patience(self) -> int:
+        return _RESTS if self._has_served else _RESTS_FROM_START
 
     @property
     def gone(self) -> bool:
         """It has not answered at all for as long as is worth waiting: seconds from the start, a minute later on."""
         return self._silent and self._rests >= self._patience
-
-    @property
-    def _patience(self) -> int:
-        return _RESTS if self._has_served else _RESTS_FROM_START
 
     def free(self, now: float) -> bool:
         return now >= self.rests_until and not (self._testing and self.under_way)
