@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,6 +18,11 @@ from tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen
 
 from probe.conversions import EMBEDDED_NAME, embedded_folder
 from probe.errors import ModelError
+
+# CI tries the same examples each time, so that a failure there is one of the change; elsewhere they are drawn anew.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
