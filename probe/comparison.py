@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
+from probe.grading import CLARIFY, clarify_right
 from probe.judges.labels import GENUINE, in_order
-from probe.measures import CLARIFY, clarify_right
 from probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
 
 # --- What results.json holds. Files of older runs of the same schema lack the newer keys.

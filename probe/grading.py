@@ -14,10 +14,10 @@ import functools
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from string import ascii_uppercase as LETTERS
-from typing import Literal
+from typing import Any, Literal
 
 from probe.timelimit import Workers
 
@@ -110,6 +110,15 @@ def outcome(text: str, truncated: bool) -> Outcome:
     if asks(text):
         return "asked"
     return "answered" if lenient_answer(text) is not None else "no_answer"
+
+
+CLARIFY = {"underspecified": "ask_when_needed", "complete": "answer_when_complete"}
+"""The figure of clarify that a row of each condition counts in."""
+
+
+def clarify_right(row: Mapping[str, Any]) -> bool:
+    """Whether the reply did what its condition wants: ask where something is missing, answer where nothing is."""
+    return bool(row["asked"]) if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
 
 
 # The chosen letter of a question with lettered options (see `probe.sets`).

@@ -23,6 +23,7 @@ from probe.chat import Chat, Message, PrefixForm
 from probe.engines.base import Completion, Request, ScoreRequest, item_seed
 from probe.grading import (
     Outcome,
+    clarify_right,
     lenient_answer,
     lenient_letter,
     letter_outcome,
@@ -130,15 +131,6 @@ def clarify_figures(rows: Sequence[Row]) -> dict[str, Any]:
         "ask_when_needed": wilson(sum(underspecified), len(underspecified)).as_json(),
         "answer_when_complete": wilson(sum(complete), len(complete)).as_json(),
     }
-
-
-CLARIFY = {"underspecified": "ask_when_needed", "complete": "answer_when_complete"}
-"""The figure that a row of each condition counts in."""
-
-
-def clarify_right(row: Row) -> bool:
-    """Whether the reply did what its condition wants."""
-    return bool(row["asked"]) if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
 
 
 # --- Follow-up

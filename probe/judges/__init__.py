@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from probe.errors import BadInput
 from probe.judges.labels import Judge
-from probe.settings import ServerSection
+
+if TYPE_CHECKING:
+    from probe.settings import ServerSection
 
 KNOWN_JUDGES = ("rules", "llm", "cascade")
 
