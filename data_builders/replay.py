@@ -24,6 +24,7 @@ from data_builders.tasks import Task
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import RecipeError
+from probe.files import append_rows, open_append, read_jsonl
 from probe.grading import lenient_answer, same_answer
 from probe.recipe import recipe_dict, section
 
@@ -186,7 +187,8 @@ async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answere
 def answer_all(rows: ReplayRows, problems: int, folder: Path, seed: int) -> dict[str, Answered]:
     """What a model answers to the questions that go with `problems` problems, by `replay_id`; {} where none is asked.
 
-    `folder` keeps each reply the moment it comes, until the build ends: one that was killed asks for none twice.
+    `folder` keeps each reply the moment it comes, and what came of each question that a server was asked, failures
+    too: a build that was killed asks nothing twice, and shards that are written already stay true.
 
     Raises:
         EngineError: a server cannot be reached, or answers nothing but failures.
@@ -215,7 +217,21 @@ def answer_all(rows: ReplayRows, problems: int, folder: Path, seed: int) -> dict
             bar.set_postfix({"rejected": rejected, **meter.shown()}, refresh=False)
 
         if asked.server is not None:
-            roles.run(map(one, tasks), 3 * asked.server.concurrency, folder=folder)
+            finished = folder / "answers.jsonl"
+            for _, row in read_jsonl(finished) if finished.is_file() else ():
+                name = row.pop("id")
+                found = answers[name] = Answered(**{**row, "slips": tuple(row["slips"])})
+                meter.add(found.calls)
+                rejected += bool(found.reason)
+            bar.update(len(answers))
+            with open_append(finished) as file:
+
+                async def one_for_good(name: str) -> None:
+                    await one(name)
+                    append_rows(file, [{"id": name, **vars(answers[name])}])
+
+                left = [name for name in tasks if name not in answers]
+                roles.run(map(one_for_good, left), 3 * asked.server.concurrency, folder=folder)
             return answers
         # What a model in this process replies may hang on what is asked beside it: the same stretches in every run.
         names = list(tasks)

@@ -125,8 +125,10 @@ class Client:
             try:
                 await asyncio.gather(*(one(index, body) for index, body in enumerate(bodies)))
             finally:
-                await session.close()
-                results.put(None)
+                try:
+                    await session.close()
+                finally:  # whatever closing a connection raises, the reader is not left waiting
+                    results.put(None)
 
         loop = asyncio.new_event_loop()
         serving = loop.create_task(serve())
@@ -296,8 +298,8 @@ class Session:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in itertools.chain(*self._idle.values()):
-            await connection.aclose()
+        connections = itertools.chain(*self._idle.values())
+        await asyncio.gather(*(connection.aclose() for connection in connections), return_exceptions=True)
 
     def _connect(self, server: Server) -> httpx.AsyncClient:
         """For requests to one server, one after the other; by a proxy only to other machines."""

@@ -125,6 +125,26 @@ def test_questions_that_a_server_refuses_are_rejected_under_its_reason(answers: 
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
 
 
+def test_a_killed_build_asks_no_refused_question_again(
+    answers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partly(seen: Seen) -> Any:
+        if seen.body["messages"][0]["content"] < "Zoeam":
+            return Answer(400, {"error": {"message": "content filter"}})
+        return answerer(answers)(seen)
+
+    def killed(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with Loopback({"/chat/completions": partly}) as server:
+        whole = built(recipe(tmp_path, server.url), tmp_path / "whole")
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("data_builders.build.finish", killed)
+            built(recipe(tmp_path, server.url), tmp_path / "d")
+    nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1")
+    assert contents(built(nowhere, tmp_path / "d")) == contents(whole)
+
+
 def test_faults_of_the_server_change_nothing(answers: dict[str, str], tmp_path: Path) -> None:
     faults = Faults(
         rate_limited=0.04, server_error=0.04, disconnect=0.04, empty_body=0.04, invalid_json=0.04, retry_after="0.01"

@@ -133,10 +133,14 @@ class Network:
             if section.server is not None:
                 most[place_of(section.server)] += section.server.concurrency
         self.slots = {place: client.Slots(number) for place, number in most.items()}
-        self.servers = {place: [client.Server(url) for url in place] for place in most}
+        self.begin()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="network", daemon=True)
         self._thread.start()
+
+    def begin(self) -> None:
+        """Each run finds out anew how the servers are doing: one that was away may be back."""
+        self.servers = {place: [client.Server(url) for url in place] for place in self.slots}
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -354,6 +358,8 @@ class Roles(dict[Role, RoleModel]):
             EngineError: a server cannot be reached, or answers nothing but failures.
         """
         changed = asyncio.Event()
+        if self._network is not None:
+            self._network.begin()
         with contextlib.ExitStack() as stack:
             for model in self.values():
                 model.begin(folder, changed)
