@@ -1,7 +1,7 @@
 """A probe's run folder: manifest.json first, samples.jsonl with the last answer, results.json last and atomically.
 
-What is generated, scored and judged on the way is kept beside them the moment it is made, in generations.jsonl,
-scores.jsonl and verdicts.jsonl, so that nothing is made twice and a kill loses nothing.
+What is generated, scored and judged on the way is kept beside them as soon as it is handed over (by vLLM 1,024
+completions at a time), in generations.jsonl, scores.jsonl and verdicts.jsonl, so that nothing is made twice.
 """
 
 from __future__ import annotations
