@@ -298,6 +298,7 @@ class Session:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # What closing a broken connection raises says nothing about the replies, which have all been handed over.
         connections = itertools.chain(*self._idle.values())
         await asyncio.gather(*(connection.aclose() for connection in connections), return_exceptions=True)
 
