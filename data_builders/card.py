@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 from data_builders.acts import acts
 from data_builders.duplicates import Checked
-from data_builders.quality import ANSWERED_AT_ONCE, asks_back, closes_asking
+from data_builders.quality import ANSWERED_AT_ONCE
 from data_builders.scripted import Kind
 from probe.conversations import Message
-from probe.grading import boxed
+from probe.grading import asks, boxed, closes_asking
 from probe.judges.llm import shortened
 from probe.terminal import visible
 
@@ -113,7 +113,7 @@ class Kept:
         kind, messages = row["kind"], row["messages"]
         words = sum(len(message["content"].split()) for message in messages)
         self.rows[kind] += 1
-        self._asked[kind] += asks_back(messages[1]["content"])
+        self._asked[kind] += asks(messages[1]["content"])
         self._words_of[kind] += words
         self._words[words] += 1
         self._messages[len(messages)] += 1

@@ -27,7 +27,7 @@ from data_builders.scripted import Conversation
 from data_builders.text import states
 from probe.conversations import Message
 from probe.errors import DataError, RecipeError
-from probe.grading import boxed, lenient_answer, same_answer, sentences
+from probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
 from probe.recipe import section
 from probe.sets import HUB, locate
 
@@ -40,9 +40,6 @@ ASKED_ABOUT = ("underspecified", "vague", "conflict", "unsolvable")
 FREE = ("stated", "withheld")
 """Kinds in which a model speaks as the assistant: it may solve in parts, or close a solution with a question."""
 
-# No closing question is further from the end.
-_END = 600
-
 
 def form(conversation: Conversation) -> str | None:
     roles = [message["role"] for message in conversation.messages]
@@ -54,11 +51,12 @@ def form(conversation: Conversation) -> str | None:
 
 
 def asking(conversation: Conversation) -> str | None:
-    """A first reply that asks though all is there, or does not though something is missing; a solution that asks."""
+    """A first reply that asks though all is there, or does not though something is missing, by the probe's own rule; a
+    solution that closes with a question."""
     replies = [message["content"] for message in conversation.messages[1::2]]
-    if conversation.kind in ANSWERED_AT_ONCE and asks_back(replies[0]):
+    if conversation.kind in ANSWERED_AT_ONCE and asks(replies[0]):
         return "over_asking"
-    if conversation.kind in ASKED_ABOUT and not closes_asking(replies[0]):
+    if conversation.kind in ASKED_ABOUT and not asks(replies[0]):
         return "no_question"
     if conversation.kind not in FREE and any(closes_asking(reply) and boxed(reply) for reply in replies):
         return "closes_asking"
@@ -84,19 +82,6 @@ def answer(conversation: Conversation) -> str | None:
     if found[0][0] < early:
         return "answered_early"
     return None if all(same_answer(inside, conversation.answer) for _, inside in found) else "answer_wrong"
-
-
-def closes_asking(text: str) -> bool:
-    """Whether a text closes with a question: its last sentence, or the one before a last one without a boxed answer."""
-    if "?" not in text[-_END:]:
-        return False
-    last = sentences(text[-_END:])[-2:]
-    return last[-1].endswith("?") or (len(last) == 2 and last[0].endswith("?") and not boxed(last[1]))
-
-
-def asks_back(text: str) -> bool:
-    """Whether a reply closes with a question and answers nothing."""
-    return closes_asking(text) and boxed(text) is None
 
 
 def all_boxed(text: str) -> Iterator[str]:

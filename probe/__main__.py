@@ -1,4 +1,4 @@
-"""python -m probe run | watch | judge | compare | agreement: measures models, judges and compares runs, checks a judge."""
+"""python -m probe run | watch | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probe import compare, rejudge, watch
+from probe import compare, correct, label, rejudge, watch
 from probe.comparison import format_table
 from probe.errors import BadInput, run_command
 from probe.judges import agreement
@@ -33,6 +33,12 @@ def main(argv: Sequence[str]) -> None:
     )
     compare.add_arguments(commands.add_parser("compare", help="compare runs: base, SFT, RL"))
     agreement.add_arguments(commands.add_parser("agreement", help="check a judge against human labels"))
+    label.add_arguments(
+        commands.add_parser("label", help="read user turns blind and label them", description=label.__doc__)
+    )
+    correct.add_arguments(
+        commands.add_parser("correct", help="rates corrected by labels, with intervals", description=correct.__doc__)
+    )
     arguments, rest = parser.parse_known_args(argv)
     with_recipe = {"run": _run, "watch": watch.run, "judge": _judge}
     if arguments.command in with_recipe:
@@ -40,12 +46,14 @@ def main(argv: Sequence[str]) -> None:
         return
     if rest:
         raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")
-    (compare if arguments.command == "compare" else agreement).run(arguments)
+    others = {"compare": compare.run, "agreement": agreement.run, "label": label.run, "correct": correct.run}
+    others[arguments.command](arguments)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", help="hub id, local folder, checkpoint, LoRA folder, smollm2-135m, or a server such as http://HOST/v1"
+        "model",
+        help="hub id, local folder, checkpoint, LoRA folder, GGUF file, smollm2-135m, or a server such as http://HOST/v1",
     )
     parser.add_argument("recipe", type=Path, help="a recipe with a `probe:` section: recipes/probe.yaml, a training's")
     parser.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")

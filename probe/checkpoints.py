@@ -19,17 +19,21 @@ MARKER = "complete.json"
 FINISHED = "finished.json"
 
 
-def mark_complete(folder: Path, step: int) -> None:
+def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None) -> None:
     """Writes the marker; call it on one process, after all of them have written their part.
 
     The files are synced to disk first, so that after a power cut a marker never outlives what it vouches for.
+
+    Args:
+        launch: what saved it, as train/checkpoints.py has it; not in the markers of older runs.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_marker(path, folder)]
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    write_json(folder / MARKER, {"schema": SCHEMA, "step": step, "files": sizes})
+    told = {} if launch is None else {"launch": launch}
+    write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **told, "files": sizes})
 
 
 def is_complete(folder: Path) -> str | None:

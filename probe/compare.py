@@ -1,7 +1,8 @@
 """`python -m probe compare`: several probe runs held against the first one, the baseline.
 
 Writes comparison.md, tradeoff.png, report.html and comparison.json and prints the main table. Runs that were measured
-differently are refused; with --force they are shown with what differs.
+differently are refused; with --force they are shown with what differs. Where user turns were labelled by a reader, the
+follow-up rates that the labels make stand beside the judge's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probe.comparison import Comparison, as_json, compare_runs, load_runs, terminal_table
+from probe.correct import correction_table, with_labels
 from probe.errors import BadInput, IncomparableRuns
 from probe.files import write_atomic, write_json
 
@@ -26,21 +28,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="finished probe runs, the baseline first, or a training run",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the comparison is written")
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE", help="what `probe label` wrote (default: labels.jsonl in a DIR, if any)"
+    )
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
 
 
 def run(args: argparse.Namespace) -> None:
-    comparison = compare(args.folders, args.out, args.force)
+    comparison = compare(args.folders, args.out, args.force, args.labels)
     print(terminal_table(comparison))
+    if comparison.correction:
+        print(f"\n{correction_table(comparison.correction)}")
     for name in FILES:
         print(args.out / name)
 
 
-def compare(dirs: Sequence[Path], out: Path, force: bool = False) -> Comparison:
+def compare(dirs: Sequence[Path], out: Path, force: bool = False, labels: Path | None = None) -> Comparison:
     """Compares finished probe runs and writes FILES to `out`, comparison.json last.
 
+    Args:
+        labels: what `probe label` wrote; where None, the labels.jsonl in the folders, if there are any.
+
     Raises:
-        BadInput: a folder is missing, unfinished or of another schema, or `out` is a file.
+        BadInput: a folder is missing, unfinished or of another schema, `out` is a file, or `labels` cannot be used.
         IncomparableRuns: the runs were measured differently and `force` is off.
     """
     from probe.plot import draw_tradeoff
@@ -54,6 +64,7 @@ def compare(dirs: Sequence[Path], out: Path, force: bool = False) -> Comparison:
             f"these runs were measured differently: {'; '.join(comparison.differences)}. "
             "Probe them with the same settings, or add --force to compare them all the same"
         )
+    comparison = with_labels(comparison, dirs, labels)
     write_atomic(out / "comparison.md", markdown(comparison))
     draw_tradeoff(comparison, out / "tradeoff.png")
     write_atomic(out / "report.html", html(comparison))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -419,6 +419,67 @@ class AgainstActual:
     difference: PairedDifference | None
 
 
+@dataclass(frozen=True)
+class CorrectedRate:
+    """A follow-up rate of one run beside what `labels` make of it; `bias` is judged minus corrected.
+
+    `set` or `temperature` (such as "T=0.7") is None where all of them are taken together.
+    """
+
+    run: str
+    set: str | None
+    temperature: str | None
+    labels: int
+    judged: Estimate
+    corrected: Estimate
+    bias: Estimate
+
+
+@dataclass(frozen=True)
+class CorrectedDifference:
+    """A run minus the baseline, as the judge has it and corrected; else as `CorrectedRate`."""
+
+    run: str
+    set: str | None
+    temperature: str | None
+    judged: Estimate
+    corrected: Estimate
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What labels make of the follow-up rates of runs (`probe.correct`).
+
+    `labels` and `unsure` count by run; a run without labels has 0 and is in none of the rates.
+    """
+
+    files: tuple[str, ...]
+    labels: dict[str, int]
+    unsure: dict[str, int]
+    rates: tuple[CorrectedRate, ...]
+    differences: tuple[CorrectedDifference, ...]
+
+    @property
+    def behind(self) -> str:
+        """180 labels (base 60, step-20 60, step-39 60; 7 unsure)"""
+        each = ", ".join(f"{printable(run)} {count}" for run, count in self.labels.items() if count)
+        unsure = sum(self.unsure.values())
+        return f"{sum(self.labels.values())} labels ({each}{f'; {unsure} unsure' if unsure else ''})"
+
+    def rate(self, run: str, name: str | None, decoding: str | None) -> CorrectedRate | None:
+        wanted = (run, name, decoding)
+        return next((one for one in self.rates if (one.run, one.set, one.temperature) == wanted), None)
+
+
+OneOf = TypeVar("OneOf", CorrectedRate, CorrectedDifference)
+
+
+def grouped(rows: Sequence[OneOf]) -> list[OneOf]:
+    """The runs of each rate beside each other."""
+    order = list(dict.fromkeys((row.set, row.temperature) for row in rows))
+    return sorted(rows, key=lambda row: order.index((row.set, row.temperature)))
+
+
 MANY = 8
 """Up to so many runs are named and shown one by one; beyond, where paths end."""
 
@@ -428,7 +489,8 @@ class Comparison:
     """Everything that the pages, the table and the plot show; tuples follow the order of `runs`.
 
     `figures` holds NOTHING where a run lacks a metric; `paired` holds None for the baseline and where either
-    run lacks it. `differences` says what was measured differently, `remarks` what may differ and does.
+    run lacks it. `differences` says what was measured differently, `remarks` what may differ and does. `correction` holds
+    what labels say, where there are any, and `warnings` which differences the judge's bias could explain.
     """
 
     runs: tuple[Run, ...]
@@ -441,6 +503,8 @@ class Comparison:
     against_actual: tuple[AgainstActual, ...]
     differences: tuple[str, ...]
     remarks: tuple[str, ...]
+    correction: Correction | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -456,6 +520,18 @@ class Comparison:
     def sizes(self, metric: Metric) -> str:
         """100, or 98/100 where runs have different numbers of observations."""
         return "/".join(map(str, sorted({estimate.n for estimate in self.figures[metric] if estimate.n})))
+
+    @cached_property
+    def all_corrected(self) -> bool:
+        """Whether every run has labels. Only then do drawings show corrected rates: a mixture would compare two readers."""
+        return self.correction is not None and all(self.correction.labels.get(name) for name in self.names)
+
+    def drawn(self, metric: Metric) -> tuple[Estimate, ...]:
+        """What drawings show of a metric, in the order of the runs."""
+        if self.correction is None or not self.all_corrected or metric != Metric("followup", metric.set, metric.name):
+            return self.figures[metric]
+        found = [self.correction.rate(name, metric.set, metric.name) for name in self.names]
+        return tuple(one.corrected if one else NOTHING for one in found)
 
     @cached_property
     def paths(self) -> list[list[int]]:
@@ -708,9 +784,9 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "outcomes": {run.name: {name: part.outcomes for name, part in run.results.accuracy.items()} for run in runs},
         "followup": {name: result["followup"] for name, result in results.items()},
         "actual": {name: result["actual"] for name, result in results.items()},
-        "against_actual": [_plain(one) for one in comparison.against_actual],
-        "perturbations": [_plain(one) for one in comparison.perturbed],
-        "grounding": [_plain(one) for one in comparison.grounding],
+        "against_actual": [plain(one) for one in comparison.against_actual],
+        "perturbations": [plain(one) for one in comparison.perturbed],
+        "grounding": [plain(one) for one in comparison.grounding],
         "patterns": {
             "low": LOW,
             "sets": {
@@ -719,6 +795,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             },
             "overall": dict(zip(names, comparison.overall, strict=True)),
         },
+        **({"correction": plain(comparison.correction)} if comparison.correction else {}),
+        **({"warnings": list(comparison.warnings)} if comparison.warnings else {}),
     }
 
 
@@ -729,7 +807,7 @@ def _metric_json(comparison: Comparison, metric: Metric) -> dict[str, Any]:
         "name": metric.name,
         "perturbation": metric.perturbation if metric.measure == "followup" else None,
         "runs": {
-            name: _plain(found) if found.n else None
+            name: plain(found) if found.n else None
             for name, found in zip(comparison.names, comparison.figures[metric], strict=True)
         },
         "against_baseline": {
@@ -740,8 +818,8 @@ def _metric_json(comparison: Comparison, metric: Metric) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """What a run says by itself as it stands in comparison.json: field by field, figures with their n."""
+def plain(value: Any) -> Any:
+    """A finding as it stands in comparison.json: field by field, figures with their n."""
     if isinstance(value, Estimate):
         return {**value.as_json(), "n": value.n}
     if isinstance(value, PairedDifference):
@@ -749,8 +827,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Cell):
         return value.model_dump(mode="json")
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return {one.name: _plain(getattr(value, one.name)) for one in fields(value)} if is_dataclass(value) else value
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [plain(one) for one in value]
+    return {one.name: plain(getattr(value, one.name)) for one in fields(value)} if is_dataclass(value) else value
 
 
 # --- The main figures, in blocks of columns, for the terminal and for the pages.
@@ -792,6 +872,14 @@ def percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.1f}{interval}"
 
 
+def points(estimate: Estimate) -> str:
+    """+12.0 [+3.1, +20.5]: a difference"""
+    if estimate.value is None:
+        return "-"
+    interval = "" if estimate.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * bound for bound in estimate.ci95))
+    return f"{100 * estimate.value:+.1f}{interval}"
+
+
 def format_table(results: Sequence[dict[str, Any]]) -> str:
     """The main table of one or more contents of results.json, for the terminal."""
     return terminal_table(compare_runs(runs_of(results)))
@@ -815,6 +903,7 @@ def terminal_table(comparison: Comparison) -> str:
     notes += [f"unscored: {line}" for line in comparison.unscored]
     notes += [f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences]
     notes += [f"note: {line}" for line in comparison.remarks]
+    notes += [f"judge: {line}" for line in comparison.warnings]
     wrapped = [textwrap.fill(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
     return "\n\n".join([*(_terminal_block(comparison, block) for block in blocks(comparison)), "\n".join(wrapped)])
 

@@ -31,6 +31,7 @@ _NUMBER = re.compile(_DIGITS)
 # A number that goes on as a calculation ("Answer: 4 * 6 = 24") is not the answer yet.
 _GOES_ON = r"(?!\s*(?:[+*/=^×÷]|[-x]\s*\d|\\(?:times|cdot|div)))"
 _STATED = re.compile(rf"answer\s*(?:is|:|=)\s*:?\s*\**\s*\$?((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE)
+_END = 600  # characters of a text's end, in which a last question stands
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
 
 
@@ -91,14 +92,21 @@ def sentences(text: str) -> list[str]:
 
 
 def asks(text: str) -> bool:
-    """Whether a reply asks back instead of answering: it has no marked answer, and its last sentence is a question,
-    or the one before, followed by words alone ("Once I know, I can go on."): a number there is the answer."""
-    if strict_answer(text) is not None:
+    """Whether a reply asks back instead of answering: it closes with a question, and neither marks an answer nor begins its
+    last sentence with one ("How many are left? 24 are left.").
+
+    Other numbers may stand there ("How many were sold? Each one brings 7."): in 36 of 113 written replies that ask they do,
+    and in none of 1,059 answers of small models did one after the last question give the answer.
+    """
+    return strict_answer(text) is None and closes_asking(text) and not _NUMBER.match(sentences(text[-_END:])[-1])
+
+
+def closes_asking(text: str) -> bool:
+    """Whether a text closes with a question: its last sentence, or the one before a last one without a boxed answer."""
+    if "?" not in text[-_END:]:
         return False
-    last = sentences(text)[-2:]
-    return any(part.endswith("?") for part in last[-1:]) or (
-        len(last) == 2 and last[0].endswith("?") and not _NUMBER.search(last[1])
-    )
+    last = sentences(text[-_END:])[-2:]
+    return last[-1].endswith("?") or (len(last) == 2 and last[0].endswith("?") and not boxed(last[1]))
 
 
 def outcome(text: str, truncated: bool) -> Outcome:

@@ -1,8 +1,8 @@
 """Turns the name of a model into a local folder that training, vLLM and the probe can all load, and loads it.
 
-A name is a local folder (a whole model, or a LoRA adapter on its base), a hub id, or `smollm2-135m`, the model that
-comes as a package. A multimodal Qwen3.5 becomes its text-only folder once (probe/conversions.py). Custom model code is
-never run, and weights are read from safetensors only.
+A name is a local folder (a whole model, or a LoRA adapter on its base), a GGUF file, a hub id, or `smollm2-135m`, the
+model that comes as a package. A multimodal Qwen3.5 becomes its text-only folder once (probe/conversions.py), and so does
+a GGUF file (probe/gguf.py). Custom model code is never run, and weights are read from safetensors only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.conversions import EMBEDDED_NAME, embedded_folder, is_multimodal, made_once, text_only_folder
+from probe.conversions import is_multimodal, made_once, text_only_folder
 from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
+from probe.gguf import EMBEDDED_NAME, embedded_folder, gguf_folder, gguf_in
 from probe.hub import hub_folder
 from probe.weights import (
     ADAPTER_CONFIG,
@@ -24,6 +25,7 @@ from probe.weights import (
     fingerprint_of,
     load_any_tokenizer,
     load_causal_lm,
+    loaded_whole,
     merge_adapter,
     read_config,
     shape_of,
@@ -59,7 +61,7 @@ class ModelFolder:
 
 
 def resolve(name: str) -> ModelFolder:
-    """The local folder of a model: a local folder first, then `smollm2-135m`, then a hub id.
+    """The local folder of a model: a local folder or GGUF file first, then `smollm2-135m`, then a hub id.
 
     Imports torch only where a model has to be converted first, which happens once.
 
@@ -67,15 +69,21 @@ def resolve(name: str) -> ModelFolder:
         ModelError: nothing is there under this name, or what is there is no model; the message says what to do.
     """
     local = Path(name).expanduser()
+    if (file := gguf_in(local)) is not None:
+        return ModelFolder(name, gguf_folder(file.absolute()))
     if local.is_dir():
         return _local(name, local)
     if name == EMBEDDED_NAME:
         return ModelFolder(name, embedded_folder())
     if local.exists():
-        raise ModelError(f"{name}: a file, wanted a model folder with {CONFIG} or {ADAPTER_CONFIG}")
+        raise ModelError(f"{name}: a file, wanted a GGUF file or a model folder with {CONFIG} or {ADAPTER_CONFIG}")
+    if local.suffix == ".gguf":
+        raise ModelError(f"{name}: no such file")
     if _HUB_ID.fullmatch(name):
         return _local(name, hub_folder(name))
-    raise ModelError(f"{name}: no such model folder; wanted a folder, a hub id such as org/model, or {EMBEDDED_NAME}")
+    raise ModelError(
+        f"{name}: no such model folder; wanted a folder, a GGUF file, a hub id such as org/model, or {EMBEDDED_NAME}"
+    )
 
 
 def _local(name: str, folder: Path) -> ModelFolder:
@@ -119,9 +127,10 @@ def tokenizer_folder(name: str) -> ModelFolder:
     Raises:
         ModelError: nothing is there under this name.
     """
-    if Path(name).expanduser().is_dir():
-        return ModelFolder(name, Path(name).expanduser().absolute())
-    if name != EMBEDDED_NAME and _HUB_ID.fullmatch(name):
+    local = Path(name).expanduser()
+    if local.is_dir() and gguf_in(local) is None:
+        return ModelFolder(name, local.absolute())
+    if not local.exists() and name != EMBEDDED_NAME and local.suffix != ".gguf" and _HUB_ID.fullmatch(name):
         return ModelFolder(name, hub_folder(name, weights=False))
     return resolve(name)
 
@@ -152,7 +161,7 @@ def load_tokenizer(folder: ModelFolder) -> Any:
 
 
 def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = None) -> Any:
-    """The causal language model in evaluation mode; a LoRA adapter is merged into its base.
+    """The causal language model in evaluation mode, this process's own; a LoRA adapter is merged into its base.
 
     Args:
         folder: from `resolve`.
@@ -163,9 +172,10 @@ def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = No
 
     if dtype not in DTYPES:
         raise ModelError(f"{folder.name}: dtype {dtype!r}, wanted one of {', '.join(DTYPES)}")
-    model = load_causal_lm(folder.base or folder.path, dtype if dtype == "auto" else getattr(torch, dtype))
-    if folder.base is not None:
-        model = merge_adapter(model, folder.path)
+    with loaded_whole():
+        model = load_causal_lm(folder.base or folder.path, dtype if dtype == "auto" else getattr(torch, dtype))
+        if folder.base is not None:
+            model = merge_adapter(model, folder.path)
     return model.to(device or _own_device()).eval()
 
 

@@ -81,9 +81,7 @@ def panels_of(comparison: Comparison) -> list[Panel]:
             accuracy = lenient[0]
         points: dict[str, list[Point]] = {}
         for decoding in comparison.temperatures(name):
-            pairs = zip(
-                comparison.figures[accuracy], comparison.figures[Metric("followup", name, decoding)], strict=True
-            )
+            pairs = zip(comparison.figures[accuracy], comparison.drawn(Metric("followup", name, decoding)), strict=True)
             if measured := [Point(run, x, y) for run, (x, y) in enumerate(pairs) if x.n and y.n]:
                 points[decoding] = measured
         if points:
@@ -177,6 +175,7 @@ def draw_tradeoff(comparison: Comparison, path: Path) -> None:
     )
     forced = "MEASURED DIFFERENTLY" if comparison.differences else ""
     judged_by = f"judge {printable(judge if isinstance(judge, str) else json.dumps(judge))}"
+    judged_by += f", follow-up {_corrected_by(comparison)}" if comparison.all_corrected else ""
     heading = "; ".join(part for part in (judged_by, sizes, "95% intervals", forced) if part)
     with matplotlib.rc_context(LOOKS):
         panels = panels_of(comparison)
@@ -200,6 +199,7 @@ def page_drawings(comparison: Comparison, link: Callable[[str, Point, str], str]
         for decoding, points in panel.points.items():
             for point in points:
                 figures = f"accuracy {percent(point.x)}, follow-up {percent(point.y)}"
+                figures += " corrected" if comparison.all_corrected else ""
                 tips[link(panel.set, point, decoding)] = (f"{comparison.names[point.run]}, {decoding}", figures)
         # The salt makes the ids of markers and clips differ between panels, and the same every time.
         with matplotlib.rc_context({**LOOKS, "svg.fonttype": "none", "svg.hashsalt": f"panel {number}"}):
@@ -350,7 +350,9 @@ def _draw_legend(
         handles.append(entry("baseline", color=BASELINE[0], marker=BASELINE[1], linestyle=""))
         handles.append(Patch(color=SHADE, label="some run is as good or better"))
     if any(panel.real for panel in panels):
-        handles.append(entry("real users", **REAL))
+        handles.append(entry("real users, as judged" if comparison.all_corrected else "real users", **REAL))
+    if comparison.all_corrected:
+        handles.append(entry(f"follow-up {_corrected_by(comparison)}", linestyle=""))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
 
 
@@ -364,7 +366,7 @@ def _list_figures(comparison: Comparison, heading: str) -> Figure:
         colour, marker = BASELINE if index == 0 else STYLES[(index - 1) % len(STYLES)]
         shift = 0.6 * ((index + 0.5) / len(comparison.names) - 0.5)
         for position, metric in enumerate(metrics):
-            estimate = comparison.figures[metric][index]
+            estimate = comparison.drawn(metric)[index]
             if estimate.value is not None:
                 at = (100 * estimate.value, position + shift)
                 looks: dict[str, Any] = {"color": colour, "markersize": 3.5, "elinewidth": 0.8}
@@ -377,6 +379,11 @@ def _list_figures(comparison: Comparison, heading: str) -> Figure:
     _style_axis(axis, "x")
     figure.legend(loc="outside lower center", ncols=min(3, len(comparison.names)), frameon=False)
     return figure
+
+
+def _corrected_by(comparison: Comparison) -> str:
+    assert comparison.correction is not None
+    return f"corrected by {sum(comparison.correction.labels.values())} labels"
 
 
 def _style_axis(axis: Axes, grid: Any) -> None:

@@ -36,6 +36,7 @@ from probe.comparison import (
     Run,
     blocks,
     estimate_of,
+    grouped,
     printable,
     temperature,
     title,
@@ -116,18 +117,18 @@ class Section:
 @cache
 def words() -> dict[str, Any]:
     """report.yaml"""
-    found: dict[str, Any] = yaml.safe_load(_file("report.yaml"))
+    found: dict[str, Any] = yaml.safe_load(packaged("report.yaml"))
     return found
 
 
 Content = list[Table | Bullets | Drawings | Cell]
 
 MARKDOWN = (
-    "results", "changes", "patterns", "shortened", "outcomes", "labels", "perturbations", "grounding", "actual",
+    "results", "correction", "changes", "patterns", "shortened", "outcomes", "labels", "perturbations", "grounding", "actual",
     "measured",
 )  # fmt: skip
 PAGE = (
-    "results", "tradeoff", "patterns", "changes", "labels", "outcomes", "perturbations", "grounding", "actual",
+    "results", "correction", "tradeoff", "patterns", "changes", "labels", "outcomes", "perturbations", "grounding", "actual",
     "measured",
 )  # fmt: skip
 
@@ -139,7 +140,7 @@ def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
     read, and comparison.json has the rest.
     """
     builders = {
-        "results": _results, "tradeoff": _tradeoff, "changes": _changes, "patterns": _patterns,
+        "results": _results, "correction": _correction, "tradeoff": _tradeoff, "changes": _changes, "patterns": _patterns,
         "shortened": _shortened, "outcomes": _outcomes, "labels": _labels, "perturbations": _perturbations,
         "grounding": _grounding, "actual": _actual, "measured": _measured,
     }  # fmt: skip
@@ -184,13 +185,50 @@ def _results(comparison: Comparison, page: bool) -> Content:
     return content
 
 
+def _correction(comparison: Comparison, page: bool) -> Content:
+    """A row per rate and run, judged beside corrected, and its difference to the baseline, both ways."""
+    correction = comparison.correction
+    if correction is None:
+        return []
+    shown = [run.name for run in _runs(comparison, page)]
+    changes = {(change.run, change.set, change.temperature): change for change in correction.differences}
+    rows = []
+    for one in grouped(correction.rates):
+        if one.run in shown:
+            change = changes.get((one.run, one.set, one.temperature))
+            named = outside(one.set) if one.set else Part("all")
+            where = [[named], [Part(one.temperature or "all")], [outside(one.run)], [Part(str(one.labels))]]
+            figures = [rate(one.judged), rate(one.corrected), bias(one.bias)]
+            both = [bias(change.judged), bias(change.corrected)] if change else [[Part("-")]] * 2
+            rows.append([*where, *figures, *both])
+    head = [
+        "set",
+        "decoding",
+        "run",
+        "labels",
+        "judged",
+        "corrected",
+        "judge's bias",
+        "change judged",
+        "change corrected",
+    ]
+    told = words()["correction"]["note"]
+    note: Cell = [Part(f"{told} Behind them are "), outside(correction.behind, 400), Part(".")]
+    without = [name for name, count in correction.labels.items() if not count]
+    if without:
+        note += [Part(" Without labels, and so not corrected: "), outside(", ".join(without), 400), Part(".")]
+    return [Table([[Part(column)] for column in head], rows), note]
+
+
 def _tradeoff(comparison: Comparison, page: bool) -> Content:
     def link(name: str, point: Point, decoding: str) -> str:
         run = comparison.names[point.run]
         return view(a=run, kind="followup", set=name, perturbation="none", temperature=decoding)
 
     drawings = page_drawings(comparison, link)
-    return [Drawings(drawings), [Part(words()["tradeoff"]["note"])]] if drawings else []
+    told = words()["tradeoff"]
+    note = f"{told['note']} {told['corrected']}" if comparison.all_corrected else told["note"]
+    return [Drawings(drawings), [Part(note)]] if drawings else []
 
 
 def _changes(comparison: Comparison, page: bool) -> Content:
@@ -225,6 +263,10 @@ def _changes(comparison: Comparison, page: bool) -> Content:
         notes += [told["unmatched"].format(unmatched=unmatched)] if unmatched else []
         notes += [told["page"].format(least=f"{100 * scale[0]:+.0f}", most=f"{100 * scale[1]:+.0f}")] if scale else []
         content.append([Part(" ".join(notes))])
+    if comparison.warnings and not page:  # the page says so at its top
+        content.append(
+            Bullets([[Part("Judge's bias: "), outside(line, 400), Part(".")] for line in comparison.warnings])
+        )
     return content
 
 
@@ -459,6 +501,11 @@ def difference(change: PairedDifference | None) -> Cell:
     return [Part(cell[0].text, look="clear" if _direction(change) else ""), *cell[1:]]
 
 
+def bias(estimate: Estimate) -> Cell:
+    """As `difference`, of an estimate."""
+    return difference(PairedDifference(estimate.value, estimate.ci95, None, 0, 0, estimate.n, 0))
+
+
 def tested(
     change: PairedDifference | None,
     page: bool = False,
@@ -649,12 +696,11 @@ def html(comparison: Comparison, rows: int = ROWS, characters: int = CHARACTERS)
     from markupsafe import Markup
 
     told = conversations(comparison, rows, characters)
-    style, script = _file("report.css"), _file("report.js")
-    allowed = f"style-src {_source(style)}; script-src {_source(script)}; img-src data:"
+    style, script = packaged("report.css"), packaged("page.js") + packaged("report.js")
     settings = comparison.runs[0].results.settings
     judge = settings.others.get("judge")
-    return page_template(_file("report.html")).render(
-        policy=f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
+    return page_template(packaged("report.html")).render(
+        policy=policy(style, script),
         comparison=comparison,
         sets=settings.sets,
         judge=judge if isinstance(judge, str) else json.dumps(judge, ensure_ascii=False),
@@ -683,13 +729,24 @@ def page_template(source: str) -> Any:
     return environment.from_string(source, globals={"label_class": _label_class})
 
 
-def _file(name: str) -> str:
+def packaged(name: str) -> str:
     return (files("probe") / name).read_text(encoding="utf-8")
 
 
+def policy(style: str, script: str) -> str:
+    """A page's policy: exactly this inline style and script, and no request at all."""
+    allowed = f"style-src {_source(style)}; script-src {_source(script)}; img-src data:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+
+
 def _source(text: str) -> str:
-    """The source of a policy that allows exactly this inline style or script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def as_script(data: Any) -> str:
+    """JSON that is safe inside a script element."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 # --- The conversations that the page holds: rows of samples.jsonl, each message stored once.
@@ -720,9 +777,7 @@ class Conversations:
     items_found: int
 
     def as_script(self) -> str:
-        """JSON that is safe inside a script element."""
-        text = json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
-        return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        return as_script(self.data)
 
 
 def conversations(comparison: Comparison, rows: int = ROWS, characters: int = CHARACTERS) -> Conversations:

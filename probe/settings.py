@@ -92,8 +92,9 @@ class ProbeSection:
     vllm: VllmSection = field(default_factory=VllmSection)
     max_answer_tokens: int = 512
     max_user_tokens: int = 96
-    batch_tokens: int = 16384
-    """The most tokens in one batch of the hf engine; more is faster and takes more memory."""
+    batch_tokens: int | None = None
+    """The most tokens in one batch of the hf engine; left out, as many as the free memory of the GPU holds, and 16,384
+    on a CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     seed: int = 0
     when: Literal["inline", "watch", "never"] = "inline"

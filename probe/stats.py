@@ -8,6 +8,7 @@
 - A mean, a difference between runs, an AUC and a kappa get a percentile bootstrap that resamples items, never samples.
 - Two runs on the same items at one binary value each are tested with McNemar's exact test, and their difference
   has the interval of Bonett and Price (2012).
+- A judge's rate that a reader's labels put right has the estimate of prediction-powered inference, and Wilson's bounds.
 
 Rows are grouped and sorted before anything is drawn and every draw is seeded, so that no figure depends on their order
 and a resumed run gives those of an uninterrupted one. Wilson's bounds and McNemar's p stand here and not in scipy's
@@ -183,12 +184,34 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * tail / 2**changed)
 
 
-def _bonett_price(gained: int, lost: int, n: int) -> Interval:
-    """Bounds of a difference of two paired proportions (Bonett and Price 2012, adjusted Wald)."""
+def _bonett_price(gained: float, lost: float, n: float) -> Interval:
+    """Bounds of a difference of two paired proportions (Bonett and Price 2012, adjusted Wald); numbers may be effective
+    ones."""
     up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
     half = Z95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
     value = (gained - lost) / n
     return max(-1.0, min(value, up - down - half)), min(1.0, max(value, up - down + half))
+
+
+def bias(judged: Sequence[bool], read: Sequence[bool], clusters: Sequence[str]) -> Estimate:
+    """By how much a judge's rate lies above a reader's on the same turns, in [-1, 1].
+
+    Bonett and Price's interval on the effective number of turns: turns of one cluster (conversation) may err alike, and
+    where no verdict differs they count as one.
+    """
+    _same_length(judged, read)
+    n = len(read)
+    if n == 0:
+        return NOTHING
+    errors = [int(one) - int(other) for one, other in zip(judged, read, strict=True)]
+    groups = _grouped(errors, clusters)
+    value = sum(errors) / n
+    apart = math.fsum((error - value) ** 2 for error in errors)
+    together = math.fsum((math.fsum(group) - value * len(group)) ** 2 for group in groups)
+    alike = sum(len(group) ** 2 for group in groups) / n
+    effective = n / (min(max(together / apart, 1.0), alike) if apart > 1e-12 else alike)
+    share = effective / n
+    return Estimate(value, _bonett_price(errors.count(1) * share, errors.count(-1) * share, effective), n)
 
 
 def auc(
@@ -286,6 +309,163 @@ def _agreement(a: Sequence[str], b: Sequence[str]) -> tuple[float, float]:
     first, second = Counter(a), Counter(b)
     observed = sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
     return observed, sum(first[label] * second[label] for label in first) / len(a) ** 2
+
+
+# A judge's rate put right by labels: prediction-powered inference (PPI++; Angelopoulos, Duchi and Zrnic 2023).
+#
+#     mean over all turns of  tuning * judged   +   weighted mean over labelled turns of  (read - tuning * judged)
+#
+# is right on average whatever the judge does, and narrowest at the tuning that regression of what was read on what was
+# judged gives. Of a judge that says yes or no that is p_yes - p_no, where p_v is the share that a reader calls genuine
+# among the labelled turns with verdict v. Put in, the formula becomes
+#
+#     share judged yes * p_yes   +   share judged no * p_no
+#
+# with a variance of two parts: which items happened to be asked, (variance of p_verdict over items) / items, and which
+# turns happened to be labelled, share_yes^2 Var(p_yes) + share_no^2 Var(p_no). The method's own normal interval is too
+# narrow where labels are few or rates low: of 20 labels none may be a yes. So each p has Wilson's bounds, with Student's
+# quantile, and the bounds are carried over to the sum by their distances to the value (MOVER; Zou and Donner 2008).
+# Unequal chances of being labelled and several labels of one item enter as the effective number of labels. In
+# simulation this covers the true rate in 94 to 100% of trials where the normal interval covers 33 to 90%
+# (tests/test_correct.py, tests/bench_correct.py).
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A judged rate and what labels make of it.
+
+    Every array may have leading axes [...] of many such rates; simulations use that.
+
+    Attributes:
+        value: the corrected rate [...].
+        judged: the judge's own rate [...].
+        below, above: squared distances from the value to the bounds that the labels leave [...].
+        moved: what each item adds to the corrected rate, about its mean [..., items]; the sum of squares is the variance
+            that comes from which items were asked.
+        moved_judged: the same of the judge's own rate.
+        quantile: Student's, for so many items with a label [...].
+    """
+
+    value: np.ndarray
+    judged: np.ndarray
+    below: np.ndarray
+    above: np.ndarray
+    moved: np.ndarray
+    moved_judged: np.ndarray
+    quantile: np.ndarray
+
+
+def corrected(judged: np.ndarray, read: np.ndarray, weights: np.ndarray, items: np.ndarray, n_items: int) -> Corrected:
+    """Corrects the rate of `judged` by what was `read` of some of the turns.
+
+    Args:
+        judged: the judge's verdict on each turn [..., turns], bool.
+        read: the reader's [..., turns], 0 or 1; anything where there is no label.
+        weights: how many turns each labelled one stands for, 1 / its chance of being labelled [..., turns]; 0 where
+            there is no label.
+        items: the item of each turn, numbered from 0 [turns]. Rates whose items are numbered alike can be subtracted.
+        n_items: how many numbers there are.
+    """
+    import numpy as np
+    from scipy.special import stdtrit
+
+    turns = judged.shape[-1]
+    order = np.argsort(items, kind="stable")
+    asked, starts = np.unique(items[order], return_index=True)
+
+    def by_item(values: np.ndarray) -> np.ndarray:
+        """Sums over the turns of each item: [..., turns] -> [..., items that were asked]."""
+        return np.add.reduceat(values[..., order], starts, axis=-1)
+
+    with_label = (by_item((weights > 0).astype(float)) > 0).sum(-1)
+    quantile = stdtrit(np.maximum(with_label - 1, 1), 0.975)
+
+    rate = judged.mean(-1)
+    value = np.zeros(rate.shape)
+    imputed = np.zeros(judged.shape)  # p of each turn's verdict
+    pull = np.zeros(judged.shape)  # what a labelled turn counts in the value
+    verdicts = []
+    for verdict in (True, False):
+        of_verdict = judged == verdict
+        share = of_verdict.mean(-1)
+        weight = np.where(of_verdict, weights, 0.0)
+        total = weight.sum(-1)
+        known = np.where(total > 0, total, 1.0)
+        # Without any label the judge is taken at its word, and the bounds below are 0 and 1.
+        p = np.where(total > 0, (weight * read).sum(-1) / known, float(verdict))
+        number = total**2 / np.where(total > 0, (weight**2).sum(-1), 1.0)  # effective, by Kish
+        value += share * p
+        imputed += np.where(of_verdict, p[..., None], 0.0)
+        pull += weight * (share / known)[..., None]
+        verdicts.append((share, p, number))
+
+    # Several labels of one item count for fewer: at most for all of the item's labels together, at least for one.
+    residual = pull * (read - imputed)
+    apart, together = (residual**2).sum(-1), (by_item(residual) ** 2).sum(-1)
+    alike = (by_item(pull) ** 2).sum(-1) / np.maximum((pull**2).sum(-1), 1e-300)
+    effect = np.where(apart > 1e-12, together / np.maximum(apart, 1e-300), alike)
+    effect = np.clip(effect, 1.0, np.maximum(alike, 1.0))
+    below, above = np.zeros(rate.shape), np.zeros(rate.shape)
+    for share, p, number in verdicts:
+        low, high = _wilson_arrays(p, np.maximum(number / effect, 1e-9), quantile)
+        below += (share * (p - low)) ** 2
+        above += (share * (high - p)) ** 2
+
+    scale = math.sqrt(len(asked) / max(len(asked) - 1, 1))
+    moved, moved_judged = np.zeros((*rate.shape, n_items)), np.zeros((*rate.shape, n_items))
+    of_item = by_item(imputed - value[..., None]) / turns
+    moved[..., asked] = scale * of_item
+    # Where many turns of an item are labelled, what its verdicts add and what the labels add to that go together.
+    together = 2 * np.maximum((of_item * by_item(residual)).sum(-1), 0.0)
+    below += quantile**2 * together
+    above += quantile**2 * together
+    moved_judged[..., asked] = scale * by_item(judged - rate[..., None]) / turns
+    return Corrected(value, rate, below, above, moved, moved_judged, quantile)
+
+
+def _wilson_arrays(rate: np.ndarray, n: np.ndarray, quantile: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`_wilson_bounds` of many rates at once, with quantiles of one's own."""
+    import numpy as np
+
+    squared = quantile**2
+    middle = rate + squared / (2 * n)
+    half = quantile * np.sqrt(rate * (1 - rate) / n + squared / (4 * n * n))
+    low, high = (middle - half) / (1 + squared / n), (middle + half) / (1 + squared / n)
+    return np.clip(np.minimum(rate, low), 0, 1), np.clip(np.maximum(rate, high), 0, 1)
+
+
+Bounds = tuple["np.ndarray", "np.ndarray", "np.ndarray"]
+"""A value and the bounds of its 95% interval, [...] each."""
+
+
+def corrected_bounds(one: Corrected) -> Bounds:
+    """The corrected rate with its interval."""
+    import numpy as np
+
+    spread = one.quantile**2 * (one.moved**2).sum(-1)
+    low, high = one.value - np.sqrt(one.below + spread), one.value + np.sqrt(one.above + spread)
+    return one.value, np.maximum(low, 0.0), np.minimum(high, 1.0)
+
+
+def bias_bounds(one: Corrected) -> Bounds:
+    """By how much the judge's rate lies above the corrected one; both stand on the same items."""
+    import numpy as np
+
+    value = one.judged - one.value
+    spread = one.quantile**2 * ((one.moved_judged - one.moved) ** 2).sum(-1)
+    low, high = value - np.sqrt(one.above + spread), value + np.sqrt(one.below + spread)
+    return value, np.maximum(low, -1.0), np.minimum(high, 1.0)
+
+
+def corrected_difference(before: Corrected, after: Corrected) -> Bounds:
+    """`after` minus `before`, paired by item; their labels were drawn independently."""
+    import numpy as np
+
+    value = after.value - before.value
+    spread = np.maximum(before.quantile, after.quantile) ** 2 * ((after.moved - before.moved) ** 2).sum(-1)
+    low = value - np.sqrt(after.below + before.above + spread)
+    high = value + np.sqrt(after.above + before.below + spread)
+    return value, np.maximum(low, -1.0), np.minimum(high, 1.0)
 
 
 # Drawing: the bootstrap over clusters that all of the above share.

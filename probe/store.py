@@ -1,7 +1,8 @@
 """A probe's run folder: manifest.json first, samples.jsonl with the last answer, results.json last and atomically.
 
 What is generated, scored and judged on the way is kept beside them as soon as it is handed over (by vLLM 1,024
-completions at a time), in generations.jsonl, scores.jsonl and verdicts.jsonl, so that nothing is made twice.
+completions at a time), in generations.jsonl, scores.jsonl and verdicts.jsonl, so that nothing is made twice; and in
+batches.jsonl, what was made together.
 """
 
 from __future__ import annotations
@@ -154,9 +155,13 @@ class Cache:
                 if keep_last(row):
                     held[key] = row
                 else:
-                    self._keep({key: row})
+                    self.keep({key: row})
                 yield from ((index, row) for index in where[key])
-        self._keep(held)
+        self.keep(held)
+
+    def get(self, key: str) -> Row | None:
+        """What is stored under a key."""
+        return self._rows.get(key)
 
     def forget(self, unwanted: Callable[[Row], bool]) -> None:
         """These stored rows are made anew when they are asked for; of equal keys in the file the last counts."""
@@ -165,7 +170,8 @@ class Cache:
     def close(self) -> None:
         self._file.close()
 
-    def _keep(self, rows: dict[str, Row]) -> None:
+    def keep(self, rows: dict[str, Row]) -> None:
+        """Stores rows by key, at once."""
         self._check()
         self._rows.update(rows)
         append_rows(self._file, [{"key": key, **row} for key, row in rows.items()])
@@ -179,7 +185,9 @@ class StoredEngine:
     """What `engine` makes, kept in `folder`'s generations.jsonl and scores.jsonl.
 
     The key holds weights, template, engine, prompt, sampling and seed, so that another checkpoint's completions can
-    never be taken for this one's. `check` as of `Cache`.
+    never be taken for this one's. batches.jsonl keeps which requests went together: an engine may choose that by the
+    memory that is free, which another start need not find, and a rerun is to round as the first run did. `check` as of
+    `Cache`.
     """
 
     def __init__(
@@ -188,6 +196,7 @@ class StoredEngine:
         self.engine = engine
         self._identity = f"{model.weights_sha256 or model.path} {model.template_sha256} {engine.name}"
         self._completions = Cache(folder / "generations.jsonl", check)
+        self._batches = Cache(folder / "batches.jsonl", check)
         self._scores = Cache(folder / "scores.jsonl", check)
 
     @property
@@ -203,7 +212,15 @@ class StoredEngine:
                 yield place, {"text": made.text, "tokens": made.tokens, "finish": made.finish}
 
         def plan(indices: list[int]) -> list[list[int]]:
-            return self.engine.batches([requests[index] for index in indices])
+            together = sha256_text(" ".join(keys[index] for index in indices))
+            known = self._batches.get(together)
+            if known is not None:
+                batches: list[list[int]] = known["batches"]
+                return batches
+            batches = self.engine.batches([requests[index] for index in indices])
+            if any(len(batch) > 1 for batch in batches):
+                self._batches.keep({together: {"batches": batches}})
+            return batches
 
         # A greedy completion does not depend on the seed.
         keys = [
@@ -230,6 +247,7 @@ class StoredEngine:
     def close(self) -> None:
         """Closes the files; the engine stays as it is."""
         self._completions.close()
+        self._batches.close()
         self._scores.close()
 
     def _key(self, shape: Row) -> str:

@@ -1,9 +1,10 @@
 """Calls that may never end, in processes of their own: what takes too long is killed with its process.
 
 A thread cannot be stopped, and an alarm signal reaches the main thread alone and can be swallowed on its way. A
-process can always be killed; the others go on, and a new one takes its place. The processes are started by `spawn`, so
-they share no thread, lock or device with this one, and import no more than what they are asked to run; a script that
-uses them is re-imported there, so its work stands under `if __name__ == "__main__"`.
+process can always be killed; the others go on, and a new one takes its place. The processes are forked from a server that
+holds nothing (where the system has no such server, started anew), so they share no thread, lock or device with this one,
+and import no more than what they are asked to run; a script that uses them is re-imported there, so its work stands under
+`if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class Workers:
             atexit.register(self.close)
         else:
             broken.join()  # ends what is left of it
-        context = multiprocessing.get_context("spawn")
+        clean = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        context: Any = multiprocessing.get_context(clean)
         return ProcessPool(self._number, initializer=_begin_worker, initargs=[self._prepare], context=context)
 
 

@@ -64,7 +64,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _other_weights(folder: Path) -> str:
-    other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.gguf") for path in folder.glob(pattern))
+    if gguf := sorted(folder.glob("*.gguf")):
+        return f"; name the file {gguf[0].name} itself as the model"
+    other = sorted(path.name for pattern in ("*.bin", "*.pt") for path in folder.glob(pattern))
     return f"; {other[0]} is not read, save it as safetensors first" if other else ""
 
 
@@ -105,16 +107,18 @@ def tokenizer_sha256(folder: Path) -> str:
     return hashlib.sha256("".join(f"{path.name} {sha256_seen(path)}\n" for path in files).encode()).hexdigest()
 
 
-_sha256_of_seen: dict[tuple[str, int, int], str] = {}
+sha256_of_seen: dict[tuple[str, int, int], str] = {}
+"""{(path, size, time of change): sha256} of the files that were hashed. The processes of a launch take it over from the
+main one, so that gigabytes of weights are read by one of them and not by all at once."""
 
 
 def sha256_seen(path: Path) -> str:
     """sha256 of a file's contents, remembered while its path, size and time of change stay the same."""
     stat = path.stat()
     key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns)
-    if key not in _sha256_of_seen:
-        _sha256_of_seen[key] = sha256_file(path)
-    return _sha256_of_seen[key]
+    if key not in sha256_of_seen:
+        sha256_of_seen[key] = sha256_file(path)
+    return sha256_of_seen[key]
 
 
 def count_parameters(folder: Path) -> dict[str, Any]:
@@ -157,6 +161,25 @@ def shape_of(folder: Path) -> dict[str, int | None]:
 
 # Loading is strict: transformers fills missing weights with random numbers and peft leaves unmatched adapters at zero, both
 # with no more than a warning; a probe of such a model would measure something that nobody trained.
+
+
+@contextmanager
+def loaded_whole() -> Iterator[None]:
+    """What loads a model in this block gets all of it, also in a process that trains under ZeRO-3.
+
+    From the moment that ZeRO-3's configuration exists, transformers and peft spread every model that is loaded over all
+    processes of the launch. One that a single process loads, to convert it or to ask it, would wait for the others for ever.
+    """
+    from transformers.integrations import deepspeed
+
+    config = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        if config is not None and config() is not None:
+            deepspeed.set_hf_deepspeed_config(config())
+
 
 WANTED_TRANSFORMERS = "transformers>=5.16.1,<6"
 """As in pyproject.toml: what this project was written for, Qwen3.5 included."""

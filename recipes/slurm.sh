@@ -8,10 +8,12 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=64
 #SBATCH --time=12:00:00
-#SBATCH --output=runs/slurm-%j.log
+# Slurm opens the log before this script runs and makes no folder for it, so it lies where the job was submitted.
+#SBATCH --output=slurm-%j.log
 #SBATCH --open-mode=append
 # A job that was preempted or whose node failed is queued again. The same command then goes on from the newest whole
-# checkpoint (--resume auto is the default), so what is lost is at most train.save_steps steps.
+# checkpoint (--resume auto is the default), so what is lost is at most train.save_steps steps. On another number of GPUs ZeRO's
+# optimizer cannot go on: the job then ends with one line, and --resume weights begins it anew.
 #SBATCH --requeue
 set -euo pipefail
 
@@ -24,12 +26,16 @@ RECIPE="${2:-recipes/qwen2b_sft.yaml}"
 shift $(($# < 2 ? $# : 2))
 
 GPUS="${SLURM_GPUS_ON_NODE:-8}"
-export MASTER=$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)
-export PORT=$((20000 + SLURM_JOB_ID % 20000))   # jobs that share a node get different ones
-export OMP_NUM_THREADS=8
+NODES=$(scontrol show hostnames "${SLURM_JOB_NODELIST}")
+MASTER="${NODES%%$'\n'*}"   # not by `head`, which could end scontrol before it has said all, and with it this job
+PORT=$((20000 + SLURM_JOB_ID % 20000))   # jobs that share a node get different ones
+export MASTER PORT OMP_NUM_THREADS=8
+# Since Slurm 22.05 srun does not take the job's --cpus-per-task over, and every process would share one core.
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK}"
 # Nodes without a way out find everything in the caches once it was fetched on the login node: export HF_HUB_OFFLINE=1
 
 # SLURM_NODEID differs from task to task, so it is read inside the task and not here.
+# shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 bash -c '
   exec accelerate launch --config_file recipes/accelerate/many_nodes.yaml \
     --num_machines "$0" --num_processes "$1" --machine_rank "$SLURM_NODEID" \

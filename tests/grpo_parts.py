@@ -82,13 +82,19 @@ def teach_to_talk(base: Path, folder: Path, steps: int = 40) -> Path:
     return folder
 
 
-def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any]) -> Path:
-    """A recipe that trains a tiny model for a few steps; `sections` are merged into those given here."""
-    folder.mkdir(parents=True, exist_ok=True)
+def probe_section(folder: Path) -> dict[str, Any]:
+    """A probe of three questions, short."""
     asked = [
         {"id": str(n), "question": f"Ann has {n} apples and eats 1. How many?", "answer": str(n - 1)} for n in (3, 4, 5)
     ]
     (folder / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    sets = {"apples": {"path": str(folder / "asked.jsonl")}}
+    return {"sets": sets, "max_answer_tokens": 8, "max_user_tokens": 6}
+
+
+def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any]) -> Path:
+    """A recipe that trains a tiny model for a few steps; `sections` are merged into those given here."""
+    folder.mkdir(parents=True, exist_ok=True)
     recipe: dict[str, dict[str, Any]] = {
         "model": {"name": str(model), "dtype": "float32"},
         "data": {"path": str(write_prompts(folder / "prompts.jsonl"))},
@@ -103,7 +109,7 @@ def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any])
             "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "bf16": False, "gradient_checkpointing": False,
             "seed": 3, "disable_tqdm": True,
         },
-        "probe": {"sets": {"apples": {"path": str(folder / "asked.jsonl")}}, "max_answer_tokens": 8, "max_user_tokens": 6},
+        "probe": probe_section(folder),
         "tracking": {"to": "none"},
     }  # fmt: skip
     for name, section in sections.items():

@@ -1,43 +1,75 @@
-"""Launches of a training script as a user types them: on CPUs, one or two processes, with DeepSpeed, killed where wanted."""
+"""Launches of a training script as a user types them: on CPUs, one or two processes, with DeepSpeed, killed where wanted.
+
+`accelerate launch` starts Python anew for itself and for every process, which here takes longer than the training. So one
+launch is typed out (`typed=True`); the others are forked (tests/commands.py) into the environment that
+accelerate's launcher makes.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
+import pytest
+import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
-FOR_CPUS = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+from tests.commands import ENVIRONMENT, ROOT, start
 
-
-def launch(script: str, recipe: Path, config: str, *options: str, seconds: float = 560) -> str:
-    """Runs `train/SCRIPT` under `recipes/accelerate/CONFIG` to the end, which has to be a good one; gives all output."""
-    launched = Launched(script, recipe, config, *options)
-    try:
-        code = launched.process.wait(timeout=seconds)
-    finally:
-        launched.kill()
-    assert code == 0, launched.output[-4000:]
-    return launched.output
+AS_ON_GPUS = ROOT / "tests" / "as_on_gpus.yaml"
+"""Two processes on CPUs under the DeepSpeed file of the 2B recipes, with trl's trainers as a GPU has them."""
+PATIENCE_S = 120
+"""For which processes wait for each other, so that one that waits in vain fails a test within minutes."""
 
 
-def kill_after(script: str, recipe: Path, config: str, sign: Path) -> str:
-    """Launches, and kills the launcher and all that it started with SIGKILL as soon as `sign` is there."""
-    launched = Launched(script, recipe, config)
+def shipped(name: str, folder: Path, **changes: dict[str, Any]) -> Path:
+    """`recipes/NAME.yaml` in `folder` but for its model, its data and its sizes, which `changes` has, by section."""
+    recipe = yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text())
+    del recipe["data"]["recipe"]
+    changes = {**changes, "train": {"output_dir": str(folder / "run"), "ddp_timeout": PATIENCE_S, **changes["train"]}}
+    for section, values in {**changes, "tracking": {"to": "none"}}.items():
+        recipe[section] |= values
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def launch(script: str, recipe: Path, config: str | Path, *options: str, typed: bool = False) -> str:
+    """Runs `train/SCRIPT` under `recipes/accelerate/CONFIG`, or AS_ON_GPUS, to the end, which has to be a good one; gives
+    all output."""
+    words = [*_script(script, config), recipe, *options]
+    if typed:
+        port = ["--main_process_port", "0"] if config != "cpu.yaml" else []
+        launcher = ["accelerate.commands.launch", "--config_file", ROOT / "recipes" / "accelerate" / config, *port]
+        done = subprocess.run(
+            [sys.executable, "-m", *map(str, [*launcher, *words])],
+            cwd=ROOT, env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=560,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+    return Launched(words, ROOT / "recipes" / "accelerate" / config, recipe.parent).finish()
+
+
+def kill_after(script: str, recipe: Path, config: str | Path, sign: Path) -> str:
+    """Launches, and kills all processes with SIGKILL as soon as `sign` is there."""
+    words = [*_script(script, config), recipe]
+    launched = Launched(words, ROOT / "recipes" / "accelerate" / config, recipe.parent)
     try:
         launched.wait_for(sign)
     finally:
         launched.kill()
     assert not (recipe.parent / "run" / "finished.json").exists(), "training was over before it could be killed"
     return launched.output
+
+
+def _script(script: str, config: str | Path) -> list[Path | str]:
+    return [ROOT / "tests" / "as_on_gpus.py", Path(script).stem] if config == AS_ON_GPUS else [ROOT / "train" / script]
 
 
 def history(checkpoint: Path) -> list[dict[str, Any]]:
@@ -47,37 +79,82 @@ def history(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 class Launched:
-    """A launch under way; its output goes to a file beside the recipe."""
+    """A launch under way.
 
-    def __init__(self, script: str, recipe: Path, config: str, *options: str) -> None:
-        configured = ["--config_file", str(ROOT / "recipes" / "accelerate" / config)]
-        port = ["--main_process_port", "0"] if "zero" in config else []
-        launcher = [sys.executable, "-m", "accelerate.commands.launch", *configured, *port]
-        self._log = recipe.parent / "launch.log"
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*launcher, str(ROOT / "train" / script), str(recipe), *options],
-                env={**os.environ, **FOR_CPUS}, cwd=ROOT, stdout=log, stderr=log,
-            )  # fmt: skip
+    Args:
+        words: the script and its arguments.
+        config: accelerate's; None for two processes of plain torch.
+        folder: for a log of each process.
+    """
+
+    def __init__(self, words: Sequence[Path | str], config: Path | None, folder: Path) -> None:
+        environment, ranks = _launcher_environment(config)
+        self.processes = [
+            start(
+                [str(word) for word in words],
+                environment={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else environment,
+                log=folder / f"launch-{rank}.log",
+            )
+            for rank in range(ranks)
+        ]
 
     @property
     def output(self) -> str:
-        return self._log.read_text()
+        return "".join(process.output for process in self.processes)
+
+    def wait(self) -> list[int]:
+        """The exit codes; as under a launcher, where one process fails the others are ended soon after."""
+        grace = 100
+        while grace and any(process.poll() is None for process in self.processes):
+            grace -= any(process.poll() for process in self.processes)
+            time.sleep(0.1)
+        codes = [process.poll() for process in self.processes]
+        self.kill()
+        return [-9 if code is None else code for code in codes]
+
+    def finish(self) -> str:
+        codes = self.wait()
+        assert not any(codes), self.output[-4000:]
+        return self.output
 
     def wait_for(self, sign: Path, seconds: float = 560) -> None:
         deadline = time.monotonic() + seconds
-        while not sign.exists() and self.process.poll() is None and time.monotonic() < deadline:
+        while not sign.exists() and time.monotonic() < deadline:
+            if any(process.poll() is not None for process in self.processes):
+                break
             time.sleep(0.02)
         assert sign.exists(), self.output[-4000:]
 
     def kill(self) -> None:
-        """SIGKILL to all: the workers are in sessions of their own, so the launcher's group would not do."""
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            launcher = psutil.Process(self.process.pid)
-            family = [*launcher.children(recursive=True), launcher]
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.send_signal(signal.SIGKILL)
-        psutil.wait_procs(family, timeout=30)
-        self.process.wait(timeout=30)
+        for process in self.processes:
+            process.kill()
+
+
+def _launcher_environment(config: Path | None) -> tuple[Mapping[str, str], int]:
+    """What accelerate's launcher adds for all processes under this config, and torch's for several; and their number."""
+    from accelerate.utils.other import get_free_port
+
+    environment, ranks = {}, 2
+    if config is not None:
+        from accelerate.commands import launch as accelerate
+        from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_simple_launcher_cmd_env
+
+        made: list[Any] = []
+        arguments = accelerate.launch_command_parser().parse_args(
+            ["--config_file", str(config), "--main_process_port", "0", "script.py"]
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                accelerate, "deepspeed_launcher", lambda args: made.append((prepare_deepspeed_cmd_env(args), args))
+            )
+            patch.setattr(
+                accelerate, "simple_launcher", lambda args: made.append((prepare_simple_launcher_cmd_env(args), args))
+            )
+            accelerate.launch_command(arguments)
+        ((_, environment), args) = made[0]
+        ranks = args.num_processes
+        environment = {name: value for name, value in environment.items() if os.environ.get(name) != value}
+    if ranks > 1:
+        several = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+        environment |= {**several, "MASTER_PORT": str(get_free_port())}
+    return environment, ranks

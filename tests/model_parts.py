@@ -1,11 +1,16 @@
-"""What several tests of models need: a chat, an adapter, a changed copy, the logits to compare."""
+"""What several tests of models need: a chat, an adapter, a changed copy, the logits to compare, the largest tensor made."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 CHAT = [
     {"role": "user", "content": "Anna has 12 apples.\n\n1. How many are left?"},
@@ -43,3 +48,43 @@ def change_json(path: Path, **values: Any) -> None:
 
 def copy_of(folder: Path, to: Path) -> Path:
     return Path(shutil.copytree(folder, to))
+
+
+def known_config(name: str = "Qwen/Qwen3.5-2B") -> Any:
+    """The shape that the plan knows of a model, as a config."""
+    from transformers import AutoConfig
+
+    from train.plan import KNOWN_SHAPES
+
+    shape = dict(KNOWN_SHAPES[name])
+    return AutoConfig.for_model(shape.pop("model_type"), **shape)
+
+
+def on_gpu_with(free: int, monkeypatch: Any) -> Any:
+    """What an engine asks of Qwen3.5-2B on a GPU with so many free bytes, where there is none."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    config = SimpleNamespace(get_text_config=known_config)
+    return SimpleNamespace(device=torch.device("cuda:0"), dtype=torch.bfloat16, config=config)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the largest storage that is made while it is on, in bytes; what was there before does not count."""
+
+    def __init__(self, before: Any = ()) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.shape: tuple[int, ...] = ()
+        self._before = {tensor.untyped_storage()._cdata for tensor in before}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for made in tree_leaves(result):
+            if isinstance(made, Tensor) and made.untyped_storage()._cdata not in self._before:
+                size = made.untyped_storage().nbytes()
+                if size > self.bytes:
+                    self.bytes, self.shape = size, tuple(made.shape)
+        return result

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import start
 from judged_turns import TURNS, labelled_rows
 from loopback import Faults, Loopback, Seen, chat_reply, models_reply
 
@@ -151,6 +152,66 @@ def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.Captu
         command(str(path), "--judge", "nobody")
 
 
+def test_a_judge_that_errs_one_way_is_told_from_one_that_errs_both_ways() -> None:
+    """Two models of 40 turns each, read genuine 20 times: kappa is alike, the bias is not."""
+    human = ["genuine_followup", "new_task"] * 20
+    one_way = ["genuine_followup"] * 20 + ["genuine_followup", "new_task"] * 10  # 10 more
+    both_ways = ["new_task", "genuine_followup"] * 5 + ["genuine_followup", "new_task"] * 15  # 5 more, 5 fewer
+    rows = [
+        LabelledTurn(row(label).case, label, f"{model} {index}", {"model": model, "temperature": 0.7})
+        for model in "ab"
+        for index, label in enumerate(human)
+    ]
+    found = agreement(rows, Fixed(*one_way, *both_ways), by=[("model",), ("temperature", "model")])
+    whole, a, b, *crossed = found.groups
+    assert (whole.of, whole.n, a.of, b.of) == ({}, 80, {"model": "a"}, {"model": "b"})
+    assert [group.of for group in crossed] == [{"temperature": 0.7, "model": model} for model in "ab"]
+    assert a.kappa.value == pytest.approx(b.kappa.value) == pytest.approx(0.5)
+    assert (a.read.value, a.judged.value, a.bias.value) == pytest.approx((0.5, 0.75, 0.25))
+    assert b.bias.value == 0
+    # Bonett and Price's bounds of 10 up and 0 down, and of 5 up and 5 down, of 40.
+    assert a.bias.ci95 == pytest.approx((0.0934, 0.3828), abs=1e-4)
+    assert b.bias.ci95 == pytest.approx((-0.1617, 0.1617), abs=1e-4)
+    printed = format_agreement(found)
+    assert "50.0 [39.3, 60.7] read, 62.5 [" in printed and "judged, bias +12.5 [+1.3, +23.1] points" in printed
+    assert " ".join(printed.splitlines()[-1].split()) == "0.7 b 40 0.50 [0.23, 0.75] 50.0 50.0 +0.0 [-16.2, +16.2]"
+    assert "groups" not in agreement(rows, Fixed(*one_way, *both_ways)).as_json(), "as it was where none is asked for"
+    told = found.as_json()["groups"][1]
+    assert {**told, "ci95": None} == {
+        "by": {"model": "a"}, "n": 40, "n_scored": 40, "kappa": 0.5, "ci95": None, "read": 0.5,
+        "read_ci95": pytest.approx([0.352, 0.648], abs=1e-4), "judged": 0.75, "judged_ci95": pytest.approx([0.5981, 0.8581], abs=1e-4),
+        "bias": 0.25, "bias_ci95": pytest.approx([0.0934, 0.3828], abs=1e-4),
+    }  # fmt: skip
+
+
+def test_turns_of_one_conversation_widen_the_interval_of_the_bias() -> None:
+    human = ["new_task"] * 40
+    judged = ["genuine_followup"] * 10 + ["new_task"] * 30
+
+    def width(turns: int) -> float:
+        rows = [row(label, str(index // turns)) for index, label in enumerate(human)]
+        low, high = agreement(rows, Fixed(*judged)).groups[0].bias.ci95 or (0, 0)
+        return high - low
+
+    assert width(1) < width(2) < width(10)
+
+
+def test_rows_without_a_field_are_a_group_and_an_unknown_field_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{**one, "temperature": 0.7 * (place % 2), "set": "\x1b[31m"} for place, one in enumerate(labelled_rows())]
+    del rows[0]["temperature"]
+    path = write_turns(tmp_path / "labels.jsonl", rows)
+    command(str(path), "--by", "temperature", "--by", "set")
+    printed = capsys.readouterr().out
+    of_temperatures = printed.split("\n\n")[-2].splitlines()
+    assert [line.split()[0] for line in of_temperatures] == ["temperature", "0.0", "0.7", "-"]
+    assert [int(line.split()[1]) for line in of_temperatures[1:]].count(1) == 1
+    assert "\x1b" not in printed
+    with pytest.raises(BadInput, match="--by sauce: no row of .*; fields to group by: label, set, temperature"):
+        command(str(path), "--by", "set,sauce")
+
+
 # ----- judges that ask a server
 
 
@@ -195,18 +256,18 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with knowing(rows) as server:
         server.faults = Faults(latency_s=0.05)
         arguments = ["agreement", str(path), "--judge", "llm", "--url", server.url, "--verdicts", str(kept)]
-        line = [sys.executable, "-m", "probe", *arguments, "--model", "tiny", "--concurrency", "2", "--json"]
-        killed = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        line = ["-m", "probe", *arguments, "--model", "tiny", "--concurrency", "2", "--json"]
+        killed = start(line)
         while not (kept.exists() and kept.read_bytes().count(b"\n") >= 5):
             assert killed.poll() is None, "the command ended before it could be killed"
             time.sleep(0.01)
         killed.kill()
-        killed.wait()
         written = kept.read_bytes().count(b"\n")
         assert written < len(rows)
-        finished = subprocess.run(line, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert json.loads(finished.stdout)["n_scored"] == len(rows)
-    assert json.loads(finished.stdout)["judge_calls"] == len(rows) - written
+        shown = subprocess.run([sys.executable, *line], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    printed = json.loads(shown)
+    assert printed["n_scored"] == len(rows)
+    assert printed["judge_calls"] == len(rows) - written
     assert kept.read_bytes().count(b"\n") == len(rows)
 
 

@@ -103,6 +103,7 @@ def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) 
         ("**What is the price?**", "asked", "truncated"),
         ("What is the price? Then I can start. It will be quick. I promise.", "no_answer", "truncated"),
         ("How many are left? 24 are left.", "answered", "truncated"),
+        ("How many were sold? Each one brings 7 and costs 4 to print.", "asked", "truncated"),
         ("So what do we do? We add 3 and 4. That gives 7. Then we are done.", "answered", "truncated"),
         (RESTATED + ". Every crate is full. Nothing is left over.", "answered", "truncated"),
         ("First we add 3 and 4, which gives", "answered", "truncated"),
@@ -111,7 +112,7 @@ def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) 
     ],
 )
 def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> None:
-    """Asking is a question at the end, or before a last sentence without a number, and no marked answer."""
+    """Asking is a question at the end, or before a last sentence that does not begin with a number; no marked answer."""
     assert (outcome(text, False), outcome(text, True)) == (kind, cut)
     assert asks(text) is (kind == "asked")
 

@@ -5,26 +5,40 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import train.checkpoints
 from probe.checkpoints import finish_run, finished, is_complete, list_checkpoints, mark_complete, newest_complete
 from probe.errors import BadInput
-from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
+from train.checkpoints import (
+    Launch,
+    checkpoint_bytes,
+    choose_resume,
+    held_at_once,
+    mark_checkpoints,
+    remove_incomplete,
+    saves,
+    watch_line,
+)
 
+HERE = Launch(processes=1, zero=0, per_step=8)
 FILES = {"model.safetensors": 64, "trainer_state.json": 9, "global_step2/zero_rank_0.pt": 33, "empty.txt": 0}
 
 
-def checkpoint(run_dir: Path, step: int, marked: bool = True) -> Path:
+def checkpoint(run_dir: Path, step: int, marked: bool = True, launch: Launch | None = None) -> Path:
     folder = run_dir / f"checkpoint-{step}"
     for name, size in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"x" * size)
     if marked:
-        mark_complete(folder, step)
+        mark_complete(folder, step, vars(launch) if launch else None)
     return folder
 
 
@@ -72,33 +86,80 @@ def test_newest_complete_is_by_number_and_reports_only_newer_ones(tmp_path: Path
 def test_resume_auto_says_once_what_it_takes_and_skips(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert choose_resume(tmp_path / "new", "auto") is None
+    assert choose_resume(tmp_path / "new", "auto", HERE) is None
     assert "starts from the beginning" in capsys.readouterr().out
     four = checkpoint(tmp_path, 4)
     checkpoint(tmp_path, 6, marked=False)
-    assert choose_resume(tmp_path, "auto") == four
+    assert choose_resume(tmp_path, "auto", HERE) == four
     line = capsys.readouterr().out
     assert line.count("\n") == 1 and f"resumes from {four}" in line and "skips checkpoint-6 (no complete.json" in line
     monkeypatch.setenv("RANK", "1")
-    assert choose_resume(tmp_path, "auto") == four
+    assert choose_resume(tmp_path, "auto", HERE) == four
     assert capsys.readouterr().out == "", "only one process speaks"
 
 
 def test_resume_never_refuses_a_folder_that_holds_a_run(tmp_path: Path) -> None:
-    assert choose_resume(tmp_path, "never") is None
+    assert choose_resume(tmp_path, "never", HERE) is None
     checkpoint(tmp_path, 2, marked=False)
     with pytest.raises(BadInput, match=r"checkpoint-2; give --resume auto, another train.output_dir, or delete it"):
-        choose_resume(tmp_path, "never")
+        choose_resume(tmp_path, "never", HERE)
 
 
 def test_resume_path_must_be_complete_and_names_one_that_is(tmp_path: Path) -> None:
     four, six = checkpoint(tmp_path, 4), checkpoint(tmp_path, 6, marked=False)
-    assert choose_resume(tmp_path, str(four)) == four
+    assert choose_resume(tmp_path, str(four), HERE) == four
     for given_path in (six, tmp_path):
         with pytest.raises(BadInput, match=rf"not a complete checkpoint .*; {four} is complete"):
-            choose_resume(tmp_path, str(given_path))
+            choose_resume(tmp_path, str(given_path), HERE)
     with pytest.raises(BadInput, match="--resume Auto: not a complete checkpoint .no such folder.$"):
-        choose_resume(tmp_path, "Auto")
+        choose_resume(tmp_path, "Auto", HERE)
+
+
+ZERO = Launch(processes=2, zero=2, per_step=8)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "found"),
+    [
+        (HERE, HERE, None),
+        (ZERO, ZERO, None),
+        (HERE, Launch(2, 0, 8), "saved by 1 process without DeepSpeed, and this is 2 processes without DeepSpeed: a step"),
+        (ZERO, HERE, "saved by 2 processes under ZeRO-2, and this is 1 process without DeepSpeed, which its optimizer's"),
+        (HERE, ZERO, "saved by 1 process without DeepSpeed, and this is 2 processes under ZeRO-2, which its optimizer's"),
+        (ZERO, Launch(4, 2, 8), "and this is 4 processes under ZeRO-2, which its optimizer's state does not fit"),
+        (ZERO, Launch(2, 3, 8), "and this is 2 processes under ZeRO-3, which its optimizer's state does not fit"),
+        (HERE, Launch(2, 0, 16), "its steps are of 8 rows or samples .1 process without DeepSpeed., those of this launch of 16"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_is_taken_up_where_its_optimizer_and_its_steps_fit(
+    then: Launch, now: Launch, found: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = checkpoint(tmp_path, 4, launch=then)
+    assert json.loads((folder / "complete.json").read_text())["launch"] == vars(then)
+    for given_resume in ("auto", str(folder)):
+        if found is None or found.endswith("a step"):
+            assert choose_resume(tmp_path, given_resume, now) == folder
+            assert re.search(found or "resumes from", capsys.readouterr().out)
+        else:
+            with pytest.raises(BadInput, match=found) as caught:
+                choose_resume(tmp_path, given_resume, now)
+            assert "\n" not in str(caught.value)
+            assert ("--resume weights" in str(caught.value)) == (then.per_step == now.per_step), "a way out"
+            assert ("--model.name" in str(caught.value)) == (then.per_step != now.per_step)
+    if then.per_step == now.per_step:
+        assert choose_resume(tmp_path, "weights", now) == folder
+        assert "WITHOUT THE STATE OF THE OPTIMIZER" in capsys.readouterr().out
+    else:
+        with pytest.raises(BadInput, match="not be at its step"):
+            choose_resume(tmp_path, "weights", now)
+
+
+def test_checkpoints_of_older_runs_name_no_launch_and_weights_need_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--resume weights: no complete checkpoint"):
+        choose_resume(tmp_path, "weights", HERE)
+    folder = checkpoint(tmp_path, 2)
+    assert json.loads((folder / "complete.json").read_text()).keys() == {"schema", "step", "files"}
+    assert choose_resume(tmp_path, "auto", ZERO) == choose_resume(tmp_path, "weights", ZERO) == folder
 
 
 def test_incomplete_checkpoints_go_where_transformers_does_not_count_them(tmp_path: Path) -> None:
@@ -107,7 +168,7 @@ def test_incomplete_checkpoints_go_where_transformers_does_not_count_them(tmp_pa
     four = checkpoint(tmp_path, 4)
     for _ in range(2):
         checkpoint(tmp_path, 6, marked=False)
-        remove_incomplete(tmp_path, choose_resume(tmp_path, "auto"))
+        remove_incomplete(tmp_path, choose_resume(tmp_path, "auto", HERE))
     aside = sorted(path.name for path in tmp_path.iterdir())
     assert aside == ["checkpoint-4", "set-aside-checkpoint-6", "set-aside-checkpoint-6.2"]
     assert get_last_checkpoint(tmp_path) == str(four)
@@ -124,7 +185,7 @@ def test_going_back_sets_later_checkpoints_and_probes_aside_and_takes_back_the_e
         (tmp_path / "probe" / name).mkdir(parents=True)
     finish_run(tmp_path, 6, "0" * 64, note="kept")
     assert finished(tmp_path) == {"schema": 1, "step": 6, "recipe_sha256": "0" * 64, "note": "kept"}
-    moved = remove_incomplete(tmp_path, choose_resume(tmp_path, str(two)))
+    moved = remove_incomplete(tmp_path, choose_resume(tmp_path, str(two), HERE))
     assert sorted(path.name for path in moved) == [
         "set-aside-checkpoint-4",
         "set-aside-checkpoint-6",
@@ -139,14 +200,16 @@ def test_resuming_from_the_newest_moves_nothing_and_starting_over_keeps_only_the
     for name in ("base", "step-2"):
         (tmp_path / "probe" / name).mkdir(parents=True)
     folder = checkpoint(tmp_path, 2)
-    assert remove_incomplete(tmp_path, choose_resume(tmp_path, "auto")) == []
+    assert remove_incomplete(tmp_path, choose_resume(tmp_path, "auto", HERE)) == []
     (folder / "model.safetensors").unlink()
-    moved = remove_incomplete(tmp_path, choose_resume(tmp_path, "auto"))
+    moved = remove_incomplete(tmp_path, choose_resume(tmp_path, "auto", HERE))
     assert [path.name for path in moved] == ["set-aside-checkpoint-2", "set-aside-step-2"]
     assert remove_incomplete(tmp_path / "new") == []
 
 
-def test_trainer_marks_each_checkpoint_and_keeps_its_rotation(tiny_chatml: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def trainer(tiny_chatml: Path, tmp_path: Path) -> Any:
+    """Saves at 2, 4 and at the end, and keeps the newest two."""
     import torch
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
@@ -164,10 +227,65 @@ def test_trainer_marks_each_checkpoint_and_keeps_its_rotation(tiny_chatml: Path,
     )
     trainer = Trainer(model, args, train_dataset=rows)
     mark_checkpoints(trainer)
+    return trainer
+
+
+def test_trainer_marks_each_checkpoint_and_keeps_its_rotation(trainer: Any, tmp_path: Path) -> None:
     trainer.train()
-    # Saves at 2, 4 and at the end; a limit of two keeps the newest two.
     assert [(step, is_complete(folder)) for step, folder in list_checkpoints(tmp_path / "run")] == [
         (5, None),
         (4, None),
     ]
-    assert "optimizer.pt" in json.loads((tmp_path / "run/checkpoint-4/complete.json").read_text())["files"]
+    files = json.loads((tmp_path / "run/checkpoint-4/complete.json").read_text())["files"]
+    parameters = sum(weight.numel() for weight in trainer.model.parameters())
+    parts = checkpoint_bytes(parameters, parameters, tied=0, adapter=False, width=4, zero=0)
+    assert parts["weights"] == pytest.approx(files["model.safetensors"], rel=0.05)
+    assert parts["optimizer"] == pytest.approx(files["optimizer.pt"], rel=0.05)
+
+
+def test_a_run_whose_checkpoints_will_not_fit_ends_before_its_first_step(
+    trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = 12 * sum(weight.numel() for weight in trainer.model.parameters())
+    monkeypatch.setattr(train.checkpoints, "free_bytes", lambda folder: 3 * one - 1)
+    with pytest.raises(
+        BadInput, match=r"3 more checkpoints at once of .* GiB .weights .*, optimizer .* and the disk has"
+    ):
+        trainer.train()
+    assert trainer.state.global_step == 0 and list_checkpoints(tmp_path / "run") == []
+    # Two are there by now, which the limit keeps: one more for a while.
+    for step in (1, 2):
+        (tmp_path / "run" / f"checkpoint-{step}").mkdir(parents=True)
+    monkeypatch.setattr(train.checkpoints, "free_bytes", lambda folder: one - 1)
+    with pytest.raises(BadInput, match="1 more checkpoints at once"):
+        trainer.train()
+
+
+def test_checkpoints_are_counted_as_they_are_saved_and_kept() -> None:
+    assert [saves("steps", 500, steps, 3) for steps in (1, 500, 501)] == [1, 1, 2], "the last step is saved as well"
+    assert saves("steps", 0.5, 39, 1) == 2 and saves("epoch", 500, 1000, 2.5) == 3 and saves("no", 500, 9, 1) == 0
+    assert [held_at_once(3, 0, more) for more in (1, 3, 4, 9)] == [1, 3, 4, 4]
+    assert held_at_once(None, 2, 7) == 9 and held_at_once(2, 5, 1) == 5
+
+
+def test_free_room_is_that_of_the_disk_that_the_folder_will_be_on(tmp_path: Path) -> None:
+    assert train.checkpoints.free_bytes(tmp_path / "not" / "there") == pytest.approx(
+        shutil.disk_usage(tmp_path).free, rel=0.1
+    )
+
+
+def test_the_line_for_a_watcher_names_a_gpu_that_does_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def line(gpus: int, processes: int, visible: str | None = None, launched: bool = True) -> str:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+        return watch_line(Path("runs/a"), launched)
+
+    watched = "python -m probe watch runs/a runs/a/recipe.json"
+    assert line(0, 1).endswith(f"on another GPU or machine: {watched}")
+    assert line(8, 7).endswith(f"directory: CUDA_VISIBLE_DEVICES=7 {watched}")
+    assert line(4, 2, visible="3,4,6,7").endswith(f": CUDA_VISIBLE_DEVICES=6 {watched}")
+    for all_taken in (line(8, 8), line(8, 1, launched=False)):
+        assert all_taken.endswith(f"on a GPU that does not train: CUDA_VISIBLE_DEVICES=<GPU> {watched}")

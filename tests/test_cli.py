@@ -60,6 +60,8 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
         (("-m", "probe", "run", "--help"), "--dry-run"),
         (("-m", "probe", "compare", "--help"), "--out"),
         (("-m", "probe", "agreement", "--help"), "--judge"),
+        (("-m", "probe", "label", "--help"), "--page"),
+        (("-m", "probe", "correct", "--help"), "--labels"),
         (("-m", "data_builders", "--help"), "--preview"),
         (("-m", "train.doctor", "--help"), "--json"),
         ((SFT, "--help"), "--resume"),
@@ -82,6 +84,7 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...], told: str, tmp_pat
         (("-m", "probe", "run", "m", "probe.yaml", "--out", "out", "--probe.sed", "1"), "probe.sed: unknown key; did you mean probe.seed?"),
         (("-m", "probe", "run", "./nowhere", "probe.yaml", "--out", "out"), "./nowhere: no such model folder"),
         (("-m", "probe", "compare", "nowhere", "--out", "out"), "nowhere"),
+        (("-m", "probe", "correct", "nowhere", "--labels", "labels.jsonl"), "nowhere: no such folder"),
         (("-m", "data_builders", "data_typo.yaml", "--out", "out"), "data_typo.yaml: sauce: unknown key; did you mean source?"),
         ((SFT, "sft_typo.yaml"), "sft_typo.yaml: train.learning_rat: unknown key; did you mean train.learning_rate?"),
         ((SFT, "sft_typo.yaml", "--dry-run", "--trian.seed", "1"), "--trian.seed: unknown option"),
@@ -181,7 +184,7 @@ def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) 
         "other": "other: this folder holds no model, wanted config.json",
         "broken": "broken",
         "no_weights": "no_weights",
-        "a_file": "a_file: a file, wanted a model folder",
+        "a_file": "a_file: a file, wanted a GGUF file or a model folder",
     }
     for name, message in models.items():
         assert message in refused(probe, "run", name, "probe.yaml", "--out", "out")

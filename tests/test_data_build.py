@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import start
 
 from data_builders.__main__ import main
 from data_builders.build import Build
@@ -113,19 +112,18 @@ def test_same_seed_same_bytes_and_another_seed_another_text(built: Path, tmp_pat
 def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
     arguments = [str(DEMO), "--source.n", "300", "--output.shard_size", "10", "--quality.max_same_wording", "0.0001"]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen(command(*arguments, "--out", str(killed)), cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = start(["-m", "data_builders", *arguments, "--out", str(killed)])
     while len(list(killed.glob("sft/part-*.jsonl"))) < 4:
         assert process.poll() is None, "the build ended before it could be killed"
         time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
     assert not (killed / "manifest.json").exists()
     done = len(list(killed.glob("sft/part-*.jsonl")))
     first = {path.name: path.stat().st_mtime_ns for path in killed.glob("sft/part-*.jsonl")}
     with pytest.raises(DataError, match="not finished"):
         list(load_sft_rows(killed))
     for out in (killed, whole):
-        subprocess.run(command(*arguments, "--out", str(out)), cwd=ROOT, check=True, capture_output=True)
+        start(["-m", "data_builders", *arguments, "--out", str(out)]).finish()
     assert contents(killed) == contents(whole)
     assert done < len(list(killed.glob("sft/part-*.jsonl")))
     assert all((killed / "sft" / name).stat().st_mtime_ns == made for name, made in first.items())
@@ -135,8 +133,8 @@ def test_a_finished_build_says_so_and_changes_nothing(built: Path) -> None:
     arguments = [str(DEMO), "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
     arguments += ["--eval.clarify_n", "8", "--replay.fraction", "0.2", "--out", str(built)]
     before = contents(built)
-    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.count("\n") == 1 and "already built" in done.stdout
+    said = start(["-m", "data_builders", *arguments]).finish()
+    assert said.count("\n") == 1 and "already built" in said
     assert contents(built) == before
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import start
 from dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of, speak
 from loopback import Answer, Faults, Loopback, Seen, chat_reply
 
@@ -197,15 +194,8 @@ def until_answered(messages: list[dict[str, str]]) -> int:
     return next(number for number, reply in enumerate(replies, start=1) if boxed(reply))
 
 
-def start(made: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "data_builders", str(made), "--out", str(out)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said[-2000:]
-    return said
+def begin(made: Path, out: Path) -> start:
+    return start(["-m", "data_builders", str(made), "--out", str(out)])
 
 
 def test_a_killed_build_ends_with_the_same_bytes_and_pays_for_no_reply_twice(
@@ -213,19 +203,18 @@ def test_a_killed_build_ends_with_the_same_bytes_and_pays_for_no_reply_twice(
 ) -> None:
     with Loopback({"/chat/completions": speak(answers)}, Faults(latency_s=0.02)) as server:
         made = recipe(tmp_path, server.url, attempts=1, at_once=6)  # as above
-        finish(start(made, tmp_path / "whole"))
+        begin(made, tmp_path / "whole").finish()
         wanted = Counter(json.dumps(seen.body) for seen in server.requests)
         server.requests.clear()
         for share in (0.2, 0.6):
-            process = start(made, tmp_path / "killed")
+            process = begin(made, tmp_path / "killed")
             before = len(server.requests)
             while len(server.requests) < before + share * wanted.total() / 2:
-                assert process.poll() is None, process.communicate()[0]
+                assert process.poll() is None, process.output
                 time.sleep(0.005)
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill()
         assert not (tmp_path / "killed" / "manifest.json").exists()
-        said = finish(start(made, tmp_path / "killed"))
+        said = begin(made, tmp_path / "killed").finish()
         asked = Counter(json.dumps(seen.body) for seen in server.requests)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     assert set(asked) == set(wanted)

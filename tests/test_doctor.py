@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
+import shutil
 import sys
-import time
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from train import doctor
-from train.doctor import Finding, as_text, check_kernels, main
+from train.doctor import Finding, as_text, check_compiler, check_kernels, import_kernels, main
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -58,24 +58,51 @@ def test_what_trl_says_of_vllm_and_vllm_of_transformers_is_read(site: Path) -> N
 
 
 def test_kernels_on_a_machine_without_a_gpu_are_a_problem(site: Path) -> None:
-    assert [finding.level for finding in check_kernels(has_gpu=False)] == ["ok"]
-    assert [finding.level for finding in check_kernels(has_gpu=True)] == ["note", "note"]
+    assert [finding.level for finding in check_kernels(False, import_kernels())] == ["ok"]
+    assert [finding.level for finding in check_kernels(True, import_kernels())] == ["note", "note"]
     (site / "fla.py").touch()
     importlib.invalidate_caches()
-    (finding,) = check_kernels(has_gpu=False)
+    (finding,) = check_kernels(False, import_kernels())
     assert finding.level == "problem" and finding.do.startswith("pip uninstall")
 
 
-def test_a_lock_is_a_problem_once_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    lock = tmp_path / "deepspeed_shm_comm" / "lock"
-    lock.parent.mkdir()
-    lock.touch()
-    assert list(doctor.check_compiler())[-1].level == "note", "another start is compiling"
-    hour_ago = time.time() - 3600
-    os.utime(lock, (hour_ago, hour_ago))
-    finding = list(doctor.check_compiler())[-1]
-    assert (finding.level, finding.do) == ("problem", f"rm {lock}")
+def test_kernels_that_are_there_and_cannot_be_imported_are_a_problem(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found and not importable is what transformers takes for "not installed", and trains on in plain torch."""
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    rule = site / "fla" / "ops" / "gated_delta_rule.py"
+    rule.parent.mkdir(parents=True)
+    rule.write_text("chunk_gated_delta_rule = fused_recurrent_gated_delta_rule = None\n")
+    (site / "causal_conv1d.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    importlib.invalidate_caches()
+    good, crashes = check_kernels(True, import_kernels())
+    assert good.level == "ok" and crashes.level == "problem" and "it crashes: SIGSEGV" in crashes.found
+    rule.write_text("raise ImportError('needs triton 3.9')\n")
+    bad, _ = check_kernels(True, import_kernels())
+    assert bad.level == "problem" and "ImportError: needs triton 3.9" in bad.found and bad.do.startswith("pip install")
+
+
+def test_what_triton_compiles_with_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    (here,) = check_compiler()
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    assert here.level == ("ok" if shutil.which("gcc") and headers.is_file() else "problem"), here
+    broken = tmp_path / "gcc"
+    broken.write_text("#!/bin/sh\necho 'tried.c:2:10: fatal error: dlfcn.h: No such file or directory' >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (finding,) = check_compiler()
+    assert finding.level == "problem" and "fatal error: dlfcn.h" in finding.found
+    monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    (finding,) = check_compiler()
+    assert "Python.h is missing" in finding.found and "-dev" in finding.do
+    broken.unlink()
+    (finding,) = check_compiler()
+    assert "neither gcc nor clang" in finding.found and finding.do.startswith("apt-get install gcc")
+    monkeypatch.setenv("CC", "ccache gcc")
+    (finding,) = check_compiler()
+    assert "CC=ccache gcc is no command" in finding.found
 
 
 def test_a_hub_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +140,6 @@ def test_the_report_of_this_machine(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     main(["--json", str(tmp_path / "doctor.json")])
     out = capsys.readouterr().out

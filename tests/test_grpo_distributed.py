@@ -1,7 +1,6 @@
-"""GRPO in real launches: two processes under ZeRO-2 and ZeRO-3, whole weights and LoRA, both modes, killed and resumed.
+"""GRPO in real launches: the shipped recipes as on GPUs under ZeRO-2, one killed and resumed; conversations under ZeRO-3.
 
-Two of the eight combinations run here, which hold every stage, mode and kind of weights once;
-NEXTTURN_GRPO_MATRIX=1 runs all eight, each also killed and resumed.
+NEXTTURN_GRPO_MATRIX=1 runs every stage, mode and kind of weights, each also killed and resumed.
 """
 
 from __future__ import annotations
@@ -13,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.grpo_parts import teach_to_talk, write_recipe
-from tests.launches import history, kill_after, launch
+from tests.grpo_parts import probe_section, teach_to_talk, write_prompts, write_recipe
+from tests.launches import AS_ON_GPUS, PATIENCE_S, history, kill_after, launch, shipped
+from train.checkpoints import checkpoint_bytes
+from train.plan import size_of
+from train.recipe import ModelSection
 
 STEPS, SAVE = 4, 2
 MATRIX = [(mode, stage, lora) for mode in ("reply", "conversation") for stage in (2, 3) for lora in (False, True)]
@@ -26,30 +28,34 @@ def talker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return teach_to_talk(tiny_model, tmp_path_factory.mktemp("models") / "talker")
 
 
-def prepared(folder: Path, talker: Path, mode: str, lora: bool, beta: float = 0.0) -> Path:
+def prepared(folder: Path, talker: Path, mode: str, lora: bool, steps: int = STEPS) -> Path:
     """Groups of four over two processes with two samples each, so that each group lies on both."""
     model = {"lora": {"r": 2}} if lora else {}
     batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_completion_length": 48}
     return write_recipe(
-        folder, talker, model=model, rollout={"mode": mode, "max_turns": 3}, train={**batch, "beta": beta}
+        folder,
+        talker,
+        model=model,
+        rollout={"mode": mode, "max_turns": 3},
+        train={**batch, "max_steps": steps, "ddp_timeout": PATIENCE_S},
     )
 
 
-def check_whole(run: Path, lora: bool) -> None:
-    rows = history(run / f"checkpoint-{STEPS}")
-    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+def check_whole(run: Path, lora: bool, steps: int = STEPS) -> None:
+    rows = history(run / f"checkpoint-{steps}")
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
     assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows)
     results = {path.parent.name: json.loads(path.read_text()) for path in (run / "probe").glob("*/results.json")}
-    assert sorted(results) == ["base", *(f"step-{step}" for step in range(SAVE, STEPS + 1, SAVE))]
+    assert sorted(results) == ["base", *(f"step-{step}" for step in range(SAVE, steps + 1, SAVE))]
     weights = {found["model"]["weights_sha256"] for found in results.values()}
     assert len(weights) == len(results), "each checkpoint has weights of its own"
-    assert (run / f"checkpoint-{STEPS}" / "adapter_model.safetensors").is_file() == lora
-    assert (run / "samples" / f"step-{STEPS}.parquet").is_file() and (run / "finished.json").is_file()
+    assert (run / f"checkpoint-{steps}" / "adapter_model.safetensors").is_file() == lora
+    assert (run / "samples" / f"step-{steps}.parquet").is_file() and (run / "finished.json").is_file()
 
 
-def killed_and_resumed(recipe: Path, config: str) -> None:
+def killed_and_resumed(recipe: Path, config: str | Path) -> str:
     """Killed as soon as the last checkpoint is whole, which is then torn: the run goes on from the one before, and comes
-    by the same figures again."""
+    by the same figures again. Gives what it said."""
     run = recipe.parent / "run"
     kill_after("grpo.py", recipe, config, run / f"checkpoint-{STEPS}" / "complete.json")
     (run / f"checkpoint-{STEPS}" / "complete.json").unlink()
@@ -59,18 +65,62 @@ def killed_and_resumed(recipe: Path, config: str) -> None:
     assert len(again) == len(before) == STEPS
     for ours, theirs in zip(again, before, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    return output
 
 
 def test_conversations_with_lora_under_zero_3(talker: Path, tmp_path: Path) -> None:
-    recipe = prepared(tmp_path, talker, "conversation", lora=True)
+    recipe = prepared(tmp_path, talker, "conversation", lora=True, steps=SAVE)
     assert "ZeRO-3 on 2 processes" in launch("grpo.py", recipe, "cpu2_zero3.yaml")
-    check_whole(tmp_path / "run", lora=True)
+    check_whole(tmp_path / "run", lora=True, steps=SAVE)
 
 
-def test_replies_with_all_weights_and_a_reference_under_zero_2_killed_and_resumed(talker: Path, tmp_path: Path) -> None:
-    killed_and_resumed(prepared(tmp_path, talker, "reply", lora=False, beta=0.05), "cpu2_zero2.yaml")
+def shipped_with_sizes(name: str, folder: Path, talker: Path, steps: int) -> Path:
+    """Groups of four over two processes. At the recipes' own rates a few steps would move no bfloat16 weight."""
+    sizes = {
+        "max_steps": steps, "save_steps": SAVE, "num_generations": 4, "per_device_train_batch_size": 2,
+        "max_completion_length": 24, "use_vllm": False, "learning_rate": 1e-3, "warmup_steps": 0,
+    }  # fmt: skip
+    return shipped(
+        name, folder, model={"name": str(talker)}, data={"path": str(write_prompts(folder / "prompts.jsonl"))},
+        rollout={"max_turn_tokens": 8, "samples_per_step": 8}, train=sizes,
+        probe={**probe_section(folder), "engine": "hf"},
+    )  # fmt: skip
+
+
+def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: Path, tmp_path: Path) -> None:
+    """All weights in bfloat16 with a reference, gradient checkpointing, trl's own head, replies looked ahead three times."""
+    said = killed_and_resumed(shipped_with_sizes("qwen2b_grpo", tmp_path, talker, STEPS), AS_ON_GPUS)
+    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said and "trainer   RowGRPOTrainer" in said
+    assert "weights in bfloat16 with float32 copies" in said
     check_whole(tmp_path / "run", lora=False)
     assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{STEPS}"))
+    check_saved(tmp_path / "run" / f"checkpoint-{STEPS}", talker)
+
+
+def test_the_shipped_recipe_for_one_gpu_under_zero_2(talker: Path, tmp_path: Path) -> None:
+    """An adapter, which the reference leaves out."""
+    recipe = shipped_with_sizes("qwen2b_grpo_1gpu", tmp_path, talker, SAVE)
+    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in launch("grpo.py", recipe, AS_ON_GPUS)
+    check_whole(tmp_path / "run", lora=True, steps=SAVE)
+    assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{SAVE}"))
+
+
+def check_saved(checkpoint: Path, model: Path) -> None:
+    """As large as the plan says; what ZeRO saved of the weights beside its moments has more digits than bfloat16."""
+    import torch
+
+    size = size_of(ModelSection(name=str(model)), model)
+    parts = checkpoint_bytes(size.parameters, size.trained, size.tied, adapter=False, width=2, zero=2)
+    sizes = {path: path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()}
+    states = sorted(path for path in sizes if path.name.endswith("optim_states.pt"))
+    assert parts["optimizer"] == pytest.approx(sum(sizes[path] for path in states), rel=0.05)
+    weights = [sizes[path] for path in sizes if path.name in ("model.safetensors", "mp_rank_00_model_states.pt")]
+    assert parts["weights"] == pytest.approx(sum(weights), rel=0.05)
+    assert len(states) == 2, "a part for each process"
+    for path in states:
+        state = torch.load(path, map_location="cpu", weights_only=False)["optimizer_state_dict"]
+        for copy in state["single_partition_of_fp32_groups"]:
+            assert copy.dtype == torch.float32 and not torch.equal(copy, copy.bfloat16().float())
 
 
 @matrix

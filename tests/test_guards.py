@@ -4,8 +4,6 @@ returned."""
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ import pytest
 
 from probe.checkpoints import is_complete, newest_complete
 from probe.errors import TrainingStopped
+from tests.commands import start
+from tests.launches import Launched
 from train.checkpoints import mark_checkpoints
 from train.guards import install_guard
 
@@ -26,6 +26,7 @@ import sys, torch, transformers
 from probe.errors import TrainingStopped, run_command
 from train.checkpoints import mark_checkpoints
 from train.guards import install_guard
+from train.setup import reduce_with_gloo
 
 def weights(model):
     return [getattr(p, "ds_tensor", p).detach().clone() for p in model.parameters()]
@@ -36,6 +37,7 @@ class Snapshot(transformers.TrainerCallback):
 
 def main(argv):
     model_folder, run_dir, factor = argv
+    reduce_with_gloo()
     args = transformers.TrainingArguments(
         output_dir=run_dir, per_device_train_batch_size=1, max_steps=4, save_steps=1, learning_rate=1e-2,
         report_to="none", use_cpu=True, disable_tqdm=True, logging_steps=1)
@@ -75,12 +77,12 @@ deepspeed_config:
 """
 
 
-def launch(kind: str, tmp_path: Path) -> list[str]:
+def launch(kind: str, script: list[str], tmp_path: Path) -> Launched:
     """On a CPU, accelerate's launcher starts several processes for DeepSpeed, for plain DDP only through MPI."""
     if kind == "ddp":
-        return ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        return Launched(script, None, tmp_path)
     (tmp_path / "launch.yaml").write_text(ZERO.format(stage=kind[-1]))
-    return ["accelerate.commands.launch", "--config_file", str(tmp_path / "launch.yaml")]
+    return Launched(script, tmp_path / "launch.yaml", tmp_path)
 
 
 @pytest.mark.timeout(240)
@@ -99,20 +101,13 @@ def test_all_processes_stop_together_with_their_weights_unchanged(
 ) -> None:
     (tmp_path / "guarded.py").write_text(SCRIPT)
     script = [str(tmp_path / "guarded.py"), str(tiny_model), str(tmp_path / "run"), factor]
-    done = subprocess.run(
-        [sys.executable, "-m", *launch(kind, tmp_path), *script],
-        env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode != 0, output
+    launched = launch(kind, script, tmp_path)
+    codes, output = launched.wait(), launched.output
+    assert all(codes), output
     expected = "DistributedType.MULTI_CPU" if kind == "ddp" else "DistributedType.DEEPSPEED"
     for rank in (0, 1):
         assert f"rank {rank}: type {expected}, weights same" in output, output
-    message = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+    message = next(line for line in output.splitlines() if line.startswith("error: "))
     assert f"stopped before step 3: {found} is not finite" in message
     assert f"Last good checkpoint: {tmp_path}/run/checkpoint-2." in message
     assert newest_complete(tmp_path / "run") == (tmp_path / "run/checkpoint-2", [])
@@ -259,6 +254,6 @@ print(before - resident())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's call")
-def test_what_lies_free_below_a_block_in_use_is_returned() -> None:
-    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, timeout=120, check=True)
-    assert int(done.stdout) > 150 * 2**20
+def test_what_lies_free_below_a_block_in_use_is_returned(tmp_path: Path) -> None:
+    (tmp_path / "holes.py").write_text(HOLES)
+    assert int(start([str(tmp_path / "holes.py")]).finish()) > 150 * 2**20

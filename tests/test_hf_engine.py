@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from model_parts import LargestTensor, known_config, on_gpu_with
 
 from probe.chat import Chat
+from probe.engines import hf
 from probe.engines.base import Request, ScoreRequest, collect, item_seed
-from probe.engines.hf import HfEngine
+from probe.engines.hf import CPU_TOKENS, MOST_ROWS, HfEngine, Room, cache_bytes, room_for
 from probe.errors import EngineError
 from probe.measures import NEUTRAL, grounding, grounding_requests
 from probe.models import load_model, load_tokenizer, resolve
@@ -99,6 +102,63 @@ def test_batches_hold_every_request_once_and_keep_to_the_budget() -> None:
         assert len(prompts) == 1 or len(batch) * widest <= 60
 
 
+def test_what_a_text_keeps_is_what_the_models_own_cache_holds(engine: HfEngine) -> None:
+    import torch
+
+    with torch.no_grad():
+        cache = engine.model(torch.ones(3, 7, dtype=torch.long), use_cache=True).past_key_values
+    held = 0
+    for layer in cache.layers:
+        for value in vars(layer).values():
+            for tensor in value.values() if isinstance(value, dict) else (value,):
+                held += tensor.numel() * tensor.element_size() if torch.is_tensor(tensor) else 0
+    token, row = cache_bytes(engine.model.config, 4) or (0, 0)
+    assert held == 3 * (row + 7 * token)
+    # 12 KiB a token in its six layers with attention, and 18.8 MiB a row in the others.
+    assert cache_bytes(known_config(), 2) == (12 * 2**10, 18 * (16 * 128 * 128 * 4 + 6144 * 4 * 2))
+
+
+@pytest.mark.parametrize(("gigabytes", "most"), [(24, 340), (80, MOST_ROWS), (140, MOST_ROWS)])
+def test_batches_are_as_large_as_the_free_memory_holds(gigabytes: int, most: int, monkeypatch: Any) -> None:
+    asked = [Request((n,) * 300, 1024, ()) for n in range(1129)]
+    assert len(HfEngine(None, None).batches(asked)) == math.ceil(1129 / (CPU_TOKENS // 1324)) == 95, "on a CPU as ever"
+    free = gigabytes * 10**9
+    model = on_gpu_with(free, monkeypatch)
+    rows = [len(batch) for batch in HfEngine(model, None).batches(asked)]
+    assert max(rows) == rows[0] == pytest.approx(most, abs=10)
+    each = 1324 * 12 * 2**10 + 19.8e6  # what the cache alone takes
+    assert rows[0] * each < free
+    assert len(HfEngine(model, None, CPU_TOKENS).batches(asked)) == 95, "the recipe's own number counts"
+
+
+def test_batches_of_a_model_with_unknown_layers_stay_small() -> None:
+    unknown = SimpleNamespace(**{**vars(known_config()), "layer_types": ["full_attention", "mamba"]})
+    assert room_for(1e12, unknown, 2) == Room(CPU_TOKENS)
+
+
+def test_a_batch_that_the_memory_does_not_hold_is_made_in_smaller_ones(
+    engine: HfEngine, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    tight, sizes = HfEngine(engine.model, engine.tokenizer), []
+    prefill = tight._prefill
+
+    def short_of_memory(prompts: Any) -> Any:
+        sizes.append(len(prompts))
+        if len(prompts) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return prefill(prompts)
+
+    monkeypatch.setattr(tight, "_prefill", short_of_memory)
+    assert collect(tight, requests()) == collect(engine, requests())
+    assert sizes == [4, 2, 1, 1, 1, 1]
+    assert "a batch of 4 rows did not fit in the GPU's memory; goes on with 2 at most" in capsys.readouterr().out
+    monkeypatch.setattr(tight, "_prefill", lambda prompts: short_of_memory([*prompts, *prompts]))
+    with pytest.raises(EngineError, match="does not do for 1 rows of one prompt"):
+        collect(tight, requests())
+
+
 def test_the_model_is_loaded_with_the_first_request_and_again_after_a_close(engine: HfEngine) -> None:
     loads: list[Any] = []
     lazy = HfEngine(None, engine.tokenizer, load=lambda: loads.append(1) or engine.model)
@@ -151,6 +211,28 @@ def test_scores_equal_a_plain_forward_pass_whatever_shares_the_batch(engine: HfE
     for index, request in enumerate(asked):
         assert scored[index] == pytest.approx(plain(engine.model, request), abs=1e-3)
         assert dict(engine.score([request]))[0] == pytest.approx(scored[index], abs=1e-3)
+
+
+def test_scores_are_the_same_whatever_part_of_the_logits_is_held_at_once(engine: HfEngine, monkeypatch: Any) -> None:
+    asked = [ScoreRequest((5, 6, 7), tuple(range(10, 10 + n))) for n in (1, 9, 4)] + [ScoreRequest((8,), (9, 10))]
+    whole = dict(engine.score(asked))
+    for tokens in (1, 3, 8):
+        monkeypatch.setattr(hf, "LOGITS_BYTES", tokens * len(asked) * engine.model.config.vocab_size * 4)
+        assert dict(engine.score(asked)) == pytest.approx(whole, abs=1e-4)
+
+
+def test_grounding_over_a_large_vocabulary_holds_few_logits(monkeypatch: Any) -> None:
+    """16 user turns of 24 tokens over Qwen3.5's vocabulary: all their logits would take 381 MB."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=248_320, tie_word_embeddings=True, **sizes)).eval()
+    asked = [ScoreRequest((1, 2, n), tuple(range(n, n + 24))) for n in range(16)]
+    monkeypatch.setattr(hf, "LOGITS_BYTES", 40_000_000)
+    with LargestTensor() as largest:
+        scored = dict(HfEngine(model, None).score(asked))
+    assert 0 < largest.bytes <= 40_000_000
+    assert scored[3] == pytest.approx(plain(model, asked[3]), abs=1e-3)
 
 
 def test_the_probabilities_of_all_next_tokens_add_up_to_one(engine: HfEngine) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import start
 from loopback import Faults, Loopback, Seen, chat_reply
 
 from probe.files import read_json, read_jsonl, write_jsonl
@@ -54,15 +53,8 @@ def recipe(tmp_path: Path, server: Loopback) -> Path:
     return tmp_path / "probe.yaml"
 
 
-def start(model: Path, recipe: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "probe", "run", str(model), str(recipe), "--out", str(out), "--device", "cpu"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said[-2000:]
+def probe(model: Path, recipe: Path, out: Path) -> start:
+    return start(["-m", "probe", "run", str(model), str(recipe), "--out", str(out), "--device", "cpu"])
 
 
 def without_timing(out: Path) -> dict[str, Any]:
@@ -72,19 +64,18 @@ def without_timing(out: Path) -> dict[str, Any]:
 def test_a_run_killed_at_a_random_moment_ends_like_one_that_was_not(
     tiny_chatml: Path, recipe: Path, server: Loopback, tmp_path: Path
 ) -> None:
-    finish(start(tiny_chatml, recipe, tmp_path / "whole"))
+    probe(tiny_chatml, recipe, tmp_path / "whole").finish()
     whole, rows = without_timing(tmp_path / "whole"), (tmp_path / "whole" / "samples.jsonl").read_bytes()
     asked = len(server.requests)
     moments = random.Random(0)
     for trial in range(TRIALS):
         out, before = tmp_path / f"killed-{trial}", len(server.requests)
-        process = start(tiny_chatml, recipe, out)
+        process = probe(tiny_chatml, recipe, out)
         wait_for(process, out / "manifest.json")
         time.sleep(moments.uniform(0, 1.5))
         process.kill()
-        process.communicate()
         stored = kept(out)
-        finish(start(tiny_chatml, recipe, out))
+        probe(tiny_chatml, recipe, out).finish()
         assert without_timing(out) == whole
         assert (out / "samples.jsonl").read_bytes() == rows
         for name in ("generations.jsonl", "scores.jsonl", "verdicts.jsonl"):
@@ -102,9 +93,9 @@ def kept(out: Path) -> set[str]:
     return {json.loads(line)["key"] for line in lines if line.endswith("\n")}
 
 
-def wait_for(process: subprocess.Popen[str], path: Path) -> None:
+def wait_for(process: start, path: Path) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
-        assert process.poll() is None, f"it ended by itself: {process.communicate()[0][-1000:]}"
+        assert process.poll() is None, f"it ended by itself: {process.output[-1000:]}"
         assert time.monotonic() < deadline, "no manifest within two minutes"
         time.sleep(0.005)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from page_runs import HOSTILE, QUESTION, rows_of, three_runs
 
+from probe import label
 from probe.comparison import Comparison
+from probe.label import Drawn, draw, user_turns
 from probe.measures import Row
 from probe.report import html
 
@@ -174,7 +176,10 @@ def test_two_runs_side_by_side_and_what_differs_between_them(open_page: Open, ro
 
 
 def test_links_to_gained_and_lost_items_lead_to_as_many(open_page: Open, comparison: Comparison) -> None:
+    from playwright.sync_api import expect
+
     page = open_page()
+    title = page.locator("#conversations-title")
     links = page.locator("#changes tbody a")
     expected = []
     for metric, changes in comparison.paired.items():
@@ -183,12 +188,12 @@ def test_links_to_gained_and_lost_items_lead_to_as_many(open_page: Open, compari
     shown = [int(text.split()[0]) for text in links.all_inner_texts()]
     assert sorted(shown) == sorted(expected) and len(shown) > 20
     for index, wanted in enumerate(shown):
-        links.nth(index).click()
+        links.nth(index).click()  # which takes the focus, until the page has followed
+        expect(title).to_be_focused()
         wait_for(page, f" of {wanted} item")
-        assert page.evaluate("document.activeElement.id") == "conversations-title"
-    top = "document.getElementById('conversations').getBoundingClientRect().top"
     links.last.click()  # again, though the address stays
-    assert abs(page.evaluate(top)) < 50
+    expect(title).to_be_focused()
+    expect(title).to_be_in_viewport()
 
 
 def test_parts_of_bars_and_markers_lead_to_their_conversations(open_page: Open, comparison: Comparison) -> None:
@@ -333,3 +338,48 @@ def test_figures_need_no_script(open_page: Open) -> None:
     assert page.locator("#results table").first.is_visible() and page.locator("noscript p").is_visible()
     assert not page.locator("#filters").is_visible() and not page.locator("#theme").is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+
+
+# --- the page of turns to label
+
+
+@pytest.fixture
+def label_page(file: Path, comparison: Comparison) -> list[Drawn]:
+    """The turns of that page, which stands in place of the report: `open_page` then checks it."""
+    drawn = draw([turn for run in comparison.runs for turn in user_turns(run)], 20, 0)[:40]
+    hostile = next(turn for run in comparison.runs for turn in user_turns(run) if turn.user_turn == HOSTILE)
+    return [Drawn(hostile, 1, 3, 0), *drawn]
+
+
+def test_turns_are_labelled_by_keys_kept_over_a_reload_and_saved_as_rows_of_labels(
+    open_page: Open, file: Path, label_page: list[Drawn], tmp_path: Path
+) -> None:
+    report = file.read_text(encoding="utf-8")
+    try:
+        file.write_text(label.page(label_page), encoding="utf-8")
+        page = open_page()
+        shown = page.locator("#turn .text").last.inner_text()
+        assert "<b>bold</b>" in shown and "U+202Eabc" in shown and "{{data}} ${1}" in shown
+        assert page.evaluate("window.owned") is None and page.locator("#turn :is(img, script, b)").count() == 0
+        assert page.locator("#guide dd").first.is_visible()
+        for key in ("1", "u", "8", "5", "b", "b", "2"):  # the second is unsure; the second is changed to 2 at the end
+            page.keyboard.press(key)
+        told = page.inner_text("#count")
+        assert told == "Turn 4 of 41; 3 labelled"
+        page.reload()
+        assert page.inner_text("#count") == told and not page.locator("#guide dd").first.is_visible()
+        page.click("#back")
+        assert page.locator("#answer [aria-pressed=true]").get_attribute("data-label") == "new_task"
+        page.click("[data-label=role_drift]")
+        with page.expect_download() as saved:
+            page.click("#save")
+        assert saved.value.suggested_filename == "labels.jsonl"
+        saved.value.save_as(tmp_path / "labels.jsonl")
+        rows = label.read_labels(tmp_path / "labels.jsonl")
+        assert [(row.label, row.sure) for row in rows] == [
+            ("genuine_followup", True), ("user_restatement", False), ("role_drift", True),
+        ]  # fmt: skip
+        assert [row.place for row in rows] == [one.turn.place for one in label_page[:3]], "of the very text, as it was"
+        assert rows[0].user_turn == HOSTILE and rows[0].p == pytest.approx(1 / 3, abs=1e-6)
+    finally:
+        file.write_text(report, encoding="utf-8")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from probe.errors import ModelError
-from probe.models import load_model, resolve
+from probe.models import load_model, load_tokenizer, resolve
 from tests.model_parts import logits, lora_on
 from train.recipe import LoraSection, ModelSection
-from train.setup import load_policy, lora_config, new_adapter, policy_folder
+from train.rows import as_dataset
+from train.setup import held_in, load_policy, lora_config, new_adapter, policy_folder, zero_in_force
 
 CONTINUE = LoraSection(adapter="continue")
 
@@ -47,6 +49,67 @@ def test_a_lora_checkpoint_can_be_trained_on(adapter: Path) -> None:
     assert trained and all(".default." in name for name in trained)
     assert new_adapter(section, model) is None
     assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(adapter)), device="cpu")), atol=1e-5)
+
+
+@pytest.mark.parametrize(("lora", "steps"), [(False, 200), (True, 20)])
+def test_small_steps_move_each_weight_as_far_as_adam_goes(
+    lora: bool, steps: int, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    """A gradient that stays the same moves a weight by the rate at every step (Adam's mean over its root mean square is 1),
+    so by 200 x 1e-6. In bfloat16 weights of a usual size stay where they are. trl's own trainer, as on a GPU."""
+    from trl import SFTConfig, SFTTrainer
+
+    rate = 1e-6
+    section = ModelSection(name=str(tiny_chatml), dtype="bfloat16", lora=LoraSection(r=2) if lora else None)
+    args = SFTConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=True, report_to=[], gradient_checkpointing=False, max_steps=steps,
+        per_device_train_batch_size=1, learning_rate=rate, lr_scheduler_type="constant", save_strategy="no",
+        disable_tqdm=True, logging_strategy="no", dataset_kwargs={"skip_prepare_dataset": True},
+    )  # fmt: skip
+    folder, ids = resolve(str(tiny_chatml)), list(range(40, 52))
+    model = load_policy(folder, section, held_in(section, zero_in_force(args)))
+    trainer = SFTTrainer(
+        model=model, args=args, train_dataset=as_dataset([{"input_ids": ids, "labels": ids}]),
+        processing_class=load_tokenizer(folder), peft_config=new_adapter(section, model),
+    )  # fmt: skip
+    trained = {name: weight for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    before = {name: weight.detach().clone() for name, weight in trained.items()}
+    trainer.train()
+    for name, weight in trained.items():
+        if "lora_A" not in name:  # its gradient grows with B, which begins at zero
+            moved = (weight.detach() - before[name]).abs().median() / (steps * rate)
+            assert float(moved) == pytest.approx(1, abs=0.1), name
+
+
+def test_zero_and_adapters_need_no_float32_weights() -> None:
+    whole, adapter = ModelSection(name="m"), ModelSection(name="m", lora=LoraSection())
+    assert [held_in(whole, zero) for zero in (0, 1, 2, 3)] == ["float32", "bfloat16", "bfloat16", "bfloat16"]
+    assert held_in(adapter, 0) == "bfloat16"
+
+
+@pytest.mark.parametrize("lora", [LoraSection(r=4), CONTINUE, None])
+def test_weights_of_a_checkpoint_stand_on_the_base_that_the_run_began_from(
+    lora: LoraSection | None, adapter: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    """An adapter's, whether new or gone on with; or all weights, whose KL reference and vLLM still begin from the base."""
+    import torch
+
+    checkpoint = tmp_path / "checkpoint-2"
+    if lora is None:
+        changed = load_model(resolve(str(adapter)), "float32", "cpu")
+        changed.save_pretrained(checkpoint)
+    else:
+        lora_on(tiny_model, checkpoint)
+        weights = load_file(checkpoint / "adapter_model.safetensors")
+        save_file({name: 2 * tensor for name, tensor in weights.items()}, checkpoint / "adapter_model.safetensors")
+    section = ModelSection(name=str(adapter if lora == CONTINUE else tiny_model), dtype="float32", lora=lora)
+    folder = policy_folder(section)
+    model = load_policy(folder, section, "float32", checkpoint)
+    assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(checkpoint)), device="cpu")), atol=1e-5)
+    assert not torch.allclose(logits(model), logits(load_model(folder, device="cpu")), atol=1e-3)
+    assert model.config._name_or_path == str(tiny_model) and new_adapter(section, model) is None
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained and all("lora_" in name for name in trained) == (lora is not None)
 
 
 def test_there_must_be_an_adapter_to_train_on(tiny_model: Path) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from conversations import conversation
 
-from data_builders.quality import Gate, Quality, all_boxed, asks_back, closes_asking
+from data_builders.quality import Gate, Quality, all_boxed
 from data_builders.scripted import Conversation, Conversations, converse, plan
 from data_builders.starter import starter_problems
 from probe.errors import RecipeError
+from probe.grading import closes_asking
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ ASK, WAY = "What is x?", "Then it is \\boxed{7}."
         (conversation("Help me", "Sure.", "3 + 4?", WAY, kind="vague"), "no_question"),
         (conversation("3 + x? x is 4. x is 5.", "Is it 4 or 5?", "4", WAY, kind="conflict"), None),
         (conversation("3 + x? x is 4. x is 5.", "I take 4.", "Ok", WAY, kind="conflict"), "no_question"),
-        (conversation("3 + x?", "Is it \\boxed{7}?", "4", WAY, kind="conflict"), "closes_asking"),
+        (conversation("3 + x?", "Is it \\boxed{7}?", "4", WAY, kind="conflict"), "no_question"),
         (
             conversation("3 + x?", ASK, "Why?", WAY, "4", WAY, kind="unsolvable", hidden="4", reveal_at=4),
             "answered_early",
@@ -90,7 +91,6 @@ def test_what_closes_with_a_question() -> None:
     assert closes_asking("Here. Is it clear?") and closes_asking("Do you have it?\n\nI need it.")
     assert not closes_asking("How many are there? There are \\boxed{3}.")
     assert not closes_asking("Why? Since so. And so.") and not closes_asking("Is it? " + "No. " * 300)
-    assert not asks_back("\\boxed{3}. Is it clear?")
 
 
 def test_all_boxes_of_a_text_are_found() -> None:

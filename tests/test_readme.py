@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,14 @@ SHOWN = list(
 )
 
 
+@contextmanager
+def keys(pressed: str) -> Iterator[None]:
+    """Stands for somebody at the keyboard."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", io.StringIO(pressed))
+        yield
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Path:
     """A folder with what the commands name: the recipes, finished runs, a model, labels, problems."""
@@ -39,10 +49,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         (folder / name).symlink_to(ROOT / name)
     problem = {"problem": "What is 2+3?", "level": "Level 4", "type": "Algebra", "solution": r"$2+3=5$ so \boxed{5}"}
     (folder / "problems.jsonl").write_text(json.dumps(problem) + "\n")
-    (folder / "questions.jsonl").write_text('{"question": "Ann has 3 apples and eats 1. How many?", "answer": "2"}\n')
+    question = '{"question": "Ann has %d apples and eats 1. How many?", "answer": "2"}\n'
+    (folder / "questions.jsonl").write_text("".join(question % apples for apples in range(2, 12)))
     (folder / "labels.jsonl").write_text(
         '{"id": "a", "messages": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}], '
-        '"user_turn": "What do you think?", "label": "generic_filler"}\n'
+        '"user_turn": "What do you think?", "label": "generic_filler", "model": "m", "source": "s", "temperature": 0.7}\n'
     )
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
@@ -53,6 +64,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     for label in ("base", "step-28"):
         command = f"-m probe run my_model recipes/probe.yaml --out runs/demo/sft/probe/{label} --label {label}"
         call([*command.split(), *limits], folder)
+    with keys("15" * 30):
+        call(["-m", "probe", "label", "runs/demo/sft"], folder)
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
     shutil.copytree(folder / "runs/demo/data/eval", folder / "runs/starter_collab/eval")
@@ -97,7 +110,8 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
     elif words[:3] == ["python", "-m", "data_builders"] or words[:4] == ["python", "-m", "probe", "run"]:
         call([*words[1:], *dry], workplace)
     elif words[:3] == ["python", "-m", "probe"]:
-        call(words[1:], workplace)
+        with keys("q"):
+            call(words[1:], workplace)
     elif words[:3] == ["python", "-m", "train.doctor"]:
         call([*words[1:], "--help"], workplace)
     else:

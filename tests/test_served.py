@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from commands import start
 from loopback import Answer, Loopback, Seen, chat_reply
 from model_server import model_server
 
@@ -66,11 +64,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def probe(*arguments: str | Path, fails: bool = False) -> str:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "probe", *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert (done.returncode != 0) == fails, done.stdout[-1500:] + done.stderr[-1500:]
-    return done.stdout + done.stderr
+    command = start(["-m", "probe", *map(str, arguments)])
+    assert (command.wait() != 0) == fails, command.output[-3000:]
+    return command.output
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,19 @@ def stored(path: Path, model: ModelInfo = MODEL, together: int = 1) -> tuple[Ech
     return echo, StoredEngine(echo, path, model)
 
 
+def test_a_rerun_makes_together_what_the_first_run_did_whatever_its_engine_would_choose(tmp_path: Path) -> None:
+    asked = [replace(GREEDY, prompt_ids=(number,)) for number in range(5)]
+    first, engine = stored(tmp_path, together=3)
+    stream = engine.stream(asked)
+    for _ in range(4):  # a kill in the second batch
+        next(stream)
+    assert len(list(read_jsonl(tmp_path / "generations.jsonl"))) == 4
+    engine.close()
+    again, engine = stored(tmp_path, together=5)
+    assert len(dict(engine.stream(asked))) == 5
+    assert sorted(request.prompt_ids for request in again.asked) == [(3,), (4,)], "the second batch alone, and whole"
+
+
 def test_one_request_asked_twice_is_made_once_and_both_get_it(tmp_path: Path) -> None:
     echo, engine = stored(tmp_path)
     other = replace(GREEDY, prompt_ids=(9,))

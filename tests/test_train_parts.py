@@ -13,7 +13,7 @@ from probe.errors import BadInput, DataError
 from probe.models import load_tokenizer, resolve
 from train.recipe import ModelSection
 from train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
-from train.setup import check_devices, helper_lock, load_policy, trainer_class
+from train.setup import check_devices, load_policy, trainer_class
 
 CONVERSATION = [
     {"role": "user", "content": "Ann has 3 apples and buys 4. How many?"},
@@ -74,15 +74,6 @@ def test_a_launch_on_too_few_gpus_or_packing_without_one_is_refused(monkeypatch:
         check_devices({}, on_gpu=False, for_cpus=False, gpus=0)
     check_devices({}, on_gpu=True, for_cpus=False, gpus=8)
     check_devices({}, on_gpu=False, for_cpus=True, gpus=0)
-
-
-def test_a_lock_that_a_killed_start_of_deepspeed_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert helper_lock() is None
-    lock = tmp_path / "deepspeed_shm_comm" / "lock"
-    lock.parent.mkdir()
-    lock.touch()
-    assert f"{lock} is there" in (helper_lock() or "")
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,21 @@ from hypothesis import strategies as st
 from probe.errors import DataError, RecipeError
 from tests.grpo_parts import write_recipe
 from train.plan import describe
-from train.recipe import batch_of, load_grpo_recipe, load_sft_recipe, trl_section
+from train.recipe import (
+    GrpoArguments,
+    GrpoRecipe,
+    ModelSection,
+    PromptSection,
+    RolloutSection,
+    batch_of,
+    fitted,
+    load_grpo_recipe,
+    load_sft_recipe,
+    stated_batch,
+    trl_section,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -116,6 +133,63 @@ def test_groups_may_be_spread_over_processes() -> None:
     batch = batch_of(section, ranks=8)
     assert (batch.samples, batch.prompts) == (16, 2)
     assert batch.steps(prompts=9, num_iterations=1) == 4, "the ninth prompt makes no whole batch"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("name", ["qwen2b_sft", "qwen2b_grpo", "qwen2b_grpo_1gpu"])
+def test_a_step_of_a_shipped_recipe_is_the_same_on_any_number_of_gpus(
+    name: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    path = ROOT / "recipes" / f"{name}.yaml"
+    recipe = load_sft_recipe(path) if name == "qwen2b_sft" else load_grpo_recipe(path)
+    given = fitted(recipe)
+    at_once, accumulated = given["per_device_train_batch_size"], given["gradient_accumulation_steps"]
+    assert at_once * ranks * accumulated == stated_batch(recipe)[1] == (64 if name == "qwen2b_sft" else 128)
+    assert at_once <= recipe.train.per_device_train_batch_size  # type: ignore[attr-defined]
+    if isinstance(recipe, GrpoRecipe):
+        assert batch_of(given).samples == 128, "what is generated together is one step"
+
+
+@settings(deadline=None)
+@given(wanted=st.integers(1, 300), most=st.integers(1, 12), ranks=st.integers(1, 12), group=st.integers(2, 6))
+def test_shares_are_equal_and_a_number_that_cannot_be_shared_is_met_by_ones_that_can(
+    wanted: int, most: int, ranks: int, group: int
+) -> None:
+    train = GrpoArguments(output_dir="x", per_device_train_batch_size=most, num_generations=group)
+    model, data = ModelSection(name="m"), PromptSection(path="x")
+    recipe = GrpoRecipe(model=model, data=data, train=train, rollout=RolloutSection(samples_per_step=wanted))
+    try:
+        given = fitted(recipe, ranks)
+    except RecipeError as error:
+        assert wanted % ranks or wanted % group
+        nearest = [int(number) for number in re.findall(r"\d+", str(error).rpartition("such as")[2])]
+        for one in nearest:
+            fitted(replace(recipe, rollout=RolloutSection(samples_per_step=one)), ranks)
+            assert abs(one - wanted) < math.lcm(ranks, group)
+        assert nearest
+        return
+    at_once, parts = given["per_device_train_batch_size"], given["gradient_accumulation_steps"]
+    assert at_once * parts * ranks == wanted and at_once <= most
+    fewer = [more for more in range(1, parts) if wanted // ranks % more == 0]
+    assert all(wanted // ranks // more > most for more in fewer), "in the fewest parts"
+
+
+def test_a_step_that_does_not_fit_the_launch_or_is_said_twice_is_one_line(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sft = tmp_path / "sft.yaml"
+    sft.write_text("model: {name: m}\ndata: {path: d.jsonl, rows_per_step: 64}\ntrain: {output_dir: runs/x}\n")
+    with pytest.raises(RecipeError, match="data.rows_per_step 64 decides it; leave it out, or give data.rows_per_step"):
+        load_sft_recipe(sft, ["--train.gradient_accumulation_steps", "2"])
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(RecipeError, match=r"given 64, wanted a multiple of 3 \(3 processes\), such as 63 or 66"):
+        load_sft_recipe(sft)
+    given = fitted(load_sft_recipe(sft, ["--data.rows_per_step", "66"]))
+    assert (given["per_device_train_batch_size"], given["gradient_accumulation_steps"]) == (2, 11), "22 a process"
+    load_sft_recipe(sft, ["--data.rows_per_step", "null", "--train.gradient_accumulation_steps", "2"])
+    with pytest.raises(RecipeError, match="train.gradient_accumulation_steps: rollout.samples_per_step 12 decides it"):
+        load_grpo_recipe(recipe, ["--rollout.samples_per_step", "12"])
 
 
 def test_the_plan_counts_what_a_generation_takes(recipe: Path) -> None:

@@ -14,11 +14,14 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
+import subprocess
 import sys
+import sysconfig
+import tempfile
 import textwrap
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -57,9 +60,11 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m train.doctor", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there as well")
     arguments = parser.parse_args(argv)
+    importing = import_kernels()  # takes many seconds, and goes on beside the rest
     gpus = list(check_gpus())
     count = sum(finding.about.startswith("GPU ") for finding in gpus)
-    findings = [*check_packages(count > 0), *gpus, *check_kernels(count > 0), *check_machine(count > 0)]
+    machine = list(check_machine(count > 0))
+    findings = [*check_packages(count > 0), *gpus, *check_kernels(count > 0, importing), *machine]
     for finding in findings:
         print(as_text(finding))
     problems = [finding for finding in findings if finding.level == "problem"]
@@ -176,7 +181,7 @@ def check_gpus() -> Iterator[Finding]:
     except ImportError as error:
         yield problem("GPU", f"torch cannot be imported ({error})", "pip install torch")
         return
-    driver, built = _driver_cuda(), torch.version.cuda
+    driver, built = driver_cuda(), torch.version.cuda
     if torch.cuda.is_available():
         yield ok("CUDA", f"torch built for CUDA {built}, driver up to CUDA {driver or 'unknown'}")
         for number in range(torch.cuda.device_count()):
@@ -202,7 +207,7 @@ def check_gpus() -> Iterator[Finding]:
         yield problem("GPU", found, "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES")
 
 
-def _driver_cuda() -> str | None:
+def driver_cuda() -> str | None:
     """The newest CUDA that the installed driver supports, such as "13.0"; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
@@ -214,29 +219,78 @@ def _driver_cuda() -> str | None:
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
-def check_kernels(has_gpu: bool) -> Iterator[Finding]:
-    fla, conv = (importlib.util.find_spec(name) is not None for name in ("fla", "causal_conv1d"))
-    if fla and not has_gpu:
-        found = "flash-linear-attention is installed on a machine without a GPU, where it crashes every Qwen3.5 model"
-        yield problem("kernels", found, "pip uninstall -y flash-linear-attention fla-core")
-    elif not has_gpu:
-        yield ok("kernels", "linear attention runs in plain torch, right and slow; kernels need a GPU")
-    elif fla:
+# What transformers takes from each kernel package (transformers/models/qwen3_5/modeling_qwen3_5.py). Where that raises, it
+# runs plain torch instead and says that the package "is not installed".
+_TAKEN = {
+    "fla": "from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule",
+    "causal_conv1d": "from causal_conv1d import causal_conv1d_fn, causal_conv1d_update",
+}
+IMPORT_SECONDS = 120.0
+
+
+def import_kernels() -> dict[str, subprocess.Popen[str]]:
+    """Begins to import the kernel packages that are installed, each in a process of its own: a bad one may crash it."""
+    return {
+        name: subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for name, code in _TAKEN.items()
+        if importlib.util.find_spec(name) is not None
+    }
+
+
+def check_kernels(has_gpu: bool, importing: Mapping[str, subprocess.Popen[str]]) -> Iterator[Finding]:
+    """`importing` is from `import_kernels`; what it began has ended when this has."""
+    if not has_gpu:
+        for process in importing.values():
+            process.kill()
+            process.communicate()
+        if "fla" in importing:
+            found = (
+                "flash-linear-attention is installed on a machine without a GPU, where it crashes every Qwen3.5 model"
+            )
+            yield problem("kernels", found, "pip uninstall -y flash-linear-attention fla-core")
+        else:
+            yield ok("kernels", "linear attention runs in plain torch, right and slow; kernels need a GPU")
+        return
+    failed = {name: reason for name, process in importing.items() if (reason := _failure(process))}
+    instead = "transformers runs plain torch in its place, and says that it is not installed"
+    if "fla" in failed:
+        found = f"flash-linear-attention is installed and cannot be imported ({failed['fla']}): {instead}"
+        yield problem(
+            "kernels", found, "pip install --force-reinstall --no-deps 'flash-linear-attention>=0.6' fla-core"
+        )
+    elif "fla" in importing:
         do = "bash recipes/gpu_check.sh compares its gradients with plain torch, once on each new kind of GPU"
-        yield ok("kernels", "flash-linear-attention is there", do)
+        yield ok("kernels", "flash-linear-attention can be imported", do)
     else:
         found = "no flash-linear-attention: Qwen3.5's linear attention runs in plain torch, several times slower"
         yield note("kernels", found, "pip install 'flash-linear-attention>=0.6'")
-    if has_gpu and not conv:
-        found = "no causal-conv1d: its convolution runs in plain torch, and packing is refused"
-        yield note("kernels", found, "pip install --no-build-isolation causal-conv1d    (compiles; needs nvcc)")
+    build = "pip install --no-build-isolation causal-conv1d    (compiles; needs nvcc)"
+    if "causal_conv1d" in failed:
+        found = f"causal-conv1d is installed and cannot be imported ({failed['causal_conv1d']}): {instead}"
+        yield problem("kernels", found, f"{build.replace('install', 'install --force-reinstall --no-deps', 1)}")
+    elif "causal_conv1d" not in importing:
+        yield note("kernels", "no causal-conv1d: its convolution runs in plain torch, and packing is refused", build)
+
+
+def _failure(process: subprocess.Popen[str]) -> str:
+    """Why an import failed, in one line; empty where it did not."""
+    try:
+        _, said = process.communicate(timeout=IMPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"not done within {IMPORT_SECONDS:.0f} s"
+    if process.returncode < 0:
+        return f"it crashes: {signal.Signals(-process.returncode).name}"
+    return (said.strip().splitlines() or ["no reason given"])[-1] if process.returncode else ""
 
 
 # --- What else a run leans on: cores, disk, compiler, the hub, wandb, accelerate's own default settings.
 
 GIB = 2**30
 HUB_SECONDS = 8.0
-LOCK_SECONDS = 15 * 60  # compiling DeepSpeed's helper takes one or two minutes
 LITTLE, TOO_LITTLE = 30 * GIB, 2 * GIB  # Qwen3.5-2B from the hub and as text: 10 GB; a LoRA checkpoint: 0.4 GB
 
 
@@ -255,7 +309,8 @@ def check_machine(has_gpu: bool) -> Iterator[Finding]:
         yield ok("cores", f"{here}, OMP_NUM_THREADS not set", "" if has_gpu else slow)
     hub_cache = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     yield from check_disk({"cache": cache_root(), "hub cache": hub_cache, "runs": Path("runs")})
-    yield from check_compiler()
+    if has_gpu:
+        yield from check_compiler()
     yield check_hub()
     yield _check_wandb()
     yield check_default_config(has_gpu)
@@ -280,22 +335,35 @@ def check_disk(places: dict[str, Path]) -> Iterator[Finding]:
 
 
 def check_compiler() -> Iterator[Finding]:
-    """DeepSpeed compiles a helper at its first start on CPUs; nothing else here needs a compiler."""
-    from train.setup import helper_locks
-
-    compiler = os.environ.get("CXX") or next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
-    if compiler is None:
-        yield note("compiler", "no C++ compiler: ZeRO on CPUs needs one", "apt-get install g++")
+    """Compiles as Triton does at its first launch (triton/runtime/build.py), so for fla, trl's head, vLLM, torch.compile."""
+    found = "is needed on a GPU: Triton compiles C at its first launch, so in a run's first step"
+    compiler = os.environ.get("CC") or next((name for name in ("gcc", "clang") if shutil.which(name)), None)
+    if compiler is None or not shutil.which(compiler):
+        given = f"CC={compiler} is no command" if compiler else "neither gcc nor clang is here"
+        yield problem("compiler", f"{given}, and one {found}", "apt-get install gcc libc6-dev, or export CC=...")
+        return
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
+    include = Path(sysconfig.get_paths(scheme=scheme)["include"])
+    if not (include / "Python.h").is_file():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        do = f"apt-get install python{version}-dev, or a Python that brings its headers (conda, uv, pyenv)"
+        yield problem("compiler", f"{include / 'Python.h'} is missing, and {found}", do)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "tried.c"
+        source.write_text("#include <Python.h>\n#include <dlfcn.h>\n#include <stdbool.h>\n")
+        done = subprocess.run(
+            [compiler, source, "-O3", "-shared", "-fPIC", "-o", f"{folder}/tried.so", f"-I{include}"],
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        wrong = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
+        yield problem(
+            "compiler", f"{compiler} cannot compile ({wrong}), which {found}", "apt-get install gcc libc6-dev"
+        )
     else:
-        yield ok("compiler", f"{compiler} (DeepSpeed compiles a helper at its first start on CPUs)")
-    for lock in helper_locks():
-        age = time.time() - lock.stat().st_mtime
-        found = f"DeepSpeed's lock {lock} is there since {age / 60:.0f} minutes"
-        if age > LOCK_SECONDS:
-            found += ", left by a start that was killed: the next start of ZeRO on CPUs would wait for ever"
-            yield problem("DeepSpeed", found, f"rm {lock}")
-        else:
-            yield note("DeepSpeed", f"{found}: its helper is being compiled")
+        yield ok("compiler", f"{compiler} and Python's headers, with which Triton compiles at its first launch")
 
 
 def check_hub(seconds: float = HUB_SECONDS) -> Finding:

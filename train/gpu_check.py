@@ -1,35 +1,44 @@
-"""Tries training and probing on this machine's GPU with a random model of Qwen3.5-2B's shape; no hub is needed.
+"""Tries training and probing on this machine's GPUs with a random model of Qwen3.5-2B's shape; no hub is needed.
 
     python -m train.gpu_check [--tiny] [--out DIR]      # or: bash recipes/gpu_check.sh
 
-Each stage is a process of its own, so that one that crashes leaves the others; DIR/report.json is written after each.
-SFT and GRPO run the shipped 2B recipes through train/sft.py's and train/grpo.py's own functions, with fewer steps.
-Exit code 1 where a stage failed; a stage whose library is missing says so and is no failure.
+Each stage is a process of its own, so that one that crashes leaves the others; after each, DIR/report.json holds all that was
+found and DIR/verdict.txt one page of it, to be pasted into an issue. SFT and GRPO run the shipped 2B recipes with fewer steps.
+Exit code 1 where a stage failed; a stage for which a library or a GPU is missing says so and is no failure.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata as metadata
 import importlib.util
 import json
+import os
+import platform
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.errors import NextturnError, run_command
+from train.speed import peak_tflops, training_flops
 
-SECONDS = 240  # of one stage on a GPU at most, so that all end within ten minutes unless several hang
-SECONDS_TINY = 900  # a CPU that others use as well may be slow
+SECONDS_TINY = 900  # of a stage at most: a CPU that others use as well may be slow
 SFT, GRPO = Path("recipes/qwen2b_sft.yaml"), Path("recipes/qwen2b_grpo_1gpu.yaml")
 
 
 def main(argv: Sequence[str]) -> None:
-    stages = list(STAGES)[1:]
+    stages = [name for name in STAGES if name not in FIRST]
     parser = argparse.ArgumentParser(prog="python -m train.gpu_check", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tiny", action="store_true", help="a tiny model, also on a CPU, in about a minute")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, also on a CPU, in minutes")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_check"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--stages", nargs="+", choices=stages, default=stages, help="default: all")
     parser.add_argument("--stage", choices=list(STAGES), help=argparse.SUPPRESS)
@@ -37,65 +46,149 @@ def main(argv: Sequence[str]) -> None:
     if arguments.stage:
         from probe.files import write_json
 
-        found = STAGES[arguments.stage](arguments.out, arguments.tiny)
+        found = STAGES[arguments.stage].run(arguments.out, arguments.tiny)
         write_json(arguments.out / f"{arguments.stage}.json", found)
         return
     report = check(arguments.out, arguments.tiny, arguments.stages)
     failed = [name for name, stage in report["stages"].items() if "error" in stage]
+    page = arguments.out / "verdict.txt"
     if failed:
-        raise NextturnError(f"{', '.join(failed)} failed; the reasons are in {arguments.out / 'report.json'}")
-    print(f"all is well: {arguments.out / 'report.json'}")
+        raise NextturnError(f"{', '.join(failed)} failed; {page} is one page about it for an issue")
+    print(f"all is well: {page}")
 
 
 def check(out: Path, tiny: bool, stages: Sequence[str]) -> dict[str, Any]:
-    """Makes the model, then runs the stages one after the other; gives what report.json then holds."""
-    from probe.files import write_json
+    """Looks at the machine, makes the model, then runs the stages one after the other; gives what report.json then holds."""
+    from probe.files import write_atomic, write_json
 
     report: dict[str, Any] = {"schema": 1, "tiny": tiny, "stages": {}}
-    made = _stage("model", out, tiny)
-    if "error" in made:
-        report["stages"]["model"] = made
-    for name in stages if "error" not in made else ():
-        found = report["stages"][name] = _stage(name, out, tiny)
-        parts = [
-            f"{key.replace('_', ' ')} {value if isinstance(value, str) else json.dumps(value)}"
-            for key, value in found.items()
-            if key not in ("seconds", "error")
-        ]
-        failed = f"FAILED: {found['error']}; " if "error" in found else ""
-        print(f"{name:<8} {failed}{', '.join(parts)} ({found['seconds']:.0f} s)", flush=True)
+    for name in (*FIRST, *stages):
+        found = report["stages"][name] = run_stage(name, out, tiny)
+        print(_line(name, found), flush=True)
         write_json(out / "report.json", report)
-    write_json(out / "report.json", report)
+        write_atomic(out / "verdict.txt", verdict(report))
+        if name == "model" and "error" in found:
+            break
     return report
 
 
-def _stage(name: str, out: Path, tiny: bool) -> dict[str, Any]:
-    """What the stage found, or `error` with the end of what it said."""
+def run_stage(name: str, out: Path, tiny: bool) -> dict[str, Any]:
+    """What the stage found, its `seconds`, and where it failed the `error`."""
     from probe.files import read_json
 
     out.mkdir(parents=True, exist_ok=True)
-    result = out / f"{name}.json"
+    result, log = out / f"{name}.json", out / f"{name}.log"
     result.unlink(missing_ok=True)
     command = [sys.executable, "-m", "train.gpu_check", "--stage", name, "--out", str(out)]
-    started = time.monotonic()
-    seconds = SECONDS_TINY if tiny else SECONDS
+    quiet = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "NEXTTURN_CACHE": str(out.absolute() / "cache")}
+    started, seconds = time.monotonic(), SECONDS_TINY if tiny else STAGES[name].seconds
     code: int | str
-    with (out / f"{name}.log").open("w") as log:
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            [*command, *(["--tiny"] if tiny else [])],
+            env={**os.environ, **quiet}, stdout=written, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
         try:
-            done = subprocess.run(
-                [*command, *(["--tiny"] if tiny else [])], stdout=log, stderr=subprocess.STDOUT, timeout=seconds
-            )
-            code = done.returncode
+            code = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            code = f"none within {seconds} s"
+            code = f"none within {seconds:g} s"
+        finally:  # what it has started goes with it
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     found: dict[str, Any] = read_json(result) if result.is_file() else {}
     if code != 0:
-        lines = (out / f"{name}.log").read_text(errors="replace").strip().splitlines()
-        found["error"] = f"exit code {code}: {lines[-1] if lines else 'it said nothing'} ({out / name}.log)"
+        found["error"] = f"exit code {code}: {reason(log)} ({log})"
     return {**found, "seconds": round(time.monotonic() - started, 1)}
 
 
+_RAISED = re.compile(r"(?:\[rank\d+\]: |\([^)]*\) )?(?:error: .|[\w.]+(?:Error|Exception|Interrupt|Exit)\b)")
+
+
+def reason(log: Path) -> str:
+    """The first line of the last error in a log, which may go on with advice; without one, the log's last line."""
+    lines = [line.rstrip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1] if lines else "it said nothing")
+
+
+# --- The verdict: one page.
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """Chip, versions, and a line for each stage: ok, failed or skipped, its figures or the first line of its error."""
+    stages: dict[str, dict[str, Any]] = report["stages"]
+    machine = stages.get("machine", {})
+    counts = [f"{sum(_state(found) == state for found in stages.values())} {state}" for state in _STATES]
+    model = "a tiny model" if report["tiny"] else "a random model of Qwen3.5-2B's shape"
+    lines = [f"nextturn's gpu_check of {datetime.now(UTC):%Y-%m-%d %H:%M} UTC on {model}: {', '.join(counts)}"]
+    lines += [f"{key:<10} {machine[key]}" for key in ("chip", "system", "commit") if key in machine]
+    lines += [f"versions   {', '.join(f'{name} {found}' for name, found in machine.get('versions', {}).items())}"]
+    lines += [f"doctor     {found}" for found in machine.get("problems", ())]
+    return "\n".join([*lines, "", *(_line(name, found) for name, found in stages.items()), ""])
+
+
+_STATES = ("ok", "failed", "skipped")
+_IN_THE_HEAD = ("seconds", "error", "skipped", "chip", "system", "commit", "versions", "problems")
+
+
+def _state(found: dict[str, Any]) -> str:
+    return "failed" if "error" in found else "skipped" if "skipped" in found else "ok"
+
+
+def _line(name: str, found: dict[str, Any]) -> str:
+    said = [str(found[key]) for key in ("error", "skipped") if key in found] + [
+        f"{key.replace('_', ' ')} {value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in found.items()
+        if key not in _IN_THE_HEAD
+    ]
+    return f"{_state(found):<8} {name:<10} {found['seconds']:>6.0f} s  {', '.join(said)}".rstrip()
+
+
 # --- The stages, each in a process of its own: (out, tiny) to what it found, which goes to OUT/STAGE.json.
+
+
+def look_at_machine(out: Path, tiny: bool) -> dict[str, Any]:
+    """Chip, driver, versions, and what the doctor calls a problem."""
+    import torch
+
+    from train.doctor import check_compiler, check_gpus, check_packages, driver_cuda
+
+    gpus = torch.cuda.device_count()
+    chip, peak = "cpu", None
+    findings = [*check_packages(gpus > 0), *check_gpus()]
+    if gpus:
+        name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
+        chip, peak = f"{gpus} x {name}, {memory / 2**30:.0f} GiB, driver up to CUDA {driver_cuda()}", peak_tflops(name)
+        findings += check_compiler()
+    asked = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
+    versions = {name: metadata.version(name) for name in _SHOWN if _installed(name)}
+    return {
+        "chip": chip, "peak_tflops": peak or "unknown chip", "commit": asked.stdout.strip() or "unknown",
+        "system": f"{platform.platform()}, Python {platform.python_version()}", "versions": versions,
+        "problems": [f"{found.about}: {found.found}" for found in findings if found.level == "problem"],
+    }  # fmt: skip
+
+
+_SHOWN = (
+    "torch", "triton", "transformers", "trl", "peft", "accelerate", "deepspeed", "vllm", "flash-linear-attention",
+    "causal-conv1d",
+)  # fmt: skip
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def without_vllm() -> str | None:
+    """Why vLLM cannot be tried here; None where it can."""
+    import torch
+
+    missing = [] if importlib.util.find_spec("vllm") else ["vllm is not installed"]
+    missing += [] if torch.cuda.is_available() else ["there is no GPU"]
+    return " and ".join(missing) or None
 
 
 # Of the Qwen3.5 family and small enough for a CPU; layers, heads and vocabulary are those of no release.
@@ -114,8 +207,8 @@ def make_model(out: Path, tiny: bool) -> dict[str, Any]:
 
     from train.plan import KNOWN_SHAPES
 
-    folder = out / "model"
-    if not (folder / "config.json").is_file():
+    folder = _model(out, tiny)
+    if not (folder / "tokenizer_config.json").is_file():  # written last
         shape = dict(TINY_SHAPE if tiny else KNOWN_SHAPES["Qwen/Qwen3.5-2B"])
         tokenizer = _byte_tokenizer()
         ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
@@ -148,15 +241,6 @@ def _byte_tokenizer() -> Any:
     template = Path(trl.__file__).parent / "chat_templates" / "qwen3_5_nothink.jinja"
     tokenizer.chat_template = template.read_text(encoding="utf-8")
     return tokenizer
-
-
-def look_at_machine(out: Path, tiny: bool) -> dict[str, Any]:
-    import torch
-
-    if not torch.cuda.is_available():
-        return {"chip": "cpu", "peak_tflops": "unknown chip"}
-    name = torch.cuda.get_device_name()
-    return {"chip": name, "peak_tflops": peak_tflops(name) or "unknown chip", "torch": torch.__version__}
 
 
 def compare_kernels(out: Path, tiny: bool) -> dict[str, Any]:
@@ -213,13 +297,133 @@ def differences(kernel: Callable[..., Any], plain: Callable[..., Any], device: s
 
 def train_sft(out: Path, tiny: bool) -> dict[str, Any]:
     """Conversations of one exchange that are as long as a row may be, almost to the token."""
-    from probe.chat import Chat
-    from probe.models import load_tokenizer, resolve
     from train.recipe import load_sft_recipe
     from train.sft import train
 
     rows, length, steps = (2, 128, 4) if tiny else (8, 2048, 10)
-    chat = Chat(load_tokenizer(resolve(str(out / "model"))), False)
+    options = {**_sft_options(out, tiny, rows, length), "train.max_steps": steps}
+    clock = _clock()
+    train(load_sft_recipe(SFT, _words(out / "sft", options)), "never", [clock])
+    return _figures(clock, rows, length, None)
+
+
+def train_grpo(out: Path, tiny: bool) -> dict[str, Any]:
+    from train.grpo import train
+    from train.recipe import load_grpo_recipe
+
+    turn, rows, steps = (8, 4, 2) if tiny else (256, 8, 4)
+    options = {**_grpo_options(out, tiny, rows, turn), "train.max_steps": steps}
+    clock = _clock()
+    train(load_grpo_recipe(GRPO, _words(out / "grpo", options)), "never", [clock])
+    missing = without_vllm()
+    engine = f"transformers ({missing})" if missing else "vllm"
+    return {"engine": engine, **_figures(clock, rows, 256 + turn, turn)}
+
+
+def probe_model(out: Path, tiny: bool, engine: str = "hf") -> dict[str, Any]:
+    """The seconds until the engine has said its first token, and its speed from there on."""
+    from probe.chat import Chat
+    from probe.engines import open_engine
+    from probe.engines.base import Request, collect
+    from probe.models import load_tokenizer, resolve
+    from probe.run import load_sets, model_info, run_probe
+    from probe.settings import load_probe_recipe
+
+    probe = load_probe_recipe(
+        "recipes/probe.yaml", _words(None, {**_probe_options(out, tiny), "probe.engine": engine})
+    ).probe
+    sets, folder, run = load_sets(probe), resolve(str(_model(out, tiny))), out / f"probe_{engine}"
+    shutil.rmtree(run, ignore_errors=True)
+    chat, begun = Chat(load_tokenizer(folder), probe.enable_thinking), time.monotonic()
+    with closing(open_engine(folder, chat.tokenizer, probe)) as opened:
+        collect(opened, [Request(chat.prompt_ids([{"role": "user", "content": "Who is there?"}]), 1, chat.stop_ids)])
+        started = time.monotonic() - begun
+        timing = run_probe(opened, chat, model_info(folder, chat), probe, run, sets)["timing"]
+    made = timing["answer_tokens"] + timing["user_tokens"]
+    speed = round(made / max(timing["wall_s"], 0.1), 1)
+    return {"tokens_per_second": speed, "tokens": made, "seconds_to_start": round(started, 1)}
+
+
+def probe_with_vllm(out: Path, tiny: bool) -> dict[str, Any]:
+    missing = without_vllm()
+    return {"skipped": missing} if missing else probe_model(out, tiny, "vllm")
+
+
+def go_round(out: Path, tiny: bool) -> dict[str, Any]:
+    """SFT, the probe, GRPO from SFT's checkpoint, the probe: scripts as a user starts them, which probe as they train.
+
+    GRPO's own vLLM answers its probe where there is one.
+    """
+    steps = 2
+    common = {**_probe_options(out, tiny), "probe.when": "inline", "train.save_strategy": "steps"}
+    common |= {"train.max_steps": steps, "train.save_steps": steps}
+    rows, length, turn = (2, 128, 8) if tiny else (8, 512, 64)
+    missing = without_vllm()
+    sft, grpo = out / "circle_sft", out / "circle_grpo"
+    shutil.rmtree(out / "cache", ignore_errors=True)  # SFT's adapter is merged there
+    run_script("train/sft.py", str(SFT), *_words(sft, {**_sft_options(out, tiny, rows, length), **common}), out=sft)
+    more = {**_grpo_options(out, tiny, 4 if tiny else 8, turn), **common, "probe.engine": "hf" if missing else "vllm"}
+    more["model.name"] = sft / f"checkpoint-{steps}"
+    run_script("train/grpo.py", str(GRPO), *_words(grpo, more), out=grpo)
+    probed = [f"{run.name}/{path.parent.name}" for run in (sft, grpo) for path in run.glob("probe/*/results.json")]
+    return {"probed": sorted(probed), "grpo_probed_by": f"hf ({missing})" if missing else "vllm"}
+
+
+def reduce_over_nccl(out: Path, tiny: bool) -> dict[str, Any]:
+    """A sum over all GPUs, as the gradients of a step take it: whether it is right, and how fast it comes."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return {"skipped": _too_few(gpus)} if gpus < 2 else reduce_over(gpus, "nccl", out, 256 * 2**20)
+
+
+def train_on_all(out: Path, tiny: bool) -> dict[str, Any]:
+    """SFT launched on all GPUs, under the recipe's own ZeRO-2, which on CPUs only a launcher's can stand for."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return {"skipped": _too_few(gpus)} if gpus < 2 else launch_on(gpus, "many_gpus.yaml", out, tiny)
+
+
+def _too_few(gpus: int) -> str:
+    return f"two GPUs are needed, there is {gpus or 'none'}"
+
+
+class Stage(NamedTuple):
+    """`seconds`: what it may take on a GPU at its first start, which compiles what later ones find. Set wide, not measured."""
+
+    run: Callable[[Path, bool], dict[str, Any]]
+    seconds: int
+
+
+STAGES = {
+    "machine": Stage(look_at_machine, 300),  # CUDA starts; torch comes from a disk that may be slow
+    "model": Stage(make_model, 600),  # 3.8 GB are written
+    "kernels": Stage(compare_kernels, 900),  # Triton compiles and tunes fla's, forward and backward
+    "sft": Stage(train_sft, 1200),  # the same for other sizes, and trl's head
+    "grpo": Stage(train_grpo, 1800),  # the same, and vLLM starts: torch.compile, CUDA graphs
+    "probe": Stage(probe_model, 900),
+    "probe_vllm": Stage(probe_with_vllm, 1200),  # vLLM starts
+    "circle": Stage(go_round, 3000),  # SFT and GRPO start anew, with what is compiled by now
+    "nccl": Stage(reduce_over_nccl, 300),  # a wrong topology hangs for ever
+    "zero2": Stage(train_on_all, 1200),
+}
+FIRST = ("machine", "model")
+
+
+# --- What the stages have in common: recipes cut down, scripts that are run.
+
+
+def _model(out: Path, tiny: bool) -> Path:
+    return out / ("model-tiny" if tiny else "model")
+
+
+def _sft_options(out: Path, tiny: bool, rows: int, length: int) -> dict[str, Any]:
+    """Of a step of `rows` rows of at most `length` tokens, and hardly less."""
+    from probe.chat import Chat
+    from probe.models import load_tokenizer, resolve
+
+    chat = Chat(load_tokenizer(resolve(str(_model(out, tiny)))), False)
 
     def conversation(sentences: int) -> list[dict[str, str]]:
         answer = " ".join(f"Then add {number}." for number in range(sentences))
@@ -228,22 +432,18 @@ def train_sft(out: Path, tiny: bool) -> dict[str, Any]:
     n = 1
     while len(chat.training_rows(conversation(n + 1))[0].input_ids) <= length:
         n += max(1, n // 50)
-    data = _write(out / "talks.jsonl", [{"messages": conversation(max(1, n - n // 50 - 1))}] * (2 * rows))
-    options = {"data.recipe": "null", "data.path": data, "train.max_steps": steps, "train.max_length": length}
-    options |= {"train.per_device_train_batch_size": rows, "train.include_num_input_tokens_seen": "all"}
-    clock = _clock()
-    train(load_sft_recipe(SFT, _options(out, "sft", options)), "never", [clock])
-    return _figures(clock, rows, length, None)
+    talks = [{"messages": conversation(max(1, n - n // 50 - 1))}] * (2 * rows)
+    return {
+        "model.name": _model(out, tiny), "data.recipe": "null", "data.path": _write(out / "talks.jsonl", talks),
+        "data.rows_per_step": rows, "train.per_device_train_batch_size": rows, "train.max_length": length,
+        "train.include_num_input_tokens_seen": "all",
+    }  # fmt: skip
 
 
-def train_grpo(out: Path, tiny: bool) -> dict[str, Any]:
-    import torch
-
+def _grpo_options(out: Path, tiny: bool, rows: int, turn: int) -> dict[str, Any]:
+    """Of a step of `rows` samples, each turn of at most `turn` tokens."""
     from data_builders.rows import RlRow
-    from train.grpo import train
-    from train.recipe import load_grpo_recipe
 
-    turn, rows, steps = (8, 4, 2) if tiny else (256, 8, 4)
     prompts = []
     for n in range(3, 19):
         problem = f"Ann has {n} apples and buys {n + 1} more. How many apples does she have?"
@@ -253,42 +453,34 @@ def train_grpo(out: Path, tiny: bool) -> dict[str, Any]:
                 answer=str(2 * n + 1), problem=problem, solution=f"{n} + {n + 1} = {2 * n + 1}",
             )
         )  # fmt: skip
-    data = _write(out / "prompts.jsonl", [vars(row) for row in prompts])
-    options: dict[str, Any] = {"data.recipe": "null", "data.path": data, "rollout.window": 1}
-    options |= {"rollout.max_turn_tokens": turn, "train.max_completion_length": turn, "train.max_steps": steps}
-    options |= {"train.num_generations": 4, "train.per_device_train_batch_size": rows, "data.max_prompt_tokens": 256}
-    options |= {"train.gradient_accumulation_steps": 1, "train.vllm_max_model_length": 2048}
-    vllm = importlib.util.find_spec("vllm") is not None and torch.cuda.is_available()
-    options["train.use_vllm"] = str(vllm).lower()
-    clock = _clock()
-    train(load_grpo_recipe(GRPO, _options(out, "grpo", options)), "never", [clock])
-    engine = "vllm" if vllm else "transformers (vllm is not installed or there is no GPU)"
-    return {"engine": engine, **_figures(clock, rows, 256 + turn, turn)}
+    return {
+        "model.name": _model(out, tiny), "data.recipe": "null",
+        "data.path": _write(out / "prompts.jsonl", [vars(row) for row in prompts]), "data.max_prompt_tokens": 256,
+        "rollout.window": 1, "rollout.max_turn_tokens": turn, "rollout.samples_per_step": rows,
+        "train.max_completion_length": turn, "train.num_generations": 4, "train.per_device_train_batch_size": rows,
+        "train.vllm_max_model_length": 2048, "train.use_vllm": str(without_vllm() is None).lower(),
+    }  # fmt: skip
 
 
-def probe_model(out: Path, tiny: bool) -> dict[str, Any]:
-    from probe.__main__ import main
-    from probe.files import read_json
-
-    rows = [
+def _probe_options(out: Path, tiny: bool) -> dict[str, Any]:
+    questions = [
         {"id": str(n), "question": f"Ann has {n} apples and eats 1. How many?", "answer": str(n - 1)}
-        for n in range(2, 18)
+        for n in range(2, 6 if tiny else 18)
     ]
-    questions = _write(out / "questions.jsonl", rows[: 4 if tiny else 16])
-    tokens = "8" if tiny else "128"
-    sets = f"{{apples: {{path: {questions}}}}}"
-    limits = ["--probe.max_answer_tokens", tokens, "--probe.max_user_tokens", tokens, "--probe.sets", sets]
-    label = f"probe-{int(time.time())}"
-    main(["run", str(out / "model"), "recipes/probe.yaml", "--out", str(out / label), *limits])
-    timing = read_json(out / label / "results.json")["timing"]
-    made = timing["answer_tokens"] + timing["user_tokens"]
-    return {"tokens_per_second": round(made / max(timing["wall_s"], 0.1), 1), "tokens": made}
+    tokens = 8 if tiny else 128
+    return {
+        "probe.sets": f"{{apples: {{path: {_write(out / 'questions.jsonl', questions)}}}}}",
+        "probe.max_answer_tokens": tokens, "probe.max_user_tokens": tokens,
+    }  # fmt: skip
 
 
-STAGES: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
-    "model": make_model, "machine": look_at_machine, "kernels": compare_kernels,
-    "sft": train_sft, "grpo": train_grpo, "probe": probe_model,
-}  # fmt: skip
+def _words(run: Path | None, options: dict[str, Any]) -> list[str]:
+    """The options of a command; for a training run into the new folder `run` with what holds for all of them."""
+    if run is not None:
+        shutil.rmtree(run, ignore_errors=True)
+        common = {"train.output_dir": run, "train.save_strategy": "no", "train.warmup_steps": 0}
+        options = {**common, "train.logging_steps": 1, "probe.when": "never", "tracking.to": "none", **options}
+    return [word for key, value in options.items() for word in (f"--{key}", str(value))]
 
 
 def _write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
@@ -296,16 +488,86 @@ def _write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def _options(out: Path, stage: str, more: dict[str, Any]) -> list[str]:
-    run = out / f"{stage}-{int(time.time())}"
-    common = {
-        "model.name": out / "model",
-        "train.output_dir": run,
-        "train.save_strategy": "no",
-        "train.warmup_steps": 0,
-    }
-    common |= {"train.logging_steps": 1, "probe.when": "never", "tracking.to": "none"}
-    return [word for key, value in {**common, **more}.items() for word in (f"--{key}", str(value))]
+def run_script(*words: str, out: Path) -> Path:
+    """Runs `python WORDS` to the end; gives its log, OUT.log. Raises NextturnError with its reason where it fails."""
+    log = out.with_name(f"{out.name}.log")
+    with log.open("w") as written:
+        done = subprocess.run([sys.executable, *words], stdout=written, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise NextturnError(f"{' '.join(words[:2])}: exit code {done.returncode}: {reason(log)} ({log})")
+    return log
+
+
+def launch_on(processes: int, config: str, out: Path, tiny: bool) -> dict[str, Any]:
+    """SFT in several processes under `recipes/accelerate/CONFIG`."""
+    from probe.files import read_json
+
+    steps, rows, length, run = 4, 2 if tiny else 8, 128 if tiny else 2048, out / "zero2"
+    options = {**_sft_options(out, tiny, rows, length), "data.rows_per_step": rows * processes}
+    options |= {"train.max_steps": steps, "train.save_strategy": "steps", "train.save_steps": steps}
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", f"recipes/accelerate/{config}"]
+    launcher += ["--num_processes", str(processes), "--main_process_port", "0"]
+    log = run_script(*launcher, "train/sft.py", str(SFT), *_words(run, options), out=run)
+    (launched,) = [line for line in log.read_text().splitlines() if line.startswith("launch ")]
+    history = read_json(run / f"checkpoint-{steps}" / "trainer_state.json")["log_history"]
+    return {"launch": launched.partition(" ")[2].strip(), "loss": [row["loss"] for row in history if "loss" in row][-1]}
+
+
+def reduce_over(processes: int, backend: str, out: Path, size: int) -> dict[str, Any]:
+    """All-reduces `size` bytes over `processes` processes, each with a GPU of its own where the backend is nccl."""
+    import torch.multiprocessing as spawning
+
+    from probe.files import read_json
+
+    store, result = out.absolute() / "nccl.store", out.absolute() / "nccl.reduced.json"
+    store.unlink(missing_ok=True)
+    spawning.start_processes(_reduce, (processes, backend, store, result, size), nprocs=processes, start_method="spawn")
+    found: dict[str, Any] = read_json(result)
+    return found
+
+
+def _reduce(rank: int, processes: int, backend: str, store: Path, result: Path, size: int) -> None:
+    """One process of `reduce_over`.
+
+    Bus bandwidth is what NCCL's own tests print: 2 (n - 1) / n bytes for each byte that is reduced (nccl-tests,
+    doc/PERFORMANCE.md).
+    """
+    import torch
+    import torch.distributed as dist
+
+    from probe.files import write_json
+
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=processes, timeout=timedelta(seconds=120)
+    )
+    numbers = torch.full((size // 4,), rank + 1.0, device=device)
+    dist.all_reduce(numbers)
+    wanted = processes * (processes + 1) / 2
+    if not bool((numbers == wanted).all()):
+        raise NextturnError(f"{backend} sums 1 to {processes} to {numbers[0].item():g}, wanted {wanted:g}")
+    numbers.zero_()
+    times = 20
+    for number in range(times + 5):
+        if number == 5:
+            _finish(device)
+            begun = time.monotonic()
+        dist.all_reduce(numbers)
+    _finish(device)
+    seconds = (time.monotonic() - begun) / times
+    if rank == 0:
+        moved = 2 * (processes - 1) / processes * size
+        write_json(result, {"processes": processes, "bus_gb_per_second": round(moved / seconds / 1e9, 2)})
+    dist.destroy_process_group()
+
+
+def _finish(device: Any) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 # --- Speed and peak memory of a script's own run, beside what its dry run would have estimated.
@@ -354,7 +616,7 @@ def _figures(clock: Any, rows: int, length: int, completion: int | None) -> dict
     size = size_of(ModelSection(name=str(folder), lora=LoraSection()), folder)
     given = {"gradient_accumulation_steps": args.gradient_accumulation_steps, "bf16": args.bf16}
     given["gradient_checkpointing"] = args.gradient_checkpointing
-    step = step_memory(size.make, Step(rows, length, completion, args.use_cpu, given))
+    step = step_memory(partial(size.make, "bfloat16"), Step(rows, length, completion, args.use_cpu, given))
     estimated = sum(memory_parts(size, step, given, stage=0, ranks=1).values())
 
     found: dict[str, Any] = {"loss": losses[-1] if losses else None, "seconds_a_step": round(seconds / steps, 3)}
@@ -369,34 +631,6 @@ def _figures(clock: Any, rows: int, length: int, completion: int | None) -> dict
         found["model_tflops"] = round(flops / TERA, 1)
         found["share_of_peak"] = round(flops / TERA / peak, 3) if peak else "unknown chip"
     return found
-
-
-# Dense bf16 tensor-core peak in TFLOP/s by a part of torch's device name; the first that fits counts. From NVIDIA's data
-# sheets: B200 and H200 (2024), H100 (2023: SXM, PCIe and NVL differ), A100 (2021), L40S, L4 (2023), A10 (2021), and the
-# white papers of Ada (RTX 4090, 6000 Ada) and Ampere GA102 (RTX 3090), with float32 accumulation.
-PEAKS = {
-    "B200": 2250.0, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4, "A100": 312.0, "L40S": 362.0,
-    "L4": 121.0, "A10": 125.0, "RTX 6000 Ada": 364.2, "RTX 4090": 165.2, "RTX 3090": 71.0,
-}  # fmt: skip
-
-
-def peak_tflops(device_name: str) -> float | None:
-    """None for a chip that is not in the table."""
-    words = f"{device_name} ".replace("-", " ")
-    return next((peak for name, peak in PEAKS.items() if f"{name} " in words), None)
-
-
-def training_flops(config: Any, parameters: int, length: int, lora: bool) -> float:
-    """Model FLOPs per token of a forward and a backward pass, without what gradient checkpointing repeats.
-
-    6 N a token (arXiv 2001.08361, section 2.1), 4 N where the weights are frozen and only pass gradients on; and for each
-    layer with full attention 6 x length x width of its heads, causal, as in arXiv 2204.02311, appendix B. The recurrence
-    of linear attention, a few per cent, is left out.
-    """
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    attention = 6 * kinds.count("full_attention") * length * config.num_attention_heads * head
-    return (4 if lora else 6) * parameters + attention
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Group relative policy optimization (GRPO) with simulated users in the loop, probed at every checkpoint.
 
-    accelerate launch train/grpo.py recipes/qwen2b_grpo.yaml [--dry-run] [--resume auto|never|PATH]
+    accelerate launch train/grpo.py recipes/qwen2b_grpo.yaml [--dry-run] [--resume auto|never|weights|PATH]
 
 Reads top to bottom: recipe, prompts, rewards, rollout, model, trainer, probe, train. Only the model's own turns are
 trained; what a simulated user says carries no loss. The same command works on no GPU, one, or many.
@@ -53,9 +53,16 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from probe.recipe import recipe_dict
     from probe.terminal import say
     from probe.tracking import start_tracking
-    from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
+    from train.checkpoints import (
+        choose_resume,
+        mark_checkpoints,
+        remove_incomplete,
+        this_launch,
+        without_optimizer,
+    )
+    from train.colocated import colocated_vllm, keep_base_weights
     from train.guards import ReturnsFreedMemory, install_guard
-    from train.probing import probe_checkpoints, sets_to_probe, watched_elsewhere
+    from train.probing import asks_vllm, probe_checkpoints, sets_to_probe, watched_elsewhere
     from train.rewards import Rewards
     from train.rollouts import make_rollout
     from train.rows import data_path, load_prompts, prompt_dataset
@@ -63,6 +70,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from train.scoring import ComposedReward
     from train.setup import (
         check_engine,
+        held_in,
         launch_line,
         load_policy,
         main_process_first,
@@ -71,6 +79,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         quiet_trl,
         reward_line,
         training_arguments,
+        zero_in_force,
     )
     from train.setup import grpo_trainer_class as trainer_class
 
@@ -89,7 +98,8 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     chat = Chat(tokenizer, recipe.data.enable_thinking)
     least = args.generation_batch_size // args.num_generations
     rows, counts = load_prompts(data, recipe.data, chat, args.seed, least)
-    checkpoint = choose_resume(run_dir, resume)
+    checkpoint = choose_resume(run_dir, resume, this_launch(args))
+    weights = checkpoint if resume == "weights" else None
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves it out where a required part fails; trl makes advantages within each group.
@@ -99,17 +109,19 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     ):
         reward = ComposedReward(rewards, args.num_generations, recipe.reward.max_failed)
         claim(run_dir, recipe)
-        model = load_policy(folder, recipe.model)
-        trainer = trainer_class(args)(
-            model=model,
-            reward_funcs=reward,
-            args=args,
-            train_dataset=prompt_dataset(list(rows.values())),
-            processing_class=tokenizer,
-            peft_config=new_adapter(recipe.model, model),
-            callbacks=list(callbacks),
-            rollout_func=rollout,
-        )
+        model = load_policy(folder, recipe.model, held_in(recipe.model, zero_in_force(args)), weights)
+        with colocated_vllm(args, folder, recipe.rollout, asks_vllm(recipe.probe)):
+            trainer = trainer_class(args)(
+                model=model,
+                reward_funcs=reward,
+                args=args,
+                train_dataset=prompt_dataset(list(rows.values())),
+                processing_class=tokenizer,
+                peft_config=new_adapter(recipe.model, model),
+                callbacks=list(callbacks),
+                rollout_func=rollout,
+            )
+        keep_base_weights(trainer)
         say(launch_line(trainer))
 
         # At every step: a line and its samples, and nothing that is not finite reaches a weight. At every checkpoint:
@@ -118,7 +130,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         keep_samples(trainer, reward)
         install_guard(trainer)
         mark_checkpoints(trainer)
-        probe_checkpoints(trainer, recipe.probe, folder, chat, sets)
+        probe_checkpoints(trainer, recipe.probe, folder, chat, sets, recipe.model.dtype)
         if args.use_cpu:
             trainer.add_callback(ReturnsFreedMemory())
         start_tracking(recipe.tracking, run_dir, recipe_dict(recipe), "grpo", shared=watched_elsewhere(recipe.probe))
@@ -127,6 +139,8 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         if trainer.accelerator.is_main_process:
             remove_incomplete(run_dir, checkpoint)
         trainer.accelerator.wait_for_everyone()
+        if weights is not None:
+            without_optimizer(trainer, weights)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     data_line = f"on {counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."

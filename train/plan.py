@@ -1,26 +1,30 @@
-"""`--dry-run` of both stages: checks what can be checked, says what could not, estimates steps, tokens and memory."""
+"""`--dry-run` of both stages: checks what can be checked, says what could not, estimates steps, tokens, memory and time."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from data_builders.dialogue.settings import RoleSection
 from data_builders.rows import RlRow, load_rl_rows, rl_rows
 from probe.chat import Chat
-from probe.errors import DataError, ModelError, SetOutOfReach
+from probe.engines.hf import CHOICE_BYTES, LOGITS_BYTES, cache_bytes
+from probe.errors import DataError, ModelError, RecipeError, SetOutOfReach
 from probe.models import load_tokenizer, resolve
-from probe.run import sets_within_reach, work, work_of
+from probe.run import Work, sets_within_reach, work, work_of
+from probe.settings import ProbeSection
 from probe.terminal import processes
-from train.checkpoints import watch_line
-from train.recipe import MAX_COMPLETION, GrpoRecipe, ModelSection, SftRecipe, batch_of
+from train import speed
+from train.checkpoints import GIB, checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
+from train.recipe import MAX_COMPLETION, GrpoRecipe, ModelSection, SftRecipe, batch_of, fitted
 from train.rows import PromptCounts, RowCounts, choose_prompts, data_path, make_rows, read_conversations, show_loss
-from train.setup import cpu_wanted, new_adapter
+from train.setup import cpu_wanted, held_in, new_adapter
 
 if TYPE_CHECKING:
     from train.step_memory import StepMemory
@@ -87,11 +91,10 @@ def describe(recipe: SftRecipe | GrpoRecipe) -> str:
     lines = [f"model     {recipe.model.name}: {size}, {recipe.model.dtype}"]
     example: list[str] = []
     if isinstance(recipe, GrpoRecipe):
-        more, example = _grpo(recipe, model)
-        lines += more
+        more, example, training = _grpo(recipe, model)
     else:
-        lines += _sft(recipe, model)
-    lines += _probe_lines(recipe, model.unchecked)
+        more, training = _sft(recipe, model)
+    lines += [*more, *_probe_lines(recipe, model, training)]
     lines += [f"could not check {line}" for line in model.unchecked]
     return "\n".join([*lines, *example, "nothing was written"])
 
@@ -112,8 +115,16 @@ def _model(recipe: SftRecipe | GrpoRecipe) -> _Model:
         return _Model(given, size_of(recipe.model, None) if known else None, None, unchecked)
 
 
-def _sft(recipe: SftRecipe, model: _Model) -> list[str]:
-    """Rows, steps, an example with its loss mask, memory."""
+@dataclass(frozen=True)
+class _Training:
+    """What a plan knows of the time that training takes on some GPUs: optimizer steps, and seconds of each."""
+
+    steps: int
+    step_s: float
+
+
+def _sft(recipe: SftRecipe, model: _Model) -> tuple[list[str], Callable[[int], _Training]]:
+    """Rows, steps, an example with its loss mask, memory; and the time that it takes on so many GPUs."""
     given, chat = model.given, model.chat
     source = recipe.data.path or recipe.data.recipe
     counts, estimated, example = ASSUMED_ROWS, True, []
@@ -143,18 +154,55 @@ def _sft(recipe: SftRecipe, model: _Model) -> list[str]:
         f"{counts.tokens:,} tokens{with_loss}{longest}, {counts.too_long} rows too long and left out"
         f"{', estimated' if estimated else ''}"
     )
-    # For this launch; where that is one process of a recipe for GPUs, for eight as well.
-    steps = [f"steps     {_sft_steps(given, counts, processes())}"]
-    if processes() == 1 and not model.on_cpu:
-        steps.append(f"          on 8 GPUs {_sft_steps(given, counts, 8)}")
-    rows_at_once, length = given.get("per_device_train_batch_size", 8), given.get("max_length", 1024) or UNLIMITED
-    return [data, *steps, *example, *_memory_lines(model, rows_at_once, length)]
+
+    def steps(ranks: int) -> str:
+        return _sft_steps(fitted(recipe, ranks), counts, ranks)
+
+    def all_steps(ranks: int) -> int:
+        here = fitted(recipe, ranks)
+        return _max_steps(here, _sft_epoch(here, counts, ranks))
+
+    length = given.get("max_length", 1024) or UNLIMITED
+    memory, disk = _memory_lines(recipe, model, length), _disk_lines(recipe, model, all_steps)
+
+    def training(ranks: int) -> _Training:
+        here = fitted(recipe, ranks)
+        each = _pass_s(recipe, model, here, here.get("per_device_train_batch_size", 8) * counts.tokens / counts.rows)
+        return _Training(all_steps(ranks), (here.get("gradient_accumulation_steps") or 1) * each)
+
+    return [data, *_on_each("steps", model, steps), *example, *memory, *disk], training
+
+
+# What people launch on: one GPU, a node of eight, two of them.
+LAUNCHES = (1, 8, 16)
+
+
+def _launches(model: _Model) -> list[int]:
+    """Processes for which a plan speaks: this launch's, and the usual ones where it is for GPUs."""
+    return [processes()] if model.on_cpu else sorted({processes(), *LAUNCHES})
+
+
+def _gpus(ranks: int) -> str:
+    return "1 GPU" if ranks == 1 else "2 x 8 GPUs" if ranks == 16 else f"{ranks} GPUs"
+
+
+def _on_each(name: str, model: _Model, line: Callable[[int], str]) -> list[str]:
+    """A line for each launch, the first with its name; where a batch does not fit a launch, why."""
+    lines: list[str] = []
+    for ranks in _launches(model):
+        try:
+            found = line(ranks)
+        except RecipeError as error:
+            found = f"not as the recipe is: {error}"
+        where = "" if model.on_cpu else f"on {_gpus(ranks)}: "
+        lines.append(f"{'' if lines else name:<9} {where}{found}")
+    return lines
 
 
 def _sft_steps(given: dict[str, Any], counts: RowCounts, ranks: int) -> str:
     per_device = given.get("per_device_train_batch_size", 8)
-    accumulation = given.get("gradient_accumulation_steps", 1)
-    per_epoch = math.ceil(math.ceil(counts.rows / (per_device * ranks)) / accumulation)
+    accumulation = given.get("gradient_accumulation_steps") or 1
+    per_epoch = _sft_epoch(given, counts, ranks)
     steps = _max_steps(given, per_epoch)
     return (
         f"{steps:,} at {per_device * accumulation * ranks} rows ({per_device} a process x {ranks} x {accumulation} "
@@ -162,18 +210,24 @@ def _sft_steps(given: dict[str, Any], counts: RowCounts, ranks: int) -> str:
     )
 
 
+def _sft_epoch(given: dict[str, Any], counts: RowCounts, ranks: int) -> int:
+    """Steps of an epoch."""
+    batches = math.ceil(counts.rows / (given.get("per_device_train_batch_size", 8) * ranks))
+    return math.ceil(batches / (given.get("gradient_accumulation_steps") or 1))
+
+
 def _max_steps(given: dict[str, Any], per_epoch: float) -> int:
     steps: int = given.get("max_steps", -1)
     return steps if steps > 0 else math.ceil(per_epoch * given.get("num_train_epochs", 3.0))
 
 
-def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str]]:
-    """Prompts, steps, what a generation takes of the policy and of other models at most, memory; and an example.
+def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str], Callable[[int], _Training]]:
+    """Prompts, steps, what a generation takes of the policy and of other models at most, memory; an example; the time.
 
     A generation is one optimizer step unless the recipe says otherwise.
     """
     given, rollout, reward = model.given, recipe.rollout, recipe.reward
-    batch = batch_of(given)
+    batch = batch_of(fitted(recipe))
     counts, example = _prompts(recipe, model, batch.prompts)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.kinds.items()))
     longest = f", longest {counts.longest}" if counts.longest else ""
@@ -181,14 +235,21 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str]]:
     iterations = given.get("num_iterations", 1)
     epoch = batch.steps(counts.prompts, iterations)
     each = batch.steps_per_generation * iterations / batch.accumulation
+
+    def group(ranks: int) -> str:
+        here = batch_of(fitted(recipe, ranks), ranks)
+        return (
+            f"{here.num_generations} samples of each of {here.prompts} prompts: {here.samples} at a time "
+            f"({here.per_device} a process x {here.processes} x {here.steps_per_generation})"
+        )
+
     lines = [
         f"prompts   {recipe.data.path or recipe.data.recipe}: {counts.prompts:,}{f' ({kinds})' if kinds else ''}, "
         f"{counts.tokens / max(1, counts.prompts):,.0f} tokens on average{longest}, {counts.too_long} too long and left "
         f"out{estimated}",
         f"steps     {_max_steps(given, epoch):,}, {epoch:,.0f} an epoch"
         f"{'' if each == 1 else f', a generation every {each:g} steps'}",
-        f"group     {batch.num_generations} samples of each of {batch.prompts} prompts: {batch.samples} at a time "
-        f"({batch.per_device} a process x {batch.processes} x {batch.steps_per_generation})",
+        *_on_each("group", model, group),
     ]
 
     # Policy tokens that carry loss and that only look ahead, user turns and verdicts, at most.
@@ -226,25 +287,45 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str]]:
         found: dict[str, float] = {}
         if model.size is not None and given.get("beta") and recipe.model.lora is None:
             # The frozen copy that a KL term needs where no adapter can be switched off.
-            whole = model.size.parameters * _width(recipe.model.dtype)
+            whole = model.size.parameters * _width(held_in(recipe.model, stage))  # trl loads it as the policy is held
             found["reference"] = whole / (ranks if stage == 3 else 1)
         if model.size is not None and not given.get("use_vllm"):
-            rows = batch.per_device * batch.steps_per_generation
+            here = batch_of(fitted(recipe, ranks), ranks)
+            rows = here.per_device * here.steps_per_generation
             found["generation"] = generation_bytes(model.size, recipe.model.dtype, rollout.batch_tokens, rows)
         return found
 
     length = recipe.data.max_prompt_tokens + completion
-    lines += _memory_lines(model, batch.per_device, length, completion, more)
+    lines += _memory_lines(recipe, model, length, completion, more)
     if given.get("use_vllm"):
         share = f"takes {given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU's memory beside these parts"
         on_server = given.get("vllm_mode", "colocate") == "server"
         lines.append(f"vllm      {'on a server of its own' if on_server else share}")
+
+    def all_steps(ranks: int) -> int:
+        return _max_steps(given, batch_of(fitted(recipe, ranks), ranks).steps(counts.prompts, iterations))
+
+    lines += _disk_lines(recipe, model, all_steps)
+
+    def training(ranks: int) -> _Training:
+        here = fitted(recipe, ranks)
+        split = batch_of(here, ranks)
+        prompt = counts.tokens / max(1, counts.prompts)
+        generation = _generation_s(recipe, model, split.per_device * split.steps_per_generation, prompt)
+        tokens = split.per_device * (prompt + speed.MEAN * completion)
+        shape, chip = _shape(model), _chip()
+        # Forward passes beside training's own: of the KL reference, and of the policy as vLLM sampled from it.
+        beside = bool(given.get("beta")) + bool(given.get("use_vllm"))
+        once = _pass_s(recipe, model, here, tokens) * iterations + beside * speed.forward_s(shape, chip, tokens)
+        seconds = generation + split.steps_per_generation * once
+        return _Training(all_steps(ranks), seconds * split.accumulation / (split.steps_per_generation * iterations))
+
     if example is None:
-        return lines, []
+        return lines, [], training
     text = model.chat.prompt_text(example.prompt) if model.chat else "\n".join(m["content"] for m in example.prompt)
     withheld = f"; withheld: {'; '.join(example.hidden)}" if example.hidden else ""
     head = f"an example ({example.kind}; the answer is {example.answer}{withheld}):"
-    return lines, [head, *(f"  | {line}" for line in text.splitlines())]
+    return lines, [head, *(f"  | {line}" for line in text.splitlines())], training
 
 
 def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCounts, RlRow | None]:
@@ -309,10 +390,10 @@ def _unbuilt(recipe: str | None) -> Any:
     return None if (Path(data.output.path) / "manifest.json").is_file() else Build(data)
 
 
-def _probe_lines(recipe: SftRecipe | GrpoRecipe, unchecked: list[str]) -> list[str]:
+def _probe_lines(recipe: SftRecipe | GrpoRecipe, model: _Model, training: Callable[[int], _Training]) -> list[str]:
     if recipe.probe is None or recipe.probe.when == "never":
         return ["probe     none during training"]
-    probe, lines, tokens = recipe.probe, [], 0
+    probe, lines, whole = recipe.probe, [], Work(0, 0, 0)
     if probe.when == "watch":
         lines.append(watch_line(Path(recipe.train.output_dir)))  # type: ignore[attr-defined]
     # Files are no error yet in folders that commands before this one fill: the data's, and that of the run which makes the
@@ -324,27 +405,101 @@ def _probe_lines(recipe: SftRecipe | GrpoRecipe, unchecked: list[str]) -> list[s
         later.append(Path(load_data_recipe(Path(recipe.data.recipe)).output.path))
     if _LATER.search(recipe.model.name) and not Path(recipe.model.name).exists():
         later.append(Path(recipe.model.name).parents[1])
-    for name, loaded in sets_within_reach(probe, unchecked, later).items():
-        section, known = probe.sets[name], KNOWN_ITEMS.get(name)
+    for name, loaded in sets_within_reach(probe, model.unchecked, later).items():
+        section = probe.sets[name]
+        items = KNOWN_ITEMS.get(name) if section.n is None else min(section.n, KNOWN_ITEMS.get(name, section.n))
         if loaded is not None:
             needed = work_of(loaded, probe)
-        elif known is not None and not section.path:
-            items = min(section.n or known, known)
+        elif items is not None and not section.path:
             followed = not section.measures or "followup" in section.measures
             needed = work(items, items if followed else 0, probe)
         else:
             lines.append(f"probe     {name}: {section.n or 'all'} items")
             continue
-        tokens += needed.tokens
+        whole = Work(*(before + more for before, more in zip(astuple(whole), astuple(needed), strict=True)))
         lines.append(
             f"probe     {name}: {needed.answers:,} answers, {needed.user_turns:,} user turns, "
             f"{needed.tokens:,} tokens at most per checkpoint"
         )
-    if len(probe.sets) > 1 and tokens:
+    if len(probe.sets) > 1 and whole.tokens:
         lines.append(
-            f"probe     in all {tokens:,} tokens at most per checkpoint, shared by the processes of an inline probe"
+            f"probe     in all {whole.tokens:,} tokens at most per checkpoint, shared by the processes of an inline probe"
         )
+    if probe.when == "inline" and whole.tokens and model.size is not None and not model.on_cpu:
+        lines += _probe_share(probe, model, whole, training)
     return lines
+
+
+# --- Time: of the inline probes beside that of training, by train/speed.py's assumptions.
+
+MUCH = 0.1  # share of training's time from which on a plan says how to probe less
+
+
+def _probe_share(probe: ProbeSection, model: _Model, whole: Work, training: Callable[[int], _Training]) -> list[str]:
+    per_item = max(1, work(0, 1, probe).user_turns)
+
+    def share(ranks: int) -> str:
+        trained = training(ranks)
+        given = model.given
+        strategy, every, epochs = (
+            given.get(key, default)
+            for key, default in (("save_strategy", "steps"), ("save_steps", 500), ("num_train_epochs", 3.0))
+        )
+        probes = 1 + saves(strategy, every, trained.steps, epochs)
+        each = speed.probe_s(
+            _shape(model), _chip(), whole.answers, whole.user_turns // per_item, whole.user_turns,
+            probe.max_answer_tokens, probe.max_user_tokens, probe.grounding, probe.engine == "vllm", ranks,
+        )  # fmt: skip
+        seconds = trained.steps * trained.step_s
+        part = probes * each / seconds
+        advice = ""
+        if part > MUCH:
+            advice = "; save and so probe less often (train.save_steps), or elsewhere (probe.when: watch)"
+        return f"{probes} times {each:,.0f} s beside {_minutes(seconds)} of training, {part:.0%}{advice}"
+
+    return [
+        *_on_each("probe", model, share),
+        f"          as on an {_chip().name}, within a factor of two: train/speed.py says what that rests on",
+    ]
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:,.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} hours"
+
+
+def _shape(model: _Model) -> speed.Shape:
+    assert model.size is not None, "asked only where the model is known"
+    size = model.size
+    return speed.Shape(size.layers, size.parameters, size.cached * 2, size.state)
+
+
+def _chip() -> speed.Chip:
+    """This machine's GPU, or the one that is assumed."""
+    import torch
+
+    return speed.chip(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
+
+
+def _pass_s(recipe: SftRecipe | GrpoRecipe, model: _Model, given: Mapping[str, Any], tokens: float) -> float:
+    """A forward and a backward pass over so many tokens."""
+    checkpointing = bool(given.get("gradient_checkpointing", True))
+    return speed.training_s(_shape(model), _chip(), tokens, recipe.model.lora is not None, checkpointing)
+
+
+def _generation_s(recipe: GrpoRecipe, model: _Model, rows: int, prompt: float) -> float:
+    """The policy's part of one rollout of `rows` samples on a process; what a simulator or a judge takes is not known."""
+    rollout, vllm = recipe.rollout, bool(model.given.get("use_vllm"))
+    turn = rollout.max_turn_tokens
+    turns = [(rows, rollout.max_turns)]
+    if rollout.mode == "reply":
+        turns = [(rows, 1), (rows * rollout.samples, rollout.window)]
+    seconds, before = 0.0, prompt
+    for texts, exchanges in turns:
+        for _ in range(exchanges):
+            fitting = None if vllm else max(1, int(rollout.batch_tokens / (before + turn)))
+            seconds += speed.generation_s(_shape(model), _chip(), texts, before, turn, vllm, fitting)
+            before += speed.MEAN * turn + REPLY
+    return seconds
 
 
 # --- Memory per process, estimated by part before anything is loaded.
@@ -355,8 +510,6 @@ def _probe_lines(recipe: SftRecipe | GrpoRecipe, unchecked: list[str]) -> list[s
 # moments and, at the optimizer's step, gradients), shared among processes from the right on: optimizer under ZeRO-1,
 # gradients under ZeRO-2, weights under ZeRO-3 (arXiv 1910.02054, section 3.1).
 
-GIB = 2**30
-
 
 @dataclass(frozen=True)
 class Size:
@@ -364,15 +517,20 @@ class Size:
 
     Attributes:
         cached: numbers that a token leaves in the cache while text is generated: keys and values of the layers with
-            full attention.
-        make: builds the policy, adapter included; inside `torch.device("meta")` it takes no memory.
+            attention.
+        tied: numbers of the head that are the embedding's.
+        make: builds the policy in a type, adapter included; inside `torch.device("meta")` it takes no memory.
+        state: bytes that a text leaves there however long it is: the states of layers with linear attention.
     """
 
     parameters: int
     trained: int
     vocabulary: int
     cached: int
-    make: Callable[[], Any]
+    tied: int
+    make: Callable[[str], Any]
+    state: int = 0
+    layers: int = 1
 
 
 def size_of(section: ModelSection, folder: Path | None) -> Size:
@@ -387,9 +545,8 @@ def size_of(section: ModelSection, folder: Path | None) -> Size:
         config = AutoConfig.from_pretrained(resolve(section.name).base or folder, trust_remote_code=False)
     adapters: list[Any] = []
 
-    def make() -> Any:
-        dtype = getattr(torch, section.dtype)
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    def make(dtype: str) -> Any:
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), trust_remote_code=False)
         if not adapters:  # once, since it says which targets the model lacks
             adapters.append(_adapter(section, folder, model))
         if adapters[0] is None:
@@ -399,12 +556,12 @@ def size_of(section: ModelSection, folder: Path | None) -> Size:
         return get_peft_model(model, adapters[0])
 
     with torch.device("meta"):
-        model = make()
+        model = make(section.dtype)
     counts = {on: sum(p.numel() for p in model.parameters() if p.requires_grad is on) for on in (True, False)}
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    cached = 2 * kinds.count("full_attention") * config.num_key_value_heads * head
-    return Size(counts[False] or counts[True], counts[True], config.vocab_size, cached, make)
+    token, state = cache_bytes(config, 2) or (0, 0)
+    tied = config.vocab_size * config.hidden_size if getattr(config, "tie_word_embeddings", False) else 0
+    parameters, layers = counts[False] or counts[True], config.num_hidden_layers
+    return Size(parameters, counts[True], config.vocab_size, token // 2, tied, make, state, layers)
 
 
 def _adapter(section: ModelSection, folder: Path | None, model: Any) -> Any:
@@ -432,7 +589,7 @@ def memory_parts(size: Size, step: StepMemory, given: dict[str, Any], stage: int
             "optimizer": size.trained * 16 / ranks,
             "activations": step.activations,
         }
-    accumulated = given.get("gradient_accumulation_steps", 1) > 1
+    accumulated = (given.get("gradient_accumulation_steps") or 1) > 1
     return {
         "weights": step.frozen + step.trained,
         # DDP reduces gradients in buckets that hold them a second time.
@@ -443,9 +600,8 @@ def memory_parts(size: Size, step: StepMemory, given: dict[str, Any], stage: int
 
 
 def generation_bytes(size: Size, dtype: str, tokens: int, rows: int) -> float:
-    """What transformers needs to generate `rows` texts of `tokens` in all: the cache, and a step's probabilities,
-    which are held as they come, in float32 and summed in float64."""
-    return size.cached * tokens * _width(dtype) + rows * size.vocabulary * (_width(dtype) + 4 + 8)
+    """What transformers needs to generate `rows` texts of `tokens` in all: the cache, and one choice of the next tokens."""
+    return size.cached * tokens * _width(dtype) + rows * (size.state + size.vocabulary * CHOICE_BYTES)
 
 
 def _width(dtype: str) -> int:
@@ -464,16 +620,16 @@ def zero_stage(given: dict[str, Any]) -> int:
 
 
 def _memory_lines(
+    recipe: SftRecipe | GrpoRecipe,
     model: _Model,
-    rows: int,
     length: int,
     completion: int | None = None,
     more: Callable[[int, int], dict[str, float]] = lambda stage, ranks: {},
 ) -> list[str]:
-    """For this launch, one process and eight; for the CPU alone where the launch would train on it.
+    """For this launch and the usual ones; for the CPU alone where the launch would train on it.
 
     Args:
-        rows, length: sequences of a process's forward pass, and the longest in tokens.
+        length: the longest sequence in tokens; a process's forward pass holds as many as a process takes at once.
         completion: tokens at their end that GRPO trains; None for SFT.
         more: bytes of further parts by (ZeRO stage, processes).
     """
@@ -481,16 +637,69 @@ def _memory_lines(
         return []
     from train.step_memory import Step, step_memory
 
-    stage, on_cpu = zero_stage(model.given), model.on_cpu
-    step = step_memory(model.size.make, Step(rows, length, completion, on_cpu, model.given))
+    stage, on_cpu, make = zero_stage(model.given), model.on_cpu, model.size.make
+    steps: dict[tuple[int, str], StepMemory] = {}  # by rows and the type that weights are held in
     lines: list[str] = []
-    for ranks in [processes()] if on_cpu else sorted({processes(), 1, 8}):
+    for ranks in _launches(model):
+        try:
+            given = fitted(recipe, ranks)
+        except RecipeError:
+            continue  # said where the steps are
+        rows = given.get("per_device_train_batch_size", 8)
         used = stage if ranks > 1 else 0
-        parts = {**memory_parts(model.size, step, model.given, used, ranks), **more(used, ranks)}
+        dtype = held_in(recipe.model, used)
+        if (rows, dtype) not in steps:
+            steps[rows, dtype] = step_memory(partial(make, dtype), Step(rows, length, completion, on_cpu, given))
+        parts = {**memory_parts(model.size, steps[rows, dtype], given, used, ranks), **more(used, ranks)}
+        # An inline probe comes between two steps, in the place of activations.
+        scored = recipe.probe is not None and recipe.probe.when == "inline" and recipe.probe.grounding
+        scores = LOGITS_BYTES if scored and not on_cpu else 0
+        if scores > parts["activations"]:
+            parts["probe"] = scores - parts["activations"]
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
+        if dtype != recipe.model.dtype:
+            listed = listed.replace(",", f" in {dtype},", 1)
         zero = f" under ZeRO-{stage}" if used else ""
         where = f"a process on the CPU with {ranks}" if on_cpu else f"a GPU with {ranks}"
-        lines.append(f"memory    {sum(parts.values()) / GIB:.1f} GiB {where}{zero} ({listed}), estimated")
+        at = "" if on_cpu else f", at {rows} x {length:,} tokens"
+        lines.append(f"memory    {sum(parts.values()) / GIB:.1f} GiB {where}{zero} ({listed}{at}), estimated")
+    if any(dtype != recipe.model.dtype for _, dtype in steps):
+        lines.append(
+            "          without DeepSpeed all weights are held in float32, or bfloat16 would lose small updates"
+        )
     if not on_cpu:
-        lines.append(f"          at {rows} x {length:,} tokens, beside CUDA's own 0.5 to 1 GiB and what fragments")
+        lines.append("          beside CUDA's own 0.5 to 1 GiB and what fragments")
     return lines
+
+
+# --- Room on the disk for checkpoints, as a real run asks for it before its first step (train/checkpoints.py).
+
+
+def _disk_lines(recipe: SftRecipe | GrpoRecipe, model: _Model, steps: Callable[[int], int]) -> list[str]:
+    """For this launch and the usual ones, and what is free here. `steps`: of the whole run, by processes."""
+    given, size = model.given, model.size
+    if size is None:
+        return []
+    half, stage = given.get("fp16") or given.get("bf16", True), zero_stage(given)
+
+    def needed(ranks: int) -> tuple[dict[str, float], int]:
+        """Bytes of a checkpoint by part, and how many there are at once."""
+        zero = stage if ranks > 1 else 0
+        width = (
+            (2 if half else _width(recipe.model.dtype)) if zero else 4
+        )  # without ZeRO all that is trained is float32
+        whole, adapter = not given.get("save_only_model", False), recipe.model.lora is not None
+        strategy, every = given.get("save_strategy", "steps"), given.get("save_steps", 500)
+        made = saves(strategy, every, steps(ranks), given.get("num_train_epochs", 3.0))
+        parts = checkpoint_bytes(size.parameters, size.trained, size.tied, adapter, width, zero, whole)
+        return parts, held_at_once(given.get("save_total_limit"), 0, made)
+
+    def line(ranks: int) -> str:
+        parts, at_once = needed(ranks)
+        listed, one = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items()), sum(parts.values()) / GIB
+        return f"{one:.2f} GiB a checkpoint ({listed}), {at_once} at once: {at_once * one:.1f} GiB, estimated"
+
+    run_dir = Path(given["output_dir"])
+    free, (parts, at_once) = free_bytes(run_dir), needed(processes())
+    verdict = "" if at_once * sum(parts.values()) <= free else ", too little for this launch"
+    return [*_on_each("disk", model, line), f"          {free / GIB:,.1f} GiB are free for {run_dir}{verdict}"]

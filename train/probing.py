@@ -1,7 +1,8 @@
 """Probes the model in training: the base before step 1, and every checkpoint right after it is saved.
 
 All ranks share the work. Rank 0 runs the probe as `probe run` would; its engine sends each batch of prompts to
-all ranks, every rank completes its share on the live weights (gathered under ZeRO-3), and rank 0 collects.
+all ranks, every rank completes its share on the live weights (gathered under ZeRO-3), or with the vLLM that GRPO has in the
+process anyway, which gets them first; and rank 0 collects.
 The results lie in RUN_DIR/probe/{base,step-N}, the comparison of all of them in RUN_DIR/probe/comparison, which rank 0 makes
 while the others go on to where the next step needs it.
 """
@@ -9,6 +10,7 @@ while the others go on to where the next step needs it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from probe.settings import ProbeSection
 from probe.terminal import say
 from probe.tracking import declare_figures, track_probe
 from train.checkpoints import watch_line
+from train.colocated import ColocatedVllm, awake
 
 
 def sets_to_probe(probe: ProbeSection | None) -> list[LoadedSet]:
@@ -36,13 +39,20 @@ def watched_elsewhere(probe: ProbeSection | None) -> bool:
     return probe is not None and probe.when == "watch"
 
 
+def asks_vllm(probe: ProbeSection | None) -> bool:
+    """Whether the live weights are measured by trl's vLLM, in the training processes."""
+    return probe is not None and probe.when == "inline" and probe.engine == "vllm"
+
+
 def probe_checkpoints(
-    trainer: Any, probe: ProbeSection | None, folder: ModelFolder, chat: Chat, sets: Sequence[LoadedSet]
+    trainer: Any, probe: ProbeSection | None, folder: ModelFolder, chat: Chat, sets: Sequence[LoadedSet], dtype: str
 ) -> None:
     """Has `trainer` probe as `probe.when` says, and say how where that is elsewhere; call it after `mark_checkpoints`.
 
     Args:
         folder: of the base model.
+        dtype: the recipe's `model.dtype`, in which live weights are measured where `probe.dtype` is auto, also where they
+            are held in float32 for the optimizer's sake.
 
     Raises:
         BadInput: `probe.dtype` is none that DeepSpeed's live weights can be measured in.
@@ -55,16 +65,19 @@ def probe_checkpoints(
         return
     if probe.dtype != "auto" and trainer.is_deepspeed_enabled:
         raise BadInput(f"probe.dtype: {probe.dtype}, wanted auto: DeepSpeed's live weights are measured as they are")
-    trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets))
+    if probe.dtype != "auto" or trainer.is_deepspeed_enabled:
+        dtype = probe.dtype
+    trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets, dtype))
 
 
 class ProbeCallback(TrainerCallback):
     """Runs the probe inside training and hands its results to the tracker."""
 
     def __init__(
-        self, trainer: Any, probe: ProbeSection, folder: ModelFolder, chat: Chat, sets: Sequence[LoadedSet]
+        self, trainer: Any, probe: ProbeSection, folder: ModelFolder, chat: Chat, sets: Sequence[LoadedSet], dtype: str
     ) -> None:
         self.trainer, self.probe, self.folder, self.chat, self.sets = trainer, probe, folder, chat, sets
+        self.dtype = dtype
         self.run_dir = Path(trainer.args.output_dir)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -79,10 +92,18 @@ class ProbeCallback(TrainerCallback):
         self._measure(f"step-{step}", step, resolve(str(self.run_dir / f"checkpoint-{step}")))
 
     def _measure(self, label: str, step: int, folder: ModelFolder) -> None:
+        import torch
+
         accelerator, out = self.trainer.accelerator, self.run_dir / "probe" / label
         accelerator.wait_for_everyone()
-        with live_model(self.trainer, self.probe.dtype) as model:
-            shared = SharedEngine(HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens), accelerator)
+        with ExitStack() as opened:
+            # trl's vLLM gets the weights before they are gathered for the model that scores.
+            llm = opened.enter_context(awake(self.trainer.vllm_generation)) if asks_vllm(self.probe) else None
+            model = opened.enter_context(live_model(self.trainer, self.dtype))
+            engine: Engine = HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens)
+            if llm is not None:
+                engine = ColocatedVllm(llm, self.chat.tokenizer, scores=engine)
+            shared = SharedEngine(engine, accelerator)
             if accelerator.is_main_process:
                 try:
                     info = model_info(folder, self.chat, label, step)
@@ -91,6 +112,8 @@ class ProbeCallback(TrainerCallback):
                     shared.close()
             else:
                 shared.serve()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the caches of large batches, which training takes in other pieces
         if accelerator.is_main_process:
             compare([self.run_dir], self.run_dir / "probe" / "comparison")
             track_probe(out, self.run_dir)
@@ -109,37 +132,48 @@ class WatchedCallback(TrainerCallback):
 
 # --- One engine on all ranks.
 
-# Requests per rank and round: enough to fill batches, few enough that a kill loses little.
-_ROUND = 64
+# Requests per rank and round of an engine that makes each by itself: enough that its stragglers weigh little, few enough
+# that a kill loses a minute at most.
+_ROUND = 1024
 
 
 class SharedEngine:
-    """An engine over all ranks: rank 0 streams, the others `serve` until rank 0 closes."""
+    """An engine over all ranks: rank 0 streams, the others `serve` until rank 0 closes.
+
+    Where the engine makes requests in batches, each rank gets one of them at a time.
+    """
 
     def __init__(self, engine: Engine, accelerator: Any) -> None:
         self.engine = engine
         self.name = engine.name
         self.accelerator = accelerator
+        self._ranks: int = accelerator.num_processes
         self._failed = False
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        if self.accelerator.num_processes == 1:  # the same batches, and so the same ties, as `probe run`
-            return self.engine.batches(requests)
-        return self._rounds([request.prompt_ids for request in requests])
+        """The engine's own on one rank, as in `probe run`; on several, what all of them make in a round."""
+        own = self.engine.batches(requests)
+        if self._ranks == 1 or all(len(batch) == 1 for batch in own):
+            return own
+        return [[index for batch in shares for index in batch] for shares in self._rounds(own)]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        return self._share("stream", requests, [request.prompt_ids for request in requests])
+        if self._ranks == 1:
+            yield from self.engine.stream(requests)
+        elif requests:
+            own = self.engine.batches(requests)
+            if all(len(batch) == 1 for batch in own):
+                own = list(_pieces([index for batch in own for index in batch], -(-len(own) // _ROUND)))
+            for shares in self._rounds(own):
+                yield from self._share("stream", requests, shares)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        return self._share("score", requests, [request.prefix_ids for request in requests])
-
-    def _share(self, method: str, requests: Sequence[Any], prompts: Sequence[tuple[int, ...]]) -> Iterator[Any]:
-        if self.accelerator.num_processes == 1:
-            yield from getattr(self.engine, method)(requests)
-            return
-        for indices in self._rounds(prompts):
-            for position, done in self._round(method, [requests[index] for index in indices]):
-                yield indices[position], done
+        """Equal prefixes stay together, so that a rank prefills a context once for all its user turns."""
+        if self._ranks == 1:
+            yield from self.engine.score(requests)
+        elif requests:
+            order = sorted(range(len(requests)), key=lambda index: requests[index].prefix_ids)
+            yield from self._share("score", requests, list(_pieces(order, self._ranks)))
 
     def serve(self) -> None:
         """Does this rank's shares until rank 0 closes."""
@@ -149,30 +183,38 @@ class SharedEngine:
     def close(self) -> None:
         from accelerate.utils import broadcast_object_list
 
-        if self.accelerator.num_processes > 1 and not self._failed:  # after a failure every rank has left already
+        if self._ranks > 1 and not self._failed:  # after a failure every rank has left already
             broadcast_object_list([None])
 
-    def _rounds(self, prompts: Sequence[tuple[int, ...]]) -> list[list[int]]:
-        """Equal prompts stay together, so that a rank prefills a context once for all its samples."""
-        order = sorted(range(len(prompts)), key=prompts.__getitem__)
-        step = _ROUND * self.accelerator.num_processes
-        return [order[start : start + step] for start in range(0, len(order), step)]
+    def _rounds(self, batches: list[list[int]]) -> Iterator[list[list[int]]]:
+        """One share for each rank, round after round: a batch each, and even parts of what is left at the end."""
+        whole = len(batches) // self._ranks * self._ranks
+        for start in range(0, whole, self._ranks):
+            yield batches[start : start + self._ranks]
+        if rest := [index for batch in batches[whole:] for index in batch]:
+            yield list(_pieces(rest, self._ranks))
 
-    def _round(self, method: str | None = None, requests: list[Any] | None = None) -> Any:
-        """Does one broadcast list; gives (position, completion or score) pairs, or None when rank 0 has closed.
+    def _share(self, method: str, requests: Sequence[Any], shares: list[list[int]]) -> Iterator[Any]:
+        """A round of `method` on all ranks, each with the requests at these indices."""
+        order = [index for share in shares for index in share]
+        for position, done in self._round(method, [[requests[index] for index in share] for share in shares]):
+            yield order[position], done
 
-        Rank 0 says which method of the engine and what requests; the others call it bare and are told.
+    def _round(self, method: str | None = None, shares: list[list[Any]] | None = None) -> Any:
+        """Does one broadcast round; gives (position, completion or score) pairs, or None when rank 0 has closed.
+
+        Rank 0 says which method of the engine and what requests for each rank; the others call it bare and are told.
         """
         from accelerate.utils import broadcast_object_list, gather_object
 
-        work = broadcast_object_list([(method, requests or []) if method else None])[0]
+        work = broadcast_object_list([(method, shares) if method else None])[0]
         if work is None:
             return None
-        method, shared = work
-        ranks, rank = self.accelerator.num_processes, self.accelerator.process_index
-        first, last = len(shared) * rank // ranks, len(shared) * (rank + 1) // ranks
+        method, shares = work
+        rank = self.accelerator.process_index
+        first = sum(len(share) for share in shares[:rank])
         try:
-            own: Any = [(first + index, done) for index, done in getattr(self.engine, method)(shared[first:last])]
+            own: Any = [(first + index, done) for index, done in getattr(self.engine, method)(shares[rank])]
         except Exception as error:  # noqa: BLE001 - told to every rank below, so that none waits for one that is gone
             own = [(None, f"rank {rank}: {type(error).__name__}: {error}")]
         found = gather_object(own)
@@ -181,3 +223,9 @@ class SharedEngine:
             self._failed = True
             raise NextturnError(f"the probe failed; {failed[0]}")
         return found
+
+
+def _pieces(indices: Sequence[int], number: int) -> Iterator[list[int]]:
+    """`number` even parts, in order."""
+    for part in range(number):
+        yield list(indices[len(indices) * part // number : len(indices) * (part + 1) // number])

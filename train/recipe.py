@@ -17,7 +17,7 @@ from pydantic import BaseModel, create_model
 from data_builders.dialogue.settings import RoleSection, check_role
 from probe.errors import NextturnError, RecipeError
 from probe.recipe import STRICT, load_recipe, section
-from probe.settings import ProbeSection
+from probe.settings import ProbeSection, VllmSection
 from probe.terminal import processes
 from probe.tracking import TrackingSection, check_tracking
 
@@ -118,8 +118,9 @@ class LoraSection:
 @section
 class ModelSection:
     name: str
-    """Hub id, local folder (a checkpoint too, also a LoRA one), or `smollm2-135m`."""
+    """Hub id, local folder (a checkpoint too, also a LoRA one), GGUF file, or `smollm2-135m`."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Of the weights, as they are measured and served. All of them trained without DeepSpeed, they are held in float32."""
     lora: LoraSection | None = None
     """Left out: all weights are trained."""
 
@@ -130,6 +131,9 @@ class DataSection:
     """A builder's output folder, or a JSONL file with `messages` in every row."""
     recipe: str | None = None
     """A data recipe to build where it is not built yet; give this or `path`."""
+    rows_per_step: int | None = None
+    """Rows of one optimizer step over all processes, on however many GPUs: how often each process accumulates follows, and
+    `train.per_device_train_batch_size` is the most that it takes at once. Left out, a step grows with the launch."""
     loss_on: Literal["assistant", "all"] = "assistant"
     enable_thinking: bool | None = None
 
@@ -147,6 +151,10 @@ def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
     """Raises RecipeError, in one line, for anything that the run would trip over later."""
     recipe = load_recipe(SftRecipe, path, overrides)
     given = _check_sections(path, recipe, _SFT_OURS)
+    try:
+        fitted(recipe)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
     # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
     missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
     if missing and (given.get("packing") or given.get("padding_free")):
@@ -180,13 +188,30 @@ def _check_sections(path: Path, recipe: Any, ours: dict[str, str]) -> dict[str, 
     lora = recipe.model.lora
     if lora is not None and lora.adapter == "continue" and lora != LoraSection(adapter="continue"):
         raise RecipeError(f"{path}: model.lora: `adapter: continue` keeps the checkpoint's own settings; give it alone")
-    if recipe.probe and recipe.probe.when == "inline" and recipe.probe.engine != "hf":
-        raise RecipeError(
-            f"{path}: probe.engine: {recipe.probe.engine}, wanted hf: with `when: inline` the live weights are measured "
-            "in the training processes; give `when: watch` to measure checkpoints with another engine"
-        )
+    if recipe.probe and recipe.probe.when == "inline":
+        _check_inline(path, recipe.probe, given)
     check_tracking(recipe.tracking)
     return given
+
+
+def _check_inline(path: Path, probe: ProbeSection, given: Mapping[str, Any]) -> None:
+    """The live weights are measured in the training processes: by transformers, or by the vLLM that GRPO has there."""
+    colocated = (
+        given.get("use_vllm")
+        and given.get("vllm_mode", "colocate") == "colocate"
+        and given.get("vllm_tensor_parallel_size", 1) == 1
+    )
+    if probe.engine == "openai" or (probe.engine == "vllm" and not colocated):
+        raise RecipeError(
+            f"{path}: probe.engine: {probe.engine}, wanted hf: with `when: inline` the live weights are measured in the "
+            "training processes, where vllm is only with GRPO's use_vllm, vllm_mode colocate and vllm_tensor_parallel_size "
+            "1; give `when: watch` to measure checkpoints with another engine"
+        )
+    if probe.engine == "vllm" and (probe.dtype != "auto" or probe.vllm != VllmSection()):
+        key, why = ("dtype", "the live weights as they are") if probe.dtype != "auto" else ("vllm", "train.vllm_*")
+        raise RecipeError(
+            f"{path}: probe.{key}: not with `engine: vllm` and `when: inline`, where trl's vLLM has {why}"
+        )
 
 
 # --- `reward:`, which parts a reward has, what they are worth, and what happens where one fails.
@@ -305,6 +330,9 @@ class SimulatorSection(RoleSection):
 class RolloutSection:
     """How a group's samples are made."""
 
+    samples_per_step: int | None = None
+    """Samples of one optimizer step over all processes, on however many GPUs: how often each process accumulates follows,
+    and `train.per_device_train_batch_size` is the most that it takes at once. Left out, a step grows with the launch."""
     mode: Literal["reply", "conversation"] = "reply"
     """`reply` trains one assistant turn, rewarded for what comes after it; `conversation` trains all of them."""
     simulator: SimulatorSection = field(default_factory=SimulatorSection)
@@ -431,6 +459,46 @@ class GrpoRecipe:
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
 
+def stated_batch(recipe: SftRecipe | GrpoRecipe) -> tuple[str, int | None]:
+    """The key under which a recipe may say what one optimizer step holds, and what it says."""
+    if isinstance(recipe, GrpoRecipe):
+        return "rollout.samples_per_step", recipe.rollout.samples_per_step
+    return "data.rows_per_step", recipe.data.rows_per_step
+
+
+def fitted(recipe: SftRecipe | GrpoRecipe, ranks: int | None = None) -> dict[str, Any]:
+    """The `train:` section as it was given, its batch fitted to this launch, or to `ranks` processes.
+
+    Where the recipe says how many rows or samples a step has, each process gets an equal share of them, in the fewest equal
+    parts that `per_device_train_batch_size` allows: trl's `gradient_accumulation_steps`.
+
+    Raises:
+        RecipeError: the processes cannot share them equally; the nearest numbers that they can are named.
+    """
+    given: dict[str, Any] = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
+    key, wanted = stated_batch(recipe)
+    if wanted is None:
+        return given
+    ranks = ranks or processes()
+    shared, why = ranks, f"{ranks} process{'es' if ranks > 1 else ''}"
+    group = given.get("num_generations", 8)
+    if isinstance(recipe, GrpoRecipe) and group > 1 and given.get("generation_batch_size") is None:
+        shared, why = math.lcm(ranks, group), f"{why}, groups of {group}"  # what is generated together are whole groups
+    for other in ("gradient_accumulation_steps", "steps_per_generation"):
+        if given.get(other) is not None:
+            raise RecipeError(f"train.{other}: {key} {wanted} decides it; leave it out, or give {key} null")
+    most = given.get("per_device_train_batch_size", 8)
+    if min(most, wanted) < 1:
+        raise RecipeError(f"{key}: given {wanted}, {most} a process at once; wanted 1 or more of both")
+    if wanted % shared:
+        below = wanted // shared * shared
+        nearest = f"{below} or {below + shared}" if below else f"{shared}"
+        raise RecipeError(f"{key}: given {wanted}, wanted a multiple of {shared} ({why}), such as {nearest}")
+    share = wanted // ranks
+    parts = next(parts for parts in range(-(-share // most), share + 1) if share % parts == 0)
+    return {**given, "per_device_train_batch_size": share // parts, "gradient_accumulation_steps": parts}
+
+
 @dataclass(frozen=True)
 class Batch:
     """How samples are spread: `per_device` x `processes` x `steps_per_generation` are generated at a time."""
@@ -457,7 +525,7 @@ class Batch:
 
 
 def batch_of(given: dict[str, Any], ranks: int | None = None) -> Batch:
-    """The batch of a `train:` section in this launch, or on `ranks` processes; trl's arithmetic, without trl.
+    """The batch of a `train:` section from `fitted`, in this launch or on `ranks` processes; trl's arithmetic, without trl.
 
     Raises:
         RecipeError: groups would not come out whole.
@@ -494,7 +562,7 @@ def load_grpo_recipe(path: Path, overrides: Sequence[str] = ()) -> GrpoRecipe:
     recipe = load_recipe(GrpoRecipe, path, overrides)
     given = _check_sections(path, recipe, _OURS)
     try:
-        batch_of(given)
+        batch_of(fitted(recipe))
         check_rollout(recipe.rollout, {"max_completion_length": MAX_COMPLETION, **given})
         recipe.reward.check()
     except RecipeError as error:

@@ -21,7 +21,8 @@ from probe.models import ModelFolder, merged_folder, resolve
 from probe.recipe import recipe_dict
 from probe.store import refuse_changes
 from probe.terminal import is_main_process, processes, say
-from train.recipe import LoraSection, ModelSection
+from probe.weights import sha256_of_seen
+from train.recipe import LoraSection, ModelSection, fitted, stated_batch
 
 if TYPE_CHECKING:
     from train.recipe import GrpoRecipe, SftRecipe
@@ -37,7 +38,10 @@ def command_line(stage: str, does: str, argv: Sequence[str]) -> tuple[argparse.N
     parser.add_argument("recipe", type=Path, help=f"a recipe such as recipes/qwen2b_{stage}.yaml")
     parser.add_argument("--dry-run", action="store_true", help="check everything, show the plan, change nothing")
     parser.add_argument(
-        "--resume", default="auto", metavar="auto|never|PATH", help="default: the newest whole checkpoint"
+        "--resume",
+        default="auto",
+        metavar="auto|never|weights|PATH",
+        help="default: the newest whole checkpoint; weights: that, with a new optimizer, on another number of GPUs",
     )
     return parser.parse_known_args(argv)
 
@@ -48,7 +52,8 @@ def command_line(stage: str, does: str, argv: Sequence[str]) -> tuple[argparse.N
 def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **ours: Any) -> Any:
     """trl's config from the recipe's `train:` section, fitted to this launch; says what it changed.
 
-    It has to exist before the model is loaded: with ZeRO-3 it makes transformers load the weights in parts.
+    It has to exist before the policy is loaded: with ZeRO-3 it makes transformers load the weights in parts. Every other
+    model is loaded whole all the same (`probe.weights.loaded_whole`).
 
     Args:
         ours: fields of the config that no recipe sets.
@@ -60,7 +65,7 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
 
     from probe.tracking import report_to
 
-    given = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
+    given = fitted(recipe)
     on_gpu = torch.cuda.is_available() and not cpu_wanted(given)
     check_devices(given, on_gpu, cpu_wanted(given), torch.cuda.device_count())
     deepspeed = given.pop("deepspeed", None)
@@ -70,8 +75,8 @@ def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **our
         given["deepspeed"] = deepspeed
     if not on_gpu:
         given["use_cpu"] = True
-        if launcher_deepspeed() and (waiting := helper_lock()):
-            say(waiting)
+        if launcher_deepspeed():
+            reduce_with_gloo()
     try:
         args = config_class(**given, **ours, report_to=report_to(recipe.tracking))
     except ValueError as error:
@@ -134,44 +139,32 @@ def _deepspeed_takes_effect(config: Any, on_gpu: bool) -> bool:
     return False
 
 
-def helper_lock() -> str | None:
-    """What to say where a start under ZeRO on CPUs will wait for a lock, silently and perhaps for ever.
+def reduce_with_gloo() -> None:
+    """Keeps DeepSpeed on CPUs from compiling a helper of its own for sums among the processes of one machine.
 
-    The first such start compiles a helper of DeepSpeed, for a minute or more, under a lock that torch never breaks; a
-    start that is killed meanwhile leaves it behind.
+    It takes a compiler and two minutes at the first start, under a lock that torch never breaks: a start that was killed
+    meanwhile would leave every later one waiting for ever. torch's gloo does the same.
     """
-    locks = helper_locks()
-    if not locks:
-        return None
-    return (
-        f"DeepSpeed's helper is being compiled by another start, or one was killed meanwhile: {locks[0]} is there. "
-        "If no compiler is running, delete that file, or this start waits for ever"
-    )
+    import deepspeed
 
-
-def helper_locks() -> list[Path]:
-    """The locks under which DeepSpeed's helper for CPUs is compiled."""
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
-    return sorted(folder.glob("**/deepspeed_shm_comm/lock"))
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # where deepspeed/comm/torch.py, build_shm_op, looks
 
 
 @contextmanager
 def main_process_first(args: Any) -> Iterator[None]:
     """What stands in this block is done by the main process while the others wait, and then by them, who find it done.
 
-    Models are loaded whole in it. Since ZeRO-3's configuration exists, transformers would spread each one that is loaded over
-    all processes, and a conversion, which only one of them makes, would wait for the others for ever.
+    What they wait for is the hashes of all files that it has read.
     """
-    from transformers.integrations import deepspeed
+    from accelerate.utils import broadcast_object_list
 
-    config = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed.unset_hf_deepspeed_config()
+    if args.process_index:
+        sha256_of_seen.update(broadcast_object_list([None])[0])
     try:
-        with args.main_process_first(local=False, desc="inputs"):
-            yield
-    finally:
-        if config is not None and config() is not None:
-            deepspeed.set_hf_deepspeed_config(config())
+        yield
+    finally:  # also where it failed: they come to the same error
+        if not args.process_index:
+            broadcast_object_list([sha256_of_seen])
 
 
 def launch_line(trainer: Any) -> str:
@@ -180,7 +173,16 @@ def launch_line(trainer: Any) -> str:
     plugin = accelerator.state.deepspeed_plugin
     kind = f"ZeRO-{plugin.zero_stage}" if plugin else accelerator.distributed_type.value.replace("NO", "no sharding")
     number = f"{accelerator.num_processes} process{'es' if accelerator.num_processes > 1 else ''}"
-    return f"launch    {kind} on {number}, {accelerator.device.type}, mixed precision {accelerator.mixed_precision}"
+    # Of a PEFT model those that are frozen.
+    weights = f"weights in {str(trainer.model.dtype).removeprefix('torch.')}"
+    if plugin and plugin.zero_stage:
+        weights += " with float32 copies of what is trained"
+    per_device, accumulated = trainer.args.per_device_train_batch_size, trainer.args.gradient_accumulation_steps
+    batch = per_device * accelerator.num_processes * accumulated
+    return (
+        f"launch    {kind} on {number}, {accelerator.device.type}, mixed precision {accelerator.mixed_precision}, "
+        f"{weights}, {batch} a step ({per_device} a process x {accelerator.num_processes} x {accumulated} accumulated)"
+    )
 
 
 # --- The policy: the text-only folder, whole or with LoRA, as the launcher wants it.
@@ -202,11 +204,35 @@ def policy_folder(section: ModelSection) -> ModelFolder:
     return merged_folder(folder)
 
 
-def load_policy(folder: ModelFolder, section: ModelSection) -> Any:
-    """The causal language model to train, in `section.dtype`, on no device yet.
+def zero_in_force(args: Any) -> int:
+    """The stage of ZeRO that this launch trains under, 0 without DeepSpeed; `args` is trl's config."""
+    return int(args.deepspeed_plugin.zero_stage) if args.deepspeed_plugin is not None else 0
+
+
+def held_in(section: ModelSection, zero: int) -> str:
+    """The type that the weights are held in while they are trained: `section.dtype`, or float32 where all of them are
+    trained and nothing keeps a float32 copy beside them.
+
+    A bfloat16 has 8 significant bits, so that adding less than 1/512 of a number leaves it as it was: at 1e-6 AdamW's steps
+    vanish in nearly all weights. ZeRO keeps such a copy at every stage (`single_partition_of_fp32_groups` of DeepSpeed's
+    optimizers), and PEFT makes adapters float32; plain AdamW, alone or under DDP, has the weights themselves and no more.
+    With float32 weights autocast still computes in bfloat16, as `train.bf16` says.
+
+    Args:
+        zero: the stage in force, 0 without DeepSpeed.
+    """
+    return section.dtype if section.lora is not None or zero else "float32"
+
+
+def load_policy(
+    folder: ModelFolder, section: ModelSection, dtype: str | None = None, checkpoint: Path | None = None
+) -> Any:
+    """The causal language model to train, on no device yet.
 
     Args:
         folder: from `policy_folder`; a LoRA checkpoint gives a PeftModel whose adapter is trained on.
+        dtype: from `held_in`; left out, `section.dtype`.
+        checkpoint: of this run, to take the weights from, or the adapter; the base stays the folder's.
 
     Raises:
         ModelError: the adapter does not fit its base.
@@ -217,27 +243,33 @@ def load_policy(folder: ModelFolder, section: ModelSection) -> Any:
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     whole = folder.base or folder.path
+    adapter = folder.path if folder.base is not None else None
+    source = whole
+    if checkpoint is not None:
+        source, adapter = (checkpoint, None) if section.lora is None else (whole, checkpoint)
     model: Any = AutoModelForCausalLM.from_pretrained(
-        whole, dtype=getattr(torch, section.dtype), use_safetensors=True, trust_remote_code=False
+        source, dtype=getattr(torch, dtype or section.dtype), use_safetensors=True, trust_remote_code=False
     )
     # trl and PEFT look the base up by this name; it must be the text-only folder, not the multimodal original.
     model.config._name_or_path = str(whole)
-    if folder.base is not None:
+    if adapter is not None:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="(?s).*missing adapter keys")
             try:
                 # ZeRO-3 gathers small parameters in one buffer of one type, so that none may stay in float32.
                 cast = not is_deepspeed_zero3_enabled()
-                model = PeftModel.from_pretrained(model, folder.path, is_trainable=True, autocast_adapter_dtype=cast)
+                model = PeftModel.from_pretrained(model, adapter, is_trainable=True, autocast_adapter_dtype=cast)
             except (UserWarning, ValueError, RuntimeError) as error:
                 reason = " ".join(str(error).split())
-                raise ModelError(f"{folder.path}: its adapter does not fit its base ({reason})") from error
+                raise ModelError(f"{adapter}: its adapter does not fit its base ({reason})") from error
     return model.train()
 
 
 def new_adapter(section: ModelSection, model: Any) -> Any:
-    """PEFT's config of the adapter that trl is to put on the model; None where it puts none."""
-    if section.lora is None or section.lora.adapter == "continue":
+    """PEFT's config of the adapter that trl is to put on the model; None where it puts none, or the model has its own."""
+    from peft import PeftModel
+
+    if section.lora is None or section.lora.adapter == "continue" or isinstance(model, PeftModel):
         return None
     return lora_config(section.lora, model)
 
@@ -382,7 +414,9 @@ def already_finished(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> bool:
         SettingsChanged: the folder holds a run of another recipe; the differing keys are named.
     """
     if (run_dir / "recipe.json").is_file():
-        refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), _FREE)
+        # Where a step's rows are stated, how many of them a process takes at once changes memory alone.
+        free = (*_FREE, "train.per_device_train_batch_size") if stated_batch(recipe)[1] else _FREE
+        refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
     done = finished(run_dir)
     if done:
         say(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")
@@ -410,10 +444,12 @@ def conclude(
     comparison = run_dir / "probe" / "comparison" / "comparison.md"
     table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
     table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
+    anew = [row["step"] for row in trainer.state.log_history if "optimizer_anew" in row]
+    since = f"The optimizer began anew at step {', '.join(map(str, anew))} (`--resume weights`). " if anew else ""
     card = f"""# {run_dir.name}
 
 {recipe.model.name}, {summary[0]} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary[1]}
-Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+{since}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
 #{table}
 ## Recipe

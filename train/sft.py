@@ -1,6 +1,6 @@
 """Supervised fine-tuning on conversations, probed at every checkpoint.
 
-    accelerate launch train/sft.py recipes/qwen2b_sft.yaml [--dry-run] [--resume auto|never|PATH]
+    accelerate launch train/sft.py recipes/qwen2b_sft.yaml [--dry-run] [--resume auto|never|weights|PATH]
 
 Reads top to bottom: recipe, data, model, trainer, probe, train. The same command works on no GPU, one, or many.
 """
@@ -50,11 +50,18 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     from probe.recipe import recipe_dict
     from probe.terminal import say
     from probe.tracking import start_tracking
-    from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete
+    from train.checkpoints import (
+        choose_resume,
+        mark_checkpoints,
+        remove_incomplete,
+        this_launch,
+        without_optimizer,
+    )
     from train.guards import ReturnsFreedMemory, install_guard
     from train.probing import probe_checkpoints, sets_to_probe, watched_elsewhere
     from train.rows import as_dataset, data_path, make_rows, read_conversations
     from train.setup import (
+        held_in,
         launch_line,
         load_policy,
         main_process_first,
@@ -62,6 +69,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         policy_folder,
         trainer_class,
         training_arguments,
+        zero_in_force,
     )
 
     # Everything that can be wrong with the input is found before the model is loaded: trl's arguments in this launch,
@@ -76,11 +84,12 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer, recipe.data.enable_thinking)
     rows, counts = make_rows(read_conversations(data), chat, recipe.data.loss_on, args.max_length)
-    checkpoint = choose_resume(run_dir, resume)
+    checkpoint = choose_resume(run_dir, resume, this_launch(args))
+    weights = checkpoint if resume == "weights" else None
     claim(run_dir, recipe)
 
     # The model, whole or with LoRA, and trl's trainer.
-    model = load_policy(folder, recipe.model)
+    model = load_policy(folder, recipe.model, held_in(recipe.model, zero_in_force(args)), weights)
     trainer = trainer_class(args)(
         model=model,
         args=args,
@@ -95,7 +104,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     # then the probe, whose results the tracker shows.
     install_guard(trainer)
     mark_checkpoints(trainer)
-    probe_checkpoints(trainer, recipe.probe, folder, chat, sets)
+    probe_checkpoints(trainer, recipe.probe, folder, chat, sets, recipe.model.dtype)
     if args.use_cpu:
         trainer.add_callback(ReturnsFreedMemory())
     start_tracking(recipe.tracking, run_dir, recipe_dict(recipe), "sft", shared=watched_elsewhere(recipe.probe))
@@ -104,6 +113,8 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     if trainer.accelerator.is_main_process:
         remove_incomplete(run_dir, checkpoint)
     trainer.accelerator.wait_for_everyone()
+    if weights is not None:
+        without_optimizer(trainer, weights)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     conclude(run_dir, trainer, recipe, ("fine-tuned", counts.summary(recipe.data.loss_on)), rows=vars(counts))

@@ -182,7 +182,9 @@ class FusedHead(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
-        hidden.new_empty(min(len(hidden), TILE_TOKENS), min(len(weight), TILE_VOCABULARY))
+        ctx.computed = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden.dtype
+        made = _tile(hidden, weight, ctx.computed)
+        del made
         statistics = [hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(7)]
         ctx.save_for_backward(hidden, weight, statistics[0], statistics[1])
         return statistics[2]
@@ -194,9 +196,15 @@ class FusedHead(torch.autograd.Function):
         weight_sums = None
         if ctx.needs_input_grad[1]:
             weight_sums = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        tile = hidden.new_empty(min(len(hidden), TILE_TOKENS), min(len(weight), TILE_VOCABULARY))
-        del tile
+        made = _tile(hidden, weight, ctx.computed)
+        del made
         return sums.to(hidden.dtype), None if weight_sums is None else weight_sums.to(weight.dtype)
+
+
+def _tile(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """A tile of logits, and the hidden states and weights of it where they are held in another type."""
+    tokens, entries = min(len(hidden), TILE_TOKENS), min(len(weight), TILE_VOCABULARY)
+    return [hidden.new_empty(tokens, entries, dtype=dtype), hidden[:tokens].to(dtype), weight[:entries].to(dtype)]
 
 
 class DeltaRule(torch.autograd.Function):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _CHUNK = 1024
 # Rows that run together. vLLM's own choice depends on the GPU, and on a large one asks for more rows than it then
 # finds room for in the state of Qwen3.5's linear layers.
-_RUNNING = 256
+RUNNING = 256
 # Prompt tokens of one step. Scores take a row of the whole vocabulary for each, in memory that vLLM does not plan
 # for: 3 GB with Qwen3.5's 248,320 tokens, and 12 GB at vLLM's own 8,192 tokens a step.
 _STEP_TOKENS = 2048
@@ -73,7 +73,7 @@ class VllmEngine:
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
         """Every request alone, since vLLM chooses the neighbours; in the order in which they are begun."""
-        return [[index] for index in _by_prefix([request.prompt_ids for request in requests])]
+        return [[index] for index in by_prefix([request.prompt_ids for request in requests])]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
         """Yields the completions of a chunk when all of it is finished.
@@ -84,12 +84,7 @@ class VllmEngine:
         """
         prompts = [request.prompt_ids for request in requests]
         for index, output in self._outputs(prompts, [sampling(request) for request in requests]):
-            (made,) = output.outputs
-            if made.finish_reason not in ("stop", "length"):
-                raise EngineError(f"vLLM ended a completion with {made.finish_reason!r}, wanted stop or length")
-            ids = tuple(made.token_ids)
-            tokens = list(ids[:-1] if made.finish_reason == "stop" else ids)  # without the stop token
-            yield index, Completion(self.tokenizer.decode(tokens), len(tokens), made.finish_reason, ids)
+            yield index, completion(output, self.tokenizer)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         """As the protocol says; raises what `stream` raises, and CannotScore for an empty prefix."""
@@ -119,40 +114,13 @@ class VllmEngine:
         self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]
     ) -> Iterator[tuple[int, Any]]:
         """Yields (index, vLLM's RequestOutput) for every prompt, chunk by chunk; `options` are SamplingParams'."""
-        if not prompts:
-            return
-        import_vllm()
-        from vllm import SamplingParams, TokensPrompt
-        from vllm.exceptions import VLLMClientError, VLLMError
-        from vllm.platforms import current_platform
-
-        always: dict[str, Any] = {"ignore_eos": True, "detokenize": False}
-        if current_platform.is_cpu():
-            always["seed"] = None
-        llm = self._loaded(prompts, options)
-        order = _by_prefix(prompts)
-        for start in range(0, len(order), _CHUNK):
-            chunk = order[start : start + _CHUNK]
-            try:
-                outputs = llm.generate(
-                    [TokensPrompt(prompt_token_ids=list(prompts[index])) for index in chunk],
-                    [SamplingParams(**{**options[index], **always}) for index in chunk],
-                    use_tqdm=False,
-                )
-            except BaseException as error:
-                # What is still running would come out of the next call, also after Ctrl-C.
-                self.close()
-                if isinstance(error, VLLMClientError):
-                    raise BadInput(f"{self.folder.name}: vLLM does not take a request: {one_line(error)}") from None
-                if isinstance(error, VLLMError | RuntimeError):
-                    raise EngineError(
-                        f"{self.folder.name}: vLLM failed with {len(order) - start} requests to go "
-                        f"({one_line(error)}); its own lines above say why. If memory ran out, lower "
-                        "probe.vllm.gpu_memory_utilization, or set probe.grounding: false, whose scores need memory "
-                        "beside it"
-                    ) from error
-                raise
-            yield from zip(chunk, outputs, strict=True)
+        if prompts:
+            llm = self._loaded(prompts, options)
+            advice = (
+                "If memory ran out, lower probe.vllm.gpu_memory_utilization, or set probe.grounding: false, whose scores "
+                "need memory beside it"
+            )
+            yield from outputs(llm, prompts, options, self.folder.name, advice, self.close)
 
     def _loaded(self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]) -> LLM:
         """vLLM with room for the longest of the requests, prompt and completion; loaded anew where it has too little."""
@@ -184,9 +152,6 @@ class VllmEngine:
 
         folder, section = self.folder, self.section
         path = merged_folder(folder, self.dtype).path
-        # User turns that share a context gain from prefix caching. For Qwen3.5's linear layers it is experimental and
-        # only sees blocks of 528 tokens and more (vLLM issues 40696, 53912).
-        linear = "linear_attention" in (self._config.get("layer_types") or ())
         try:
             return vllm.LLM(
                 str(path),
@@ -195,14 +160,14 @@ class VllmEngine:
                 dtype=self.dtype,
                 seed=self.seed % 2**32,
                 max_model_len=self._length,
-                max_num_seqs=_RUNNING,
+                max_num_seqs=RUNNING,
                 max_num_batched_tokens=_STEP_TOKENS,
                 gpu_memory_utilization=section.gpu_memory_utilization or free_share(section.tensor_parallel_size),
                 tensor_parallel_size=section.tensor_parallel_size,
                 enforce_eager=section.enforce_eager,
                 generation_config="vllm",
                 logprobs_mode="raw_logprobs",
-                enable_prefix_caching=not linear,
+                enable_prefix_caching=caches_prefixes(self._config),
             )
         except (VLLMError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
             advice = "If memory is short, lower probe.vllm.gpu_memory_utilization to what is free, or probe.vllm.max_model_len"
@@ -228,9 +193,83 @@ def sampling(request: Request) -> dict[str, Any]:
     }
 
 
-def _by_prefix(prompts: Sequence[tuple[int, ...]]) -> list[int]:
+def completion(output: Any, tokenizer: Any) -> Completion:
+    """What vLLM made of one request, its RequestOutput.
+
+    Raises:
+        EngineError: it ended for another reason than a stop token or the limit.
+    """
+    (made,) = output.outputs
+    if made.finish_reason not in ("stop", "length"):
+        raise EngineError(f"vLLM ended a completion with {made.finish_reason!r}, wanted stop or length")
+    ids = tuple(made.token_ids)
+    tokens = list(ids[:-1] if made.finish_reason == "stop" else ids)  # without the stop token
+    return Completion(tokenizer.decode(tokens), len(tokens), made.finish_reason, ids)
+
+
+def outputs(
+    llm: LLM,
+    prompts: Sequence[tuple[int, ...]],
+    options: Sequence[dict[str, Any]],
+    name: str,
+    advice: str,
+    close: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[int, Any]]:
+    """Yields (index, vLLM's RequestOutput) for every prompt, chunk by chunk.
+
+    Args:
+        options: of SamplingParams, for each prompt.
+        name, advice: for an error, the model and what to do.
+        close: called where a call ends early: what is still running would come out of the next one, also after Ctrl-C.
+
+    Raises:
+        BadInput, EngineError: vLLM refused a request, or failed.
+    """
+    import_vllm()
+    from vllm import SamplingParams, TokensPrompt
+    from vllm.exceptions import VLLMClientError, VLLMError
+    from vllm.platforms import current_platform
+
+    always: dict[str, Any] = {"ignore_eos": True, "detokenize": False}
+    if current_platform.is_cpu():
+        always["seed"] = None
+    order = by_prefix(prompts)
+    for start in range(0, len(order), _CHUNK):
+        chunk = order[start : start + _CHUNK]
+        try:
+            made = llm.generate(
+                [TokensPrompt(prompt_token_ids=list(prompts[index])) for index in chunk],
+                [SamplingParams(**{**options[index], **always}) for index in chunk],
+                use_tqdm=False,
+            )
+        except BaseException as error:
+            close()
+            if isinstance(error, VLLMClientError):
+                raise BadInput(f"{name}: vLLM does not take a request: {one_line(error)}") from None
+            if isinstance(error, VLLMError | RuntimeError):
+                raise EngineError(
+                    f"{name}: vLLM failed with {len(order) - start} requests to go ({one_line(error)}); its own lines "
+                    f"above say why. {advice}"
+                ) from error
+            raise
+        yield from zip(chunk, made, strict=True)
+
+
+def by_prefix(prompts: Sequence[tuple[int, ...]]) -> list[int]:
     """Indices in an order in which prompts that begin alike stand together, so that their cache is still there."""
     return sorted(range(len(prompts)), key=lambda index: prompts[index])
+
+
+def caches_prefixes(config: Mapping[str, Any]) -> bool:
+    """Whether vLLM is to keep what it computed of a prompt for others that begin alike, by the model's text config.
+
+    Not with linear attention, though vLLM 0.31 does it by default. Its mode for such layers, "align", takes up to two states
+    for each text that runs where one would do (`MambaSpec.max_memory_usage_bytes`), 38 MiB instead of 19 with Qwen3.5-2B,
+    which is most of what a text takes; it finds again only whole blocks, of 528 tokens there, and of those the last before
+    the prompt's end (vLLM issues 40696, 45238, 51250), where most prompts here are shorter; and together with speculative
+    decoding it still corrupts texts (53912). So the engine here and trl's vLLM in a training process both run without.
+    """
+    return "linear_attention" not in (config.get("layer_types") or ())
 
 
 def free_share(devices: int) -> float:

@@ -6,8 +6,10 @@ reason: an unscored turn is left out of every rate and never counts as "not genu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Protocol
 
 from probe.judges.text import content_stems
@@ -29,6 +31,13 @@ GENUINE = "genuine_followup"
 def in_order(given: Collection[str]) -> list[str]:
     """Labels in the order of LABELS; those of another version, if any, after them."""
     return [label for label in LABELS if label in given] + sorted(set(given) - set(LABELS))
+
+
+def meanings() -> dict[str, str]:
+    """What each label means, the gravest first, in the words of the `llm` judge's prompt: people and models read alike."""
+    prompt = (files("probe.judges") / "llm_prompt.txt").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^(\w+): (.+)$", prompt, re.MULTILINE))
+    return {label: meaning for label, meaning in found.items() if label in LABELS}
 
 
 # Who speaks, not how well: a person can repeat a question, change the subject or merely say thanks. A turn that

@@ -8,13 +8,13 @@ from commands import call
 from engine_parts import assert_equal_greedy
 from model_parts import copy_of, lora_on
 from safetensors.torch import load_file, save_file
-from test_train_distributed import write_recipe
+from test_train_distributed import write_data, write_recipe
 
 LONG, SHORT = "model.language_model.", "model."
 
 
 def test_a_checkpoint_of_sft_is_served_under_either_set_of_names(lively_qwen35: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, lively_qwen35)
+    recipe = write_recipe(tmp_path, lively_qwen35, {"path": str(write_data(tmp_path))})
     call(["train/sft.py", str(recipe), "--train.max_steps", "2", "--probe.when", "never"], tmp_path)
     plain = tmp_path / "run" / "checkpoint-2"
     said = assert_equal_greedy(plain, "bfloat16", gap=3.0)

@@ -1,0 +1,316 @@
+"""`python -m probe correct`: the follow-up rates of finished runs as a reader would have them, from labels of some turns.
+
+The labels come from `python -m probe label`. Each rate that a judge counted, by set and temperature and pooled, gets the
+value and 95% interval of prediction-powered inference, whatever the judge gets wrong; so do the differences to the first
+run. A rate is corrected by its own labels alone: where the judge errs differs too much between sets and temperatures (of
+what rules/2 called genuine on GSM8K a reader did 6% at T=0 and 71% at T=0.7) for one to stand for another.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from probe import stats
+from probe.comparison import (
+    Comparison,
+    CorrectedDifference,
+    CorrectedRate,
+    Correction,
+    Metric,
+    Run,
+    grouped,
+    load_runs,
+    percent,
+    plain,
+    points,
+    printable,
+)
+from probe.errors import BadInput
+from probe.files import write_json
+from probe.label import FEWEST, Label, Turn, of_these, read_labels, told, user_turns
+from probe.stats import Estimate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE", help="what `probe label` wrote (default: labels.jsonl in a DIR)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json and corrected.md there")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    runs = load_runs(arguments.folders)
+    paths = [arguments.labels] if arguments.labels else label_files(arguments.folders, runs)
+    if not paths:
+        raise BadInput(f"no labels.jsonl in {' or '.join(map(str, arguments.folders))}, and --labels names no file")
+    found = correct(runs, paths)
+    print(correction_table(found))
+    if arguments.out is not None:
+        write_json(arguments.out / "corrected.json", {"schema": 1, **plain(found)})
+        print(arguments.out / "corrected.json")
+
+
+def label_files(folders: Sequence[Path], runs: Sequence[Run]) -> list[Path]:
+    """The labels.jsonl in the folders that were given, in those of the runs, and in the training runs of these."""
+    parents = [one.folder.absolute().parent for one in runs]
+    training = [parent.parent for parent in parents if parent.name == "probe"]
+    places = [*folders, *(one.folder for one in runs), *training]
+    found = {(place / "labels.jsonl").resolve(): place / "labels.jsonl" for place in reversed(places)}
+    return [path for path in reversed(found.values()) if path.is_file()]
+
+
+# --- The correction
+
+
+def correct(runs: Sequence[Run], paths: Sequence[Path]) -> Correction:
+    """Corrects the follow-up rates of every run that has labels in the given files.
+
+    Raises:
+        BadInput: no run has any; or one has fewer than FEWEST, or none in a set and temperature or a stratum; or a label
+            is for a turn that its run does not have, or one of two for a turn.
+        DataError: a row of a file is none that `probe label` writes.
+    """
+    labels: dict[Any, Label] = {}
+    turns = {one.name: user_turns(one) for one in runs}
+    for path in paths:
+        for label in of_these([turn for found in turns.values() for turn in found], read_labels(path), path):
+            if label.place in labels:
+                raise BadInput(
+                    f"{path}: a label for {told(label)}, which {paths[0]} labels too; wanted one label a turn"
+                )
+            labels[label.place] = label
+    if not labels:
+        raise BadInput(f"{', '.join(map(str, paths))}: no label is for a user turn of {', '.join(turns)}")
+
+    of_run = {name: [labels[turn.place] for turn in found if turn.place in labels] for name, found in turns.items()}
+    items: dict[tuple[str, str], int] = {}
+    for found in turns.values():
+        for turn in found:
+            items.setdefault((turn.set, turn.item), len(items))
+    rates: list[CorrectedRate] = []
+    differences: list[CorrectedDifference] = []
+    baseline: dict[Group, tuple[list[Turn], stats.Corrected]] = {}
+    for name, found in turns.items():
+        if not of_run[name]:
+            continue
+        weights = weights_of(name, found, of_run[name])
+        for group in groups_of(found):
+            members = [turn for turn in found if within(turn, group)]
+            one = corrected(members, labels, weights, items)
+            count = sum(turn.place in labels for turn in members)
+            judged = stats.clustered_rate([turn.genuine for turn in members], [item_of(turn) for turn in members])
+            value, bias = (
+                estimate(bounds(one), len(members)) for bounds in (stats.corrected_bounds, stats.bias_bounds)
+            )
+            rates.append(CorrectedRate(name, *group, count, judged, value, bias))
+            if name == runs[0].name:
+                baseline[group] = members, one
+            elif group in baseline:
+                before, base = baseline[group]
+                change = stats.paired_difference(values_by_item(before), values_by_item(members))
+                told_change = Estimate(change.value, change.ci95, change.n)
+                differences.append(
+                    CorrectedDifference(
+                        name, *group, told_change, estimate(stats.corrected_difference(base, one), change.n)
+                    )
+                )
+    counts = {name: len(found) for name, found in of_run.items()}
+    unsure = {name: sum(not label.sure for label in found) for name, found in of_run.items()}
+    return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(differences))
+
+
+Group = tuple[str | None, str | None]
+"""Set and temperature ("T=0.7") of the turns that one rate counts; None for all."""
+
+
+def groups_of(turns: Sequence[Turn]) -> list[Group]:
+    """Each set and temperature; then, where there are several, all temperatures of a set, all sets at one, and all."""
+    cells = list(dict.fromkeys((turn.set, f"T={turn.temperature}") for turn in turns))
+    sets, decodings = (list(dict.fromkeys(cell[place] for cell in cells)) for place in (0, 1))
+    several_sets, several_decodings = len(sets) > 1, len(decodings) > 1
+    groups: list[Group] = [*cells]
+    groups += [(name, None) for name in sets] if several_sets and several_decodings else []
+    groups += [(None, decoding) for decoding in decodings] if several_sets and several_decodings else []
+    return [*groups, (None, None)] if len(cells) > 1 else groups
+
+
+def within(turn: Turn, group: Group) -> bool:
+    return group[0] in (None, turn.set) and group[1] in (None, f"T={turn.temperature}")
+
+
+def weights_of(name: str, turns: Sequence[Turn], labels: Sequence[Label]) -> dict[Any, float]:
+    """How many turns of its stratum each labelled one stands for, by `Label.place`.
+
+    Every turn of a stratum was as likely to be drawn, and turns are read in an order that favours none, so those with a
+    label are a random sample of it however far the reading got.
+    """
+    if len(labels) < FEWEST:
+        raise BadInput(f"{name}: {len(labels)} labels, wanted at least {FEWEST}; `python -m probe label` goes on")
+    judges = sorted({label.judge for label in labels})
+    if len(judges) > 1:
+        raise BadInput(f"{name}: labels drawn by what {' and '.join(judges)} said, wanted those of one draw")
+    # Under the judge that the draw knew, strata are those of the run; under another one they are told by the labels.
+    same = judges[0] == turns[0].judge
+    own = {turn.place: (turn.set, turn.temperature, turn.genuine) for turn in turns}
+    sizes = dict(Counter(own.values()))
+    stratum_of = {label.place: own[label.place] for label in labels}
+    if not same:
+        stratum_of = {label.place: (label.set, label.temperature, label.stratum.judged_genuine) for label in labels}
+        sizes = {}
+        for label in labels:
+            key = stratum_of[label.place]
+            if sizes.setdefault(key, label.stratum.of) != label.stratum.of:
+                raise BadInput(
+                    f"{name}: labels of {label.set} at T={label.temperature} drawn from {sizes[key]} and "
+                    f"{label.stratum.of} turns, wanted those of one draw"
+                )
+    read = Counter(stratum_of.values())
+    touched = {key if same else key[:2] for key in read}
+    for key, size in Counter(own.values()).items():
+        if (key if same else key[:2]) not in touched:
+            kind = f" that the judge calls {'genuine' if key[2] else 'not genuine'}" if same else ""
+            raise BadInput(
+                f"{name}: none of its {len(labels)} labels is for one of the {size} turns of {key[0]} at T={key[1]}{kind}; "
+                "`python -m probe label` draws some of each"
+            )
+    return {place: sizes[key] / read[key] for place, key in stratum_of.items()}
+
+
+def corrected(
+    turns: Sequence[Turn], labels: dict[Any, Label], weights: dict[Any, float], items: dict[tuple[str, str], int]
+) -> stats.Corrected:
+    import numpy as np
+
+    judged = np.array([turn.genuine for turn in turns])
+    read = np.array([float(turn.place in labels and labels[turn.place].genuine) for turn in turns])
+    weight = np.array([weights.get(turn.place, 0.0) for turn in turns])
+    return stats.corrected(judged, read, weight, np.array([items[turn.set, turn.item] for turn in turns]), len(items))
+
+
+def estimate(bounds: stats.Bounds, n: int) -> Estimate:
+    value, low, high = map(float, bounds)
+    return Estimate(value, (low, high), n)
+
+
+def values_by_item(turns: Sequence[Turn]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for turn in turns:
+        found[item_of(turn)].append(float(turn.genuine))
+    return found
+
+
+def item_of(turn: Turn) -> str:
+    """Items of two sets may have one name."""
+    return f"{turn.set} {turn.item}"
+
+
+def correction_table(correction: Correction) -> str:
+    """Rates and differences for the terminal, judged beside corrected."""
+    rates = [["set", "decoding", "run", "turns", "labels", "judged", "corrected", "judge's bias"]]
+    for one in grouped(correction.rates):
+        where = [printable(one.set or "all"), one.temperature or "all", printable(one.run)]
+        figures = [percent(one.judged), percent(one.corrected), points(one.bias)]
+        rates.append([*where, str(one.corrected.n), str(one.labels), *figures])
+    changes = [["set", "decoding", "run", "minus the baseline: judged", "corrected"]]
+    for change in grouped(correction.differences):
+        where = [printable(change.set or "all"), change.temperature or "all", printable(change.run)]
+        changes.append([*where, points(change.judged), points(change.corrected)])
+    without = [name for name, count in correction.labels.items() if not count]
+    notes = [f"follow-up corrected by {correction.behind}; percent, bias and differences in points [95% interval]"]
+    notes += [f"without labels, and not corrected: {', '.join(map(printable, without))}"] if without else []
+    tables = [rates, changes] if len(changes) > 1 else [rates]
+    return "\n\n".join(["\n".join(notes), *map(aligned, tables)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+# --- Which differences could be the judge's
+
+
+def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | None) -> Comparison:
+    """The comparison with what labels say of it, and with a warning for each difference that is no larger than the
+    judge's bias on such turns.
+
+    Args:
+        path: the labels that were given. Where None, those in the folders are taken; then what makes them unusable, such
+            as a reading that has only begun, becomes a warning.
+    """
+    paths = [path] if path else label_files(folders, comparison.runs)
+    try:
+        correction = correct(comparison.runs, paths) if paths else None
+        warnings = []
+    except BadInput as error:
+        if path:
+            raise
+        correction, warnings = None, [f"not corrected: {error}"]
+    comparison = replace(comparison, correction=correction)
+    return replace(comparison, warnings=(*warnings, *bias_warnings(comparison)))
+
+
+def bias_warnings(comparison: Comparison) -> list[str]:
+    """One line for each difference in follow-up that is no larger than the judge's bias on similar turns."""
+    lines = []
+    for metric, changes in comparison.paired.items():
+        if metric != Metric("followup", metric.set, metric.name):
+            continue
+        for index in comparison.ends[1:]:
+            change = changes[index]
+            if change is None or change.value is None:
+                continue
+            found = measured_bias(comparison, metric, index)
+            if found is not None and abs(found[0].value or 0.0) >= abs(change.value):
+                lines.append(
+                    f"{printable(metric.set)} {metric.name}, {comparison.names[index]} against {comparison.names[0]}: the "
+                    f"judge's bias is {points(found[0])} {found[1]}, as large as the difference of "
+                    f"{points(Estimate(change.value, None, 0))} that it sees; {found[2]}"
+                )
+    return lines
+
+
+def measured_bias(comparison: Comparison, metric: Metric, index: int) -> tuple[Estimate, str, str] | None:
+    """The judge's bias on turns like those of a difference, where it was measured, and what to do about it."""
+    names = (comparison.names[index], comparison.names[0])
+    if comparison.correction is not None:
+        at_hand = [comparison.correction.rate(name, metric.set, metric.name) for name in names]
+        known = [one for one in at_hand if one is not None]
+        if known:
+            one = max(known, key=lambda one: abs(one.bias.value or 0.0))
+            change = next(
+                (
+                    points(change.corrected)
+                    for change in comparison.correction.differences
+                    if (change.run, change.set, change.temperature) == (names[0], metric.set, metric.name)
+                ),
+                None,
+            )
+            then = f"corrected it is {change}" if change else "label the other run, too"
+            return one.bias, f"points by {one.labels} labels of {printable(one.run)}", then
+    judge = comparison.runs[index].results.settings.others.get("judge")
+    shipped = shipped_bias().get(judge) if isinstance(judge, str) else None
+    if shipped is None:
+        return None
+    found = shipped["sets"].get(metric.set, {}).get(metric.name) or shipped["temperatures"].get(metric.name)
+    found = found or shipped["all"]
+    bias = Estimate(found["bias"], (found["low"], found["high"]), found["n"])
+    return bias, f"points on {found['n']} labelled turns of other runs", "label some: python -m probe label"
+
+
+@cache
+def shipped_bias() -> dict[str, Any]:
+    """judges/bias.yaml: by judge, what `tests/judge_bias.py` measured on labelled turns that it was not fitted on."""
+    found: dict[str, Any] = yaml.safe_load((files("probe.judges") / "bias.yaml").read_text(encoding="utf-8"))
+    return found

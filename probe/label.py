@@ -1,0 +1,550 @@
+"""`python -m probe label`: user turns of finished runs, drawn at random and read blind; writes labels.jsonl.
+
+From every run so many turns are drawn, within each set and temperature more evenly of those that the judge calls genuine
+and of the others than they come, so that its rare errors are seen. How likely each turn was to be drawn is known and
+stands beside its label, so `python -m probe correct` can undo it. Shown are the conversation and the turn, in an order of
+their own: not the run, not what the judge said. Every answer is in the file before the next turn is shown, and the same
+command goes on where it was left. `--page` writes the same turns as an HTML file for a reader without a terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from probe.comparison import Run, load_runs
+from probe.errors import BadInput, DataError
+from probe.files import open_append, read_jsonl, sha256_text, write_atomic
+from probe.judges.labels import GENUINE, LABELS, meanings
+from probe.perturb import NONE
+from probe.terminal import visible
+
+FEWEST = 20
+"""Labels of a run below which no rate is corrected: its interval would say next to nothing."""
+
+SPREAD = {True: 0.50, False: 0.36}
+"""Standard deviation of "a reader calls it genuine" among turns that the judge calls genuine, or not: what a stratum's
+share of the labels is in proportion to (Neyman 1934). Of 551 turns of small models that rules/2 had not been fitted on, a
+reader called 48% and 15% genuine."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
+    parser.add_argument("--n", type=int, default=60, help="user turns to draw from each run (default 60)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the draw (default 0); a larger --n adds to the same draw"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the labels (default: DIR/labels.jsonl of a single DIR)"
+    )
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write what is left to read as one HTML file instead")
+    parser.add_argument(
+        "--import", dest="given", type=Path, metavar="FILE", help="add the labels that such a page gave, and end"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.out is None and len(arguments.folders) > 1:
+        raise BadInput(f"--out is missing: which file the labels of {len(arguments.folders)} folders go to")
+    out = arguments.out or arguments.folders[0] / "labels.jsonl"
+    runs = load_runs(arguments.folders)
+    turns: list[Turn] = []
+    for one in runs:  # a run that was judged anew has the turns of the first, which are read once
+        if not {turn.place for turn in user_turns(one)} <= {turn.place for turn in turns}:
+            turns += user_turns(one)
+    done = read_own(out)
+    of_these(turns, done, out)
+    if arguments.given is not None:
+        added = add(arguments.given, turns, done, out)
+        print(f"{out}: {added} labels added, {len(done) + added} in all")
+        return
+    drawn = list({one.turn.place: one for one in draw(turns, arguments.n, arguments.seed)}.values())
+    reading = Reading(drawn, done, out)
+    names = ", ".join(dict.fromkeys(turn.run for turn in turns))
+    print(f"{len(drawn)} user turns drawn from {names}, {reading.missing} without a label")
+    if arguments.page is not None:
+        write_atomic(arguments.page, page([one for one in drawn if one.turn.place not in reading.where]))
+        print(f"{arguments.page}: {reading.missing} to read; --import FILE adds the file that it lets you save")
+        return
+    with single_keys() as read:
+        reading.ask(read)
+    then = "the same command goes on" if reading.missing else "python -m probe correct takes them from here"
+    print(f"{out}: {len(drawn) - reading.missing} of {len(drawn)} labelled; {then}")
+
+
+# --- The user turns of a run, and the draw.
+
+Place = tuple[str, str, str, float, int, str]
+"""A user turn among those of all models: weights' hash or path, set, item, temperature, sample, hash of the text."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A judged user turn of an unperturbed answer, as samples.jsonl has it; `run` is the name of its run."""
+
+    run: str
+    model: str
+    weights_sha256: str | None
+    judge: str
+    set: str
+    item: str
+    temperature: float
+    sample: int
+    messages: tuple[dict[str, str], ...]
+    user_turn: str
+    cut: bool
+    label: str
+
+    @property
+    def place(self) -> Place:
+        where = self.weights_sha256 or self.model, self.set, self.item, self.temperature, self.sample
+        return *where, self.turn_sha256
+
+    @cached_property
+    def turn_sha256(self) -> str:
+        """Of all that a reader is shown. ASCII, so that broken surrogates have a hash, too."""
+        return sha256_text(json.dumps([self.messages, self.user_turn]))
+
+    @property
+    def genuine(self) -> bool:
+        """As the judge has it."""
+        return self.label == GENUINE
+
+    @property
+    def stratum(self) -> tuple[str, str, float, bool]:
+        return self.run, self.set, self.temperature, self.genuine
+
+
+def user_turns(one: Run) -> list[Turn]:
+    """The turns that the follow-up rates of a run count: judged ones, of answers as the model gave them.
+
+    Raises:
+        BadInput: the run has no samples.jsonl, or no judged turn in it.
+    """
+    path = one.folder / "samples.jsonl"
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file, and without it nothing of {one.name} can be read")
+    judge = one.results.settings.others.get("judge")
+    found = [
+        Turn(
+            run=one.name,
+            model=one.results.model.path,
+            weights_sha256=one.results.model.weights_sha256,
+            judge=judge if isinstance(judge, str) else json.dumps(judge),
+            set=str(row["set"]),
+            item=str(row["item"]),
+            temperature=float(row["temperature"]),
+            sample=int(row["sample"]),
+            messages=tuple({"role": part["role"], "content": part["content"]} for part in row["messages"]),
+            user_turn=row["user_turn"] or "",
+            cut=bool(row["user_cut"]),
+            label=row["label"],
+        )
+        for _, row in read_jsonl(path)
+        if row["kind"] == "followup" and row["perturbation"] == NONE and row["label"] is not None
+    ]
+    if not found:
+        raise BadInput(
+            f"{one.folder}: no judged user turn in its samples.jsonl, so there is nothing to label or correct"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A turn to read: `drawn` of the `of` turns of its stratum were drawn."""
+
+    turn: Turn
+    drawn: int
+    of: int
+    seed: int
+
+
+def draw(turns: Sequence[Turn], n: int, seed: int) -> list[Drawn]:
+    """`n` turns of each run, or all that it has, in the order in which they are shown.
+
+    A stratum is a run's turns of one set and temperature that the judge calls genuine, or the others. Within a stratum
+    every turn is equally likely to be drawn, and the draw is spread over the judge's labels. A draw of more turns holds
+    those of a smaller one with the same seed. The first turns shown are one of each stratum; later ones come from all
+    strata alike, so that reading may end anywhere after that.
+
+    Raises:
+        BadInput: n is too small to draw one turn from each stratum, or to correct a rate.
+    """
+    if n < FEWEST:
+        raise BadInput(f"--n {n}: wanted at least {FEWEST} a run, fewer labels correct no rate")
+    strata: dict[tuple[str, str, float, bool], list[Turn]] = defaultdict(list)
+    for turn in turns:
+        strata[turn.stratum].append(turn)
+    shown: list[tuple[float, Drawn]] = []
+    for name in dict.fromkeys(turn.run for turn in turns):
+        of_run = {key: members for key, members in strata.items() if key[0] == name}
+        if n < len(of_run):
+            raise BadInput(
+                f"--n {n}: {name} has {len(of_run)} strata (a set and temperature, judged genuine or not), wanted at "
+                f"least --n {len(of_run)}"
+            )
+        for key, count in shares({key: len(members) for key, members in of_run.items()}, n).items():
+            members = of_run[key]
+            rng = random.Random(json.dumps([seed, members[0].place[0], *key[1:]]))
+            for place, turn in enumerate(spread_order(members, rng)[:count]):
+                # The first of every stratum before all others.
+                when = rng.random() - 1 if place == 0 else (place + rng.random()) / count
+                shown.append((when, Drawn(turn, count, len(members), seed)))
+    return [one for _, one in sorted(shown, key=lambda pair: pair[0])]
+
+
+def shares(sizes: Mapping[tuple[str, str, float, bool], int], n: int) -> dict[tuple[str, str, float, bool], int]:
+    """How many of `n` turns each stratum of a run gives: at least one, equally many for each set and temperature, and
+    within these by size and SPREAD (Neyman's rule); given out one by one, so that a larger n takes nothing away."""
+    cells: dict[tuple[str, float], float] = defaultdict(float)
+    for (_, name, temperature, genuine), size in sizes.items():
+        cells[name, temperature] += size * SPREAD[genuine]
+    wanted = {key: size * SPREAD[key[3]] / cells[key[1], key[2]] for key, size in sizes.items()}
+    given = dict.fromkeys(sizes, 1)
+    for _ in range(min(n, sum(sizes.values())) - len(sizes)):
+        # Sainte-Laguë's rule: shares follow what is wanted, and none shrinks as n grows.
+        key = max((key for key in sizes if given[key] < sizes[key]), key=lambda key: wanted[key] / (given[key] + 0.5))
+        given[key] += 1
+    return given
+
+
+def spread_order(members: Sequence[Turn], rng: random.Random) -> list[Turn]:
+    """All turns of a stratum in an order of which each beginning is spread over the judge's labels.
+
+    Sorted by label they stand in a circle, which is entered at a random place and gone round in steps that halve. As each
+    place is as likely, every turn is equally likely to be among the first k.
+    """
+    circle = sorted(members, key=lambda turn: turn.place)
+    rng.shuffle(circle)
+    circle.sort(key=lambda turn: LABELS.index(turn.label) if turn.label in LABELS else len(LABELS))
+    start, bits = rng.randrange(len(circle)), max(1, math.ceil(math.log2(len(circle))))
+    halving = sorted(range(len(circle)), key=lambda place: int(f"{place:0{bits}b}"[::-1], 2))
+    return [circle[(start + place) % len(circle)] for place in halving]
+
+
+# --- labels.jsonl
+
+
+class Stratum(BaseModel):
+    """Where a turn was drawn from: what the judge had said there, and how many turns of how many were drawn."""
+
+    model_config = ConfigDict(frozen=True)
+
+    judged_genuine: bool
+    drawn: int
+    of: int
+
+
+class Label(BaseModel):
+    """A row of labels.jsonl, format 1; probe/README.md describes it. `messages`, `user_turn` and `cut` are a copy."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+    version: Literal[1] = Field(default=1, alias="schema")
+    run: str
+    model: str
+    weights_sha256: str | None
+    set: str
+    item: str
+    perturbation: Literal["none"] = "none"
+    temperature: float
+    sample: int
+    turn_sha256: str
+    label: str
+    sure: bool
+    judge: str
+    stratum: Stratum
+    p: float
+    seed: int
+    messages: tuple[dict[str, str], ...]
+    user_turn: str
+    cut: bool
+
+    @field_validator("label")
+    @classmethod
+    def _known(cls, label: str) -> str:
+        if label not in LABELS:
+            raise ValueError(f"{label!r}, wanted one of {', '.join(LABELS)}")
+        return label
+
+    @property
+    def place(self) -> Place:
+        where = self.weights_sha256 or self.model, self.set, self.item, self.temperature, self.sample
+        return *where, self.turn_sha256
+
+    @property
+    def genuine(self) -> bool:
+        return self.label == GENUINE
+
+
+def row_of(one: Drawn) -> dict[str, Any]:
+    """A row of labels.jsonl that waits for its label."""
+    turn = one.turn
+    return {
+        "schema": 1, "run": turn.run, "model": turn.model, "weights_sha256": turn.weights_sha256,
+        "set": turn.set, "item": turn.item, "perturbation": NONE, "temperature": turn.temperature, "sample": turn.sample,
+        "turn_sha256": turn.turn_sha256, "label": None, "sure": True, "judge": turn.judge,
+        "stratum": {"judged_genuine": turn.genuine, "drawn": one.drawn, "of": one.of},
+        "p": round(one.drawn / one.of, 6), "seed": one.seed,
+        "messages": list(turn.messages), "user_turn": turn.user_turn, "cut": turn.cut,
+    }  # fmt: skip
+
+
+def read_labels(path: Path) -> list[Label]:
+    """The labels of a file that `probe label` or its page wrote.
+
+    Raises:
+        DataError: no such file, a row of another form, or two labels for one turn; with file and line.
+    """
+    found: dict[Place, tuple[int, Label]] = {}
+    for number, row in read_jsonl(path):
+        try:
+            label = Label.model_validate(row)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in problem["loc"])
+            raise DataError(
+                f"{path}:{number}: no row of `python -m probe label`: {where}: {problem['msg'].removeprefix('Value error, ')}"
+            ) from None
+        first = found.setdefault(label.place, (number, label))[0]
+        if first != number:
+            raise DataError(
+                f"{path}:{number}: a second label for {told(label)}, which line {first} has; wanted one label a turn"
+            )
+    return [label for _, label in found.values()]
+
+
+def read_own(path: Path) -> list[Label]:
+    """The labels that are there so far, after cutting off a last line that a kill left unfinished; of no other file."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        if file.read(len(OPENING)) == OPENING:
+            open_append(path).close()
+    return read_labels(path)
+
+
+OPENING = b'{"schema": 1, "run": '
+"""How every row of labels.jsonl begins."""
+
+
+def told(one: Label | Turn) -> str:
+    """Names a turn in a message."""
+    sample = f", sample {one.sample}" if one.sample else ""
+    return visible(f"{one.run}, {one.set}/{one.item} at T={one.temperature}{sample}")
+
+
+def of_these(turns: Sequence[Turn], labels: Sequence[Label], path: Path) -> list[Label]:
+    """The labels of the models that these turns are from; those of other models are left out.
+
+    Raises:
+        BadInput: a label of one of these models is of none of these turns, or of another text in its place.
+    """
+    places = {turn.place for turn in turns}
+    models = {place[0] for place in places}
+    ours = [label for label in labels if label.place[0] in models]
+    for label in ours:
+        if label.place not in places:
+            other = label.place[:-1] in {place[:-1] for place in places}
+            there = "another text stands there" if other else "no judged user turn stands there"
+            raise BadInput(
+                f"{path}: a label for {told(label)}, and {there} in the run that was given; wanted labels of this very "
+                "probe of the model"
+            )
+    return ours
+
+
+def add(given: Path, turns: Sequence[Turn], done: Sequence[Label], out: Path) -> int:
+    """Adds the labels of a page's file to those in `out`, which are `done`; gives how many were new.
+
+    Raises:
+        BadInput: one is for a turn of none of the runs, or differs from the label that its turn has.
+    """
+    before = {label.place: label for label in done}
+    labels = read_labels(given)
+    known = {label.place for label in of_these(turns, labels, given)}
+    for label in labels:
+        if label.place not in known:
+            raise BadInput(f"{given}: a label for {told(label)}, whose model is none of the runs that were given")
+        if label.place in before and before[label.place].label != label.label:
+            raise BadInput(
+                f"{given}: {told(label)} is {label.label} there and {before[label.place].label} in {out}; wanted one "
+                "label a turn"
+            )
+    new = [label.model_dump(by_alias=True, mode="json") for label in labels if label.place not in before]
+    write(out, [*(label.model_dump(by_alias=True, mode="json") for label in done), *new])
+    return len(new)
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """All rows at once. Text from models may hold halves of characters, which only ASCII can hold."""
+    write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+# --- In the terminal
+
+
+class Reading:
+    """Shows turns one by one and keeps each answer at once.
+
+    Args:
+        drawn: the turns in the order in which they are shown.
+        done: labels that are there already; new ones are added to it.
+    """
+
+    def __init__(self, drawn: Sequence[Drawn], done: Sequence[Label], out: Path) -> None:
+        self.drawn = drawn
+        self.out = out
+        self.rows = [label.model_dump(by_alias=True, mode="json") for label in done]
+        self.where = {label.place: place for place, label in enumerate(done)}
+
+    @property
+    def missing(self) -> int:
+        return sum(one.turn.place not in self.where for one in self.drawn)
+
+    def ask(self, read: Callable[[], str]) -> None:
+        """Asks until all turns have a label or `read`, which gives one key, gives a q."""
+        print(f"\n{guide()}")
+        at = self._next(0)
+        while at is not None:
+            sure = True
+            print(f"\n{self._shown(at)}")
+            while (key := read()) not in ("q", "b") and key not in KEYS:
+                if key == "u":
+                    sure = not sure
+                    print("sure" if sure else "unsure")
+                elif key == "?":
+                    print(f"\n{guide()}\n\n{self._shown(at)}")
+            if key == "q":
+                return
+            if key == "b":
+                at = max(0, at - 1)
+                continue
+            print(f"{KEYS[key]}{'' if sure else ', unsure'}")
+            self._keep(self.drawn[at], KEYS[key], sure)
+            at = self._next(at)
+
+    def _next(self, start: int) -> int | None:
+        """The next turn without a label, around the end."""
+        places = [*range(start, len(self.drawn)), *range(start)]
+        return next((place for place in places if self.drawn[place].turn.place not in self.where), None)
+
+    def _keep(self, one: Drawn, label: str, sure: bool) -> None:
+        row = {**row_of(one), "label": label, "sure": sure}
+        known = self.where.get(one.turn.place)
+        if known is None:
+            self.where[one.turn.place] = len(self.rows)
+            self.rows.append(row)
+            with open_append(self.out) as file:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        else:  # gone back to
+            self.rows[known] = row
+            write(self.out, self.rows)
+
+    def _shown(self, at: int) -> str:
+        turn = self.drawn[at].turn
+        lines = [f"{f' {len(self.drawn) - self.missing} of {len(self.drawn)} labelled ':─^{_width()}}"]
+        for message in turn.messages:
+            lines += [visible(message["role"]), _wrapped(message["content"])]
+        cut = " (cut at the token limit: a missing end says nothing)" if turn.cut else ""
+        lines += [f"what was written next, in the user's place{cut}", _wrapped(turn.user_turn or "(empty)", "▌ ")]
+        known = self.where.get(turn.place)
+        if known is not None:
+            lines.append(f"labelled {self.rows[known]['label']}; another key changes it")
+        keys = "  ".join(f"{key}\N{NO-BREAK SPACE}{label}" for key, label in KEYS.items())
+        return "\n".join([*lines, "", textwrap.fill(f"{keys}  u unsure  b back  ? guide  q leave", _width())])
+
+
+KEYS = {str(number): label for number, label in enumerate(LABELS, start=1)}
+
+
+def guide() -> str:
+    """What the labels mean, the gravest first."""
+    key_of = {label: key for key, label in KEYS.items()}
+    indent = {"width": _width(), "subsequent_indent": "    "}
+    lines = [f"{key_of[label]} {label}: {meaning}" for label, meaning in meanings().items()]
+    return "\n".join(textwrap.fill(line, **indent) for line in [ASKED, *lines, WINS])  # type: ignore[arg-type]
+
+
+ASKED = (
+    "A model answered a question and then went on writing in the user's place. Say what it wrote there. Read all of it; "
+    "what stands in it is data, also where it gives orders."
+)
+WINS = "The label that covers most of the text wins; where several fit equally well, the one that stands first here."
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, 110)
+
+
+def _wrapped(text: str, before: str = "  ") -> str:
+    """A model's text, harmless, line by line."""
+    lines = [textwrap.wrap(line, _width() - len(before)) or [""] for line in visible(text).split("\n")]
+    return "\n".join(before + part for line in lines for part in line)
+
+
+@contextmanager
+def single_keys() -> Iterator[Callable[[], str]]:
+    """Gives what reads one key: without the enter key at a terminal, else the next character that is no space."""
+
+    def read() -> str:
+        while (key := sys.stdin.read(1)).isspace():
+            pass
+        return key or "q"
+
+    if not sys.stdin.isatty():
+        yield read
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)  # Ctrl-C still interrupts
+    try:
+        yield read
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+# --- As a page
+
+
+def page(drawn: Sequence[Drawn]) -> str:
+    """One file that works offline: shows the turns one by one, keeps answers in the browser, lets labels.jsonl be saved."""
+    from markupsafe import Markup
+
+    from probe.report import as_script, packaged, page_template, policy
+
+    key_of = {label: key for key, label in KEYS.items()}
+    rows = [row_of(one) for one in drawn]
+    style = packaged("report.css") + packaged("label.css")
+    script = packaged("page.js") + packaged("label.js")
+    data = {"keys": KEYS, "turns": rows, "store": sha256_text(json.dumps([row["turn_sha256"] for row in rows]))}
+    return page_template(packaged("label.html")).render(
+        policy=policy(style, script),
+        asked=ASKED,
+        wins=WINS,
+        meanings=[(key_of[label], label, meaning) for label, meaning in meanings().items()],
+        keys=KEYS,
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(as_script(data)),
+    )

@@ -1,0 +1,151 @@
+"""The inline probe's engine over several ranks: who makes what, and that everybody is asked equally often."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probe.engines.base import Completion, Request, ScoreRequest
+from probe.errors import NextturnError
+from train import probing
+from train.probing import SharedEngine
+
+
+class Counting:
+    """Makes `together` requests at a time, as they come; its scores are the prefix's sum. Remembers what it was asked."""
+
+    name = "counting"
+
+    def __init__(self, together: int) -> None:
+        self.together = together
+        self.asked: list[list[int]] = []
+        self.fails = False
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        places = sorted(range(len(requests)), key=lambda place: -requests[place].prompt_ids[0])
+        return [places[start : start + self.together] for start in range(0, len(places), self.together)]
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        self.asked.append([request.prompt_ids[0] for request in requests])
+        if self.fails:
+            raise MemoryError("no room")
+        for place in reversed(range(len(requests))):
+            yield place, Completion(str(requests[place].prompt_ids[0]), 1, "stop")
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        self.asked.append([request.prefix_ids[0] for request in requests])
+        for place, request in enumerate(requests):
+            yield place, -float(sum(request.prefix_ids))
+
+    def close(self) -> None:
+        pass
+
+
+class Ranks:
+    """Ranks as threads, whose broadcasts and gathers meet at a barrier: one that does not come makes the others fail."""
+
+    def __init__(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number, self.barrier = number, threading.Barrier(number, timeout=20)
+        self.here = threading.local()
+        self.shared: dict[int, Any] = {}
+        monkeypatch.setattr("accelerate.utils.broadcast_object_list", self.broadcast)
+        monkeypatch.setattr("accelerate.utils.gather_object", self.gather)
+
+    def broadcast(self, objects: list[Any]) -> list[Any]:
+        return list(self._exchanged(objects)[0])
+
+    def gather(self, objects: list[Any]) -> list[Any]:
+        everyone = self._exchanged(objects)
+        return [one for rank in range(self.number) for one in everyone[rank]]
+
+    def _exchanged(self, objects: list[Any]) -> dict[int, Any]:
+        self.shared[self.here.rank] = objects
+        self.barrier.wait()
+        everyone = dict(self.shared)
+        self.barrier.wait()
+        return everyone
+
+    def run(self, engines: Sequence[Counting], ask: Callable[[SharedEngine], Any]) -> Any:
+        """What `ask` gets of rank 0's engine while the other ranks serve; raises what any rank raised."""
+        results: dict[int, Any] = {}
+
+        def work(rank: int) -> None:
+            self.here.rank = rank
+            shared = SharedEngine(engines[rank], SimpleNamespace(num_processes=self.number, process_index=rank))
+            try:
+                if rank:
+                    results[rank] = shared.serve()
+                    return
+                try:
+                    results[0] = ask(shared)
+                finally:
+                    shared.close()
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                results[rank] = error
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.number)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for result in results.values():
+            if isinstance(result, BaseException):
+                raise result
+        return results[0]
+
+
+def asked(number: int) -> list[Request]:
+    return [Request((n,), 4, ()) for n in range(number)]
+
+
+def test_each_rank_makes_one_of_the_engines_batches_at_a_time_and_even_parts_of_the_rest(monkeypatch: Any) -> None:
+    engines = [Counting(4), Counting(4)]
+
+    def ask(shared: SharedEngine) -> Any:
+        requests = asked(11)
+        rounds = shared.batches(requests)  # as the store asks: round by round
+        return rounds, [dict(shared.stream([requests[index] for index in one])) for one in rounds]
+
+    rounds, made = Ranks(2, monkeypatch).run(engines, ask)
+    assert [sorted(one) for one in rounds] == [list(range(3, 11)), [0, 1, 2]]
+    assert engines[0].asked == [[10, 9, 8, 7], [2]]
+    assert engines[1].asked == [[6, 5, 4, 3], [1, 0]]
+    for one, completions in zip(rounds, made, strict=True):
+        assert {one[place]: done.text for place, done in completions.items()} == {n: str(n) for n in one}
+
+
+def test_an_engine_without_batches_gets_even_shares_of_all_that_is_asked(monkeypatch: Any) -> None:
+    engines = [Counting(1), Counting(1), Counting(1)]
+
+    def ask(shared: SharedEngine) -> Any:
+        assert shared.batches(asked(4)) == [[3], [2], [1], [0]]
+        return dict(shared.stream(asked(300))), dict(shared.stream(asked(1))), list(shared.stream([]))
+
+    many, one, none = Ranks(3, monkeypatch).run(engines, ask)
+    assert {place: done.text for place, done in many.items()} == {n: str(n) for n in range(300)}
+    assert [len(engine.asked[0]) for engine in engines] == [100, 100, 100]
+    assert (one[0].text, none) == ("0", [])
+    assert all(len(engine.asked) == 2 for engine in engines), "every rank is asked equally often, if for nothing"
+    engines = [Counting(1), Counting(1), Counting(1)]
+    monkeypatch.setattr(probing, "_ROUND", 10)
+    Ranks(3, monkeypatch).run(engines, lambda shared: dict(shared.stream(asked(70))))
+    assert [[len(one) for one in engine.asked] for engine in engines] == [[10, 10, 3], [10, 10, 3], [10, 10, 4]]
+
+
+def test_equal_prefixes_are_scored_on_one_rank(monkeypatch: Any) -> None:
+    engines = [Counting(1), Counting(1)]
+    requests = [ScoreRequest((n % 2,), (5,)) for n in range(8)]
+    scores = Ranks(2, monkeypatch).run(engines, lambda shared: dict(shared.score(requests)))
+    assert scores == {n: -float(n % 2) for n in range(8)}
+    assert [engine.asked for engine in engines] == [[[0] * 4], [[1] * 4]]
+
+
+def test_what_fails_on_one_rank_is_told_on_all_of_them(monkeypatch: Any) -> None:
+    engines = [Counting(4), Counting(4)]
+    engines[1].fails = True
+    with pytest.raises(NextturnError, match="the probe failed; rank 1: MemoryError: no room"):
+        Ranks(2, monkeypatch).run(engines, lambda shared: dict(shared.stream(asked(8))))
