@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,13 @@ def test_a_run_with_vllm_has_the_fields_and_greedy_turns_of_one_with_hf(
         if engine == "hf":
             main([*arguments, "--device", "cpu"])
         else:
-            assert _ends_alone([sys.executable, "-m", "probe", *arguments], tmp_path / "log") == 0, "see log"
+            command, log = [sys.executable, "-m", "probe", *arguments], tmp_path / "log"
+            code = _ends_alone(command, log)
+            if code == -signal.SIGABRT:
+                # vLLM's CPU build did so once in CI, where nothing of it was kept. A user gives the command again.
+                print(f"vLLM aborted, what it said:\n{log.read_text()[-4000:]}")
+                code = _ends_alone(command, log)
+            assert code == 0, log.read_text()[-4000:]
         samples = [json.loads(line) for line in (tmp_path / engine / "samples.jsonl").read_text().splitlines()]
         runs[engine] = json.loads((tmp_path / engine / "results.json").read_text()), samples
     (hf, hf_samples), (vllm, vllm_samples) = runs["hf"], runs["vllm"]
@@ -85,7 +92,8 @@ def test_a_run_with_vllm_has_the_fields_and_greedy_turns_of_one_with_hf(
 def _ends_alone(command: list[str], log: Path) -> int:
     """Runs a command to its end, sees that vLLM's engine ran beside it and ended with it; gives the exit code."""
     with log.open("w") as file:
-        process = psutil.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=file, stderr=file)
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
+        process = psutil.Popen(command, env=environment, stdout=file, stderr=file)
     seen: set[psutil.Process] = set()
     while process.poll() is None:
         seen |= set(process.children(recursive=True)) if process.is_running() else set()
