@@ -8,73 +8,59 @@ same bytes. Sources are read and checked in full before the folder is made.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_builders.folder import WORK, claim, concatenate, finish
-from data_builders.problems import Problems, Source, difficulty_of
+from data_builders.problems import Kind, Problems, Source, difficulty_of
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
 from data_builders.replay import Answered, ReplayRows, answer_all
 from data_builders.rows import rl_rows, sft_row
 from data_builders.scripted import Conversation, converse, plan
 from data_builders.starter import starter_problems
-from data_builders.tasks import Task
+from data_builders.written import FILE, written
 from probe.errors import RecipeError
 from probe.files import read_jsonl, sha256_file, write_jsonl
 from probe.recipe import recipe_dict
+from probe.sets import PACKAGED
 
-# --- The held-out sets that are written beside the data: problems for accuracy, and pairs for clarify.
 
-
-def evaluation(recipe: DataRecipe) -> dict[str, list[dict[str, Any]]]:
-    """Held-out problems for accuracy, and others in complete and underspecified form for clarify.
+def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
+    """Problems for the probe's accuracy that are in no conversation.
 
     Raises:
-        RecipeError: a source that is a file, and no file of held-out problems.
+        RecipeError: a source that is a file or written, and no file of held-out problems.
     """
-    wanted, seed = recipe.eval, recipe.seed
-    if not wanted.accuracy_n and not wanted.clarify_n:
-        return {}
-    if recipe.source.kind == "starter":
-        hard = difficulty_of(recipe.source)
-        accuracy = list(starter_problems(wanted.accuracy_n, seed, "test", difficulty=hard))
-        clarify = list(starter_problems(wanted.clarify_n, seed, "test", start=wanted.accuracy_n, difficulty=hard))
+    wanted, source = recipe.eval, recipe.source
+    if not wanted.accuracy_n:
+        return []
+    if source.kind == "starter":
+        tasks = starter_problems(wanted.accuracy_n, recipe.seed, "test", difficulty=difficulty_of(source))
+    elif wanted.path is None:
+        raise RecipeError("eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n 0)")
     else:
-        if wanted.path is None:
-            raise RecipeError(
-                "eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n and clarify_n 0)"
-            )
-        kind = recipe.source.kind
-        held_out = Problems(Source(kind=kind, path=wanted.path), seed, where="eval")
-        tasks = (held_out[index] for index in range(len(held_out)))  # made one by one: the rest is not needed
-        accuracy = list(itertools.islice(tasks, wanted.accuracy_n))
-        clarify = list(itertools.islice((task for task in tasks if task.gaps), wanted.clarify_n))
-    return {"accuracy": [_accuracy_row(task) for task in accuracy], "clarify": [_pair(task, seed) for task in clarify]}
-
-
-def _accuracy_row(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "question": task.question,
-        "answer": task.answer,
-        "solution": task.boxed_solution or task.solution,
-    }
-
-
-def _pair(task: Task, seed: int) -> dict[str, Any]:
-    gap = random.Random(f"pair:{seed}:{task.id}").choice(task.gaps)
-    return {
-        "id": task.id, "complete": task.question, "underspecified": gap.question, "missing": gap.clause, "answer": task.answer,
-    }  # fmt: skip
+        kind: Kind = "jsonl" if source.kind == "written" else source.kind
+        problems = Problems(Source(kind=kind, path=wanted.path), recipe.seed, where="eval")
+        tasks = (problems[index] for index in range(min(wanted.accuracy_n, len(problems))))
+    return [
+        {
+            "id": task.id,
+            "question": task.question,
+            "answer": task.answer,
+            "solution": task.boxed_solution or task.solution,
+        }
+        for task in tasks
+    ]
 
 
 Row = dict[str, Any]
+Views = dict[str, list[Row]]
+"""Rows by the folder that they go to."""
 ANSWERS = f"{WORK}/replay"
 
 
@@ -91,15 +77,22 @@ class Build:
             raise RecipeError(f"output.shard_size: given {recipe.output.shard_size}, wanted 1 or more")
         self.recipe = recipe
         self.problems = Problems(recipe.source, recipe.seed)
+        chosen = recipe.chosen
+        self.written = written(chosen, recipe.seed) if chosen else []
         replay = recipe.replay
         if replay.path is None and replay.source == recipe.source.kind:  # the same problems, asked plainly
             replay = dataclasses.replace(replay, path=recipe.source.path)
         self._answers: dict[str, Answered] = {}
-        self.replay = ReplayRows(replay, recipe.per_problem, len(self.problems), recipe.seed)
-        self.eval_rows = {f"eval/{name}.jsonl": rows for name, rows in evaluation(recipe).items() if rows}
-        checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else [])]
-        self.quality = dataclasses.replace(recipe.quality, decontaminate=checked)
+        problems = max(1, len(self.problems))
+        per_problem = recipe.per_problem + len(self.written) / problems  # of all rows a share is replay
+        self.replay = ReplayRows(replay, per_problem, len(self.problems), recipe.seed)
+        rows = held_out(recipe)
+        self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
+        checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else []), *PACKAGED]
+        self.quality = dataclasses.replace(recipe.quality, decontaminate=list(dict.fromkeys(checked)))
         files = {given: sha256_file(path) for given, path in self.quality.files().items()}
+        if self.written:
+            files[FILE.name] = sha256_file(FILE)
         settings = recipe_dict(recipe)
         del settings["output"]["path"]  # the folder may be moved
         settings["replay"] = recipe.replay.shaping()
@@ -111,10 +104,16 @@ class Build:
         }
 
     def conversations(self, index: int) -> Iterator[Conversation]:
-        """What problem `index` gives, without replay."""
+        """What problem `index` gives, without replay and what is written."""
         task, settings, seed = self.problems[index], self.recipe.conversations, self.recipe.seed
         for kind in plan(task, seed, settings):
             yield converse(task, kind, seed, settings)
+
+    def sample(self, most: int) -> tuple[list[Conversation], float]:
+        """The conversations of about `most` problems and written ones, evenly drawn, and which share of all that is."""
+        step = max(1, (len(self.problems) + len(self.written)) // most)
+        made = [one for index in range(0, len(self.problems), step) for one in self.conversations(index)]
+        return [*self.written[::step], *made], 1 / step
 
     def shards(self) -> list[range]:
         size = self.recipe.output.shard_size
@@ -123,7 +122,7 @@ class Build:
     def expected_rows(self) -> int:
         """About how many conversations there will be, from the shares."""
         fraction = self.recipe.replay.fraction
-        return round(len(self.problems) * self.recipe.per_problem / (1 - fraction))
+        return round((len(self.problems) * self.recipe.per_problem + len(self.written)) / (1 - fraction))
 
     def gate(self, folder: Path) -> Gate:
         """The gate of this build, with what grows in `folder`. Raises DataError for a file that it cannot use."""
@@ -133,6 +132,8 @@ class Build:
         """Builds into `out`, or takes up an interrupted build there, and returns the manifest."""
         with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
             claim(out, self.settings)
+            if self.written:
+                self._shard(out, "written", gate, partial(self._judge, self.written, gate))
             self._answers = answer_all(self.replay, len(self.problems), out / ANSWERS, self.recipe.seed)
             self._build_shards(out, gate)
         concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
@@ -153,32 +154,44 @@ class Build:
         from tqdm import tqdm
 
         kept = rejected = 0
-        with tqdm(total=len(self.problems), unit=" problems", disable=None) as bar:
+        with tqdm(total=len(self.problems), unit=" problems", disable=not self.problems or None) as bar:
             for number, shard in enumerate(self.shards()):
-                files = {view: out / f"{view}/part-{number:05}.jsonl" for view in ("rejected", "rl", "sft")}
-                if files["sft"].is_file():  # written last of its shard
-                    for _, row in read_jsonl(files["sft"]):
-                        gate.remember(row["messages"], row["kind"])
-                        kept += 1
-                    rejected += sum(1 for _ in read_jsonl(files["rejected"]))
-                else:
-                    views = self._judge(shard, gate)
-                    for view, path in files.items():
-                        write_jsonl(path, views[view])
-                    kept, rejected = kept + len(views["sft"]), rejected + len(views["rejected"])
+                counts = self._shard(out, f"{number:05}", gate, partial(self._judge_problems, shard, gate))
+                kept, rejected = kept + counts[0], rejected + counts[1]
                 bar.update(len(shard))
                 bar.set_postfix({"kept": f"{kept:,}", "rejected": f"{rejected:,}"})
 
-    def _judge(self, shard: range, gate: Gate) -> dict[str, list[Row]]:
-        """The rows of a shard: those kept, their prompts for reinforcement learning, and those rejected."""
-        views: dict[str, list[Row]] = {"rejected": [], "rl": [], "sft": []}
+    def _shard(self, out: Path, name: str, gate: Gate, judge: Callable[[], Views]) -> tuple[int, int]:
+        """Writes a shard, or reminds the gate of one that is there; how many rows it keeps and rejects."""
+        files = {view: out / f"{view}/part-{name}.jsonl" for view in ("rejected", "rl", "sft")}
+        if files["sft"].is_file():  # written last of its shard
+            kept = 0
+            for _, row in read_jsonl(files["sft"]):
+                gate.remember(row["messages"], row["kind"])
+                kept += 1
+            return kept, sum(1 for _ in read_jsonl(files["rejected"]))
+        views = judge()
+        for view, path in files.items():
+            write_jsonl(path, views[view])
+        return len(views["sft"]), len(views["rejected"])
+
+    def _judge(self, conversations: Iterable[Conversation], gate: Gate) -> Views:
+        """The rows of conversations: those kept, their prompts for reinforcement learning, and those rejected."""
+        views: Views = {"rejected": [], "rl": [], "sft": []}
+        for conversation in conversations:
+            if reason := gate.reason(conversation):
+                views["rejected"].append({**sft_row(conversation), "reason": reason})
+            else:
+                views["sft"].append(sft_row(conversation))
+                views["rl"] += map(vars, rl_rows(conversation))
+        return views
+
+    def _judge_problems(self, shard: range, gate: Gate) -> Views:
+        """The same of some problems, each with the replay rows that go with it."""
+        views: Views = {"rejected": [], "rl": [], "sft": []}
         for index in shard:
-            for conversation in self.conversations(index):
-                if reason := gate.reason(conversation):
-                    views["rejected"].append({**sft_row(conversation), "reason": reason})
-                else:
-                    views["sft"].append(sft_row(conversation))
-                    views["rl"] += map(vars, rl_rows(conversation))
+            for view, rows in self._judge(self.conversations(index), gate).items():
+                views[view] += rows
             for row in self.replay_rows(index, gate):
                 views["rejected" if "reason" in row else "sft"].append(row)
         return views

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from data_builders.acts import acts
 from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE
 from data_builders.scripted import Kind
@@ -40,9 +38,9 @@ def card(
         calls: replies and tokens of the models that talked, {"assistant.calls", "assistant.input", "assistant.output",
             ...}, as in the manifest.
     """
-    kept, variety, talks, samples = Kept(), Variety(), Talks(), dict[str, Row]()
+    kept, talks, samples = Kept(), Talks(), dict[str, Row]()
     for row in rows:
-        for count in (kept, variety, talks):
+        for count in (kept, talks):
             count.add(row)
         kind = row["kind"]
         if kind not in samples or (_size(samples[kind]) > _SHORT >= _size(row)):
@@ -65,7 +63,6 @@ def card(
         "## Rejected",
         *_rejected(reasons, examples, asked),
         *_compared(settings["quality"], checked, reasons),
-        *variety.lines(),
         *talks.lines(calls or {}),
         "## Samples",
     ]
@@ -86,6 +83,8 @@ def _wanted(settings: dict[str, Any]) -> dict[str, float]:
         shares = {"stated": stated, "withheld": 1 - stated}
     else:
         shares = {kind: settings["conversations"][kind] for kind in get_args(Kind)}
+    if settings["written"] or settings["source"]["kind"] == "written":
+        return {}  # their kinds are what they are
     wanted = {kind: share * (1 - fraction) for kind, share in shares.items() if share}
     return {**wanted, "replay": fraction} if fraction else wanted
 
@@ -202,95 +201,6 @@ def _compared(quality: dict[str, Any], checked: Sequence[Checked], reasons: Coun
     )
     alike = f"At most {quality['max_same_wording']:.1%} of all rows are alike but for their numbers and names."
     return ["## Decontamination", *held, "## Near-duplicates", f"{same} {alike}"]
-
-
-# --- How varied the wording of each dialogue act is, from the rows alone.
-#
-# `acts` of a row names the wording of each turn, and after it those of the phrases inside that turn. A turn's act is
-# found by who speaks: the acts of one speaker in a row make up one turn. The measures of the text itself are taken on the
-# first uses of each act, as many for every act, since the share of distinct words falls with their number.
-
-MOST = 0.05
-"""Share of its act's uses above which a phrasing is named."""
-ENOUGH = 200
-"""Uses of an act below which the share of its commonest phrasing says little."""
-SAMPLE = 1000
-_WORDS, _FIRST = 12, 4
-_BARE = "bare"
-_LEGEND = (
-    "Bare: turns that are nothing but the problem's own text; the other columns leave them out. Commonest: the share of "
-    f"the most used wording. Distinct-2: of the pairs of neighbouring words in the first {_WORDS} words of a turn, the "
-    f"share that is distinct, over the first {SAMPLE:,} uses; over the same uses, the commonest first {_FIRST} words. "
-    "–: phrases inside other turns."
-)
-
-
-class Variety:
-    """Counts by act; what it holds grows with the phrasings, not with the rows."""
-
-    def __init__(self) -> None:
-        self._wordings: dict[str, Counter[str]] = defaultdict(Counter)
-        self._bare: Counter[str] = Counter()
-        self._starts: dict[str, Counter[str]] = defaultdict(Counter)  # first words of the first uses, by act
-        self._pairs: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
-
-    def add(self, row: Row) -> None:
-        for wording in row["acts"]:
-            act, _, parts = wording.partition(":")
-            if parts == _BARE:
-                self._bare[act] += 1
-            else:
-                self._wordings[act][parts] += 1
-        for wording, text in _by_turn(row):
-            act, _, parts = wording.partition(":")
-            if parts != _BARE and self._starts[act].total() < SAMPLE:
-                found = re.findall(r"\S+", text.lower()[:400])[:_WORDS]
-                self._pairs[act].update(itertools.pairwise(found))
-                self._starts[act][" ".join(found[:_FIRST])] += 1
-
-    def lines(self) -> list[str]:
-        """A verdict and a table; nothing where no turn was phrased."""
-        names = sorted({*self._wordings, *self._bare})
-        if not names:
-            return []
-        head = ("act", "uses", "bare", "wordings", "commonest", "distinct-2", "commonest first words")
-        return ["## Variety of wording", self._verdict(), table(head, map(self._line, names)), _LEGEND]
-
-    def _verdict(self) -> str:
-        shares = {act: max(used.values()) / used.total() for act, used in sorted(self._wordings.items())}
-        enough = [act for act in shares if self._wordings[act].total() >= ENOUGH]
-        told = [f"{inline(act)} ({shares[act]:.1%})" for act in enough if shares[act] > MOST]
-        said = (
-            f"Phrasings above {MOST:.0%} of their act's phrased uses: {', '.join(told)}."
-            if told
-            else f"No phrasing makes up more than {MOST:.0%} of its act's phrased uses."
-        )
-        rare = len(shares) - len(enough)
-        few = f" {rare} acts with fewer than {ENOUGH} uses are not judged: a phrasing used twice may be 5% there."
-        return said + (few if rare else "")
-
-    def _line(self, act: str) -> tuple[str, ...]:
-        used, bare = self._wordings.get(act, Counter[str]()), self._bare[act]
-        uses = used.total()
-        commonest = f"{max(used.values()) / uses:.1%}" if uses else "–"
-        distinct, first = "–", "–"
-        if starts := self._starts.get(act):
-            pairs = self._pairs[act]
-            distinct = f"{len(pairs) / max(1, pairs.total()):.2f}"
-            start, most = min(starts.items(), key=lambda one: (-one[1], one[0]))
-            first = f"{most / starts.total():.1%} {inline(start, 40)}"
-        return inline(act), str(uses + bare), f"{bare / (uses + bare):.0%}", str(len(used)), commonest, distinct, first
-
-
-def _by_turn(row: Row) -> Iterator[tuple[str, str]]:
-    """Each turn's own wording with its text; nothing where the acts do not add up to the turns."""
-    if not all(wording.partition(":")[0] in acts() for wording in row["acts"]):
-        return
-    groups = itertools.groupby(row["acts"], key=lambda wording: acts()[wording.partition(":")[0]].speaker)
-    turns = [(speaker, next(group)) for speaker, group in groups]
-    if [speaker for speaker, _ in turns] == [message["role"] for message in row["messages"]]:
-        for (_, wording), message in zip(turns, row["messages"], strict=True):
-            yield wording, message["content"]
 
 
 # --- Conversations between models: who talked, what they were asked, and which replies had to be asked for again.

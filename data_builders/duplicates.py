@@ -199,7 +199,7 @@ class Kept:
 NGRAM = 13
 COMMON = 10
 _TEXT_FIELDS = (
-    "question", "Question", "problem", "prompt", "complete", "turns", "messages", "conversations", "conversation",
+    "question", "Question", "problem", "prompt", "complete", "underspecified", "turns", "messages", "conversations", "conversation",
     "history", "content", "value", "user", "bot",
 )  # fmt: skip
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
 
 from data_builders.build import Build
 from data_builders.dialogue.build import DialogueBuild, conversation_of
@@ -19,11 +18,11 @@ from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.settings import Dialogue, Price, Role, place_of
 from data_builders.recipe import DataRecipe
 from data_builders.replay import question
-from data_builders.scripted import Conversation, Kind
+from data_builders.scripted import Conversation
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
 from data_builders.text import estimated_tokens
-from probe.conversations import Message
+from probe.conversations import Message, learned
 
 _SAMPLE = 500
 
@@ -33,22 +32,20 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     if isinstance(build, DialogueBuild):
         yield from _dialogue_dry_run(build, out)
         return
-    count = len(build.problems)
-    sampled = range(0, count, max(1, count // _SAMPLE))
-    made = [one for index in sampled for one in build.conversations(index)]
-    plain = sum(build.replay.count(index) for index in sampled)
-    many = count / len(sampled)
+    made, share = build.sample(_SAMPLE)
     mean = sum(estimated_tokens(one.messages) for one in made) / len(made)
-    yield f"would write {out}: {count:,} problems in {len(build.shards()):,} shards"
-    yield f"about {many * len(made):,.0f} conversations of {mean:.0f} tokens, {many * len(made) * mean:,.0f} in all (an estimate)"
-    if plain:
-        yield f"and about {many * plain:,.0f} replay rows"
+    count = len(made) / share
+    written = f" and {len(build.written):,} written conversations" if build.written else ""
+    yield f"would write {out}: {len(build.problems):,} problems in {len(build.shards()):,} shards{written}"
+    yield f"about {count:,.0f} conversations of {mean:.0f} tokens, {count * mean:,.0f} in all (an estimate)"
+    if fraction := build.replay.section.fraction:
+        yield f"and about {count * fraction / (1 - fraction):,.0f} replay rows"
 
-    # The shares that the recipe wants beside those of the sample: not every problem carries every kind.
+    # Not every problem carries every kind, so the shares may be others than the recipe's.
     found = Counter(one.kind for one in made)
-    yield f"kinds, wanted and in a sample of {len(sampled)} problems:"
-    for kind in get_args(Kind):
-        yield f"  {kind:15} {getattr(build.recipe.conversations, kind):6.1%} {found[kind] / len(made):6.1%}"
+    yield f"kinds in a sample of {len(made)}: " + ", ".join(
+        f"{kind} {rows / len(made):.1%}" for kind, rows in found.most_common()
+    )
 
     # What the gate says to the sample; how many are alike shows only over all rows.
     with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
@@ -70,7 +67,7 @@ def preview(build: Build, n: int) -> Iterator[str]:
         yield from _dialogue_preview(build, n)
         return
     every = (made for index in range(len(build.problems)) for made in build.conversations(index))
-    for made in itertools.islice(every, n):
+    for made in itertools.islice(itertools.chain(build.written, every), n):
         yield from described(made)
     if build.replay.section.fraction:
         asked = build.replay.section.asked
@@ -84,7 +81,7 @@ def described(made: Conversation) -> Iterator[str]:
     yield from chat_lines(f"{made.id} ({made.kind})", made.messages)
     if made.gap is not None:
         until = f"until message {made.reveal_at + 1}" if made.reveal_at < len(made.messages) else "to the end"
-        what = "withheld" if made.hidden else "said with two values"
+        what = "said with two values" if made.kind == "conflict" else "withheld"
         yield f"  {what} {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
     if made.wordings:
         yield f"  wordings: {', '.join(made.wordings)}"
@@ -93,7 +90,7 @@ def described(made: Conversation) -> Iterator[str]:
 def chat_lines(heading: str, messages: Sequence[Message]) -> Iterator[str]:
     yield f"\n--- {heading}; turns marked > carry loss"
     for message in messages:
-        mark = ">" if message["role"] == "assistant" else " "
+        mark = ">" if message["role"] == "assistant" and learned(message) else " "
         for line in message["content"].split("\n"):
             yield f"{mark} {message['role']:9} | {line}"
 

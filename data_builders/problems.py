@@ -14,12 +14,14 @@ from typing import Literal
 from data_builders.gaps import task_from
 from data_builders.starter import ANY, Difficulty, starter_problem
 from data_builders.tasks import Task
+from data_builders.written import WrittenKind
 from probe.errors import DataError, RecipeError
 from probe.files import sha256_file
 from probe.recipe import section
 from probe.sets import Problem, locate, read_problems
 
 Kind = Literal["starter", "gsm8k", "math", "jsonl"]
+"""Where problems come from; `written` in a recipe's source is conversations, and has none."""
 # The hub's names for the training split; a builder never takes a test split by itself.
 _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
 
@@ -28,9 +30,10 @@ _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
 class Source:
     """Where problems come from. Without `path`, gsm8k and math are fetched from the hub (train split)."""
 
-    kind: Kind
+    kind: Kind | Literal["written"]
     path: str | None = None
     n: int | None = None  # how many problems; more than a file holds takes it again with other wording
+    kinds: list[WrittenKind] | None = None  # written only
     levels: list[int] | None = None  # MATH's levels; for starter problems the numbers of steps, 1 to 3
     largest: int | None = None  # starter only: no number above this, results included
     subjects: list[str] | None = None
@@ -48,6 +51,13 @@ class Problems:
         self.seed = seed
         self.path: Path | None = None
         self._problems: list[Problem] = []
+        self._n = 0
+        if source.kind == "written":
+            if source.path or source.levels or source.largest:
+                raise RecipeError(f"{where}: the written conversations lie ready: no path, levels or largest")
+            return
+        if source.kinds:
+            raise RecipeError(f"{where}.kinds: only the written conversations are chosen by kinds")
         if source.n is not None and source.n < 1:
             raise RecipeError(f"{where}.n: given {source.n}, wanted 1 or more")
         if source.kind == "starter":
@@ -83,7 +93,7 @@ class Problems:
         return {str(self.path): sha256_file(self.path)} if self.path else {}
 
 
-def out_of_reach(kind: Kind, path: str | None) -> str | None:
+def out_of_reach(kind: str, path: str | None) -> str | None:
     """Why the hub's copy of this source cannot be had; None where a path is given, or where it can."""
     if path is not None or kind not in _TRAIN_SETS:
         return None

@@ -25,15 +25,15 @@ from pathlib import Path
 
 from data_builders.scripted import Conversation
 from data_builders.text import states
-from probe.conversations import Message
+from probe.conversations import Message, learned
 from probe.errors import DataError, RecipeError
 from probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
 from probe.recipe import section
-from probe.sets import HUB, locate
+from probe.sets import HUB, PACKAGED, locate
 
 # --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
 
-ANSWERED_AT_ONCE = ("complete", "replay", "stated")
+ANSWERED_AT_ONCE = ("complete", "replay", "stated", "twin", "doubt", "slip")
 """Kinds that open with the whole problem and ask for nothing but its solution."""
 ASKED_ABOUT = ("underspecified", "vague", "conflict", "unsolvable")
 """Kinds whose first message does not let anybody solve the problem."""
@@ -64,16 +64,21 @@ def asking(conversation: Conversation) -> str | None:
 
 
 def answer(conversation: Conversation) -> str | None:
-    """Every boxed answer equals the reference, there is one, and none before what it takes was told."""
+    """Every boxed answer that is learned equals the reference, there is one, and none before what it takes was told.
+
+    In a written conversation a later question may have a result of its own: there the last one is compared.
+    """
     early = 0 if conversation.kind in FREE else conversation.reveal_at
     if conversation.kind in ASKED_ABOUT:
         early = max(early, 2)
     found = [
         (place, inside)
         for place, message in enumerate(conversation.messages)
-        if message["role"] == "assistant"
+        if message["role"] == "assistant" and learned(message)
         for inside in all_boxed(message["content"])
     ]
+    if conversation.kind == "chat":
+        return "answer_wrong" if found else None
     if conversation.kind == "replay" and not found:  # a model that was not told to box its answer
         stated = lenient_answer(conversation.messages[-1]["content"])
         return None if conversation.answer and same_answer(stated, conversation.answer) else "answer_missing"
@@ -81,6 +86,8 @@ def answer(conversation: Conversation) -> str | None:
         return "answer_missing"
     if found[0][0] < early:
         return "answered_early"
+    if conversation.source == "written":
+        found = [next(one for one in found if one[0] == found[-1][0])]
     return None if all(same_answer(inside, conversation.answer) for _, inside in found) else "answer_wrong"
 
 
@@ -261,6 +268,7 @@ class Gate:
 def _set_file(given: str) -> Path:
     if Path(given).is_file():
         return locate(given, given)  # says so where it is no JSONL
-    if given not in HUB:
-        raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({', '.join(HUB)})")
+    if given not in (*HUB, *PACKAGED):
+        known = ", ".join([*PACKAGED, *HUB])
+        raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({known})")
     return locate(given)

@@ -11,16 +11,16 @@ from data_builders.problems import Source
 from data_builders.quality import Quality
 from data_builders.replay import Replay
 from data_builders.scripted import Conversations
+from data_builders.written import Written
 from probe.errors import RecipeError
 from probe.recipe import load_recipe, section
 
 
 @section
 class Evaluation:
-    """Held-out sets written beside the data. The starter source makes its own; a file source needs `path`."""
+    """A held-out set written beside the data. The starter source makes its own; the others need `path`."""
 
     accuracy_n: int = 0
-    clarify_n: int = 0
     path: str | None = None
 
 
@@ -39,6 +39,8 @@ class DataRecipe:
     conversations: Conversations = dataclasses.field(default_factory=Conversations)
     dialogue: Dialogue | None = None
     """Two models talk, in place of the scripted conversations."""
+    written: Written | None = None
+    """Written conversations beside those of the source."""
     quality: Quality = dataclasses.field(default_factory=Quality)
     replay: Replay = dataclasses.field(default_factory=Replay)
     eval: Evaluation = dataclasses.field(default_factory=Evaluation)
@@ -49,8 +51,22 @@ class DataRecipe:
         """Conversations that a problem gives on average, without replay."""
         return self.conversations.per_problem if self.dialogue is None else self.dialogue.per_problem
 
+    @property
+    def chosen(self) -> Written | None:
+        """Which of the written conversations are in the data."""
+        source = self.source
+        return (
+            Written(n=source.n, kinds=source.kinds, subjects=source.subjects)
+            if source.kind == "written"
+            else self.written
+        )
+
     def check(self) -> None:
         """Raises RecipeError where the conversations asked for cannot be made."""
+        if self.source.kind == "written" and (self.written or self.dialogue or self.replay.fraction):
+            raise RecipeError(
+                "source.kind: `written` has no problems, wanted no `written`, `dialogue` or `replay.fraction` beside it"
+            )
         self.conversations.check()
         self.replay.check()
         self.quality.check()

@@ -12,22 +12,24 @@ from data_builders.folder import shards
 from data_builders.quality import holds
 from data_builders.scripted import Conversation
 from data_builders.tasks import Gap, Task
-from probe.conversations import Message, check_messages
+from probe.conversations import Message, check_messages, learned, plain
 from probe.errors import DataError
 from probe.files import read_jsonl
 from probe.grading import boxed
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:
-    """A row of OUT/sft. `acts` names the wordings its turns were made of, for the card."""
-    return {
+    """A row of OUT/sft. `problem` is alike for all rows about one problem."""
+    task = conversation.task
+    row = {
         "id": conversation.id,
         "messages": list(conversation.messages),
         "kind": conversation.kind,
         "source": conversation.source,
         "answer": conversation.answer,
-        "acts": list(conversation.wordings),
+        "problem": task.id.partition("~")[0] if task else conversation.id,
     }
+    return {**row, "doubts": list(conversation.doubts)} if conversation.doubts else row
 
 
 def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
@@ -46,7 +48,9 @@ def read_sft_rows(path: Path) -> Iterator[dict[str, Any]]:
         messages = check_messages(row.get("messages"), f"{path}:{number}")
         if messages[-1]["role"] != "assistant":
             raise DataError(f"{path}:{number}: the conversation ends with the user, wanted an assistant turn last")
-        yield row
+        if not any(message["role"] == "assistant" and learned(message) for message in messages):
+            raise DataError(f"{path}:{number}: every assistant turn says `loss: false`, so there is nothing to learn")
+        yield {**row, "messages": list(messages)}
 
 
 # --- The rl view: a chat so far, and all that a reward or a simulated user has to know to go on with it.
@@ -113,7 +117,7 @@ def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
             id=f"{conversation.id}-{place // 2}",
             kind=conversation.kind,
             turn=place // 2,
-            prompt=conversation.messages[:place],
+            prompt=tuple(map(plain, conversation.messages[:place])),
             answer=task.answer,
             problem=task.question,
             solution=task.boxed_solution or task.solution,
@@ -166,7 +170,7 @@ def _read(row: dict[str, Any], where: str) -> RlRow:
     prompt = check_messages(row.get("prompt"), where)
     if prompt[-1]["role"] != "user":
         raise DataError(f"{where}: the prompt ends with the assistant, wanted a user message last")
-    return RlRow(prompt=tuple(prompt), turn=turn, hidden=tuple(hidden), **texts)
+    return RlRow(prompt=tuple(map(plain, prompt)), turn=turn, hidden=tuple(hidden), **texts)
 
 
 def _shown(value: Any) -> str:

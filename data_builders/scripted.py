@@ -86,6 +86,7 @@ class Conversation:
         wordings: of each phrased turn and of the phrases inside it "act:opener.core.closer", or "act:bare" where it
             is nothing but the problem's own text.
         gap: what was withheld, or stated twice (then nothing is hidden).
+        doubts: of each doubt of the user about an answer, in their order, whether it was right.
     """
 
     id: str
@@ -98,6 +99,7 @@ class Conversation:
     wordings: tuple[str, ...] = ()
     task: Task | None = None
     gap: Gap | None = None
+    doubts: tuple[bool, ...] = ()
 
 
 def plan(task: Task, seed: int, settings: Conversations) -> list[Kind]:

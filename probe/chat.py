@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from probe.conversations import Message, learned, plain
 from probe.errors import TemplateError
 from probe.files import sha256_text
 
-Message = dict[str, str]
 PrefixForm = Literal["history", "generation"]
 
 _MARK = "NEXTTURNMARK"
@@ -98,16 +98,19 @@ class Chat:
     ) -> list[TrainingRow]:
         """Token ids and loss mask of every assistant turn: its content and its end, nothing else.
 
+        A message with `loss: False` stands in the context of the turns after it and carries none itself.
+
         Each turn follows exactly the ids that inference would show. Where every prompt continues the row so
         far (a prefix-preserving template), the conversation is one row; where one does not, each assistant
-        turn is a row of its own. `loss_on="all"` puts loss on every token of the last row, an ablation.
+        turn is a row of its own. `loss_on="all"` puts loss on every token of the last row, whatever the messages say,
+        an ablation.
         """
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
         rows: list[TrainingRow] = []
         for position in turns:
             prompt = list(self.prompt_ids(messages[:position]))
             target = self._target_ids(messages[position]["content"])
-            row = TrainingRow(prompt + target, [0] * len(prompt) + [1] * len(target))
+            row = TrainingRow(prompt + target, [0] * len(prompt) + [int(learned(messages[position]))] * len(target))
             previous = rows[-1] if rows else None
             if previous and prompt[: len(previous.input_ids)] == previous.input_ids:
                 row.loss_mask[: len(previous.loss_mask)] = previous.loss_mask
@@ -116,7 +119,7 @@ class Chat:
                 rows.append(row)
         if loss_on == "all":
             return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
-        return rows
+        return [row for row in rows if any(row.loss_mask)]
 
     def _target_ids(self, content: str) -> list[int]:
         # The template trims what it renders; what is learned must be what is rendered as history later.
@@ -132,7 +135,7 @@ class Chat:
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         try:
             return self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt, **self._options
+                list(map(plain, messages)), tokenize=False, add_generation_prompt=add_generation_prompt, **self._options
             )
         except Exception as error:  # jinja and the template itself raise what they like; all of it becomes one line
             raise TemplateError(f"the chat template cannot render this conversation: {error}") from error

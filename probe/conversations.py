@@ -16,7 +16,8 @@ from probe.errors import DataError
 from probe.files import read_jsonl
 from probe.terminal import say
 
-Message = dict[str, str]
+Message = dict[str, Any]
+"""{role, content}, both text. An assistant's message may say `loss: False`: it is shown, and not learned."""
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -111,7 +112,10 @@ def is_message(message: Any) -> bool:
 
 
 def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
-    """A conversation checked: an optional system message, then user and assistant in turn, none empty."""
+    """A conversation checked: an optional system message, then user and assistant in turn, none empty.
+
+    Of the messages `role` and `content` are kept, and of an assistant's `loss` where it is false.
+    """
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: an empty conversation, wanted a list of messages")
     turns = messages[1:] if isinstance(messages[0], dict) and messages[0].get("role") == "system" else messages
@@ -121,6 +125,12 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
         if not is_message(message):
             raise DataError(f"{where}: message {number} is no {{role, content}} with text")
         check_text(message["content"], f"{where}: message {number}")
+        loss = message.get("loss")  # null where `datasets` wrote a file in which others have it
+        if loss is not None and (not isinstance(loss, bool) or message.get("role") != "assistant"):
+            raise DataError(
+                f"{where}: message {number} ({message.get('role')}) has `loss: {loss!r}`, wanted true or false, and only "
+                "on an assistant's message: false is shown and not learned"
+            )
     for position, message in enumerate(turns):
         number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
         if message.get("role") != wanted:
@@ -129,7 +139,17 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
             )
         if not message["content"].strip():
             raise DataError(f"{where}: message {number} ({wanted}) is empty")
-    return tuple({"role": message["role"], "content": message["content"]} for message in messages)
+    return tuple({**plain(message), **({"loss": False} if not learned(message) else {})} for message in messages)
+
+
+def plain(message: Message) -> Message:
+    """What a chat template is given of a message."""
+    return {"role": message["role"], "content": message["content"]}
+
+
+def learned(message: Message) -> bool:
+    """Whether the message of an assistant carries loss."""
+    return message.get("loss") is not False
 
 
 def check_text(text: str, where: str) -> None:

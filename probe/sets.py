@@ -246,8 +246,12 @@ HUB: dict[str, HubSet] = {
 }
 
 
+# Sets that come with this package: problems of our own, complete and with one needed thing left out (Apache-2.0).
+PACKAGED = {"written_pairs": Path(__file__).with_name("written_pairs.jsonl")}
+
+
 def locate(name: str, path: Path | str | None = None) -> Path:
-    """The JSONL file of a set: `path` where given, else the hub's copy, stored once in the cache folder.
+    """The JSONL file of a set: `path` where given, else the packaged one, else the hub's copy, stored once in the cache.
 
     Raises:
         DataError: no file there, a file of another kind, or no path and an unknown name.
@@ -262,8 +266,10 @@ def locate(name: str, path: Path | str | None = None) -> Path:
         if kind := _other_kind(path):
             raise DataError(f"{path}: {kind} (set {name!r}), wanted JSONL: one JSON object a line, in UTF-8")
         return path
+    if name in PACKAGED:
+        return PACKAGED[name]
     if name not in HUB:
-        raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join(HUB)}")
+        raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join([*HUB, *PACKAGED])}")
     from probe.conversions import cache_root
 
     stored = cache_root() / "sets" / f"{name}.jsonl"

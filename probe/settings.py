@@ -15,7 +15,7 @@ Measure = Literal["accuracy", "clarify", "followup"]
 
 @section
 class SetSection:
-    """One question set. Without `path` the name must be one that the hub is known to hold."""
+    """One question set. Without `path` the name must be `written_pairs` or one that the hub is known to hold."""
 
     path: str | None = None
     n: int | None = None

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any, get_args
 
 import pytest
 from conversations import conversation
 
-from data_builders.card import ENOUGH, Variety, block, card, chat, excerpt, inline
+from data_builders.card import block, card, chat, excerpt, inline
 from data_builders.duplicates import Checked
 from data_builders.problems import Source
 from data_builders.recipe import DataRecipe, Output
 from data_builders.rows import sft_row
-from data_builders.scripted import Conversations, Kind, converse, plan
-from data_builders.starter import starter_problems
+from data_builders.scripted import Kind
 from probe.recipe import recipe_dict
 
 Row = dict[str, Any]
@@ -28,8 +26,8 @@ def settings(**overrides: Any) -> dict[str, Any]:
     return {**made, **overrides}
 
 
-def row(*turns: str, kind: str = "complete", acts: tuple[str, ...] = (), **more: Any) -> Row:
-    return {**sft_row(conversation(*turns, kind=kind)), "acts": list(acts), **more}
+def row(*turns: str, kind: str = "complete", **more: Any) -> Row:
+    return {**sft_row(conversation(*turns, kind=kind)), **more}
 
 
 def section(page: str, name: str) -> str:
@@ -109,47 +107,6 @@ def test_what_the_rows_were_held_against_is_told() -> None:
     assert "Held against no probe set" in card([], [], bare) and "Not looked for" in card([], [], bare)
 
 
-# --- wording
-
-
-def scripted(n: int) -> list[Row]:
-    given = Conversations()
-    return [
-        sft_row(converse(task, kind, 3, given))
-        for task in starter_problems(n, 3, "train")
-        for kind in plan(task, 3, given)
-    ]
-
-
-def test_each_phrased_turn_of_a_scripted_conversation_is_found() -> None:
-    """Its own wording, and not those of the phrases inside it."""
-    from data_builders.card import _by_turn
-
-    for made in scripted(80):
-        assert [text for _, text in _by_turn(made)] == [message["content"] for message in made["messages"]]
-
-
-def test_variety_is_told_by_act() -> None:
-    wordings = [f"solve:{n % 25}.0.0" for n in range(ENOUGH)]
-    rows = [row("Q?", f"{n % 25} {n % 25} c d e", acts=("open:bare", wording)) for n, wording in enumerate(wordings)]
-    page = section(card(rows, [], settings()), "Variety of wording")
-    table = {line[0]: line[1:] for line in cells(page)}
-    assert table["open"] == ["200", "100%", "0", "–", "–", "–"]
-    assert table["solve"][:4] == ["200", "0%", "25", "4.0%"]
-    # 25 different first pairs and second ones, and "c d", "d e" for all: 52 of 800.
-    assert table["solve"][4:] == ["0.07", "4.0% 0 0 c d"]
-    assert "No phrasing makes up more than 5%" in page
-
-
-def test_a_phrasing_above_its_share_is_named() -> None:
-    often = [row("Q?", "A", acts=("solve:0.0.0",))] * 20 + [
-        row("Q?", "A", acts=(f"solve:{n}.1.0",)) for n in range(180)
-    ]
-    few = [row("Q?", "A", acts=("hint:0.0.0",))] * 3
-    page = section(card([*often, *few], [], settings()), "Variety of wording")
-    assert "Phrasings above 5% of their act's phrased uses: solve (10.0%). 1 acts with fewer than 200 uses" in page
-
-
 # --- conversations between models
 
 
@@ -172,7 +129,6 @@ def test_who_talked_is_told() -> None:
     assert "asked for again: 4 (assistant.cut 3, simulator.role_label 1)." in page
     table = {line[0]: line[1:] for line in cells(page.partition("## Rejected")[0])}
     assert table["stated"][0] == "30.0%" and table["withheld"][0] == "70.0%"
-    assert "Variety" not in page
 
 
 # --- text of others
@@ -250,8 +206,7 @@ def test_an_excerpt_holds_both_ends() -> None:
 
 def many(n: int) -> Iterator[Row]:
     for number in range(n):
-        acts = ("open:bare", f"solve:{number % 7}.{number % 11}.0")
-        yield row(f"What is {number} and {number % 13} more?", f"Word{number} {SOLVED}", acts=acts, id=f"row-{number}")
+        yield row(f"What is {number} and {number % 13} more?", f"Word{number} {SOLVED}", id=f"row-{number}")
 
 
 def peak(rows: Iterable[Row]) -> int:
@@ -266,7 +221,3 @@ def peak(rows: Iterable[Row]) -> int:
 def test_memory_does_not_grow_with_the_rows() -> None:
     peak(many(100))  # what is imported and compiled once
     assert peak(many(8000)) < 1.1 * peak(many(2000)) + 50_000
-
-
-def test_an_empty_variety_says_nothing() -> None:
-    assert Variety().lines() == [] and asdict(Checked("a", 1, 2)) == {"name": "a", "rows": 1, "ngrams": 2}

@@ -36,7 +36,7 @@ ANY_SIZE = ["--source.levels", "null", "--source.largest", "null"]
 
 
 def recipe(out: Path, *overrides: str) -> DataRecipe:
-    small = ["--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12", "--eval.clarify_n", "8"]
+    small = ["--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
     return load_data_recipe(DEMO, [*small, "--output.path", str(out), *overrides])
 
 
@@ -64,12 +64,10 @@ def test_the_folder_holds_what_training_and_probe_expect(built: Path) -> None:
     kept = list(load_sft_rows(built))
     assert {"id", "messages", "kind", "source", "answer"} <= set(kept[0])
     assert len({row["id"] for row in kept}) == len(kept)
-    accuracy, clarify = rows(built / "eval/accuracy.jsonl"), rows(built / "eval/clarify.jsonl")
+    accuracy = rows(built / "eval/accuracy.jsonl")
     assert [set(row) for row in accuracy] == [{"id", "question", "answer", "solution"}] * 12
-    assert [set(row) for row in clarify] == [{"id", "complete", "underspecified", "missing", "answer"}] * 8
-    assert all(row["complete"] != row["underspecified"] for row in clarify)
     questions = {row["messages"][0]["content"] for row in kept}
-    assert not questions & {row["question"] for row in accuracy} | questions & {row["complete"] for row in clarify}
+    assert not questions & {row["question"] for row in accuracy}
 
 
 def test_sft_on_the_small_model_ends_at_the_checkpoint_that_grpo_goes_on_from(tmp_path: Path) -> None:
@@ -131,7 +129,7 @@ def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_finished_build_says_so_and_changes_nothing(built: Path) -> None:
     arguments = [str(DEMO), "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
-    arguments += ["--eval.clarify_n", "8", "--replay.fraction", "0.2", "--out", str(built)]
+    arguments += ["--replay.fraction", "0.2", "--out", str(built)]
     before = contents(built)
     said = start(["-m", "data_builders", *arguments]).finish()
     assert said.count("\n") == 1 and "already built" in said
@@ -155,7 +153,7 @@ def test_a_changed_source_file_counts_as_a_changed_setting(tmp_path: Path) -> No
         source, [{"question": f"What is {i} + 1?", "answer": f"{i} + 1 = {i + 1}\n#### {i + 1}"} for i in range(9)]
     )
     arguments = ["--source.kind", "gsm8k", "--source.path", str(source), *ANY_SIZE, "--source.n", "9"]
-    none = ["--eval.accuracy_n", "0", "--eval.clarify_n", "0"]
+    none = ["--eval.accuracy_n", "0"]
     out = build(recipe(tmp_path / "d", *arguments, *none))
     with source.open("a") as file:
         file.write('{"question": "What is 2?", "answer": "2"}\n')
@@ -229,7 +227,7 @@ def test_bad_problem_files_end_in_one_line(
     if content is not None:
         source.write_text(content)
     arguments = [str(DEMO), "--source.kind", "gsm8k", "--source.path", str(source), *ANY_SIZE, "--source.n", "null"]
-    arguments += ["--eval.accuracy_n", "0", "--eval.clarify_n", "0", "--out", str(out)]
+    arguments += ["--eval.accuracy_n", "0", "--out", str(out)]
     assert run_command(main, arguments) == 2
     errors = capsys.readouterr().err
     assert told in errors and errors.count("\n") == 1 and str(source) in errors
@@ -274,7 +272,7 @@ def test_a_small_file_is_taken_again_with_other_wording(tmp_path: Path) -> None:
         "--replay.fraction",
         "0",
     ]
-    out = build(recipe(tmp_path / "d", *arguments, "--eval.accuracy_n", "0", "--eval.clarify_n", "0"))
+    out = build(recipe(tmp_path / "d", *arguments, "--eval.accuracy_n", "0"))
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["asked"] >= 60
     assert len({row["id"] for row in load_sft_rows(out)}) == manifest["kept"] > 20
@@ -301,7 +299,7 @@ def test_math_and_gsm8k_build_and_verify(tmp_path: Path) -> None:
         contaminated = manifest["rejected"].pop(f"contaminated:{kind}/test.jsonl", 0)
         assert contaminated / manifest["asked"] < 0.2
         assert sum(manifest["rejected"].values()) / manifest["asked"] < 0.05, manifest["rejected"]
-        assert len(rows(out / "eval/accuracy.jsonl")) == 12 and len(rows(out / "eval/clarify.jsonl")) == 8
+        assert len(rows(out / "eval/accuracy.jsonl")) == 12
         assert all(row["source"] == kind for row in load_sft_rows(out))
 
 

@@ -374,9 +374,8 @@ def _sample(
     build = _unbuilt(recipe.data.recipe)
     if build is None:
         return list(read(data_path(recipe.data.path, recipe.data.recipe))), 1.0
-    n = len(build.problems)
-    sample = range(0, n, max(1, n // SAMPLE))
-    return [one for index in sample for made in build.conversations(index) for one in take(made)], len(sample) / n
+    made, share = build.sample(SAMPLE)
+    return [one for conversation in made for one in take(conversation)], share
 
 
 def _unbuilt(recipe: str | None) -> Any:
