@@ -49,6 +49,10 @@ class ServerSection:
     """The longest that one request waits on rate limits in all."""
     max_tokens: int = 1024
     """A judge's reply, thinking included; user turns and answers have limits of their own."""
+    verdict: Literal["text", "probability"] = "text"
+    """How a judge answers: a reason and a label, or one token, whose log-probabilities say how likely each label is."""
+    confidence: float = 0.5
+    """Of verdicts by probability: how sure genuine-or-not must be, 0.5 to 1; below it a turn is unscored ("unsure")."""
     prompt_as: Literal["ids", "text"] = "ids"
     """How raw prompts are sent. Both are in the protocol; a server whose tokenizer adds a start token wants ids."""
     extras: bool = True

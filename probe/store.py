@@ -261,7 +261,7 @@ class StoredJudge:
     was killed, or ended because its judge failed too often, asks for those again, and one that ended well does not.
 
     Args:
-        path: JSONL of {"key", "label", "unscored", "raw"}, of any number of judges.
+        path: JSONL of {"key", "label", "unscored", "raw", "p_genuine"}, of any number of judges.
         again: stored verdicts without a label are asked for anew, once.
 
     Raises:
@@ -295,7 +295,7 @@ class StoredJudge:
         # ASCII, so that broken surrogates have a key, too
         keys = [sha256_text(json.dumps({"judge": self.version, **asdict(case)}, sort_keys=True)) for case in cases]
         for index, row in self._cache.fill(keys, make, keep_last=lambda row: row["label"] is None):
-            yield index, Verdict(row["label"], row["unscored"], row["raw"])
+            yield index, Verdict(row["label"], row["unscored"], row["raw"], row.get("p_genuine"))
 
     def close(self) -> None:
         self._cache.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,19 +25,26 @@ from probe.errors import BadInput, DataError, JudgeError
 from probe.files import read_jsonl
 from probe.judges import get_judge
 from probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all
+from probe.judges.labels import asked as words_asked
 from probe.judges.llm import (
     CONVERSATION_LIMIT,
     FAILED_AT_MOST,
+    LABELS_HOLD_AT_LEAST,
+    LETTERS,
     NO_VERDICT,
+    OFF_LABEL,
     PROMPT_VERSION,
     TURN_LIMIT,
+    UNSURE,
     CascadeJudge,
     LlmJudge,
     harmless,
     prompt,
     read_verdict,
     shortened,
+    weigh,
 )
+from probe.measures import judged
 from probe.settings import ServerSection
 from probe.stats import wilson
 from probe.store import StoredJudge
@@ -46,6 +54,7 @@ MESSAGES = (
     {"role": "assistant", "content": r"It is $\boxed{1.5}$."},
 )
 Say = Callable[[str], str]
+ASKED = words_asked()
 
 # Everything that could end the data, speak to the judge, or be more than text on its way there.
 HOSTILE = {
@@ -145,19 +154,36 @@ def silent(turn: str) -> Verdict:
 # ----- the prompt
 
 
-def test_the_prompt_explains_every_label_in_the_order_of_precedence_and_says_where_a_turn_was_cut() -> None:
-    text = prompt(case("why?"))
-    explained = [label for label in re.findall(r"^(\w+): ", text, re.MULTILINE) if label in LABELS]
-    assert set(explained) == set(LABELS) and len(explained) == len(LABELS)
-    assert (explained[0], explained[-1]) == ("degenerate", GENUINE)
-    assert text.endswith("\nVERDICT: label")
-    assert "cut off at a length limit" in prompt(case("and then", cut=True)) and "cut off" not in text
+@pytest.mark.parametrize("verdict", ["text", "probability"])
+def test_the_prompt_explains_every_label_in_the_order_of_precedence_and_says_where_a_turn_was_cut(verdict: str) -> None:
+    text = prompt(case("why?"), verdict)
+    explained = re.findall(r"^([A-I])\. (\w+): ", text, re.MULTILINE)
+    assert explained == list(LETTERS.items()) and set(LETTERS.values()) == set(LABELS)
+    assert (explained[0], explained[-1]) == (("A", "degenerate"), ("I", GENUINE))
+    assert text.endswith("\nVERDICT: label" if verdict == "text" else "A, B, C, D, E, F, G, H or I.")
+    assert "cut off at a length limit" in prompt(case("and then", cut=True)) and "cut off at a" not in text
+
+
+def test_examples_show_every_label_but_the_empty_one_and_name_no_other() -> None:
+    shown = re.findall(r"^  ([A-I]), (\w+): .", prompt(case("why?")), re.MULTILINE)
+    assert len(shown) == prompt(case("why?")).count("\n  Message: ") >= 15
+    assert all(LETTERS[letter] == label for letter, label in shown)
+    assert {label for _, label in shown} == set(LABELS) - {"degenerate"}
+
+
+def test_what_no_case_changes_stands_first_so_that_a_server_reads_it_once() -> None:
+    others = ({"role": "user", "content": "And now?"}, {"role": "assistant", "content": "2"})
+    prompts = [prompt(each, verdict) for each in (case("why?"), Case(others, "no", True)) for verdict in ASKED["ask"]]
+    shared = os.path.commonprefix(prompts)
+    assert shared.endswith('\n\n<conversation>\n<message from="user">\n')
+    assert len(shared) > 0.9 * len(prompts[0])
 
 
 def test_a_changed_prompt_needs_a_new_version() -> None:
     """Verdicts are stored and compared under the version. After a change of the prompt raise it, then pin its hash."""
-    pinned = {"1": "0d95c0f6823a67d3"}
-    assert pinned[PROMPT_VERSION] == hashlib.sha256(prompt(case("why?", cut=True)).encode()).hexdigest()[:16]
+    pinned = {"2": "9d885245f9398127"}
+    whole = "".join(prompt(case("why?", cut=True), verdict) for verdict in ("text", "probability"))
+    assert pinned[PROMPT_VERSION] == hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("text", [r"$\frac{1}{2} \times \boxed{3} \neq 4$", "x < 3 and y > 2, 1<x, a <b> c".replace("<b>", "b"),
@@ -208,7 +234,7 @@ def test_a_long_conversation_keeps_its_first_question_and_its_last_turns() -> No
     assert "Be kind." in text and "turn 0 user" in text and "turn 49 assistant" in text and "turn 20 user" not in text
     left_out = 101 - text.count("<message from=")
     assert f"[... {left_out} messages left out here ...]" in text
-    assert CONVERSATION_LIMIT / 2 < len(text) < CONVERSATION_LIMIT + 5_000
+    assert CONVERSATION_LIMIT / 2 < len(text) - len(prompt(case("why?"))) < CONVERSATION_LIMIT
 
 
 # ----- the reply
@@ -320,6 +346,117 @@ def test_a_prompt_too_long_for_the_model_is_refused_and_nothing_else_changes() -
         verdicts = judge_all(LlmJudge(section(server)), questions(5))
     assert [verdict.unscored for verdict in verdicts] == ["refused"] * 5
     assert all("temperature" in request.body for request in server.requests)
+
+
+# ----- verdicts by probability
+
+
+def with_log_probabilities(tokens: dict[str, float]) -> dict[str, Any]:
+    """A reply of one token, as vLLM gives it; `tokens` are probabilities."""
+    reply = chat_reply(next(iter(tokens)), finish="length")
+    top = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in tokens.items()]
+    reply["choices"][0]["logprobs"] = {"content": [{**top[0], "top_logprobs": top}]}
+    return reply
+
+
+def weighing(tokens: Callable[[str], dict[str, float]]) -> Loopback:
+    def judge(request: Seen) -> dict[str, Any]:
+        return with_log_probabilities(tokens(turn_in(request.body["messages"][0]["content"])))
+
+    return Loopback({"/chat/completions": judge})
+
+
+def logs(**probabilities: float) -> list[tuple[str, float]]:
+    return [(token, math.log(p)) for token, p in probabilities.items()]
+
+
+def test_one_token_a_turn_says_how_likely_each_label_is() -> None:
+    letter_of = {label: letter for letter, label in LETTERS.items()}
+
+    def tokens(turn: str) -> dict[str, float]:
+        likeliest = letter_of[label_of(turn)]
+        return {likeliest: 0.5, f" {likeliest}": 0.1, "The": 0.1, **{x: 0.02 for x in LETTERS if x != likeliest}}
+
+    cases = questions(40)
+    with weighing(tokens) as server:
+        judge = LlmJudge(section(server, verdict="probability"))
+        verdicts = judge_all(judge, cases)
+        bodies = [request.body for request in server.requests]
+    assert judge.version == f"llm/{PROMPT_VERSION} probability at 0.5 tiny" and judge.calls == len(bodies) == 40
+    assert [verdict.label for verdict in verdicts] == [label_of(each.user_turn) for each in cases]
+    for verdict in verdicts:
+        assert verdict.p_genuine == pytest.approx((0.6 if verdict.label == GENUINE else 0.02) / 0.76)
+        assert verdict.raw.startswith(f"{verdict.label} 0.789, ")
+    assert {(body["max_tokens"], body["logprobs"], body["top_logprobs"], body["temperature"]) for body in bodies} == {
+        (1, True, 20, 0)
+    }
+    assert bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
+    sent = {body["messages"][0]["content"] for body in bodies}
+    assert sent == {prompt(each, "probability") for each in cases}
+
+
+def test_a_turn_is_genuine_from_one_half_on_and_else_the_likeliest_other_label() -> None:
+    tie = weigh(logs(I=0.4, H=0.2, D=0.2, E=0.2), 0.5)
+    assert (tie.label, tie.p_genuine) == ("role_drift", pytest.approx(0.4)), "the gravest of those that are as likely"
+    assert weigh(logs(I=0.5, H=0.5), 0.5).label == GENUINE
+    unsure = weigh(logs(I=0.7, H=0.3), 0.8)
+    assert (unsure.label, unsure.unscored, unsure.p_genuine) == (None, UNSURE, pytest.approx(0.7))
+    assert weigh(logs(I=0.1, H=0.5, D=0.4), 0.8).label == "new_task", "sure that it is not genuine"
+
+
+@pytest.mark.parametrize(
+    "tokens", [logs(The=0.9, I=0.1), logs(i=0.9, II=0.05), [("I", math.nan)], [("I", -9999.0), ("<think>", 0.0)], []]
+)
+def test_letters_that_hold_too_little_are_no_verdict(tokens: list[tuple[str, float]]) -> None:
+    assert math.isclose(LABELS_HOLD_AT_LEAST, 0.5)
+    verdict = weigh(tokens, 0.5)
+    assert (verdict.label, verdict.unscored, verdict.p_genuine) == (None, OFF_LABEL, None)
+
+
+def test_unsure_turns_are_no_failure_and_turns_without_a_letter_are() -> None:
+    with weighing(lambda turn: {"I": 0.6, "H": 0.4}) as server:
+        verdicts = judge_all(LlmJudge(section(server, verdict="probability", confidence=0.9)), questions(25))
+    assert {verdict.unscored for verdict in verdicts} == {UNSURE}
+    with weighing(lambda turn: {"<think>": 1.0}) as server, pytest.raises(JudgeError, match="off_label 25.*<think>"):
+        judge_all(LlmJudge(section(server, verdict="probability", extras=False)), questions(25))
+    assert "chat_template_kwargs" not in server.requests[0].body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        chat_reply("I"),
+        {**chat_reply("I"), "choices": [{**chat_reply("I")["choices"][0], "logprobs": {"content": []}}]},
+        Answer(400, {"error": {"message": "You are not allowed to request logprobs from this model"}}),
+    ],
+)
+def test_a_server_without_log_probabilities_ends_the_run_with_one_clear_line(answer: Any) -> None:
+    with Loopback({"/chat/completions": lambda request: answer}) as server:
+        with pytest.raises(JudgeError, match="gives no log-probabilities.*`verdict: text`") as caught:
+            judge_all(LlmJudge(section(server, verdict="probability", concurrency=1)), questions(100))
+        assert "\n" not in str(caught.value) and len(server.requests) <= 3
+
+
+def test_a_confidence_that_is_none_is_told() -> None:
+    for confidence in (0.4, 1.1):
+        with pytest.raises(BadInput, match="confidence"):
+            LlmJudge(ServerSection(urls=("http://127.0.0.1:1/v1",), model="tiny", confidence=confidence))
+
+
+def test_probabilities_are_kept_and_other_forms_of_a_verdict_are_not_taken_for_them(tmp_path: Path) -> None:
+    path, cases = tmp_path / "v.jsonl", questions(5)
+    with weighing(lambda turn: {"I": 0.9, "H": 0.1}) as server:
+        first = StoredJudge(LlmJudge(section(server, verdict="probability")), path)
+        verdicts = judge_all(first, cases)
+        first.close()
+        again = StoredJudge(LlmJudge(section(server, verdict="probability")), path)
+        assert judge_all(again, cases) == verdicts and again.calls == 0
+        again.close()
+        surer = StoredJudge(LlmJudge(section(server, verdict="probability", confidence=0.95)), path)
+        assert {verdict.unscored for verdict in judge_all(surer, cases)} == {UNSURE} and surer.calls == 5
+        surer.close()
+    assert [verdict.p_genuine for verdict in verdicts] == [pytest.approx(0.9)] * 5
+    assert judged(cases[0], verdicts[0])["p_genuine"] == pytest.approx(0.9)
 
 
 # ----- a server that fails

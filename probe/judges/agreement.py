@@ -44,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--api-key-env", metavar="VARIABLE", help="which variable holds the key: OPENAI_API_KEY")
     server.add_argument("--concurrency", type=int, metavar="N", help="requests under way at once (default 16)")
     server.add_argument("--max-tokens", type=int, metavar="N", help="a reply's length, thinking too (default 1024)")
+    server.add_argument(
+        "--verdict", choices=("text", "probability"), help="a reason and a label (default), or one token"
+    )
+    server.add_argument("--confidence", type=float, metavar="P", help="less sure verdicts by probability are unscored")
     parser.add_argument("--verdicts", type=Path, metavar="FILE", help="keeps verdicts, so that a killed run goes on")
 
 
@@ -77,7 +81,7 @@ DRAWN = (
 
 
 def _server(arguments: argparse.Namespace) -> ServerSection | None:
-    names = ("urls", "model", "api_key_env", "concurrency", "max_tokens")
+    names = ("urls", "model", "api_key_env", "concurrency", "max_tokens", "verdict", "confidence")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if given and arguments.judge == "rules":
         raise BadInput("the judge rules asks no server: leave the server's options out, or add --judge llm or cascade")

@@ -6,11 +6,13 @@ reason: an unscored turn is left out of every rate and never counts as "not genu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
-from typing import Protocol
+from typing import Any, Protocol
+
+import yaml
 
 from probe.judges.text import content_stems
 
@@ -33,11 +35,16 @@ def in_order(given: Collection[str]) -> list[str]:
     return [label for label in LABELS if label in given] + sorted(set(given) - set(LABELS))
 
 
+@cache
+def asked() -> dict[str, Any]:
+    """The words that a language model is asked with as judge: version, task, labels, rules, examples and the rest."""
+    words: dict[str, Any] = yaml.safe_load((files("probe.judges") / "llm.yaml").read_text(encoding="utf-8"))
+    return words
+
+
 def meanings() -> dict[str, str]:
     """What each label means, the gravest first, in the words of the `llm` judge's prompt: people and models read alike."""
-    prompt = (files("probe.judges") / "llm_prompt.txt").read_text(encoding="utf-8")
-    found = dict(re.findall(r"^(\w+): (.+)$", prompt, re.MULTILINE))
-    return {label: meaning for label, meaning in found.items() if label in LABELS}
+    return dict(asked()["labels"])
 
 
 # Who speaks, not how well: a person can repeat a question, change the subject or merely say thanks. A turn that
@@ -69,11 +76,13 @@ class Verdict:
         label: one of LABELS, or None when unscored.
         unscored: the reason, when `label` is None.
         raw: what the judge said; for rules, what decided.
+        p_genuine: how likely the turn is a genuine follow-up, 0 to 1, where the judge says so.
     """
 
     label: str | None
     unscored: str | None
     raw: str
+    p_genuine: float | None = None
 
 
 class Judge(Protocol):
