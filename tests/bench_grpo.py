@@ -107,7 +107,7 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
         reward = ComposedReward(rewards, arguments.samples, 1.0) if look_ahead else _length
         trainer = trainer_class(args)(
             model=load_policy(folder, ModelSection(name=arguments.model, dtype="float32")), reward_funcs=reward,
-            args=args, train_dataset=prompt_dataset(list(rows.values())), processing_class=tokenizer,
+            args=args, train_dataset=prompt_dataset(rows.values()), processing_class=tokenizer,
             rollout_func=rollout if look_ahead else None, callbacks=[Steps()],
         )  # fmt: skip
         trainer.train()

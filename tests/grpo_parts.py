@@ -100,7 +100,7 @@ def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any])
         "data": {"path": str(write_prompts(folder / "prompts.jsonl"))},
         "rollout": {"mode": "reply", "window": 1, "max_turns": 2, "max_turn_tokens": 8},
         "reward": {
-            "weights": {"accuracy": 1.0, "interactivity": 0.5, "efficiency": 0.5}, "efficient_tokens": 8,
+            "weights": {"accuracy": 1.0, "asking": 0.5, "interactivity": 0.5, "efficiency": 0.5}, "efficient_tokens": 8,
             "custom": {"length": {"function": "tests.custom_rewards:length", "weight": 1.0}},  # differs within a group
         },
         "train": {

@@ -233,6 +233,6 @@ def test_a_generic_question_is_one_that_fits_any_conversation(reply: str, generi
 @given(lengths=st.lists(st.floats(1, 500), min_size=1, max_size=12))
 def test_length_is_compared_with_the_first_logged_steps(lengths: list[float]) -> None:
     history = [{"loss": 0.1}, *({"watch/tokens": length} for length in lengths)]
-    drift = length_drift({"watch/tokens": 100.0}, history)["watch/length_drift"]
+    drift = length_drift([sample("53", tokens=100)], history)["watch/length_drift"]
     assert math.isclose(drift, 100.0 / (sum(lengths[:5]) / len(lengths[:5])))
-    assert length_drift({"watch/tokens": 100.0}, []) == {}, "the first step has nothing to be compared with"
+    assert length_drift([sample("53", tokens=100)], []) == {}, "the first step has nothing to be compared with"

@@ -21,9 +21,9 @@ def talker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return teach_to_talk(tiny_model, tmp_path_factory.mktemp("models") / "talker")
 
 
-def history(run_dir: Path, step: int) -> list[dict[str, Any]]:
+def history(run_dir: Path, step: int, having: str = "loss") -> list[dict[str, Any]]:
     state = json.loads((run_dir / f"checkpoint-{step}" / "trainer_state.json").read_text())
-    return [row for row in state["log_history"] if "loss" in row]
+    return [row for row in state["log_history"] if having in row]
 
 
 def test_whole_conversations_are_trained_probed_and_shown(
@@ -32,17 +32,23 @@ def test_whole_conversations_are_trained_probed_and_shown(
     import pandas
 
     conversation = {"mode": "conversation", "max_turns": 3}
-    recipe = write_recipe(tmp_path, talker, rollout=conversation, train={"max_completion_length": 48})
+    train = {"max_completion_length": 48, "eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 1}
+    recipe = write_recipe(tmp_path, talker, rollout=conversation, train=train, data={"held_out": 3})
     main([str(recipe)])
     run = tmp_path / "run"
     rows = history(run, 4)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert math.isfinite(row["loss"]) and row["grad_norm"] > 0
-        parts = [row[f"reward/{part}"] for part in ("accuracy", "interactivity", "efficiency", "length")]
-        weighted = sum(part * weight for part, weight in zip(parts, (1.0, 0.5, 0.5, 1.0), strict=True)) / 3
+        parts = [row[f"reward/{part}"] for part in ("accuracy", "asking", "interactivity", "efficiency", "length")]
+        weighted = sum(part * weight for part, weight in zip(parts, (1.0, 0.5, 0.5, 0.5, 1.0), strict=True)) / 3.5
         assert row["reward"] == pytest.approx(weighted, abs=1e-5), "no sample was left out, so means of parts add up"
     assert any(row["watch/simulated_tokens"] > 8 for row in rows), "some conversations went on"
+    unseen = [row for row in history(run, 4, "eval_reward")]
+    assert [row["step"] for row in unseen] == [2, 4]
+    assert all(
+        {"eval_reward/accuracy", "eval_watch/ask_when_needed", "eval_watch/over_asking"} <= set(row) for row in unseen
+    )
     assert sorted(path.name for path in (run / "probe").glob("*/results.json")) == ["results.json"] * 3
 
     table = pandas.read_parquet(run / "samples" / "step-2.parquet")
@@ -53,7 +59,7 @@ def test_whole_conversations_are_trained_probed_and_shown(
     out = capsys.readouterr().out
     assert "step 4/4  reward " in out and "'loss'" not in out
     card = (run / "README.md").read_text()
-    assert "trained by GRPO for 4 steps (all weights) on 8 prompts (4 complete, 4 underspecified)" in card
+    assert "trained by GRPO for 4 steps (all weights) on 5 prompts (" in card and ", 3 held out" in card
     assert "Mean reward: " in card and "| step-4 |" in card
 
     main([str(recipe)])

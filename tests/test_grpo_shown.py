@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.grpo_parts import rl_row
 from tests.sample_parts import sample
 from train.rewards import Scored
-from train.samples import samples_table, step_line, write_samples
+from train.samples import memorising, samples_table, step_line, write_samples
 from train.setup import reward_line
 
 
@@ -59,3 +59,16 @@ def test_the_card_compares_the_ends_of_the_reward_curve() -> None:
     assert reward_line(history) == f"Mean reward: {wanted}"
     assert reward_line(history[:3]) == "Mean reward: 0.000 in the first fifth of the logged steps, 0.200 in the last."
     assert reward_line([{"reward": None}]) == "No reward was logged."
+
+
+def test_prompts_that_are_learnt_by_heart_are_told_from_prompts_that_teach() -> None:
+    def history(*points: tuple[float, float]) -> list[dict[str, float]]:
+        return [row for seen, unseen in points for row in ({"reward": seen}, {"reward": seen}, {"eval_reward": unseen})]
+
+    assert "0.20 to 0.60 on trained prompts and from 0.25 to 0.20 on held-out" in str(
+        memorising(history((0.2, 0.25), (0.6, 0.2)))
+    )
+    assert memorising(history((0.2, 0.25), (0.6, 0.5))) is None, "both rise"
+    assert memorising(history((0.2, 0.25), (0.25, 0.2))) is None, "nothing has risen yet"
+    assert memorising(history((0.2, 0.25))) is None
+    assert memorising([*history((0.2, 0.25), (0.6, 0.2)), {"reward": 0.6}]) is None, "only after an evaluation"

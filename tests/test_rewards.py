@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from statistics import fmean
 
 import pytest
 from hypothesis import given as drawn
@@ -11,23 +12,26 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 
+from data_builders.rows import RlRow
 from data_builders.starter import starter_problems
-from data_builders.tasks import Task
+from data_builders.tasks import Gap
 from probe import grading as answers
 from probe.timelimit import Workers
+from train.recipe import RewardSection
 from train.rewards import (
     NOTHING_PLAYED,
     PARTIAL,
     Accuracy,
     Part,
+    Rewards,
     Sample,
+    asking,
     efficiency,
     followup,
     form,
     interactivity,
     loops,
     mean_part,
-    need,
 )
 
 # Algebra on these takes hours, or the memory of a large machine.
@@ -127,7 +131,15 @@ def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Wor
     assert accuracy(workers, both).value == 0.5
     assert efficiency(both, 500).value == pytest.approx((500 / 510 + 0.5) / 2)
     none = sample("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
-    for part in (accuracy(workers, none), efficiency(none, 500), interactivity(none), form(none), followup(none)):
+    parts = [
+        accuracy(workers, none),
+        efficiency(none, 500),
+        asking(none),
+        interactivity(none),
+        form(none),
+        followup(none),
+    ]
+    for part in parts:
         assert part == Part(None, f"{NOTHING_PLAYED}: simulator_timeout")
 
 
@@ -148,7 +160,7 @@ def test_efficiency_falls_for_ever(tokens: int, more: int, efficient: int) -> No
     assert 0 < longer < shorter < 1
 
 
-NEEDS = [
+ASKING = [
     # what is missing is asked for, by name
     (withheld(), "How many marbles are in each bag?", 1.0),
     (withheld(), "Sure. Could you tell me how many marbles one of the bags holds?", 1.0),
@@ -158,67 +170,92 @@ NEEDS = [
     (withheld(), "What do you think?", 0.0),
     (withheld(), "How old is Ann?", 0.0),
     (withheld(), "How many marbles does she lose?", 0.0),
-    (withheld(), "Let's say 10 marbles a bag. That makes 50 - 7 = 43, so \\boxed{43}.", 0.0),
-    (withheld(), "That cannot be solved.", 0.0),
-    (withheld(), "How many marbles are in each bag? I take 10, so it is \\boxed{43}.", 0.0),
+    (withheld(), "Let's say 10 marbles a bag. That makes 50 - 7 = 43, so \\boxed{43}.", -1.0),
+    (withheld(), ANSWERED, -1.0),  # right, and still a guess
+    (withheld(), "That cannot be solved.", -1.0),
+    (withheld(), "How many marbles are in each bag? I take 10, so it is \\boxed{43}.", -1.0),
     # nothing is missing
     (given(), ANSWERED, 1.0),
-    (given(), "How many marbles are in each bag?", 0.0),
-    (given(), "Could you tell me more about the bags?", 0.0),
-    (given(), "Shall I solve it?", 0.0),
+    (given(), "How many marbles are in each bag?", -1.0),
+    (given(), "Could you tell me more about the bags?", -1.0),
+    (given(), "Shall I solve it?", -1.0),
     (given(), ANSWERED + " Does that help?", 0.5),
-    (given(), "First 5 * 12 = 60. Is that clear so far?", 0.5),
-    # the user has named a topic, and nothing else
-    (withheld(kind="vague", thing="the problem itself", clause="what the problem is"), "How does it read?", 1.0),
-    (given(kind="vague", prompt=chat("I need help with a word problem.")), "What does the problem say?", 1.0),
-    (given(kind="vague", prompt=chat("I need help with a word problem.")), ANSWERED, 0.0),
-    # two values are given; which?
-    (withheld(kind="conflict", hidden=()), "There are 12 and also 15 marbles in each bag. Which one is right?", 1.0),
-    (withheld(kind="conflict", hidden=()), ANSWERED, 0.0),
-    (given(kind="conflict"), "There are 12 and also 15 marbles in each bag. Which one is right?", 1.0),
-    # the user does not know
-    (withheld(kind="unsolvable", turn=1), "It can't be worked out without the number of marbles in each bag.", 1.0),
-    (withheld(kind="unsolvable", turn=1), "Then I guess \\boxed{43}.", 0.0),
-    # a question may be the help, or nobody knows what is given
-    (given(kind="hint"), "What is 5 * 12?", None),
+    # a hint is wanted, and nothing more; then the user tries
+    (given(kind="hint"), "What is 5 * 12?", 1.0),
+    (given(kind="hint"), "Find out first how many there were before the loss.", 1.0),
+    (given(kind="hint"), ANSWERED, -1.0),
+    (given(kind="hint", turn=1, prompt=chat(PROBLEM, "Look at the bags.", "53?")), "Yes, \\boxed{53}.", None),
+    # nobody knows what is given
     (given(kind="withheld"), "How many marbles are in each bag?", None),
 ]
 
 
-@pytest.mark.parametrize(("row", "reply", "mark"), NEEDS)
-def test_asking_is_right_where_something_is_missing_and_only_there(row: object, reply: str, mark: float | None) -> None:
-    assert need(row, reply) == mark  # type: ignore[arg-type]
+@pytest.mark.parametrize(("row", "reply", "value"), ASKING)
+def test_asking_is_right_where_something_is_missing_and_only_there(row: RlRow, reply: str, value: float | None) -> None:
+    assert asking(sample(reply, row=row)) == Part(value, "" if value is not None else "undecided")
 
 
-def tasks_with_a_gap(n: int) -> list[Task]:
-    return [task for task in starter_problems(n, 5, "train") if task.gaps]
+def test_a_right_answer_that_was_guessed_is_worth_nothing(workers: Workers) -> None:
+    asks = "How many marbles are in each bag?"
+    assert accuracy(workers, sample(ANSWERED, row=withheld())).value == 0
+    assert accuracy(workers, sample("How old is Ann?", "10.", ANSWERED, row=withheld())).value == 0
+    assert accuracy(workers, sample(asks, "12 marbles.", ANSWERED, row=withheld())).value == 1
+    assert accuracy(workers, sample("Is something missing?", "12 marbles.", ANSWERED, row=withheld())).value == 1
+    assert accuracy(workers, sample(ANSWERED, row=given(kind="hint"))).value == 0
+    assert (
+        accuracy(workers, sample("Begin with the bags.", "53?", "Yes, \\boxed{53}.", row=given(kind="hint"))).value == 1
+    )
+    partial = sample(ANSWERED.replace("53", "54"), row=withheld())
+    assert accuracy(workers, partial, partial_credit=True).value == 0
 
 
-def test_a_policy_that_asks_about_everything_earns_less_than_one_that_looks() -> None:
-    """The failure that every pilot ran into: the same question, whatever is there."""
-    looks, looks_away, asks_always, answers_always = [], [], [], []
-    for task in tasks_with_a_gap(40):
-        gap = task.gaps[0]
-        whole = given(prompt=chat(task.question), problem=task.question, answer=task.answer)
-        less = withheld(
-            prompt=chat(gap.question), problem=task.question, answer=task.answer, hidden=(gap.value,), clause=gap.clause,
-            thing=gap.thing,
-        )  # fmt: skip
+def played(policy: str, row: RlRow, gap: Gap, solved: str) -> Sample:
+    """What a policy that always does the same makes of a row, the scripted user's reveal included."""
+    guess = "That makes \\boxed{987654}."
+    missing = bool(row.clause)
+    if policy == "asks where needed" and missing or policy == "always asks":
+        return sample(gap.ask, gap.reveal, solved, row=row, tokens=10)
+    if policy == "only asks":
+        return sample(gap.ask, gap.reveal, gap.ask, row=row, tokens=10)
+    if policy == "always guesses" and missing:
+        return sample(guess, row=row, tokens=10)
+    if policy == "asks vaguely" and missing:
+        return sample("Is something missing?", gap.reveal, solved, row=row, tokens=10)
+    return sample(solved, row=row, tokens=10)  # knows the answer by heart, also where it cannot be known
+
+
+def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
+    """200 rows, half of them with something withheld. Rewards are compared within a row, so the order has to hold there."""
+    rows = []
+    for task in [task for task in starter_problems(160, 5, "train") if task.gaps][:100]:
+        gap, texts = task.gaps[0], {"problem": task.question, "answer": task.answer}
         solved = f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
-        for row in (whole, less):
-            asked, answered = (
-                interactivity(sample(gap.ask, row=row)).value,
-                interactivity(sample(solved, row=row)).value,
+        rows.append((given(prompt=chat(task.question), **texts), gap, solved))
+        less = withheld(prompt=chat(gap.question), hidden=(gap.value,), clause=gap.clause, thing=gap.thing, **texts)
+        rows.append((less, gap, solved))
+    assert len(rows) == 200
+    policies = ["asks where needed", "asks vaguely", "always asks", "only asks", "always guesses", "memorised"]
+    rewards = Rewards(RewardSection(workers=1), seed=0)
+    try:
+        made = {policy: rewards.score([played(policy, *row) for row in rows]) for policy in policies}
+    finally:
+        rewards.close()
+    values = {policy: [one.value or 0.0 for one in scored] for policy, scored in made.items()}
+    mean = {policy: fmean(each) for policy, each in values.items()}
+    for place, (row, _, _) in enumerate(rows):
+        best = values["asks where needed"][place]
+        assert all(best >= each[place] for each in values.values())
+        if row.clause:
+            assert min(values["only asks"][place], values["asks vaguely"][place]) > values["memorised"][place] + 0.5
+            assert values["always guesses"][place] <= values["memorised"][place] + 0.2, (
+                "right by heart is worth no more"
             )
-            assert asked is not None and answered is not None
-            asks_always.append(asked)
-            answers_always.append(answered)
-            looks.append(asked if row is less else answered)
-            looks_away.append(answered if row is less else asked)
-    assert min(looks) > 0.9
-    assert max(looks_away) <= 0.5, "whether to ask is half of the mark"
-    assert sum(asks_always) / len(looks) < 0.8 * sum(looks) / len(looks)
-    assert sum(answers_always) / len(looks) < 0.8 * sum(looks) / len(looks)
+            assert best > values["asks vaguely"][place] > values["only asks"][place] - 0.5
+        else:
+            assert best > values["always asks"][place] + 0.5
+    assert (
+        mean["asks where needed"] > mean["asks vaguely"] > mean["always asks"] > mean["memorised"] > mean["only asks"]
+    )
 
 
 def test_later_turns_are_to_listen_ask_one_thing_and_not_repeat() -> None:
@@ -296,6 +333,7 @@ def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1(replies: list[str], 
     for part in (interactivity(one), form(one), efficiency(one, 500)):
         assert part.value is not None
         assert 0 <= part.value <= 1
+    assert -1 <= (asking(one).value or 0) <= 1
 
 
 @pytest.mark.parametrize(
@@ -305,4 +343,5 @@ def test_no_text_makes_the_rules_slow(text: str) -> None:
     """They run in the training process, without a time limit."""
     for row in (given(), withheld()):
         assert interactivity(sample(text, "Go on.", text, row=row)).value is not None
+        assert asking(sample(text, row=row)).value is not None
         assert form(sample(text, row=row)).value is not None

@@ -23,7 +23,7 @@ from train.rewards import Part, Rewards, Scored, compose, reason_kind
 from train.scoring import check_failures
 
 ROOT = Path(__file__).resolve().parent.parent
-ONLY_CUSTOM = Weights(accuracy=0, interactivity=0, efficiency=0)
+ONLY_CUSTOM = Weights(accuracy=0, asking=0, interactivity=0, efficiency=0)
 
 
 def section(function: str = "custom_rewards:misbehaves", **fields: Any) -> RewardSection:
@@ -51,8 +51,8 @@ def opened() -> Iterator[Any]:
 
 def test_a_reward_is_the_weighted_mean_of_its_parts(opened: Any) -> None:
     (scored,) = opened(RewardSection()).score([sample(ANSWERED, tokens=500)])
-    assert scored.parts == {"accuracy": 1.0, "interactivity": 1.0, "efficiency": 0.5, "format": 1.0}
-    assert scored.value == pytest.approx((1.0 * 1 + 0.5 * 1 + 0.1 * 0.5) / 1.6)
+    assert scored.parts == {"accuracy": 1.0, "asking": 1.0, "interactivity": 1.0, "efficiency": 0.5, "format": 1.0}
+    assert scored.value == pytest.approx((1.0 + 1.0 + 0.25 * 1 + 0.1 * 0.5) / 2.35)
     assert scored.reasons == {}
 
 
@@ -64,7 +64,7 @@ def test_a_part_without_weight_is_shown_and_changes_nothing(opened: Any) -> None
     assert weighty.score([one])[0].parts["own"] == pytest.approx(len(ANSWERED) / 100)
 
 
-NAMES = ("accuracy", "interactivity", "efficiency", "format", "followup")
+NAMES = ("accuracy", "asking", "interactivity", "efficiency", "format", "followup")
 VALUES = st.fixed_dictionaries({name: st.none() | st.floats(0, 1) for name in NAMES})
 WEIGHTS = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.0]) for name in NAMES})
 
@@ -125,7 +125,7 @@ def test_settings_that_cannot_be_used_are_named(fields: dict[str, Any], message:
 def test_user_turns_are_wanted_only_where_followup_has_a_weight() -> None:
     assert not RewardSection().wants_user_turns
     assert RewardSection(weights=Weights(followup=0.1)).wants_user_turns
-    assert RewardSection().required_parts == {"accuracy", "interactivity", "efficiency"}
+    assert RewardSection().required_parts == {"accuracy", "asking", "interactivity", "efficiency"}
 
 
 # --- calls that hang, crash or lie
@@ -201,7 +201,7 @@ def test_a_script_leaves_no_worker_behind_though_it_closes_nothing(tmp_path: Pat
 
 def judged(url: str, **fields: Any) -> RewardSection:
     server = ServerSection(urls=(url,), model="tiny", attempts=2, timeout_s=20.0)
-    weights = Weights(accuracy=1, interactivity=1, efficiency=0)
+    weights = Weights(accuracy=1, asking=0, interactivity=1, efficiency=0)
     return RewardSection(**{"judge": RoleSection(server=server), "weights": weights, **fields})
 
 
@@ -291,4 +291,4 @@ def test_rows_that_withhold_are_scored_beside_those_that_do_not(opened: Any) -> 
     scored = opened(RewardSection()).score([told, guessed, over_asked, answered])
     values = [one.value for one in scored if one.value is not None]
     assert values[0] > 0.95 and values[3] > 0.95
-    assert values[1] < 0.4 < values[2] < 0.95
+    assert values[1] < -0.2 < values[2] < 0.4

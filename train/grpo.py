@@ -66,7 +66,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from train.rewards import Rewards
     from train.rollouts import make_rollout
     from train.rows import data_path, load_prompts, prompt_dataset
-    from train.samples import keep_samples, print_step_lines
+    from train.samples import keep_samples, print_step_lines, warn_of_memorising
     from train.scoring import ComposedReward
     from train.setup import (
         check_engine,
@@ -97,7 +97,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer, recipe.data.enable_thinking)
     least = args.generation_batch_size // args.num_generations
-    rows, counts = load_prompts(data, recipe.data, chat, args.seed, least)
+    prompts = load_prompts(data, recipe.data, chat, args.seed, least)
     checkpoint = choose_resume(run_dir, resume, this_launch(args))
     weights = checkpoint if resume == "weights" else None
 
@@ -105,9 +105,11 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     # parts, or leaves it out where a required part fails; trl makes advantages within each group.
     with (
         closing(Rewards(recipe.reward, args.seed)) as rewards,
-        closing(make_rollout(recipe.rollout, chat, rows, recipe.reward.wants_user_turns, args.seed)) as rollout,
+        closing(
+            make_rollout(recipe.rollout, chat, prompts.every, recipe.reward.wants_user_turns, args.seed)
+        ) as rollout,
     ):
-        reward = ComposedReward(rewards, args.num_generations, recipe.reward.max_failed)
+        reward = ComposedReward(rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out)
         claim(run_dir, recipe)
         model = load_policy(folder, recipe.model, held_in(recipe.model, zero_in_force(args)), weights)
         with colocated_vllm(args, folder, recipe.rollout, asks_vllm(recipe.probe)):
@@ -115,7 +117,8 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
                 model=model,
                 reward_funcs=reward,
                 args=args,
-                train_dataset=prompt_dataset(list(rows.values())),
+                train_dataset=prompt_dataset(prompts.trained.values()),
+                eval_dataset=prompt_dataset(prompts.held_out.values()) if prompts.held_out else None,
                 processing_class=tokenizer,
                 peft_config=new_adapter(recipe.model, model),
                 callbacks=list(callbacks),
@@ -128,6 +131,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         # first the mark that it is whole, then the probe, whose results the tracker shows.
         print_step_lines(trainer)
         keep_samples(trainer, reward)
+        warn_of_memorising(trainer)
         install_guard(trainer)
         mark_checkpoints(trainer)
         probe_checkpoints(trainer, recipe.probe, folder, chat, sets, recipe.model.dtype)
@@ -143,9 +147,9 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
             without_optimizer(trainer, weights)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
-    data_line = f"on {counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
+    data_line = f"on {prompts.counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
     summary = f"{data_line}\n{reward_line(trainer.state.log_history)}"
-    conclude(run_dir, trainer, recipe, ("trained by GRPO", summary), prompts=vars(counts))
+    conclude(run_dir, trainer, recipe, ("trained by GRPO", summary), prompts=vars(prompts.counts))
 
 
 if __name__ == "__main__":

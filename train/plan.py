@@ -246,7 +246,7 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str], Call
     lines = [
         f"prompts   {recipe.data.path or recipe.data.recipe}: {counts.prompts:,}{f' ({kinds})' if kinds else ''}, "
         f"{counts.tokens / max(1, counts.prompts):,.0f} tokens on average{longest}, {counts.too_long} too long and left "
-        f"out{estimated}",
+        f"out{f', {counts.held_out} held out' if counts.held_out else ''}{estimated}",
         f"steps     {_max_steps(given, epoch):,}, {epoch:,.0f} an epoch"
         f"{'' if each == 1 else f', a generation every {each:g} steps'}",
         *_on_each("group", model, group),
@@ -345,7 +345,8 @@ def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCount
         return PromptCounts(round(len(rows) / share), {}, round(words * WORD / share), 0, 0), rows[0]
     where = str(recipe.data.path or recipe.data.recipe)
     least, seed = least if share == 1 else 1, model.given.get("seed", 42)
-    chosen, counts = choose_prompts(rows, recipe.data, model.chat, seed, least, where)
+    chosen = choose_prompts(rows, recipe.data, model.chat, seed, least, where)
+    counts = chosen.counts
     prompts, tokens = round(counts.prompts / share), round(counts.tokens / share)
     most = min(prompts, recipe.data.max_prompts or prompts)
     counts = PromptCounts(
@@ -354,8 +355,9 @@ def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCount
         tokens=tokens if most == prompts else round(tokens * most / prompts),
         longest=counts.longest,
         too_long=round(counts.too_long / share),
+        held_out=counts.held_out if share == 1 else recipe.data.held_out,
     )
-    return counts, next(iter(chosen.values()))
+    return counts, next(iter(chosen.trained.values()))
 
 
 def _calls(role: RoleSection, calls: int, chat: int) -> str:

@@ -216,7 +216,7 @@ def _check_inline(path: Path, probe: ProbeSection, given: Mapping[str, Any]) -> 
 
 # --- `reward:`, which parts a reward has, what they are worth, and what happens where one fails.
 
-PARTS = ("accuracy", "interactivity", "efficiency", "format", "followup")
+PARTS = ("accuracy", "asking", "interactivity", "efficiency", "format", "followup")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -226,7 +226,8 @@ class Weights:
     """What the parts are worth, relative to each other; a part without weight is logged but not rewarded."""
 
     accuracy: float = 1.0
-    interactivity: float = 0.5
+    asking: float = 1.0
+    interactivity: float = 0.25
     efficiency: float = 0.1
     format: float = 0.0
     followup: float = 0.0
@@ -425,9 +426,7 @@ _OURS = {
     "reward_weights": "reward.weights decides it",
     "multi_objective_aggregation": "the parts become one reward, see reward.weights",
     "chat_template_kwargs": "data.enable_thinking decides it",
-    "do_eval": "the probe measures held-out questions",
-    "eval_strategy": "the probe measures held-out questions",
-    "num_generations_eval": "the probe measures held-out questions",
+    "do_eval": "eval_strategy decides it",
     "max_tool_calling_iterations": "the rollout section says how a conversation goes on",
     "auto_find_batch_size": "a smaller batch would tear groups apart",
 }
@@ -443,6 +442,9 @@ class PromptSection:
     """Kinds of conversation to take, such as [complete, underspecified]; all where left out."""
     max_prompts: int | None = None
     """So many, picked by train.seed; all where left out."""
+    held_out: int = 0
+    """Problems whose prompts are never trained on, and are played at every evaluation of trl's (`train.eval_strategy`,
+    `train.eval_steps`): `eval_reward/*` and `eval_watch/*` show what is learnt beside what is learnt by heart."""
     max_prompt_tokens: int = 1024
     """A longer prompt is left out whole and counted."""
     enable_thinking: bool | None = None
@@ -571,4 +573,10 @@ def load_grpo_recipe(path: Path, overrides: Sequence[str] = ()) -> GrpoRecipe:
         value = getattr(recipe.data, name)
         if value is not None and value < 1:
             raise RecipeError(f"{path}: data.{name}: given {value}, wanted 1 or more")
+    held_out, when = recipe.data.held_out, given.get("eval_strategy", "no")
+    if held_out < 0 or (held_out > 0) != (when != "no"):
+        raise RecipeError(
+            f"{path}: data.held_out: given {held_out} with train.eval_strategy {when!r}; wanted held-out problems and "
+            "`eval_strategy: steps`, `eval_steps: N`, or neither"
+        )
     return recipe

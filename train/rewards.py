@@ -1,6 +1,7 @@
 """The parts of a reward, one after another: what each pays, why, and how it can be had without being earned.
 
-Each part gives a number from 0 to 1 for a sample, or None with the reason why there is none; a part that failed is never 0.
+Each part gives a number from 0 to 1 for a sample (`asking` from -1), or None with the reason why there is none; a part that
+failed is never 0.
 The last section puts them together into one number for each sample, or None. README.md shows them side by side.
 """
 
@@ -119,7 +120,8 @@ def _finished(call: Pending) -> Part:
 #
 # 1 or 0 by math-verify, as in CollabLLM (arXiv 2502.00640, section 4: task success on MATH) and in most RL on mathematics.
 # The final answer is the last marked one of the policy's own turns (`\boxed{}` or `####`), else what its last reply
-# answers, read leniently; a reply that was cut answers nothing by a number on its way. No answer is 0, not None.
+# answers, read leniently; a reply that was cut answers nothing by a number on its way. No answer is 0, not None, and so is
+# one that was guessed (`guessed`, below).
 #
 # Text and numbers are compared at once. What only algebra can tell goes to workers with a time limit, since a policy can
 # write expressions that take for ever.
@@ -159,6 +161,8 @@ class Accuracy:
 
     def finish(self, sample: Sample, begun: Sequence[Pending | Part]) -> Part:
         parts = [one if isinstance(one, Part) else _finished(one) for one in begun]
+        if guessed(sample) and sample.row.answer:
+            return Part(0.0)
         if self._partial_credit and sample.row.answer:
             for place, conversation in enumerate(sample.conversations):
                 if parts[place].value == 0:
@@ -181,26 +185,88 @@ def _results(text: str) -> set[str]:
     return {number.replace(",", "") for number in _RESULT.findall(text)}
 
 
-# --- Interactivity by rule: does the policy ask about what is missing, and only then, and does it listen?
+# --- Asking: does the first trained reply ask for what is missing, and only then?
 #
-# Four marks, each from 0 to 1. *Need* counts as much as the three others together: as one of four, it left a guess where
-# something is withheld at 0.75, and there SmolLM2 stayed at that in 13 steps of GRPO:
+# From -1 to 1. Where something is withheld: 1 for asking for it by name, a half for asking whether anything is missing, 0 for
+# any other question, and -1 for a guess, a question with a guess behind it, and giving up. Where everything is given: 1 for an
+# answer, a half for one that closes with a question, and -1 for asking instead. Where a hint is wanted and nothing more, a
+# marked answer gets -1. So asking where nothing is missing costs what guessing costs where something is, as in GRIL (arXiv
+# 2604.19656: a false alarm is -1, detection pays and pays less the later it comes), and neither can be made good by the other.
 #
-# - *need*, of the first trained reply. Where something is withheld: it asks, and its question names that; a question for
-#   whatever may be missing is worth a half, any other question, a guess and a reply without a question nothing. Where
-#   everything is given: it answers; asking instead is worth nothing, an answer that closes with a question a half, and so
-#   is a step with its result and a check whether the user follows. This is what tells interactivity from asking about
-#   everything, which is learned quickly where it pays (CollabLLM's own over-asking: 90.4 -> 72.3 direct answers on clear
-#   questions, arXiv 2502.00640).
-# - *takes up*, *one question*, *fresh*, of every turn from the first trained one on: it takes up a word or number of the
-#   user's message, asks one question at the most, and repeats no earlier turn. As in the dialogue builder.
+# A right answer that was guessed pays nothing either: `Accuracy` counts it as wrong. While it paid in full and asking was a
+# part of interactivity, a guess learnt by heart earned more than asking and then solving (1.25 against about 0.99 of 1.6), and
+# SmolLM2 learnt twenty prompts by heart.
 #
 # Questions are read as the scripted user reads them, so what it would answer is what is rewarded. The rules know what is
-# withheld only where the row says so, as rows of scripted conversations do. Where nobody can know (a model plays the user
-# and words the problem anew), or where a question is the help that was asked for (a hint), *need* does not count.
+# withheld only where the row says so. Where nobody can know (a model plays the user and words the problem anew), or where a
+# question may be the help that was asked for, the part is not counted: it has no value, and needs none.
 
 HALF = 0.5
-OPEN_KINDS = frozenset({"hint", "guided", "withheld"})
+HINT = "hint"
+OPEN_KINDS = frozenset({HINT, "withheld"})
+UNDECIDED = "undecided"
+"""The row cannot tell whether to ask. No failure: all samples of its group are rewarded without this part."""
+
+
+def asking(sample: Sample) -> Part:
+    """One value for the sample, since its look-aheads share the first trained reply."""
+    if not sample.conversations:
+        return mean_part((), sample.failures)
+    value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
+    return Part(value, UNDECIDED if value is None else "")
+
+
+def guessed(sample: Sample) -> bool:
+    """Whether the sample went past what it had to do first, so that a right answer is no merit: it did not ask for what is
+    withheld, or told the result where a hint was wanted."""
+    if not sample.conversations:
+        return False
+    value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
+    return value is not None and value <= 0 and (is_withheld(sample.row) or _wants_hint(sample.row))
+
+
+def is_withheld(row: RlRow) -> bool:
+    """Whether something that the problem needs is still to be said at this point of the chat."""
+    return bool(row.hidden or row.clause or row.thing)
+
+
+def _wants_hint(row: RlRow) -> bool:
+    return row.kind == HINT and row.turn == 0  # later on the user tries, and is told whether that is right
+
+
+def asked_rightly(row: RlRow, reply: str) -> float | None:
+    """The value of `asking` for one first reply; None where the row cannot tell whether to ask."""
+    said = tuple(message["content"] for message in row.prompt if message["role"] == "user")
+    if not is_withheld(row):
+        if _wants_hint(row):
+            return -1.0 if marked_answer(reply) is not None else 1.0
+        if row.kind in OPEN_KINDS:
+            return None
+        if asks(reply):
+            return -1.0
+        last = sentences(reply)[-1:]
+        return HALF if last and last[0].endswith("?") else 1.0
+
+    if marked_answer(reply) is not None:
+        return -1.0
+    asked = questions(reply)
+    gives_up = not any(one.endswith("?") for one in asked)
+    named = tuple(text for text in (row.clause, row.thing) if text)
+    # "I mean the price of a pen. Do you see it?"
+    asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
+    # What is withheld has a name, or is read off the sentences of the problem that state it.
+    withheld = named or tuple(one for one in sentences(row.problem) if any(states(one, value) for value in row.hidden))
+    question = Question(withheld, said, named=bool(named))
+    about = {read_question(one, question).about for one in asked}
+    if "withheld" in about or "anything" in about:
+        return 1.0 if "withheld" in about else HALF
+    return -1.0 if gives_up else 0.0
+
+
+# --- Interactivity by rule: does the policy listen?
+#
+# Three marks, each from 0 to 1, of every turn from the first trained one on, as in the dialogue builder: it *takes up* a word
+# or number of the user's message, asks *one question* at the most, and is *fresh*, repeating no earlier turn.
 
 
 def interactivity(sample: Sample) -> Part:
@@ -211,51 +277,8 @@ def interactivity(sample: Sample) -> Part:
             for place in range(sample.start, len(conversation))
             if conversation[place]["role"] == "assistant"
         ]
-        listens = fmean(fmean(marks) for marks in zip(*turns, strict=True))
-        first = need(sample.row, conversation[sample.start]["content"])
-        parts.append(Part(listens if first is None else (first + listens) / 2))
+        parts.append(Part(fmean(fmean(marks) for marks in zip(*turns, strict=True))))
     return mean_part(parts, sample.failures)
-
-
-def is_withheld(row: RlRow) -> bool:
-    """Whether something that the problem needs is still to be said, or settled, at this point of the chat."""
-    return bool(row.hidden or row.clause or row.thing) or _opens_unclear(row)
-
-
-def _opens_unclear(row: RlRow) -> bool:
-    """Whether the chat opens with no more than a topic, or with two values for one given."""
-    return row.kind in ("vague", "conflict") and row.turn == 0
-
-
-def need(row: RlRow, reply: str) -> float | None:
-    """The first mark; None where the row cannot tell whether to ask."""
-    said = tuple(message["content"] for message in row.prompt if message["role"] == "user")
-    if not is_withheld(row):
-        if row.kind in OPEN_KINDS:
-            return None
-        if asks(reply):
-            checks = any(read_question(one, Question((), said)).about == "following" for one in questions(reply))
-            return HALF if checks and "=" in reply else 0.0
-        last = sentences(reply)[-1:]
-        return HALF if last and last[0].endswith("?") else 1.0
-
-    if marked_answer(reply) is not None:  # a guess
-        return 0.0
-    asked = questions(reply)
-    named = tuple(text for text in (row.clause, row.thing) if text)
-    if _opens_unclear(row) and (row.kind == "vague" or not named):  # any question gets the chat further
-        return float(bool(asked))
-    # "I mean the price of a pen. Do you see it?"
-    asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
-    # Of an unsolvable problem the user has said not to know, so what is wanted now is to say why it cannot be solved; of two
-    # values in conflict both stand there, so the question is which of them.
-    if (row.kind == "unsolvable" and row.turn > 0) or (row.kind == "conflict" and asked):
-        asked.append(reply)
-    # What is withheld has a name, or is read off the sentences of the problem that state it.
-    withheld = named or tuple(one for one in sentences(row.problem) if any(states(one, value) for value in row.hidden))
-    question = Question(withheld, said, named=bool(named))
-    about = {read_question(one, question).about for one in asked}
-    return 1.0 if "withheld" in about else HALF if "anything" in about else 0.0
 
 
 # --- Interactivity by judge: a model reads whole conversations and gives each a verdict from 1 to 5, taken as 0 to 1.
@@ -515,6 +538,7 @@ class Rewards:
         for place, sample in enumerate(samples):
             parts = {
                 "accuracy": accuracy.finish(sample, compared[place]),
+                "asking": asking(sample),
                 "interactivity": interacting[place],
                 "efficiency": efficiency(sample, section.efficient_tokens),
                 "format": form(sample),
@@ -541,7 +565,8 @@ def compose(parts: Mapping[str, Part], section: RewardSection) -> Scored:
         for name, weight in section.weight_of.items()
         if weight and (value := values.get(name)) is not None
     }
-    if not counted or any(name not in counted for name in section.required_parts):
+    missing = (name for name in section.required_parts if name not in counted)
+    if not counted or any(reasons.get(name) != UNDECIDED for name in missing):
         return Scored(None, values, reasons)
     total = sum(weight for weight, _ in counted.values())
     return Scored(sum(weight * value for weight, value in counted.values()) / total, values, reasons)

@@ -119,24 +119,37 @@ def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
 
 @dataclass(frozen=True)
 class PromptCounts:
-    """What became of the rl rows: how many prompts of which kind, their tokens, and rows left out as too long."""
+    """What became of the rl rows: how many prompts of which kind, their tokens, and rows left out as too long or held out."""
 
     prompts: int
     kinds: dict[str, int]
     tokens: int
     longest: int
     too_long: int
+    held_out: int = 0
 
     def summary(self) -> str:
         """For a model card."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
-        return f"{self.prompts:,} prompts ({kinds}), {self.too_long} left out as too long"
+        held_out = f", {self.held_out} held out" if self.held_out else ""
+        return f"{self.prompts:,} prompts ({kinds}), {self.too_long} left out as too long{held_out}"
 
 
-def load_prompts(
-    path: Path, section: PromptSection, chat: Chat, seed: int, least: int
-) -> tuple[dict[str, RlRow], PromptCounts]:
-    """The rows to train on by id, in the order of the data; trl shuffles them by `train.seed`.
+@dataclass(frozen=True)
+class Prompts:
+    """Rows by id: those to train on, in the order of the data (trl shuffles them by `train.seed`), and those held out."""
+
+    trained: dict[str, RlRow]
+    held_out: dict[str, RlRow]
+    counts: PromptCounts
+
+    @property
+    def every(self) -> dict[str, RlRow]:
+        return {**self.trained, **self.held_out}
+
+
+def load_prompts(path: Path, section: PromptSection, chat: Chat, seed: int, least: int) -> Prompts:
+    """The rows of a data build.
 
     Args:
         path: a builder's output folder or a JSONL file.
@@ -150,7 +163,7 @@ def load_prompts(
 
 def choose_prompts(
     rows: Iterable[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
-) -> tuple[dict[str, RlRow], PromptCounts]:
+) -> Prompts:
     """The same from rows at hand; `where` names them in errors."""
     every = list(rows)
     kept = [row for row in every if section.kinds is None or row.kind in section.kinds]
@@ -161,6 +174,13 @@ def choose_prompts(
     sizes = {row.id: len(chat.prompt_ids(row.prompt)) for row in kept}
     short = [row for row in kept if sizes[row.id] <= section.max_prompt_tokens]
     too_long = len(kept) - len(short)
+    # By problem, since one that is trained on in one conversation is known in the others.
+    problems = sorted({row.problem for row in short})
+    if section.held_out >= len(problems) and section.held_out:
+        raise DataError(f"{where}: data.held_out: given {section.held_out}, of {len(problems)} problems")
+    unseen = set(random.Random(f"held out:{seed}").sample(problems, section.held_out))
+    held_out = {row.id: row for row in short if row.problem in unseen}
+    short = [row for row in short if row.problem not in unseen]
     if section.max_prompts is not None and section.max_prompts < len(short):
         picked = random.Random(f"prompts:{seed}").sample(range(len(short)), section.max_prompts)
         short = [short[place] for place in sorted(picked)]
@@ -175,11 +195,12 @@ def choose_prompts(
         tokens=sum(sizes[row.id] for row in short),
         longest=max(sizes.values(), default=0),
         too_long=too_long,
+        held_out=len(held_out),
     )
-    return {row.id: row for row in short}, counts
+    return Prompts({row.id: row for row in short}, held_out, counts)
 
 
-def prompt_dataset(rows: Sequence[RlRow]) -> Any:
+def prompt_dataset(rows: Iterable[RlRow]) -> Any:
     """trl's dataset: `prompt`, and in `row` the id of the row that it is of."""
     from datasets import Dataset
 

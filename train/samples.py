@@ -7,11 +7,13 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from probe.files import write_atomic
 from probe.grading import outcome
 from probe.judges.text import sentences, word_list, words
+from probe.terminal import say
 from probe.tracking import TRAIN_STEP, current_run, slug
 from train.rewards import OPEN_KINDS, Conversation, Sample, Scored, is_withheld, reason_kind
 
@@ -93,7 +95,7 @@ FIRST_ROWS = 5
 """Logged rows that lengths are compared with."""
 
 
-def length_drift(figures: Mapping[str, float], history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def length_drift(samples: Sequence[Sample], history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """{"watch/length_drift": trained tokens a sample now, over those of the first rows that the run logged}.
 
     The history is the trainer's, which a checkpoint brings back, so that a resumed run compares with the same rows.
@@ -101,7 +103,59 @@ def length_drift(figures: Mapping[str, float], history: Sequence[Mapping[str, An
     first = [row["watch/tokens"] for row in history if row.get("watch/tokens") is not None][:FIRST_ROWS]
     if not first or not sum(first):
         return {}
-    return {"watch/length_drift": figures["watch/tokens"] / (sum(first) / len(first))}
+    return {"watch/length_drift": fmean(one.tokens for one in samples) / fmean(first)}
+
+
+# --- Are prompts learnt by heart? Prompts that are not trained on tell.
+
+MEMORISING_FROM = 0.1
+"""Rise of the reward on trained prompts from which it is compared; rewards lie between -1 and 1, mostly above 0."""
+
+
+def memorising(history: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the last evaluation says that prompts are learnt by heart; None where it does not.
+
+    The reward of trained prompts has risen since the first evaluation, by MEMORISING_FROM or more, and that of held-out prompts
+    by less than a quarter of that. The first is a mean over the steps since the evaluation before.
+
+    Args:
+        history: the trainer's log, rows with `reward` and rows with `eval_reward`.
+    """
+    trained: list[float] = []
+    points: list[tuple[float, float]] = []
+    for row in history:
+        if row.get("reward") is not None:
+            trained.append(row["reward"])
+        if row.get("eval_reward") is not None and trained:
+            points.append((fmean(trained), row["eval_reward"]))
+            trained = []
+    if len(points) < 2 or not history or history[-1].get("eval_reward") is None:
+        return None
+    (first, unseen_first), (last, unseen_last) = points[0], points[-1]
+    rise, unseen_rise = last - first, unseen_last - unseen_first
+    if rise < MEMORISING_FROM or unseen_rise >= rise / 4:
+        return None
+    return (
+        f"since the first evaluation the reward went from {first:.2f} to {last:.2f} on trained prompts and from "
+        f"{unseen_first:.2f} to {unseen_last:.2f} on held-out ones: they are being learnt by heart; more prompts, fewer "
+        "passes or a lower rate help"
+    )
+
+
+def warn_of_memorising(trainer: Any) -> None:
+    """Has `trainer` say so, once, after an evaluation whose rewards part from those of training."""
+    from transformers import TrainerCallback
+
+    class Warns(TrainerCallback):
+        said = False
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            problem = None if self.said else memorising(state.log_history)
+            if problem is not None and state.is_world_process_zero:
+                self.said = True
+                say(f"warning: step {state.global_step}: {problem}")
+
+    trainer.add_callback(Warns())
 
 
 def ends_generic(reply: str) -> bool:

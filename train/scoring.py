@@ -9,7 +9,7 @@ to the tracker beside the reward curve.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from probe.errors import TrainingStopped
@@ -29,15 +29,20 @@ class ComposedReward:
         rewards: scores this process's samples.
         num_generations: samples of one group; groups lie together, over all processes in their order.
         max_failed: share of samples without a reward above which every process stops.
+        held_out: ids of rows that are not trained on. A generation is of such rows, or of others: trl evaluates by itself.
 
     Attributes:
-        step, samples, scored: of the last generation, from all processes, for the table of sample conversations.
+        step, samples, scored: of the last generation that was trained on, from all processes, for the table of sample
+            conversations.
     """
 
     __name__ = "composed"  # trl's name for it in the log
 
-    def __init__(self, rewards: Rewards, num_generations: int, max_failed: float) -> None:
+    def __init__(
+        self, rewards: Rewards, num_generations: int, max_failed: float, held_out: Container[str] = ()
+    ) -> None:
         self.rewards, self.num_generations, self.max_failed = rewards, num_generations, max_failed
+        self.held_out = held_out
         self.step, self.samples, self.scored = 0, list[Sample](), list[Scored]()
         self._flat_in_a_row = 0
         self._failures_seen: set[str] = set()
@@ -57,36 +62,38 @@ class ComposedReward:
         """
         from accelerate.utils import gather_object
 
-        self.step = trainer_state.global_step + 1
         scored = self.rewards.score(samples)
         # Every process sees the samples of all, so that all stop together and log the same figures.
-        self.samples, self.scored = gather_object(list(samples)), gather_object(scored)
-        problem = check_failures(self.scored, self.max_failed)
+        every, every_scored = gather_object(list(samples)), gather_object(scored)
+        problem = check_failures(every_scored, self.max_failed)
         if problem is not None:
-            raise TrainingStopped(f"stopped before step {self.step}: {problem}")
+            raise TrainingStopped(f"stopped before step {trainer_state.global_step + 1}: {problem}")
 
-        figures = {
-            **reward_figures(self.samples, self.scored),
-            **group_figures(self.scored, self.num_generations),
-            **watch_figures(self.samples),
-        }
-        figures |= length_drift(figures, trainer_state.log_history)
+        figures = {**reward_figures(every, every_scored), **watch_figures(every)}
+        if samples[0].row.id not in self.held_out:
+            figures |= self._trained(every, every_scored, trainer_state)
         # A failure that was seen once is 0 from then on: trl takes the mean of what is logged between two log lines.
         self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
         for name, value in {**dict.fromkeys(sorted(self._failures_seen), 0.0), **figures}.items():
             log_metric(name, value)
-        self._flat_in_a_row = self._flat_in_a_row + 1 if figures["groups/flat"] >= FLAT else 0
-        if self._flat_in_a_row == FLAT_FOR:
-            say(
-                f"warning: step {self.step}: for {FLAT_FOR} generations {FLAT:.0%} of the groups or more had no variance, "
-                "so nothing is learned from them; usual causes: problems too hard or too easy, a reward with few values"
-            )
 
         # trl's own table of completions: this process's samples.
         log_extra("row", [sample.row.id for sample in samples])
         for part in sorted({part for one in scored for part in one.parts}):
             log_extra(part, [one.parts.get(part) for one in scored])
         return [one.value for one in scored]
+
+    def _trained(self, samples: list[Sample], scored: list[Scored], state: Any) -> dict[str, float]:
+        """Figures of a generation that is trained on: its groups, and its lengths beside the run's first ones."""
+        self.step, self.samples, self.scored = state.global_step + 1, samples, scored
+        figures = group_figures(scored, self.num_generations)
+        self._flat_in_a_row = self._flat_in_a_row + 1 if figures["groups/flat"] >= FLAT else 0
+        if self._flat_in_a_row == FLAT_FOR:
+            say(
+                f"warning: step {self.step}: for {FLAT_FOR} generations {FLAT:.0%} of the groups or more had no variance, "
+                "so nothing is learned from them; usual causes: problems too hard or too easy, a reward with few values"
+            )
+        return figures | length_drift(samples, state.log_history)
 
 
 def check_failures(scored: Sequence[Scored], limit: float) -> str | None:
