@@ -420,7 +420,14 @@ def test_training_rows(family: str) -> None:
 @pytest.mark.parametrize("credit", [False, True])
 def test_reward_parts(credit: bool) -> None:
     """Five groups of four recorded samples: look-aheads, a failed simulator, cut replies, own user turns."""
-    weights = {"accuracy": 1.0, "asking": 1.0, "interactivity": 0.5, "efficiency": 0.25, "format": 0.25, "followup": 0.5}
+    weights = {
+        "accuracy": 1.0,
+        "asking": 1.0,
+        "interactivity": 0.5,
+        "efficiency": 0.25,
+        "format": 0.25,
+        "followup": 0.5,
+    }
     samples = rows(GOLDEN / "played.jsonl")
     values, figures, parts = rewarded(
         samples, 4, weights=weights, efficient_tokens=20, partial_credit=credit, timeout_s=120

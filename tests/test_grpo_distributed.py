@@ -78,10 +78,10 @@ def shipped_with_sizes(name: str, folder: Path, talker: Path, steps: int) -> Pat
     """Groups of four over two processes. At the recipes' own rates a few steps would move no bfloat16 weight."""
     sizes = {
         "max_steps": steps, "save_steps": SAVE, "num_generations": 4, "per_device_train_batch_size": 2,
-        "max_completion_length": 24, "use_vllm": False, "learning_rate": 1e-3, "warmup_steps": 0,
+        "max_completion_length": 24, "use_vllm": False, "learning_rate": 1e-3, "warmup_steps": 0, "eval_steps": SAVE,
     }  # fmt: skip
     return shipped(
-        name, folder, model={"name": str(talker)}, data={"path": str(write_prompts(folder / "prompts.jsonl"))},
+        name, folder, model={"name": str(talker)}, data={"path": str(write_prompts(folder / "prompts.jsonl")), "held_out": 2},
         rollout={"max_turn_tokens": 8, "samples_per_step": 8}, train=sizes,
         probe={**probe_section(folder), "engine": "hf"},
     )  # fmt: skip
