@@ -1,4 +1,4 @@
-"""python -m probe run | watch | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
+"""python -m probe run | watch | frontier | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probe import compare, correct, label, rejudge, watch
+from probe import compare, correct, frontier, label, rejudge, watch
 from probe.comparison import format_table
 from probe.errors import BadInput, run_command
 from probe.judges import agreement
@@ -28,6 +28,11 @@ def main(argv: Sequence[str]) -> None:
     watch.add_arguments(
         commands.add_parser("watch", help="measure a training run's checkpoints", description=watch.__doc__)
     )
+    frontier.add_arguments(
+        commands.add_parser(
+            "frontier", help="measure the models between base and checkpoint", description=frontier.__doc__
+        )
+    )
     rejudge.add_arguments(
         commands.add_parser("judge", help="judge a finished run anew, without generating", description=rejudge.__doc__)
     )
@@ -40,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
         commands.add_parser("correct", help="rates corrected by labels, with intervals", description=correct.__doc__)
     )
     arguments, rest = parser.parse_known_args(argv)
-    with_recipe = {"run": _run, "watch": watch.run, "judge": _judge}
+    with_recipe = {"run": _run, "watch": watch.run, "frontier": frontier.run, "judge": _judge}
     if arguments.command in with_recipe:
         with_recipe[arguments.command](arguments, rest)
         return

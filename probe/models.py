@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from probe.conversions import is_multimodal, made_once, text_only_folder
+from probe.conversions import cache_root, is_multimodal, made_once, text_only_folder
 from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
 from probe.gguf import EMBEDDED_NAME, embedded_folder, gguf_folder, gguf_in
@@ -23,6 +24,8 @@ from probe.weights import (
     CONFIG,
     count_parameters,
     fingerprint_of,
+    interpolate,
+    is_plain_lora,
     load_any_tokenizer,
     load_causal_lm,
     loaded_whole,
@@ -40,6 +43,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
+class Dial:
+    """A place on the line from one model (0) to another that was trained from it (1), and beyond."""
+
+    origin: ModelFolder
+    scale: float
+
+
+@dataclass(frozen=True)
 class ModelFolder:
     """A model on this machine.
 
@@ -47,11 +58,13 @@ class ModelFolder:
         name: as the user gave it.
         path: folder with config.json, weights and tokenizer, or a LoRA adapter folder.
         base: the base model's folder where `path` is a LoRA adapter folder, else None.
+        dial: where set, the model is not the one in `path` but the one so far on the way to it.
     """
 
     name: str
     path: Path
     base: Path | None = None
+    dial: Dial | None = None
 
     @property
     def tokenizer_path(self) -> Path:
@@ -173,10 +186,18 @@ def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = No
     if dtype not in DTYPES:
         raise ModelError(f"{folder.name}: dtype {dtype!r}, wanted one of {', '.join(DTYPES)}")
     with loaded_whole():
-        model = load_causal_lm(folder.base or folder.path, dtype if dtype == "auto" else getattr(torch, dtype))
-        if folder.base is not None:
-            model = merge_adapter(model, folder.path)
+        model = _load(folder, dtype if dtype == "auto" else getattr(torch, dtype))
     return model.to(device or _own_device()).eval()
+
+
+def _load(folder: ModelFolder, dtype: Any) -> Any:
+    scale, origin = (folder.dial.scale, folder.dial.origin) if folder.dial else (1.0, None)
+    if origin is None or (folder.base == origin.path and is_plain_lora(folder.path)):
+        model = load_causal_lm(folder.base or folder.path, dtype)
+        return model if folder.base is None else merge_adapter(model, folder.path, scale)
+    # Each in its own type, so that numbers are rounded once, to the type that is wanted.
+    model = interpolate(_load(origin, "auto"), _load(replace(folder, dial=None), "auto"), scale)
+    return model if dtype == "auto" else model.to(dtype)
 
 
 def _own_device() -> str:
@@ -186,25 +207,45 @@ def _own_device() -> str:
 
 
 def merged_folder(folder: ModelFolder, dtype: str = "auto") -> ModelFolder:
-    """A LoRA checkpoint as a whole model in the cache, made on the first call; any other folder as it is.
+    """A LoRA checkpoint, or a model part of the way to one, as a whole model in the cache; any other folder as it is.
 
-    Training starts from it and vLLM serves it (which leaves out adapter weights that it cannot place, without an
-    error). One folder for both: the key is what is merged and the type that it is merged in.
+    It is made on the first call. Training starts from it and vLLM serves it (which leaves out adapter weights that it
+    cannot place, without an error). One folder for both: the key is what is merged and the type that it is merged in.
 
     Args:
         dtype: the type of the merged weights; "auto" is the checkpoint's own.
     """
-    if folder.base is None:
+    if folder.base is None and folder.dial is None:
         return folder
     dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
+    source = _merged_sha256(folder, dtype)
+    needed = whole_bytes(folder, dtype)
+    made = made_once(f"merged-{source[:16]}", source, needed, lambda made: write_whole(folder, made, dtype))
+    return ModelFolder(folder.name, made)
 
-    def make(made: Path) -> None:
-        load_model(folder, dtype, "cpu").save_pretrained(made)
-        load_any_tokenizer(folder.tokenizer_path).save_pretrained(made)
 
-    source = sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
-    needed = count_parameters(folder.base)["total"] * (2 if dtype in ("bfloat16", "float16") else 4)
-    return ModelFolder(folder.name, made_once(f"merged-{source[:16]}", source, needed, make))
+def forget_merged(folder: ModelFolder, dtype: str = "auto") -> None:
+    """Removes what `merged_folder` made of a model that is part of the way to a checkpoint; leaves any other."""
+    if folder.dial is None:
+        return
+    source = _merged_sha256(folder, checkpoint_dtype(folder) if dtype == "auto" else dtype)
+    shutil.rmtree(cache_root() / f"merged-{source[:16]}", ignore_errors=True)
+
+
+def _merged_sha256(folder: ModelFolder, dtype: str) -> str:
+    return sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
+
+
+def write_whole(folder: ModelFolder, out: Path, dtype: str = "auto") -> None:
+    """Writes a model as a folder that transformers and vLLM load: weights, configuration, tokenizer."""
+    load_model(folder, dtype, "cpu").save_pretrained(out)
+    load_any_tokenizer(folder.tokenizer_path).save_pretrained(out)
+
+
+def whole_bytes(folder: ModelFolder, dtype: str = "auto") -> int:
+    """What `write_whole` needs of the disk for the weights."""
+    dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
+    return int(count_parameters(folder.base or folder.path)["total"] * (2 if dtype in ("bfloat16", "float16") else 4))
 
 
 def checkpoint_dtype(folder: ModelFolder) -> str:
@@ -221,6 +262,9 @@ def checkpoint_dtype(folder: ModelFolder) -> str:
 
 def fingerprint(folder: ModelFolder) -> str:
     """sha256 of what the model is: weights and configuration, its base's too; independent of where they lie."""
+    if folder.dial is not None:
+        ends = [fingerprint(folder.dial.origin), fingerprint(replace(folder, dial=None))]
+        return sha256_text(f"{' '.join(ends)} at {float(folder.dial.scale)!r}")
     return fingerprint_of([folder.path] if folder.base is None else [folder.base, folder.path])
 
 

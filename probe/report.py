@@ -41,6 +41,7 @@ from probe.comparison import (
     temperature,
     title,
 )
+from probe.curves import curves_of, verdict
 from probe.files import read_jsonl
 from probe.judges.labels import GENUINE, LABELS, in_order
 from probe.plot import Point, page_drawings
@@ -124,11 +125,11 @@ def words() -> dict[str, Any]:
 Content = list[Table | Bullets | Drawings | Cell]
 
 MARKDOWN = (
-    "results", "correction", "changes", "patterns", "shortened", "outcomes", "labels", "perturbations", "grounding", "actual",
+    "results", "correction", "scales", "changes", "patterns", "shortened", "outcomes", "labels", "perturbations", "grounding", "actual",
     "measured",
 )  # fmt: skip
 PAGE = (
-    "results", "correction", "tradeoff", "patterns", "changes", "labels", "outcomes", "perturbations", "grounding", "actual",
+    "results", "correction", "tradeoff", "scales", "patterns", "changes", "labels", "outcomes", "perturbations", "grounding", "actual",
     "measured",
 )  # fmt: skip
 
@@ -140,7 +141,7 @@ def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
     read, and comparison.json has the rest.
     """
     builders = {
-        "results": _results, "correction": _correction, "tradeoff": _tradeoff, "changes": _changes, "patterns": _patterns,
+        "results": _results, "correction": _correction, "tradeoff": _tradeoff, "scales": _scales, "changes": _changes, "patterns": _patterns,
         "shortened": _shortened, "outcomes": _outcomes, "labels": _labels, "perturbations": _perturbations,
         "grounding": _grounding, "actual": _actual, "measured": _measured,
     }  # fmt: skip
@@ -229,6 +230,24 @@ def _tradeoff(comparison: Comparison, page: bool) -> Content:
     told = words()["tradeoff"]
     note = f"{told['note']} {told['corrected']}" if comparison.all_corrected else told["note"]
     return [Drawings(drawings), [Part(note)]] if drawings else []
+
+
+def _scales(comparison: Comparison, page: bool) -> Content:
+    """A table per checkpoint that was scaled: every scale against the base, and what the rule makes of them."""
+    content: Content = []
+    for curve in curves_of(comparison):
+        rows = []
+        for point in curve.points:
+            told = [_badge("most follow-up")] if point.run == curve.best else []
+            told = [Part("loses accuracy")] if point.loses else told
+            changes = [tested(one, page) if point.scale else [Part("base")] for one in (point.accuracy, point.followup)]
+            rows.append(
+                [[Part(f"{point.scale:g}")], [outside(comparison.names[point.run])], *changes, told or [Part("")]]
+            )
+        head = ["scale", "run", "accuracy against the base", "follow-up against the base", ""]
+        content += [Table([[Part(column)] for column in head], rows, [outside(curve.checkpoint)])]
+        content.append([outside(verdict(curve, comparison), 600), Part(".")])
+    return [*content, [Part(words()["scales"]["note"])]] if content else []
 
 
 def _changes(comparison: Comparison, page: bool) -> Content:

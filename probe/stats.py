@@ -21,6 +21,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -143,7 +144,11 @@ class PairedDifference:
 
 
 def paired_difference(
-    a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]], seed: int = 0, draws: int = 2000
+    a: Mapping[str, Sequence[float]],
+    b: Mapping[str, Sequence[float]],
+    seed: int = 0,
+    draws: int = 2000,
+    together: int = 1,
 ) -> PairedDifference:
     """Mean over common items of (mean of b's values - mean of a's), with a 95% interval.
 
@@ -152,6 +157,9 @@ def paired_difference(
     a bootstrap would leave out 0 after four gains of 200. Else it is a bootstrap over items. Where all items differ by
     the same amount (none changed, say) that has no width; then the interval is that amount plus and minus the largest
     share of other items that n items could have missed (Wilson's bound for 0 of n).
+
+    Args:
+        together: of so many differences all intervals are to hold at once with 95% (Bonferroni's).
     """
     if any(not 0 <= value <= 1 for side in (a, b) for values in side.values() for value in values):
         raise ValueError("a paired difference of rates is made of values in [0, 1]")
@@ -168,12 +176,12 @@ def paired_difference(
     p_value = None
     if all(len(side[item]) == 1 and side[item][0] in (0, 1) for side in (a, b) for item in common):
         p_value = mcnemar(len(gained), len(lost))
-        ci95 = _bonett_price(len(gained), len(lost), n)
+        ci95 = _bonett_price(len(gained), len(lost), n, together)
     elif max(differences) - min(differences) < 1e-12:
         missed = _wilson_bounds(0.0, n)[1]
         ci95 = (max(-1.0, value - missed), min(1.0, value + missed))
     else:
-        ci95 = _percentiles(_resampled([[difference] for difference in differences], seed, draws)[:, 0] / n)
+        ci95 = _percentiles(_resampled([[difference] for difference in differences], seed, draws)[:, 0] / n, together)
     return PairedDifference(value, ci95, p_value, len(gained), len(lost), n, unmatched, gained, lost)
 
 
@@ -184,11 +192,12 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * tail / 2**changed)
 
 
-def _bonett_price(gained: float, lost: float, n: float) -> Interval:
+def _bonett_price(gained: float, lost: float, n: float, together: int = 1) -> Interval:
     """Bounds of a difference of two paired proportions (Bonett and Price 2012, adjusted Wald); numbers may be effective
     ones."""
     up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
-    half = Z95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    quantile = Z95 if together == 1 else NormalDist().inv_cdf(1 - 0.025 / together)
+    half = quantile * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
     value = (gained - lost) / n
     return max(-1.0, min(value, up - down - half)), min(1.0, max(value, up - down + half))
 
@@ -516,11 +525,11 @@ def _times_drawn(n: int, seed: int, draws: int, held: int) -> Iterator[np.ndarra
         yield np.bincount(picks.ravel(), minlength=size * n).reshape(size, n)
 
 
-def _percentiles(draws: np.ndarray) -> Interval:
-    """The middle 95% of what was drawn."""
+def _percentiles(draws: np.ndarray, together: int = 1) -> Interval:
+    """The middle 95% of what was drawn, of one of so many intervals that are to hold together."""
     import numpy as np
 
-    low, high = np.quantile(draws, [0.025, 0.975])
+    low, high = np.quantile(draws, [0.025 / together, 1 - 0.025 / together])
     return float(low), float(high)
 
 

@@ -37,6 +37,12 @@ class ModelInfo:
     step: int | None
     weights_sha256: str | None
     template_sha256: str
+    scaled: dict[str, Any] | None = None
+    """Of a model part of the way to a checkpoint: "scale", "base_sha256", "checkpoint_sha256"."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = asdict(self)
+        return found if self.scaled else {key: value for key, value in found.items() if key != "scaled"}
 
 
 class RunStore:
@@ -50,7 +56,7 @@ class RunStore:
         self.folder = folder
         self.model = model
         self.settings = settings
-        manifest = {"schema": SCHEMA, "model": asdict(model), "settings": settings}
+        manifest = {"schema": SCHEMA, "model": model.as_json(), "settings": settings}
         if (folder / "manifest.json").is_file():
             before = read_json(folder / "manifest.json")
             refuse_changes(folder, "this probe was begun", before, {**manifest, "versions": before.get("versions")})
@@ -68,7 +74,7 @@ class RunStore:
         write_jsonl(self.folder / "samples.jsonl", rows)
 
     def finish(self, results: dict[str, Any]) -> dict[str, Any]:
-        whole = {"schema": SCHEMA, "model": asdict(self.model), "settings": self.settings, **results}
+        whole = {"schema": SCHEMA, "model": self.model.as_json(), "settings": self.settings, **results}
         write_json(self.folder / "results.json", whole)
         return whole
 

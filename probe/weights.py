@@ -141,6 +141,14 @@ def _tensors(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from read_header(path).items()
 
 
+def refuse_quantised(folder: Path, name: str) -> None:
+    """Raises ModelError for weights of which there is no part of the way: integers, or 8 bits and fewer."""
+    found = sorted(set(count_parameters(folder)["by_dtype"]) - {"F64", "F32", "BF16", "F16"})
+    how = (read_config(folder).get("quantization_config") or {}).get("quant_method", "") if not found else found[0]
+    if found or how:
+        raise ModelError(f"{name}: quantised ({how}), wanted weights in bfloat16, float16 or float32")
+
+
 def shape_of(folder: Path) -> dict[str, int | None]:
     """Layers and widths from config.json, of the text part where the model has several; None where not named."""
     config = read_config(folder)
@@ -206,17 +214,59 @@ def load_causal_lm(folder: Path, dtype: Any = "auto") -> Any:
     return model
 
 
-def merge_adapter(model: Any, adapter: Path) -> Any:
-    """The model with a LoRA adapter folded into its weights, in its own class again.
+def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
+    """The model with a LoRA adapter, `scale` times as strong, folded into its weights; in its own class again.
 
     Raises:
         ModelError: the adapter was made for another model.
     """
     from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
 
     with _explained(adapter), warnings.catch_warnings():
         warnings.filterwarnings("error", message="(?s).*missing adapter keys")
-        return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+        adapted = PeftModel.from_pretrained(model, adapter)
+        for module in adapted.modules():
+            if isinstance(module, LoraLayer):
+                module.scale_layer(scale)
+        return adapted.merge_and_unload()
+
+
+# Adapters that are a sum base + alpha B A, and nothing else: what others start from or train beside it does not scale with alpha.
+_PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")
+_BESIDE = ("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens")
+
+
+def is_plain_lora(adapter: Path) -> bool:
+    """Whether the adapter's alpha alone says how far it moves the base."""
+    config = read_config(adapter, ADAPTER_CONFIG)
+    plain = config.get("peft_type", "LORA") == "LORA" and config.get("bias", "none") == "none"
+    return plain and config.get("init_lora_weights", True) in _PLAIN_STARTS and not any(map(config.get, _BESIDE))
+
+
+def interpolate(base: Any, trained: Any, scale: float) -> Any:
+    """`trained` with its parameters changed to base + scale (trained - base), in float32 and rounded once, to its own types.
+
+    0 gives the base's numbers and 1 the trained ones exactly. Tied weights count once. Both models are loaded on the CPU.
+
+    Raises:
+        ModelError: the two do not have the same parameters.
+    """
+    import torch
+
+    before, after = dict(base.named_parameters()), dict(trained.named_parameters())
+    shapes = [{name: tuple(weight.shape) for name, weight in side.items()} for side in (before, after)]
+    if shapes[0] != shapes[1]:
+        name = min(name for name, _ in shapes[0].items() ^ shapes[1].items())
+        raise ModelError(
+            f"{base.name_or_path}: not what {trained.name_or_path} was trained from: its {name} is "
+            f"{shapes[0].get(name, 'missing')}, the trained one {shapes[1].get(name, 'missing')}"
+        )
+    with torch.no_grad():
+        for name, weight in after.items():
+            if weight.is_floating_point():
+                weight.copy_(torch.lerp(before[name].float(), weight.float(), scale))
+    return trained
 
 
 def load_any_tokenizer(folder: Path) -> Any:

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.checkpoints import FINISHED, MARKER, is_complete, list_checkpoints, mark_complete, newest_complete, numbered
+from probe.checkpoints import (
+    FINISHED,
+    MARKER,
+    is_complete,
+    list_checkpoints,
+    mark_complete,
+    newest_complete,
+    probes_of,
+)
 from probe.errors import BadInput
 from probe.files import read_json
 from probe.terminal import say
@@ -165,7 +173,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         if reason is not None:
             leftovers.append((folder, reason))
     withdraw(run_dir, above=reached)
-    leftovers += [(folder, past) for step, folder in numbered(run_dir / "probe", "step") if step > reached]
+    leftovers += [(folder, past) for step, _, folder in probes_of(run_dir / "probe") if step > reached]
     moved = []
     for folder, reason in leftovers:
         names = [f"{ASIDE}{folder.name}", *(f"{ASIDE}{folder.name}.{number}" for number in range(2, 1000))]

@@ -19,6 +19,7 @@ from probe.errors import BadInput, ModelError
 from probe.files import read_json, sha256_text, write_atomic, write_json
 from probe.models import ModelFolder, merged_folder, resolve
 from probe.recipe import recipe_dict
+from probe.scaling import write_base
 from probe.store import refuse_changes
 from probe.terminal import is_main_process, processes, say
 from probe.weights import sha256_of_seen
@@ -424,8 +425,9 @@ def already_finished(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> bool:
 
 
 def claim(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> None:
-    """Writes recipe.json, once all input has been found good; on the main process."""
+    """Writes recipe.json, once all input has been found good, and before it what the run starts from; on the main process."""
     if is_main_process() and not (run_dir / "recipe.json").is_file():
+        write_base(run_dir, policy_folder(recipe.model))
         write_json(run_dir / "recipe.json", recipe_dict(recipe))
 
 

@@ -1,0 +1,131 @@
+"""What a dial does: the models between a base and a checkpoint, and which of them to take.
+
+The rule. Of the scales tried above 0, each against the base on the same items: a scale *loses accuracy* where the 95% interval
+of the paired difference of accuracy lies wholly below zero. Of those that do not, the one with the most follow-up is named, if it
+has more than the base. The interval of its follow-up is widened for the number of scales tried (Bonferroni), because the best of
+many looks better than it is; that of the accuracy is not, because this could only hide a loss. All sets and temperatures count
+together, an item once: by its mean.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from probe.comparison import Comparison, Samples, plain, points, printable
+from probe.stats import Estimate, PairedDifference, paired_difference
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """One scale of a checkpoint against its base; None where it was not measured on both sides, and at the base itself."""
+
+    run: int
+    scale: float
+    accuracy: PairedDifference | None
+    followup: PairedDifference | None
+
+    @property
+    def loses(self) -> bool:
+        """Significantly less accurate than the base."""
+        return bool(self.accuracy and self.accuracy.ci95 and self.accuracy.ci95[1] < 0)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The scales of one checkpoint upwards; `best` is the run that the rule names, None where it names none."""
+
+    checkpoint: str
+    points: tuple[ScalePoint, ...]
+    best: int | None
+
+    @property
+    def tried(self) -> list[ScalePoint]:
+        return [point for point in self.points if point.scale > 0]
+
+
+def curves_of(comparison: Comparison) -> list[Curve]:
+    return [_curve(comparison, runs) for runs in comparison.curves]
+
+
+def _curve(comparison: Comparison, runs: dict[float, int]) -> Curve:
+    base = comparison.runs[runs[0.0]].samples if 0.0 in runs else None
+    tried = sum(scale > 0 for scale in runs)
+    found = []
+    for scale, run in runs.items():
+        samples = comparison.runs[run].samples
+        differences: list[PairedDifference | None] = [None, None]
+        if scale > 0 and base is not None and samples is not None:
+            for index, (measure, name, together) in enumerate((("accuracy", "lenient", 1), ("followup", None, tried))):
+                before, after = (_by_item(side, measure, name) for side in (base, samples))
+                change = paired_difference(before, after, together=together)
+                differences[index] = change if change.n else None
+        found.append(ScalePoint(run, scale, *differences))
+    kept = [one for one in found if one.accuracy and not one.loses and one.followup and (one.followup.value or 0) > 0]
+    # Of equals the one that solves more, and then the smaller change.
+    best = max(kept, key=lambda one: (_value(one.followup), _value(one.accuracy), -one.scale), default=None)
+    scaled = next(run for run in runs.values() if comparison.scale(run) is not None)
+    named = comparison.names[runs[1.0]] if 1.0 in runs else f"step-{comparison.runs[scaled].results.model.step}"
+    return Curve(named, tuple(found), best.run if best else None)
+
+
+def _value(difference: PairedDifference | None) -> float:
+    return (difference.value or 0.0) if difference else 0.0
+
+
+def _by_item(samples: Samples, measure: str, name: str | None) -> dict[str, list[float]]:
+    """What an item is worth, over temperatures and samples, of all sets together; unperturbed."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for metric, by_item in samples.values.items():
+        if metric.measure == measure and metric.perturbation == "none" and name in (None, metric.name):
+            for item, values in by_item.items():
+                found[f"{metric.set}\n{item}"] += values
+    return dict(found)
+
+
+def verdict(curve: Curve, comparison: Comparison) -> str:
+    """What the rule says, in one line; names are cut and made printable."""
+    checkpoint, tried = printable(curve.checkpoint), curve.tried
+    many = f"{len(tried)} scale{'s' if len(tried) > 1 else ''} tried"
+    if not any(point.accuracy and point.followup for point in tried):
+        return f"{checkpoint}: no scale can be named, since accuracy and follow-up were not measured beside its base"
+    losing = [f"{point.scale:g}" for point in tried if point.loses]
+    lost = f"; significantly less accurate: {', '.join(losing)}" if losing else ""
+    if curve.best is None:
+        return f"{checkpoint}: of {many} none has more follow-up than the base without a significant loss of accuracy{lost}"
+    best = next(point for point in tried if point.run == curve.best)
+    assert best.accuracy and best.followup
+    gain = best.followup.ci95 and best.followup.ci95[0] > 0
+    p_value = "" if best.accuracy.p_value is None else f", p = {best.accuracy.p_value:.2g}"
+    return (
+        f"{checkpoint}: scale {best.scale:g} has the most follow-up of {many} without a significant loss of accuracy: follow-up "
+        f"{change(best.followup)} (95% over all scales tried{'' if gain else ', so not significant'}; n = {best.followup.n}), "
+        f"accuracy {change(best.accuracy)} (95%{p_value}; n = {best.accuracy.n}){lost}"
+    )
+
+
+def change(difference: PairedDifference | None) -> str:
+    """+12.0 [+3.1, +20.5] points"""
+    return "-" if difference is None else f"{points(Estimate(difference.value, difference.ci95, difference.n))} points"
+
+
+def curves_json(comparison: Comparison) -> dict[str, Any]:
+    """For comparison.json: {"curves": [...]} where there are any."""
+    found = [
+        {
+            "checkpoint": curve.checkpoint,
+            "best": None if curve.best is None else comparison.names[curve.best],
+            "verdict": verdict(curve, comparison),
+            "points": [
+                {"run": comparison.names[one.run], "scale": one.scale, "loses_accuracy": one.loses, **_differences(one)}
+                for one in curve.points
+            ],
+        }
+        for curve in curves_of(comparison)
+    ]
+    return {"curves": found} if found else {}
+
+
+def _differences(point: ScalePoint) -> dict[str, Any]:
+    return {name: plain(found) if (found := getattr(point, name)) else None for name in ("accuracy", "followup")}
