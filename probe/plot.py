@@ -271,7 +271,8 @@ def _draw(
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     styles = [BASELINE] * len(comparison.runs)
-    for number, path in enumerate(comparison.paths):
+    # Scaled models look like their checkpoint; a style of their own is only for those without one here.
+    for number, path in enumerate(sorted(comparison.paths, key=lambda path: comparison.scale(path[0]) is not None)):
         for run in path:
             styles[run] = STYLES[number % len(STYLES)]
     for curve in comparison.curves:
@@ -372,7 +373,7 @@ def _draw_legend(
         handles.append(entry("baseline", color=BASELINE[0], marker=BASELINE[1], linestyle=""))
         handles.append(Patch(color=SHADE, label="some run is as good or better"))
     if comparison.curves:
-        handles.append(entry("scaled towards a checkpoint", marker="o", linestyle=DOTTED, markersize=3.2))
+        handles.append(entry("scales, in bold the named one", marker="o", linestyle=DOTTED, markersize=3.2))
     if any(panel.real for panel in panels):
         handles.append(entry("real users, as judged" if comparison.all_corrected else "real users", **REAL))
     if comparison.all_corrected:
