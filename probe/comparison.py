@@ -576,10 +576,9 @@ class Comparison:
             if (scaled := run.results.model.scaled) is not None:
                 found.setdefault((scaled.base_sha256, scaled.checkpoint_sha256), {})[scaled.scale] = index
         for ends, curve in found.items():
-            for index, run in enumerate(self.runs):
-                for scale, sha256 in zip((0.0, 1.0), ends, strict=True):
-                    if run.results.model.weights_sha256 == sha256:
-                        curve.setdefault(scale, index)
+            for scale, sha256, order in ((0.0, ends[0], 1), (1.0, ends[1], -1)):
+                alike = [index for index, run in enumerate(self.runs) if run.results.model.weights_sha256 == sha256]
+                curve.update({scale: index for index in alike[::order][:1]})
         return [dict(sorted(curve.items())) for curve in found.values()]
 
     @property
