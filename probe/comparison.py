@@ -576,9 +576,10 @@ class Comparison:
             if (scaled := run.results.model.scaled) is not None:
                 found.setdefault((scaled.base_sha256, scaled.checkpoint_sha256), {})[scaled.scale] = index
         for ends, curve in found.items():
-            for scale, sha256, order in ((0.0, ends[0], 1), (1.0, ends[1], -1)):
-                alike = [index for index, run in enumerate(self.runs) if run.results.model.weights_sha256 == sha256]
-                curve.update({scale: index for index in alike[::order][:1]})
+            weights = [run.results.model.weights_sha256 for run in self.runs]
+            before, after = ([index for index, one in enumerate(weights) if one == end] for end in ends)
+            curve |= {0.0: before[0]} if before else {}
+            curve |= {1.0: after[-1]} if after else {}
         return [dict(sorted(curve.items())) for curve in found.values()]
 
     @property
