@@ -204,6 +204,7 @@ class Watcher:
                 self.device,
                 step=step,
                 check=claim.check,
+                base=(self._model(0), self.folder / _name(0)) if step else None,
             )
             claim.check()
         except ClaimLost as error:

@@ -33,7 +33,7 @@ def shipped(name: str, folder: Path, **changes: dict[str, Any]) -> Path:
     del recipe["data"]["recipe"]
     changes = {**changes, "train": {"output_dir": str(folder / "run"), "ddp_timeout": PATIENCE_S, **changes["train"]}}
     for section, values in {**changes, "tracking": {"to": "none"}}.items():
-        recipe[section] |= values
+        recipe[section] = recipe.get(section, {}) | values
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return path

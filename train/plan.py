@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from data_builders.dialogue.settings import RoleSection
+from data_builders.problems import Problems
 from data_builders.rows import RlRow, load_rl_rows, rl_rows
 from probe.chat import Chat
 from probe.engines.hf import CHOICE_BYTES, LOGITS_BYTES, cache_bytes
@@ -22,7 +23,8 @@ from probe.settings import ProbeSection
 from probe.terminal import processes
 from train import speed
 from train.checkpoints import GIB, checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
-from train.recipe import MAX_COMPLETION, GrpoRecipe, ModelSection, SftRecipe, batch_of, fitted
+from train.kl import check_base, rows_beside
+from train.recipe import MAX_COMPLETION, GrpoRecipe, KlSection, ModelSection, SftRecipe, batch_of, fitted
 from train.rows import PromptCounts, RowCounts, choose_prompts, data_path, make_rows, read_conversations, show_loss
 from train.setup import cpu_wanted, held_in, new_adapter
 
@@ -49,6 +51,7 @@ ASSUMED_PROMPTS = PromptCounts(13_778, {}, 13_778 * 119, 0, 0)
 SAMPLE = 300  # problems that are looked at, of a data recipe that is not built yet
 WORD = 1.4  # tokens, where the tokenizer is out of reach
 UNLIMITED = 4096  # tokens of a row, for the estimate of memory alone, where the recipe says `max_length: null`
+QUESTION = 256  # tokens of a plain problem, with room
 # A simulated user's or a judge's instruction, and a usual reply of theirs, in tokens.
 INSTRUCTION, REPLY = 400, 60
 LARGE = 1e9  # from so many parameters on nobody trains on a CPU
@@ -162,15 +165,66 @@ def _sft(recipe: SftRecipe, model: _Model) -> tuple[list[str], Callable[[int], _
         here = fitted(recipe, ranks)
         return _max_steps(here, _sft_epoch(here, counts, ranks))
 
+    def more(stage: int, ranks: int) -> dict[str, float]:
+        return {"reference": _reference(recipe, model, stage, ranks)} if recipe.kl and recipe.model.lora is None else {}
+
     length = given.get("max_length", 1024) or UNLIMITED
-    memory, disk = _memory_lines(recipe, model, length), _disk_lines(recipe, model, all_steps)
+    memory, disk = _memory_lines(recipe, model, length, more=more), _disk_lines(recipe, model, all_steps)
 
     def training(ranks: int) -> _Training:
         here = fitted(recipe, ranks)
-        each = _pass_s(recipe, model, here, here.get("per_device_train_batch_size", 8) * counts.tokens / counts.rows)
+        rows = here.get("per_device_train_batch_size", 8)
+        each = _pass_s(recipe, model, here, rows * counts.tokens / counts.rows)
+        if recipe.kl is not None:
+            tokens = rows_beside(rows, recipe.kl.share) * _answer_length(recipe.kl, length)
+            each += _pass_s(recipe, model, here, tokens) + speed.forward_s(_shape(model), _chip(), tokens)
         return _Training(all_steps(ranks), (here.get("gradient_accumulation_steps") or 1) * each)
 
-    return [data, *_on_each("steps", model, steps), *example, *memory, *disk], training
+    held = _kl_lines(recipe, model)
+    return [data, *_on_each("steps", model, steps), *held, *example, *memory, *disk], training
+
+
+def _kl_lines(recipe: SftRecipe, model: _Model) -> list[str]:
+    """What stands beside the data to hold the model to its base. Raises BadInput where that cannot be."""
+    kl = recipe.kl
+    if kl is None:
+        return []
+    if model.chat is not None:
+        check_base(resolve(recipe.model.name), zero_stage(model.given) if processes() > 1 else 0)
+    if kl.problems is None:
+        source = f"the answers in {kl.answers}"
+    else:
+        source = (
+            f"{kl.problems.n:,} answers to {kl.problems.kind} problems, T={kl.temperature:g}, before the first step"
+        )
+        try:
+            Problems(kl.problems, 0, where="kl.problems")
+        except SetOutOfReach as error:
+            model.unchecked.append(f"kl.problems: {error}")
+    base = "a frozen copy" if recipe.model.lora is None else "the adapter switched off"
+
+    def beside(ranks: int) -> str:
+        here = fitted(recipe, ranks)
+        rows = here.get("per_device_train_batch_size", 8)
+        a_step = rows * ranks * (here.get("gradient_accumulation_steps") or 1)
+        return (
+            f"{rows_beside(a_step, kl.share):.4g} answers beside the {a_step} rows of a step ({kl.share:.0%} of all; "
+            f"{rows_beside(rows, kl.share):.3g} beside {rows} on average)"
+        )
+
+    head = f"kl        {kl.coefficient:g} x KL(base || student) on {source}; the base is {base}"
+    return [head, *(f"          {line[10:]}" for line in _on_each("", model, beside))]
+
+
+def _answer_length(kl: KlSection, length: int) -> int:
+    """Tokens of an answer of the base and its question, at most."""
+    return length if kl.problems is None else min(length, QUESTION + kl.max_answer_tokens)
+
+
+def _reference(recipe: SftRecipe | GrpoRecipe, model: _Model, stage: int, ranks: int) -> float:
+    """Bytes of the frozen copy that a KL term needs where no adapter can be switched off, held as the policy is."""
+    assert model.size is not None, "asked only where the model is known"
+    return model.size.parameters * _width(held_in(recipe.model, stage)) / (ranks if stage == 3 else 1)
 
 
 # What people launch on: one GPU, a node of eight, two of them.
@@ -286,9 +340,7 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str], Call
     def more(stage: int, ranks: int) -> dict[str, float]:
         found: dict[str, float] = {}
         if model.size is not None and given.get("beta") and recipe.model.lora is None:
-            # The frozen copy that a KL term needs where no adapter can be switched off.
-            whole = model.size.parameters * _width(held_in(recipe.model, stage))  # trl loads it as the policy is held
-            found["reference"] = whole / (ranks if stage == 3 else 1)
+            found["reference"] = _reference(recipe, model, stage, ranks)
         if model.size is not None and not given.get("use_vllm"):
             here = batch_of(fitted(recipe, ranks), ranks)
             rows = here.per_device * here.steps_per_generation
@@ -650,11 +702,16 @@ def _memory_lines(
         used = stage if ranks > 1 else 0
         dtype = held_in(recipe.model, used)
         if (rows, dtype) not in steps:
-            steps[rows, dtype] = step_memory(partial(make, dtype), Step(rows, length, completion, on_cpu, given))
+            kl = recipe.kl if isinstance(recipe, SftRecipe) else None
+            held = (math.ceil(rows_beside(rows, kl.share)), _answer_length(kl, length)) if kl else (0, 0)
+            steps[rows, dtype] = step_memory(partial(make, dtype), Step(rows, length, completion, on_cpu, given, held))
         parts = {**memory_parts(model.size, steps[rows, dtype], given, used, ranks), **more(used, ranks)}
         # An inline probe comes between two steps, in the place of activations.
         scored = recipe.probe is not None and recipe.probe.when == "inline" and recipe.probe.grounding
         scores = LOGITS_BYTES if scored and not on_cpu else 0
+        if recipe.probe is not None and recipe.probe.when == "inline" and recipe.model.lora is None:
+            # The base, loaded beside the model for its KL.
+            scores = max(scores, model.size.parameters * _width(recipe.model.dtype))
         if scores > parts["activations"]:
             parts["probe"] = scores - parts["activations"]
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())

@@ -307,11 +307,11 @@ def lora_config(section: LoraSection, model: Any) -> Any:
 
 
 def trainer_class(args: Any) -> type:
-    """trl's SFTTrainer; on CPUs with the model's own loss."""
+    """trl's SFTTrainer; on CPUs with the model's own loss, where `loss_type` asks for no other."""
     from transformers import Trainer
     from trl import SFTTrainer
 
-    if not args.use_cpu:
+    if not args.use_cpu or args.loss_type != "nll":
         return SFTTrainer
 
     class CpuSFTTrainer(SFTTrainer):

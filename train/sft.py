@@ -58,6 +58,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         without_optimizer,
     )
     from train.guards import ReturnsFreedMemory, install_guard
+    from train.kl import answer_rows, check_base, hold_to_base
     from train.probing import probe_checkpoints, sets_to_probe, watched_elsewhere
     from train.rows import as_dataset, data_path, make_rows, read_conversations
     from train.setup import (
@@ -79,6 +80,8 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         folder = policy_folder(recipe.model)
         data = data_path(recipe.data.path, recipe.data.recipe)
         sets = sets_to_probe(recipe.probe)
+    if recipe.kl is not None:
+        check_base(folder, zero_in_force(args))
 
     # Rows of token ids and labels: loss falls on what the assistant says, after exactly what inference would show.
     tokenizer = load_tokenizer(folder)
@@ -87,6 +90,9 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     checkpoint = choose_resume(run_dir, resume, this_launch(args))
     weights = checkpoint if resume == "weights" else None
     claim(run_dir, recipe)
+
+    # Where the recipe holds the model to its base: what the base says of its own accord, before anything is trained.
+    held_to = answer_rows(recipe.kl, folder, chat, args, run_dir, recipe.model.dtype) if recipe.kl is not None else []
 
     # The model, whole or with LoRA, and trl's trainer.
     model = load_policy(folder, recipe.model, held_in(recipe.model, zero_in_force(args)), weights)
@@ -98,6 +104,8 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         peft_config=new_adapter(recipe.model, model),
         callbacks=list(callbacks),
     )
+    if recipe.kl is not None:
+        hold_to_base(trainer, recipe.kl, held_to, folder)
     say(launch_line(trainer))
 
     # At every step: nothing that is not finite reaches a weight. At every checkpoint: first the mark that it is whole,

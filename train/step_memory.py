@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class Step:
         completion: tokens at the end of each sequence whose log probabilities GRPO wants; None for SFT's loss.
         on_cpu: CPUs hold all logits (see train/setup.py), GPUs have trl's fused head.
         train: of the recipe's section, gradient checkpointing, bf16 and fp16 count, with trl's defaults.
+        held: rows and length of the base's answers beside them, of which KL(base || student) is taken.
     """
 
     rows: int
@@ -48,6 +49,7 @@ class Step:
     completion: int | None
     on_cpu: bool
     train: dict[str, Any]
+    held: tuple[int, int] = (0, 0)
 
 
 def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
@@ -74,6 +76,8 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
         half = bool(step.train.get("fp16") or step.train.get("bf16", True))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
             loss = _loss(model, whole, ids, step)
+            if step.held[0]:
+                loss = loss + _kl(model, torch.zeros(*step.held, dtype=torch.long))
         loss.backward()
         frozen, trained = (
             sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained) for trained in (False, True)
@@ -153,6 +157,18 @@ def _loss(model: Any, whole: Any, ids: Tensor, step: Step) -> Tensor:
     # As the trainer for CPUs takes them, in train/setup.py.
     logits = model(**inputs, logits_to_keep=step.completion + 1).logits
     return (logits[:, :-1].float() / 0.9).log_softmax(dim=-1).gather(-1, ids[:, -step.completion :, None]).sum()
+
+
+def _kl(model: Any, ids: Tensor) -> Tensor:
+    """As train/kl.py takes it; where all weights are trained, the copy that it reads is counted apart (train/plan.py)."""
+    from probe.divergence import hidden_states, kl_per_token
+
+    places = torch.zeros(ids.numel(), dtype=torch.long)
+    off = model.disable_adapter if hasattr(model, "disable_adapter") else nullcontext
+    with off(), torch.no_grad():
+        base_hidden = hidden_states(model, ids, torch.ones_like(ids), places)
+    hidden = hidden_states(model, ids, torch.ones_like(ids), places)
+    return kl_per_token(model, hidden, model, base_hidden).sum()
 
 
 @contextmanager

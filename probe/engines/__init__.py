@@ -10,8 +10,17 @@ from probe.models import ModelFolder, load_model
 from probe.settings import ProbeSection
 
 
-def open_engine(folder: ModelFolder, tokenizer: Any, probe: ProbeSection, device: str | None = None) -> Engine:
+def open_engine(
+    folder: ModelFolder,
+    tokenizer: Any,
+    probe: ProbeSection,
+    device: str | None = None,
+    base: ModelFolder | None = None,
+) -> Engine:
     """The engine that the recipe names; a model in this process is loaded with the first request.
+
+    Args:
+        base: what the model was trained from, for `kl_to_base`.
 
     Raises:
         BadInput: the engine needs a section that the recipe lacks, or an option that only another engine takes.
@@ -28,6 +37,10 @@ def open_engine(folder: ModelFolder, tokenizer: Any, probe: ProbeSection, device
         from probe.engines.vllm import VllmEngine
 
         return VllmEngine(folder, tokenizer, probe.vllm, probe.dtype, probe.seed)
+    from probe.divergence import loaded_base
     from probe.engines.hf import HfEngine
 
-    return HfEngine(None, tokenizer, probe.batch_tokens, load=lambda: load_model(folder, probe.dtype, device))
+    beside = loaded_base(lambda: load_model(base, probe.dtype, device)) if base is not None else None
+    return HfEngine(
+        None, tokenizer, probe.batch_tokens, load=lambda: load_model(folder, probe.dtype, device), base=beside
+    )
