@@ -92,13 +92,12 @@ def answers_of(base_run: Path, chat: Chat) -> list[ScoreRequest]:
         return []
     rows = [row for _, row in read_jsonl(base_run / "samples.jsonl")]
     transcripts = {row["set"] for row in rows if row["kind"] == "actual"}  # their replies are somebody else's
-    own = dict.fromkeys(
+    own = dict.fromkeys(  # an empty answer too: at once to end it is a choice like another
         ScoreRequest(chat.prompt_ids(row["messages"][:-1]), chat.text_ids(row["messages"][-1]["content"]))
         for row in rows
         if row["set"] not in transcripts and row["perturbation"] == NONE
     )
-    answered = [request for request in own if request.target_ids]
-    return random.Random("kl").sample(answered, min(ANSWERS, len(answered)))
+    return random.Random("kl").sample(list(own), min(ANSWERS, len(own)))
 
 
 def divergences(model: Any, base: Base, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:

@@ -28,7 +28,6 @@ from probe.models import ModelFolder, load_model
 from probe.run import model_info
 from probe.store import StoredEngine
 from probe.terminal import collected, say
-from train.probing import SharedEngine, base_of
 from train.recipe import KlSection
 from train.rows import IGNORED, data_path, make_rows, read_conversations
 
@@ -86,6 +85,8 @@ def _own_answers(
     import torch
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
+
+    from train.probing import SharedEngine
 
     state, made = PartialState(), out / "answers.jsonl"
     answers: list[tuple[Message, ...]] | None = None
@@ -173,6 +174,8 @@ class _Term:
     def __init__(
         self, trainer: Any, section: KlSection, rows: Sequence[dict[str, list[int]]], folder: ModelFolder
     ) -> None:
+        from train.probing import base_of
+
         self.trainer, self.rows = trainer, rows
         self.each = rows_beside(trainer.args.per_device_train_batch_size, section.share)
         self.order = random.Random(f"kl:{trainer.args.seed}").sample(range(len(rows)), len(rows))
