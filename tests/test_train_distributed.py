@@ -124,7 +124,7 @@ def test_the_shipped_recipe_as_on_gpus_under_zero_2(tiny_model: Path, tmp_path: 
         assert row["entropy"] > 0, "trl's head gives the entropy on the way"
         assert (row["kl"] > 0) == (row["step"] > 1), "before the first step the model is its base"
     moved = [probed(run / "probe" / name).get("kl_to_base") for name in ("base", "step-2", "step-4")]
-    assert moved[0] is None and 0 < moved[1]["value"] and 0 < moved[2]["value"]
+    assert moved[0] is None and min(moved[1]["value"], moved[2]["value"]) > 0
     weights = {probed(run / "probe" / name)["model"]["weights_sha256"] for name in ("base", "step-2", "step-4")}
     assert len(weights) == 3, "steps change the adapter"
 
