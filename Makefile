@@ -1,6 +1,7 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
 # make test   sets up, then checks style and types and runs the tests
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
+# make test-harness  the same with inspect_ai and lm-evaluation-harness, and tests the probe as their task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, conversations between models against the package collabllm, which it installs
 #             into the cache, and GRPO's look-ahead against trl's plain step; minutes
@@ -14,10 +15,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 VLLM_VENV ?= .venv-vllm
 READY := $(VENV)/.ready-$(shell cat Makefile pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+HARNESS_VENV ?= .venv-harness
 READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d ' ' -f 1)
+READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 RUN := runs/demo/sft
 
-.PHONY: setup demo test test-vllm bench lint clean
+.PHONY: setup demo test test-vllm test-harness bench lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -35,14 +38,22 @@ $(READY):
 	@rm -f $(VENV)/.ready-*
 	@touch $@
 
-# The second environment sees the packages of the first and holds only what vLLM adds: no second torch.
+# These environments see the packages of the first and hold only what is added: no second torch.
+define second_environment
+	$(PYTHON) -m venv --clear --without-pip $(1)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first_environment.pth
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(2)
+	@touch $@
+endef
+
 $(READY_VLLM): | $(READY)
 	@echo "setting up $(VLLM_VENV): 250 MB to download"
-	$(PYTHON) -m venv --clear --without-pip $(VLLM_VENV)
-	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> $$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first_environment.pth
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-vllm.txt
-	@touch $@
+	$(call second_environment,$(VLLM_VENV),constraints-vllm.txt)
+
+$(READY_HARNESS): | $(READY)
+	@echo "setting up $(HARNESS_VENV): 110 MB to download"
+	$(call second_environment,$(HARNESS_VENV),constraints-harness.txt)
 
 demo: setup
 	$(BIN)/python -m data_builders recipes/demo_data.yaml
@@ -60,6 +71,9 @@ test: lint
 test-vllm: $(READY_VLLM)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/vllm_lane
 
+test-harness: $(READY_HARNESS)
+	OMP_NUM_THREADS=1 $(HARNESS_VENV)/bin/python -m pytest tests/harness_lane
+
 bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_build
@@ -67,4 +81,4 @@ bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_grpo smollm2-135m --samples 4 --tokens 32 --window 1
 
 clean:
-	rm -rf runs $(VENV) $(VLLM_VENV)
+	rm -rf runs $(VENV) $(VLLM_VENV) $(HARNESS_VENV)

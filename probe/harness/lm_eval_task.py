@@ -1,0 +1,179 @@
+"""The user-turn probe as two tasks of lm-evaluation-harness (https://github.com/EleutherAI/lm-evaluation-harness).
+
+    A='{"recipe": "recipes/probe.yaml", "set": "mt_bench"}'
+    lm_eval --model hf --model_args pretrained=my_model --include_path probe/harness --metadata "$A" \
+        --tasks nextturn_answers --log_samples --output_path out
+    A='{"recipe": "recipes/probe.yaml", "set": "mt_bench", "answers": "out"}'
+    lm_eval --model hf --model_args pretrained=my_model --include_path probe/harness --metadata "$A" \
+        --tasks nextturn_user_turns --log_samples --output_path out
+
+lm_eval makes all prompts before it asks for anything, and a user turn's prompt holds the model's answer: so first the
+answers, then the user turns after them. Prompts are text that `probe.chat` has rendered, so `--apply_chat_template` must
+stay off. Any model of lm_eval with `generate_until` on raw text serves: hf, vllm, local-completions. The tokenizer is
+that of `pretrained`, or of `tokenizer` in the metadata. Greedy (the paper's headline) only.
+
+Beside `followup` stands the share of every label. A turn that the judge leaves unscored counts in none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+
+from probe.chat import Chat
+from probe.engines.base import Completion
+from probe.errors import BadInput, DataError
+from probe.files import read_jsonl
+from probe.harness import followup_set
+from probe.judges import get_judge
+from probe.judges.labels import GENUINE, LABELS, Case, judge_all
+from probe.measures import grade_answer
+from probe.models import load_tokenizer, tokenizer_folder
+from probe.settings import load_probe_recipe
+
+ANSWERS = "nextturn_answers"
+
+
+class _Prompted(ConfigurableTask):  # type: ignore[misc]
+    """A task whose documents bring the whole text that the model goes on with, as `prompt`."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        given = config.get("metadata") or {}
+        name = given.get("tokenizer") or given.get("pretrained")
+        if name is None:
+            raise BadInput(
+                "metadata: no `pretrained` among the model's arguments, so `tokenizer` is wanted: a folder or id"
+            )
+        self.given = given
+        self.probe = load_probe_recipe(given.get("recipe", "recipes/probe.yaml")).probe
+        self.loaded = followup_set(self.probe, given.get("set"))
+        self.chat = Chat(load_tokenizer(tokenizer_folder(str(name))), self.probe.enable_thinking)
+        stops = [self.chat.tokenizer.decode([token]) for token in self.chat.stop_ids]
+        settings = {
+            "output_type": "generate_until",
+            "test_split": "test",
+            "doc_to_text": "prompt",
+            "doc_to_target": "id",
+            "generation_kwargs": {
+                "until": stops, "max_gen_toks": self.max_tokens, "do_sample": False, "temperature": 0.0
+            },
+        }  # fmt: skip
+        super().__init__(config={**{key: config[key] for key in ("task", "metadata")}, **settings})
+
+    @property
+    def max_tokens(self) -> int:
+        raise NotImplementedError
+
+    def documents(self) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def download(self, *arguments: Any, **options: Any) -> None:
+        from datasets import Dataset
+
+        self.dataset = {"test": Dataset.from_list(self.documents())}
+
+    def construct_requests(self, doc: dict[str, Any], ctx: str, **options: Any) -> list[Instance]:
+        if options.pop("apply_chat_template", False):
+            raise BadInput("--apply_chat_template: the prompts are rendered already; leave it out")
+        options.pop("chat_template", None)
+        how = deepcopy(self.config.generation_kwargs)
+        return [Instance(request_type="generate_until", doc=doc, arguments=(doc["prompt"], how), idx=0, **options)]
+
+    def finish(self, text: str) -> Any:
+        """Whether the reply reached its limit, which lm_eval does not tell: by its tokens, counted again."""
+        return "length" if len(self.chat.text_ids(text)) >= self.max_tokens else "stop"
+
+    def aggregation(self) -> dict[str, Callable[[list[float]], float]]:
+        return {name: _mean for name in self.higher_is_better()}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+class Answers(_Prompted):
+    """The model's own answers, and how many are right."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+
+    @property
+    def max_tokens(self) -> int:
+        return self.probe.max_answer_tokens
+
+    def documents(self) -> list[dict[str, Any]]:
+        if self.loaded.transcript:
+            raise BadInput(f"set {self.loaded.name}: transcripts have their answers; ask for nextturn_user_turns alone")
+        return [
+            {"id": item.id, "prompt": self.chat.prompt_text(item.messages), "messages": json.dumps(item.messages)}
+            for item in self.loaded.items
+        ]
+
+    def process_results(self, doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+        item = next(item for item in self.loaded.items if item.id == doc["id"])
+        if item.answer is None:
+            return {"answered": float(bool(results[0].strip()))}
+        graded = grade_answer(item, Completion(results[0], 0, self.finish(results[0])))
+        return {name: float(graded[name]) for name in ("strict", "lenient")}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        return {"strict": True, "lenient": True, "answered": True}
+
+
+class UserTurns(_Prompted):
+    """What the model says in the user's place after its answers, as the recipe's judge labels it."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.judge = get_judge(self.probe.judge, self.probe.judge_server)
+
+    @property
+    def max_tokens(self) -> int:
+        return self.probe.max_user_tokens
+
+    def documents(self) -> list[dict[str, Any]]:
+        answers = {} if self.loaded.transcript else _answers(self.given.get("answers"))
+        documents = []
+        for item in self.loaded.items:
+            if not self.loaded.transcript and answers.get(item.id, ("",))[0] != json.dumps(item.messages):
+                raise DataError(
+                    f"{self.given['answers']}: no answer to {item.id!r} of {self.loaded.name} as it is now; "
+                    f"run {ANSWERS} with the same recipe first"
+                )
+            answer = item.reply or "" if self.loaded.transcript else answers[item.id][1].strip()
+            messages = [*item.messages, {"role": "assistant", "content": answer}]
+            prompt = self.chat.user_prefix_text(messages, self.probe.prefix_form)
+            documents.append({"id": item.id, "prompt": prompt, "messages": json.dumps(messages)})
+        return documents
+
+    def process_results(self, doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+        turn = results[0].strip()
+        cut = self.finish(results[0]) == "length"
+        (verdict,) = judge_all(self.judge, [Case(tuple(json.loads(doc["messages"])), turn, cut)])
+        if verdict.label is None:
+            return {"unscored": 1.0}
+        shares = {label: float(verdict.label == label) for label in LABELS if label != GENUINE}
+        return {"followup": float(verdict.label == GENUINE), **shares, "unscored": 0.0}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        return {"followup": True, **{label: False for label in (*LABELS[1:], "unscored")}}
+
+
+def _answers(given: str | None) -> dict[str, tuple[str, str]]:
+    """id -> (messages, answer) from a file that `--log_samples` wrote, or the newest such file below a folder."""
+    if given is None:
+        raise BadInput(f'metadata: no `answers`, wanted the output folder of {ANSWERS}: {{"answers": "out"}}')
+    path = Path(given)
+    if path.is_dir():
+        found = sorted(path.rglob(f"samples_{ANSWERS}_*.jsonl"), key=lambda file: file.stat().st_mtime)
+        if not found:
+            raise DataError(f"{path}: no samples_{ANSWERS}_*.jsonl below it; run {ANSWERS} with --log_samples first")
+        path = found[-1]
+    rows = (row for _, row in read_jsonl(path))
+    return {row["doc"]["id"]: (row["doc"]["messages"], row["resps"][0][0]) for row in rows}
