@@ -221,8 +221,8 @@ def genuine(probe: ProbeSection, loaded: LoadedSet) -> Scorer:
             judged = [label == GENUINE for label in labels if label is not None]
             value[f"T={temperature}"] = sum(judged) / len(judged) if judged else math.nan
         if "accuracy" in loaded.measures:
-            finish = "length" if state.output.stop_reason == "max_tokens" else "stop"
-            reply = Completion(state.output.completion, 0, finish)
+            cut = state.output.stop_reason == "max_tokens"
+            reply = Completion(state.output.completion, 0, "length" if cut else "stop")
             graded = grade_answer(items[str(state.sample_id)], reply)
             value |= {name: float(graded[name]) for name in ("strict", "lenient")}
         labelled = [{**turn, **vars(verdict)} for turn, verdict in zip(turns, verdicts, strict=True)]

@@ -4,6 +4,7 @@ collects this folder. SmolLM2's real weights, five questions."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,11 @@ def test_inspect_ai_gives_the_same_turns_and_labels(
 ) -> None:
     from inspect_ai import eval as inspect_eval
 
-    monkeypatch.chdir(recipe.parent)  # paths are those of whoever gives the command
+    monkeypatch.chdir(ROOT)
     (log,) = inspect_eval(
-        str(TASKS / "inspect_task.py"),
+        "probe/harness/inspect_task.py",
         model=f"nextturn/{smollm2}",
-        task_args={"recipe": recipe.name, "set": "sums"},
+        task_args={"recipe": os.path.relpath(recipe), "set": "sums"},  # from where the command is given
         log_dir=str(recipe.parent / "logs"),
         display="none",
     )
@@ -80,13 +81,12 @@ def test_inspect_ai_gives_the_same_turns_and_labels(
     assert rates["T=0.0"] == pytest.approx(sum(greedy) / len(greedy)) and {"strict", "lenient", "T=0.7"} <= set(rates)
 
 
-def test_an_api_for_chats_is_refused(recipe: Path) -> None:
+def test_an_api_for_chats_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from inspect_ai import eval as inspect_eval
 
+    monkeypatch.chdir(ROOT)
     with pytest.raises(BadInput, match="mockllm/model.*wanted nextturn/MODEL"):
-        inspect_eval(
-            str(TASKS / "inspect_task.py"), model="mockllm/model", log_dir=str(recipe.parent / "logs"), display="none"
-        )
+        inspect_eval("probe/harness/inspect_task.py", model="mockllm/model", log_dir=str(tmp_path), display="none")
 
 
 def lm_eval(task: str, smollm2: Path, metadata: dict[str, str], out: Path, *options: str) -> list[dict[str, Any]]:
