@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _USAGE = """Examples:
   python -m data_builders recipes/demo_data.yaml
-  python -m data_builders recipes/math_collab.yaml --source.path math/train.jsonl --out data/math --dry-run
+  python -m data_builders recipes/math_rules.yaml --source.path math/train.jsonl --out data/math --dry-run
   python -m data_builders recipes/demo_data.yaml --preview 3
   python -m data_builders recipes/math_dialogue.yaml --dry-run
 Any recipe key can be overridden in its own words: --section.key value."""
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
         prog="python -m data_builders", description="Problems in, multi-turn collaborative training data out.",
         epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
-    parser.add_argument("recipe", type=Path, help="YAML recipe, such as recipes/math_collab.yaml")
+    parser.add_argument("recipe", type=Path, help="YAML recipe, such as recipes/demo_data.yaml")
     parser.add_argument("--out", type=Path, help="output folder (default: the recipe's output.path)")
     parser.add_argument(
         "--dry-run", action="store_true", help="count examples, tokens and calls, show one, write nothing"

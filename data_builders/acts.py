@@ -9,19 +9,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import BeforeValidator
+from typing import Literal
 
 from data_builders.wordings import check_slots, load_wordings
 from probe.recipe import section
 
 # Slots that hold a number or a formula, which have no capital to lose after "Yes, ".
-_CASELESS = (
-    "answer", "equation", "expression", "formula", "known", "left", "new", "number", "other", "result", "short", "slip",
-    "tried", "tried_result", "wrong",
-)  # fmt: skip
-_TEXT_FIRST = re.compile(rf"\{{(?!(?:{'|'.join(_CASELESS)})\}})")
+_CASELESS = "answer|did|equation|expression|left|new|result|result_of_user|short|undone|value_of|wrong"
+_TEXT_FIRST = re.compile(rf"\{{(?!(?:{_CASELESS})\}})")
 _SLOT = re.compile(r"(\{\w+\})")
 # The first letter of a sentence; "I" and "I'm" stay.
 _CAPITAL = re.compile(r"(?:^|(?<=[.?!]\s)|(?<=\n))(?!I\b)[A-Z]")
@@ -29,23 +24,13 @@ _CAPITAL = re.compile(r"(?:^|(?<=[.?!]\s)|(?<=\n))(?!I\b)[A-Z]")
 _WITHIN = re.compile(r"[^.?!\n]\Z")
 
 
-def _flat(parts: Any) -> Any:
-    """A list within the list, which is how a shared list is taken over, is read as its items."""
-    if not isinstance(parts, list):
-        return parts
-    return tuple(one for part in parts for one in (part if isinstance(part, list) else [part]))
-
-
-Parts = Annotated[tuple[str, ...], BeforeValidator(_flat)]
-
-
 @section
 class Act:
     """The parts of an act. A phrasing is opener + core + closer, or `plain` in a share `plain_share` of the uses."""
 
-    openers: Parts
-    cores: Parts
-    closers: Parts = ("",)
+    openers: tuple[str, ...]
+    cores: tuple[str, ...]
+    closers: tuple[str, ...] = ("",)
     plain: str = ""
     plain_share: float = 0.0
     speaker: Literal["user", "assistant"] = "user"  # by where it stands in the file
@@ -59,10 +44,6 @@ class Act:
             for j, core in enumerate(self.cores)
             if not (_WITHIN.search(opener) and _TEXT_FIRST.match(core))
         )
-
-    @property
-    def combinations(self) -> int:
-        return len(self.pairs) * len(self.closers)
 
     def template(self, opener: int, core: int, closer: int) -> str:
         """These three parts as one text, the core's first letter small within a sentence and large after one."""
@@ -80,7 +61,6 @@ class Acts:
     """`acts.yaml`."""
 
     slots: dict[str, str]  # what may stand in braces, and what it holds
-    shared: dict[str, list[str]]  # lists that several acts take over
     user: dict[str, Act]
     assistant: dict[str, Act]
     simulated_user: dict[str, tuple[str, ...]]
@@ -117,18 +97,15 @@ def simulated_user_messages() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A text, and which wordings it was made of ("ask_number:2.5.0", "solve:bare"): its own, and those of phrases
-    inside it. None for a text of the problem's own."""
+    """A text, and which wordings it was made of ("ask:2.5.0", "solve:bare"): its own, and those of phrases inside it.
+    None for a text of the problem's own."""
 
     text: str
     wordings: tuple[str, ...] = ()
 
 
 def say(name: str, rng: random.Random, slots: Mapping[str, str | Phrase], casual: bool = False) -> Phrase:
-    """The act in one of its wordings, `slots` filled in; `casual` types a user turn the way people type.
-
-    All pairs of an opener and a core that go together are equally likely, and so are the closers.
-    """
+    """The act in one of its wordings, `slots` filled in; `casual` types a user turn the way people type."""
     act = acts()[name]
     if act.plain_share and rng.random() < act.plain_share:
         template, wording = act.plain, f"{name}:bare"
@@ -140,9 +117,12 @@ def say(name: str, rng: random.Random, slots: Mapping[str, str | Phrase], casual
         template = _typed_in_a_hurry(template, rng)
     # Slots are filled once and last, so nothing of a problem's text is ever changed or read as a slot.
     phrases = {slot: value if isinstance(value, Phrase) else Phrase(value) for slot, value in slots.items()}
-    inside = (one for slot, phrase in phrases.items() if f"{{{slot}}}" in template for one in phrase.wordings)
+    used = [phrase for slot, phrase in phrases.items() if f"{{{slot}}}" in template]
+    if any(not phrase.text for phrase in used):  # an empty slot takes the space before it along
+        empty = "|".join(slot for slot, phrase in phrases.items() if not phrase.text)
+        template = re.sub(rf" \{{(?:{empty})\}}", "", template)
     text = template.format_map({slot: phrase.text for slot, phrase in phrases.items()})
-    return Phrase(text.strip(), (wording, *inside))
+    return Phrase(text.strip(), (wording, *(one for phrase in used for one in phrase.wordings)))
 
 
 def _typed_in_a_hurry(template: str, rng: random.Random) -> str:

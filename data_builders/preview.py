@@ -81,8 +81,7 @@ def described(made: Conversation) -> Iterator[str]:
     yield from chat_lines(f"{made.id} ({made.kind})", made.messages)
     if made.gap is not None:
         until = f"until message {made.reveal_at + 1}" if made.reveal_at < len(made.messages) else "to the end"
-        what = "said with two values" if made.kind == "conflict" else "withheld"
-        yield f"  {what} {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
+        yield f"  withheld {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
     if made.wordings:
         yield f"  wordings: {', '.join(made.wordings)}"
 

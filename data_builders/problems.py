@@ -7,13 +7,16 @@ read and checked as a whole before anything is written; its memory is that of th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
+import re
 from pathlib import Path
 from typing import Literal
 
 from data_builders.gaps import task_from
 from data_builders.starter import ANY, Difficulty, starter_problem
 from data_builders.tasks import Task
+from data_builders.text import stands_in
 from data_builders.written import WrittenKind
 from probe.errors import DataError, RecipeError
 from probe.files import sha256_file
@@ -23,6 +26,7 @@ from probe.sets import Problem, locate, read_problems
 Kind = Literal["starter", "gsm8k", "math", "jsonl"]
 """Where problems come from; `written` in a recipe's source is conversations, and has none."""
 # The hub's names for the training split; a builder never takes a test split by itself.
+_ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of problems; characters
 _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
 
 
@@ -73,7 +77,7 @@ class Problems:
         name = source.kind if source.kind != "jsonl" else None
         self._problems = [problem for problem in read_problems(self.path, name) if _wanted(problem, source)]
         if not self._problems:
-            raise RecipeError(f"{where}: no problem of {self.path} is left after levels and subjects")
+            raise RecipeError(f"{where}: no problem of {self.path} is left after levels, subjects and drawings")
         random.Random(f"order:{seed}").shuffle(self._problems)
         self._n = source.n or len(self._problems)
 
@@ -86,7 +90,27 @@ class Problems:
             return starter_problem(index, self.seed, "train", self.difficulty)
         again, place = divmod(index, len(self._problems))
         task = task_from(self._problems[place])
-        return dataclasses.replace(task, id=f"{task.id}~{again}") if again else task
+        return self._on_a_sheet(dataclasses.replace(task, id=f"{task.id}~{again}") if again else task)
+
+    @functools.cached_property
+    def _lacking(self) -> list[str]:
+        """The problems of the file without something that they need."""
+        lacking = (gap.question for problem in self._problems for gap in task_from(problem).gaps)
+        return [question for question in lacking if len(question) <= _LONGEST_BESIDE]
+
+    def _on_a_sheet(self, task: Task) -> Task:
+        """Most problems stand beside another one that nobody asks about: a whole one where they themselves lack something,
+        else one that lacks something. So both openings are made of the same texts, and only what is asked for differs."""
+        rng = random.Random(f"sheet:{self.seed}:{task.id}")
+        if rng.random() >= _ON_A_SHEET or not self._lacking or len(task.question) > _LONGEST_BESIDE:
+            return task
+        values = [gap.value for gap in task.gaps]
+        for _ in range(50):
+            whole, lacking = rng.choice(self._problems).question, rng.choice(self._lacking)
+            fits = len(whole) <= _LONGEST_BESIDE and not any(stands_in(value, whole) for value in values)
+            if fits and task.question not in (whole, lacking):
+                return dataclasses.replace(task, whole_beside=whole.strip(), lacking_beside=lacking)
+        return dataclasses.replace(task, gaps=())
 
     def inputs(self) -> dict[str, str]:
         """The files read, with their sha256, so that a changed file counts as a changed setting."""
@@ -109,6 +133,8 @@ def difficulty_of(source: Source) -> Difficulty:
 
 
 def _wanted(problem: Problem, source: Source) -> bool:
+    if re.search(r"\[asy\]|\\begin\{tabular", problem.question + problem.solution):  # code is nothing to say in a chat
+        return False
     subjects = {subject.lower() for subject in source.subjects or ()}
     return (not source.levels or problem.level in source.levels) and (
         not subjects or (problem.subject or "").lower() in subjects

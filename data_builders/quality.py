@@ -35,7 +35,7 @@ from probe.sets import HUB, PACKAGED, locate
 
 ANSWERED_AT_ONCE = ("complete", "replay", "stated", "twin", "doubt", "slip")
 """Kinds that open with the whole problem and ask for nothing but its solution."""
-ASKED_ABOUT = ("underspecified", "vague", "conflict", "unsolvable")
+ASKED_ABOUT = ("underspecified",)
 """Kinds whose first message does not let anybody solve the problem."""
 FREE = ("stated", "withheld")
 """Kinds in which a model speaks as the assistant: it may solve in parts, or close a solution with a question."""
@@ -116,10 +116,8 @@ _DELIMITERS = re.compile(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$")
 
 def leak(conversation: Conversation) -> str | None:
     """Says "leak" of an assistant turn that holds what is withheld, "not_withheld" of a user turn; None of neither."""
-    task, gap = conversation.task, conversation.gap
+    gap = conversation.gap
     withheld = [(conversation.hidden, conversation.reveal_at)] if conversation.hidden else []
-    if conversation.kind == "vague" and task is not None:  # the problem itself, told in the next message
-        withheld.append((task.question, 2))
     if conversation.kind == "withheld" and gap is not None and len(gap.value) > 1:
         # A model that knows the problem by heart supplies what it was not told. A digit stands in any text.
         first = next((one for one in conversation.messages if holds(one["content"], gap.value)), None)

@@ -121,18 +121,14 @@ def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
             answer=task.answer,
             problem=task.question,
             solution=task.boxed_solution or task.solution,
-            **_withheld(conversation, task, place),
+            **_withheld(conversation, place),
         )
         if boxed(conversation.messages[place]["content"]):
             return
 
 
-def _withheld(conversation: Conversation, task: Task, place: int) -> dict[str, Any]:
-    """What the user has not told before message `place`. Of a given stated twice nothing is hidden, but which holds."""
-    if conversation.kind == "vague" and place < 2:
-        text = task.question
-        told = {"clause": "what the problem is", "thing": "the problem itself", "reveal": text, "short": text}
-        return {"hidden": (text,), **told}
+def _withheld(conversation: Conversation, place: int) -> dict[str, Any]:
+    """What the user has not told before message `place`."""
     gap = conversation.gap
     if gap is None or place > conversation.reveal_at:
         return {}

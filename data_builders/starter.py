@@ -5,9 +5,9 @@ combination in five is test, whatever the names), and a few whole templates occu
 numbers come from the same split as the problem. Problem `i` of a seed is a function of seed, split and `i`
 alone, so any shard can be made by itself.
 
-Lengths are mixed on purpose: one or two sentences for some, four to seven for others, whose further
-sentences tell of the day and the place and at times say "some" of something that does not matter. A model
-that sees only short complete problems begins to ask about what is there as soon as a question is longer.
+Many problems tell two stories and ask about one of them. One story lacks a number: where it is the one that is asked
+about, something is missing, else nothing is. So complete and incomplete problems are made of the same sentences, and
+only who follows the question to its story can tell them apart. Others are short, or have further sentences about the day.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ import functools
 import hashlib
 import random
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_builders.tasks import Gap, Given, Slip, Step, Task, WhatIf
+from data_builders.tasks import Gap, Slip, Step, Task, WhatIf
 from data_builders.wordings import check_slots, load_wordings
 from probe.errors import RecipeError
 from probe.recipe import section
 
 Split = Literal["train", "test"]
-Layout = Literal["joined", "if", "plain", "long"]
 
 MAX_RESULT = 1000  # larger numbers test long multiplication, not the reading of a problem
 TEST_SHARE = 5  # one combination in so many
@@ -46,11 +45,11 @@ _STEP = re.compile(r"(\w+) = (\w+) ([-+*/%]) (\w+)")
 
 @section
 class GivenText:
-    """The sentences around a given: `sentence` states it, `clause` and `ask` name it, `vague` stand in its place."""
+    """The sentences around a given: `sentence` states it, `clause` and `ask` name it, `instead` stands in its place."""
 
     sentence: str
     clause: str
-    vague: tuple[str, ...]
+    instead: str = ""
     ask: str = ""
 
     @property
@@ -129,7 +128,7 @@ class Template:
         for slot in self.slots:
             key, words = f"givens.{slot.key}", slot.words
             check_slots(f"{key}.sentence", words.sentence, known, needed=slot.key)
-            for text in (words.clause, words.ask, *words.vague):
+            for text in (words.clause, words.ask, words.instead):
                 check_slots(key, text, _WORDS)
         for operation in self.operations:
             key = f"steps.{operation.key}"
@@ -156,7 +155,6 @@ class Words:
     names: Names
     general: tuple[str, ...]
     topics: dict[str, tuple[str, ...]]
-    noun_phrases: dict[str, str]  # a pattern for a clause, and its phrase or ""
     things: dict[str, tuple[str, ...]]
     templates: dict[str, Template]
 
@@ -288,11 +286,7 @@ def starter_problem(index: int, seed: int, split: Split, difficulty: Difficulty 
         source="starter",
         steps=steps,
         final=template.final.format(**names, box="{box}"),
-        givens=tuple(
-            Given(wording.sentence(slot, values), str(values[slot.key]), slot.words.clause.format(**names))
-            for slot in template.slots
-        ),
-        gaps=tuple(wording.gap(slot, rng) for slot in template.slots),
+        gaps=tuple(wording.gap(slot) for slot in template.slots),
         what_ifs=_what_ifs(wording, split, rng),
         slips=_slips(template, values),
         template=template.key,
@@ -315,65 +309,94 @@ def _draw(rng: random.Random, split: Split, difficulty: Difficulty) -> tuple[Tem
     )
 
 
-def _draw_names(template: Template, rng: random.Random) -> dict[str, str]:
-    """A name with its pronouns, a friend whose name begins differently, and one of the template's items."""
+def _draw_names(template: Template, rng: random.Random, taken: str = "") -> dict[str, str]:
+    """A name with its pronouns, a friend, and one of the template's items; no two names begin alike, or as `taken`."""
     women, men = words().names.women, words().names.men
-    name = rng.choice(women + men)
-    friend = rng.choice([other for other in women + men if other[0] != name[0]])
+    name = rng.choice([one for one in women + men if one[0] not in taken])
+    friend = rng.choice([one for one in women + men if one[0] not in taken + name[0]])
     return {"name": name, "friend": friend, "items": rng.choice(template.items), **(_SHE if name in women else _HE)}
 
 
+@dataclass(frozen=True)
+class _Story:
+    """A template with its people and numbers."""
+
+    template: Template
+    names: Mapping[str, str]
+    values: Mapping[str, int]
+
+    def sentence(self, slot: Slot, values: Mapping[str, int] | None = None) -> str:
+        return self._filled(slot.words.sentence, self.names, values)
+
+    def _filled(self, text: str, names: Mapping[str, str], values: Mapping[str, int] | None = None) -> str:
+        return text.format(**names, **{key: str(value) for key, value in (values or self.values).items()})
+
+    def told(self, withheld: str = "") -> list[str]:
+        """Its sentences; that of the given `withheld` says nothing of the number, or is left out."""
+        texts = [slot.words.instead if slot.key == withheld else slot.words.sentence for slot in self.template.slots]
+        told, known = [], False
+        for text in filter(None, texts):  # no pronoun stands before its name
+            pronoun = _PRONOUN.search(text)
+            first = pronoun and not known and not 0 <= text.find("{name}") < pronoun.start()
+            names = dict(self.names)
+            if first and pronoun:
+                own = f"{names['name']}'s" if pronoun[1].lower() == "his" else names["name"]
+                text = text[: pronoun.start()] + own + text[pronoun.end() :]
+            known = known or bool(first) or "{name}" in text
+            told.append(self._filled(text, names))
+        return told
+
+
+# Of all problems: those that tell two stories, and of the others those with sentences about the day.
+_TWO_STORIES, _EVERYDAY = 0.6, 0.5
+
+
 class _Wording:
-    """The text of one problem. Layout and context are drawn once, so that its versions differ in one given only."""
+    """The text of one problem. What stands around its story is drawn once, so that its versions differ in one given only."""
 
     def __init__(self, template: Template, names: Mapping[str, str], values: Mapping[str, int], rng: random.Random):
-        self.template, self.names, self.values = template, names, values
-        layouts: list[Layout] = ["plain", "plain", "plain", "long", "long", "long"]
-        layouts += ["joined", "joined"] if len(template.slots) <= 3 else []
-        layouts += ["if"] if len(template.slots) <= 2 else []
-        self.layout = rng.choice(layouts)
-        pool = [*words().topics[template.topic], *words().general]
-        chosen = rng.sample(pool, rng.choice((1, 1, 2, 2, 4))) if self.layout == "long" else []
-        last = 1 if len(chosen) > 2 and rng.random() < 0.5 else 0
-        # Sentences with the name come first, so that no pronoun stands before its name.
-        ordered = sorted(chosen[last:], key=lambda text: not text.startswith("{name}"))
-        named = bool(ordered) and "{name}" in ordered[0]
-        before = [text for text in ordered if named or not _PRONOUN.search(text)]
-        self.before = [text.format(**names) for text in before]
-        self.after = [text.format(**names) for text in [*ordered, *chosen[:last]] if text not in before]
+        self.story = _Story(template, names, values)
+        self.other = _other_story(self.story, rng) if rng.random() < _TWO_STORIES else None
+        self.other_gap = rng.choice(self.other.template.slots).key if self.other else ""
+        self.other_first = rng.random() < 0.5
+        everyday = [text for text in [*words().topics[template.topic], *words().general] if not _PRONOUN.search(text)]
+        count = rng.choice((1, 1, 2, 3)) if self.other is None and rng.random() < _EVERYDAY else 0
+        self.everyday = [text.format(**names) for text in rng.sample(everyday, count + 1)]
 
-    def sentence(self, slot: Slot, values: Mapping[str, int]) -> str:
-        return slot.words.sentence.format(**self.names, **{key: str(value) for key, value in values.items()})
+    def question(self, withheld: str = "") -> str:
+        """The whole question, or without the given `withheld`: then the other story, if there is one, lacks nothing, and
+        else a sentence about the day makes up for the one that is left out."""
+        story = self.story.told(withheld)
+        asked = self.story.template.question.format(**self.story.names)
+        if self.other is None:
+            day = self.everyday if withheld else self.everyday[:-1]
+            return " ".join([*day, *story, asked])
+        other = self.other.told("" if withheld else self.other_gap)
+        return " ".join([*other, *story, asked] if self.other_first else [*story, *other, asked])
 
-    def question(self, withheld: str = "", instead: str = "") -> str:
-        """The whole question; the given `withheld` has the sentence `instead`, or none where that is empty."""
-        sentences = [
-            instead if slot.key == withheld else self.sentence(slot, self.values) for slot in self.template.slots
-        ]
-        sentences = [text for text in sentences if text]
-        asked = self.template.question.format(**self.names)
-        if self.layout == "if":
-            return f"If {_listed(sentences)}, {lower_first(asked)}"
-        if self.layout == "joined":
-            joined = _listed(sentences)
-            return f"{joined[0].upper()}{joined[1:]}. {asked}"
-        return " ".join([*self.before, *sentences, *self.after, asked])
-
-    def gap(self, slot: Slot, rng: random.Random) -> Gap:
+    def gap(self, slot: Slot) -> Gap:
         """The problem with this given withheld."""
-        reveal = self.sentence(slot, self.values)
-        value = str(self.values[slot.key])
-        clause, short = slot.words.clause.format(**self.names), _amount(value, reveal)
+        reveal, value, names = self.story.sentence(slot), str(self.story.values[slot.key]), self.story.names
         return Gap(
-            question=self.question(slot.key, rng.choice(slot.words.vague).format(**self.names)),
-            clause=clause,
-            ask=slot.words.question.format(**self.names),
+            question=self.question(slot.key),
+            clause=slot.words.clause.format(**names),
+            ask=slot.words.question.format(**names),
             reveal=reveal,
-            short=short,
+            short=_amount(value, reveal),
             value=value,
-            thing=noun_phrase(clause),
-            other=short.replace(value, _other_number(value, clause, self.values.values())),
         )
+
+
+def _other_story(story: _Story, rng: random.Random) -> _Story:
+    """A story about something else and other people, that shares no number with this one."""
+    mine = run(story.template, story.values) or {}
+    others = [one for one in templates("train") if one.topic != story.template.topic]
+    taken = story.names["name"][0] + story.names["friend"][0]
+    while True:
+        template = rng.choice(others)
+        names, values = _draw_names(template, rng, taken), draw_values(template, rng)
+        if not set(mine.values()) & set(values.values()) and names["items"] != story.names["items"]:
+            return _Story(template, names, values)
 
 
 def lower_first(text: str) -> str:
@@ -384,28 +407,8 @@ def lower_first(text: str) -> str:
     return text if kept else text[:1].lower() + text[1:]
 
 
-def _listed(sentences: Sequence[str]) -> str:
-    """Sentences as one list of clauses, without the final dot: "a, b, and c"."""
-    parts = [lower_first(text.rstrip(".")) for text in sentences]
-    if len(parts) <= 2:
-        return " and ".join(parts)
-    return ", ".join(parts[:-1]) + f", and {parts[-1]}"
-
-
-# --- Names for a given that is withheld.
-
-# There is no week of eight days.
-_MOST = {"days a week": 7, "hours a day": 16, "percentage": 95}
 # What follows a number and is not what it counts: "3 times as many", "12 years older".
 _UNCOUNTED = ("times", "is", "has", "as")
-
-
-def noun_phrase(clause: str) -> str:
-    """The noun phrase of a clause: "how many marbles are in each bag" -> "the number of marbles in each bag"."""
-    for pattern, phrase in words().noun_phrases.items():
-        if match := re.fullmatch(pattern, clause):
-            return match.expand(phrase) or f"the number that says {clause}"
-    return f"the number that says {clause}"
 
 
 def _amount(value: str, sentence: str) -> str:
@@ -417,22 +420,14 @@ def _amount(value: str, sentence: str) -> str:
     return match.group().removesuffix(f" {counted}") if counted.rpartition(" ")[2] in _UNCOUNTED else match.group()
 
 
-def _other_number(value: str, clause: str, taken: Collection[int]) -> str:
-    """A close number that the given could be as well, and that is none of those `taken`."""
-    number = int(value)
-    most = next((most for unit, most in _MOST.items() if unit in clause), number + 9)
-    far = 4 if number < 10 else 9
-    close = [n for n in range(max(2, number - far), min(most, number + far) + 1) if n != number and n not in taken]
-    return str(random.Random(f"other:{clause}:{value}").choice(close))
-
-
 # --- What could be changed or go wrong.
 
 
 def _what_ifs(wording: _Wording, split: Split, rng: random.Random) -> tuple[WhatIf, ...]:
     """For each given, one other number for which everything still comes out, computed anew."""
-    template, values = wording.template, wording.values
-    before = solve(template, values, wording.names)
+    story = wording.story
+    template, values = story.template, story.values
+    before = solve(template, values, story.names)
     found = []
     for slot in template.slots:
         for _ in range(40):
@@ -440,30 +435,36 @@ def _what_ifs(wording: _Wording, split: Split, rng: random.Random) -> tuple[What
             fits = len(set(changed.values())) == len(changed) and changed != values
             if not fits or split_of(template, changed) != split or run(template, changed) is None:
                 continue
-            after = solve(template, changed, wording.names)
+            after = solve(template, changed, story.names)
             steps = tuple(new for old, new in zip(before, after, strict=True) if new != old)
             if steps and steps[-1].result != before[-1].result:
-                condition = lower_first(wording.sentence(slot, changed).rstrip("."))
+                condition = lower_first(story.sentence(slot, changed).rstrip("."))
                 found.append(WhatIf(re.sub(r"^then ", "", condition), steps, steps[-1].result))
                 break
     return tuple(found)
 
 
 def _slips(template: Template, values: Mapping[str, int]) -> tuple[Slip, ...]:
-    """Wrong ways that come out as whole numbers: another operation at one step, or stopping before the last."""
+    """Plausible wrong results, all whole numbers: stopping before the last step, plus for minus and plus for times, and a
+    ten that was not carried or borrowed."""
     known = run(template, values)
     assert known is not None
     last = template.operations[-1].key
     slips = []
     for at, operation in enumerate(template.operations):
         left, right = operation.operands(known)
-        if operation.key != last and known[operation.key] != known[last]:
-            slips.append(Slip(at, "", str(known[operation.key])))
-        other = {"*": "+", "+": "*", "-": "+", "/": "-", "%": "-"}[operation.op]
-        first, second = (right, left) if operation.op == "%" else (left, right)
-        wrong = compute(other, first, second)
-        if wrong and wrong != known[operation.key]:
-            carried = run(template, values, {operation.key: wrong})
+        result = known[operation.key]
+        if operation.key != last and result != known[last]:
+            slips.append(Slip(at, "", str(result)))
+        ways = {"*": [("+", left + right)], "-": [("+", left + right)], "+": [("-", left - right)]}.get(
+            operation.op, []
+        )
+        if operation.op == "+" and left % 10 + right % 10 >= 10:
+            ways.append(("+", result - 10))
+        if operation.op == "-" and left % 10 < right % 10:
+            ways.append(("-", result + 10))
+        for op, wrong in ways:
+            carried = run(template, values, {operation.key: wrong}) if wrong >= 2 and wrong != result else None
             if carried and carried[last] != known[last]:
-                slips.append(Slip(at, f"{first} {other} {second} = {wrong}", str(carried[last])))
+                slips.append(Slip(at, f"{left} {op} {right} = {wrong}", str(carried[last])))
     return tuple(slips)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import math
 import operator
 import re
 from collections.abc import Iterator, Sequence
@@ -147,30 +146,13 @@ def _stripped(raw: str, start: int, end: int) -> tuple[int, int]:
     return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
 
 
-# --- Numbers and short closed forms: what they are worth, and whether two of them are the same answer.
-#
-# Cheap on purpose: text first, then the value. math-verify, which takes milliseconds a pair, sees every conversation
-# once at the end; here thousands of candidate values are looked at.
+# --- Numbers: what they are worth, and whether two texts are the same answer.
 
 _UNIT = re.compile(
     r"\^\s*\{?\\circ\}?|\\(?:text|mathrm|textrm|mbox)\{\s*[a-zA-Z. ]*\}(?:\^\d)?|\\%|%|\\\$|\\[!,; ]|~|\s+|\\(?:left|right)(?![a-z])"
 )
 _NUMBER = re.compile(r"(-?)(\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:/(\d+))?|(-?)\\[dt]?frac\{?(-?\d+)\}?\{?(\d+)\}?")
-# A closed form holds a root, pi, a power or a fraction; a product of plain numbers is still to be calculated, and a
-# mixed number ("5\frac{1}{2}") would be read as a product.
-_CLOSED = re.compile(r"\\(?:sqrt|pi|[dt]?frac)|\d\^")
-_OPEN = re.compile(r"\\(?:cdot|times|div)|\d\\[dt]?frac|\d\(|\)\(|\d!|[=<>]")
-_AS_PYTHON = (
-    (re.compile(r"\\[dt]?frac(\d)(\d)"), r"((\1)/(\2))"),
-    (re.compile(r"\\[dt]?frac\{([^{}]*)\}\{([^{}]*)\}"), r"((\1)/(\2))"),
-    (re.compile(r"\\sqrt\[(\d)\]\{([^{}]*)\}"), r"((\2)**(1/\1))"),
-    (re.compile(r"\\sqrt\{([^{}]*)\}"), r"((\1)**0.5)"),
-    (re.compile(r"\\sqrt ?(\d)"), r"((\1)**0.5)"),
-    (re.compile(r"\^\{([^{}]*)\}"), r"**(\1)"),
-    (re.compile(r"\^(\d)"), r"**\1"),
-    (re.compile(r"\\pi(?![a-z])"), f"({math.pi!r})"),
-)
-_LONGEST, _LARGEST_POWER = 40, 64
+_LARGEST_POWER = 64
 
 
 @functools.lru_cache(maxsize=4096)
@@ -182,22 +164,6 @@ def number(text: str) -> Fraction | None:
     top, bottom = match.group(2) or match.group(5), int(match.group(3) or match.group(6) or 1)
     sign = -1 if match.group(1) or match.group(4) else 1
     return sign * Fraction(top.replace(",", "")) / bottom if bottom else None
-
-
-@functools.lru_cache(maxsize=4096)
-def worth(text: str) -> float | None:
-    r"""What a number or a short closed form ("3\sqrt{2}", "\frac{\pi}{4}", "2^{10}") is worth; None for others."""
-    plain = number(text)
-    if plain is not None:
-        return float(plain)
-    bare = _UNIT.sub("", text)
-    if len(bare) > _LONGEST or not _CLOSED.search(bare) or _OPEN.search(bare):
-        return None
-    for _ in range(3):  # braces go from the inside out
-        for pattern, instead in _AS_PYTHON:
-            bare = pattern.sub(instead, bare)
-    value = arithmetic(re.sub(r"(?<=[\d)])(?=\()", "*", bare))
-    return float(value) if value is not None and abs(float(value)) < 1e300 else None
 
 
 def arithmetic(expression: str) -> Fraction | float | None:
@@ -232,10 +198,8 @@ def _evaluated(node: ast.expr) -> Fraction | float:
 
 def same_value(one: str, other: str) -> bool:
     """Whether two answers are the same by text or by worth."""
-    if _UNIT.sub("", one) == _UNIT.sub("", other):
-        return True
-    values = worth(one), worth(other)
-    return values[0] is not None and values[1] is not None and math.isclose(values[0], values[1], rel_tol=1e-9)
+    same_text = _UNIT.sub("", one) == _UNIT.sub("", other)
+    return same_text or (number(one) is not None and number(one) == number(other))
 
 
 def stands_in(value: str, text: str) -> bool:

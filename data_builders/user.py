@@ -1,13 +1,12 @@
 """A simulated user without a model: knows the problem, answers what was asked, reacts to answers, ends the chat.
 
 What it does after an assistant turn is decided by rules that can be retraced by hand:
-- a marked answer: right, it ends; wrong, it doubts once and ends after the second; given while something is still
-  withheld, it ends without telling, since a guess must not be paid with what asking would have brought;
+- a marked answer: it doubts every second one, right or wrong alike, drawn by row and turn, and ends after the next; where
+  something is still withheld, or only a hint was wanted, it ends and says nothing, so that nobody is paid for a guess;
 - a question: about what is withheld, or a general one for what is missing, and it tells (once); about what stands in
   the chat, and it quotes the place; about anything else, and it does not know;
 - neither: it tells the assistant to go on, a few times.
-It never says the answer, and never says unasked what is withheld. A user of the kind "vague" holds the whole problem back
-until asked for anything; one of the kind "unsolvable" has to look for what is missing, and finds it one turn later.
+It never says the answer, never says unasked what is withheld, and never says whether an answer is right.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from data_builders.acts import simulated_user_messages
 from data_builders.rows import RlRow
 from data_builders.text import states
 from probe.conversations import Message
-from probe.grading import lenient_answer, same_answer, sentences, strict_answer
+from probe.grading import lenient_answer, sentences, strict_answer
 from probe.judges.text import content_stems, stem
 
 PATIENCE = 4  # messages in all that bring nothing new, before the user gives up
-_BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes", "wait", "look")
+_BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")
 _CASUAL = 0.4  # users who type without a capital and a full stop
+_DOUBTS = 0.5  # of marked answers
 _QUOTED_WORDS = 24
 _LONGEST_SHORT = 40  # characters of what can be told in a word
-_LONGEST_DOUBTED = 30  # characters of a wrong answer that a doubt repeats
+_LONGEST_DOUBTED = 30  # characters of an answer that a doubt repeats
 
 
 class ScriptedUser:
@@ -44,10 +44,7 @@ class ScriptedUser:
         self.row = row
         self.seed = seed
         self.revealed = False
-        self._looking = False
         self._doubted = False
-        self._holds_all = row.kind == "vague" and row.turn == 0
-        self._has_it = not (row.kind == "unsolvable" and row.turn == 0)
         self._idle = 0  # messages so far that brought nothing new
         self._casual = random.Random(f"scripted-user:{seed}").random() < _CASUAL
 
@@ -74,26 +71,24 @@ class ScriptedUser:
         text = messages[-1]["content"]
         given = marked_answer(text)
         if given is not None:
-            if self.withheld or same_answer(given, self.row.answer) or self._doubted:
+            wants_hint = self.row.kind == "hint" and len(messages) == len(self.row.prompt) + 1
+            if self.withheld or wants_hint or self._doubted or not self._doubts(len(messages)):
                 return "", {}
             self._doubted = True
             # Nothing long, and nothing that a chat template could read as its own.
             repeated = len(given) <= _LONGEST_DOUBTED and not any(sign in given for sign in "<>|[]\n")
             return "doubt", {"given": given if repeated else "that"}
-        if self.withheld and (self._looking or (self.row.kind == "unsolvable" and self._has_it)):
-            return self._tell("found")
         readings = [read_question(one, self._question(messages)) for one in questions(text)]
-        if self._holds_all and self.withheld:
-            return self._tell("give") if readings else ("wait", {})
         return self._answer(min(readings, key=lambda one: one.rank)) if readings else ("go_on", {})
+
+    def _doubts(self, length: int) -> bool:
+        """Whether an answer as message `length` is doubted: by row and turn, never by what it says."""
+        return random.Random(f"doubt:{self.row.id}:{length}").random() < _DOUBTS
 
     def _answer(self, reading: Reading) -> tuple[str, dict[str, str]]:
         if reading.about in ("withheld", "anything"):
             if not self.withheld:
                 return ("told" if self.revealed else "all_there"), {}
-            if not self._has_it:
-                self._looking = True
-                return "look", {}
             # An amount or a formula can be told in a word, a sentence or a drawing cannot.
             short = self.row.short
             in_a_word = 0 < len(short) <= _LONGEST_SHORT and "\n" not in short and short[-1] not in ".?!"
@@ -112,8 +107,6 @@ class ScriptedUser:
 
     def _reveal(self) -> str:
         """What the user tells when asked: the row's own sentence, or those of the problem that hold what is hidden."""
-        if self._holds_all:
-            return self.row.problem
         if self.row.reveal:
             return self.row.reveal
         hidden = self.row.hidden
@@ -156,18 +149,6 @@ _GENERAL = re.compile(
     r"|(?:did|have) you (?:leave|left|forget|forgot)|(?:number|value|detail|information|given|part|piece)s? (?:is|are) missing"
     r"|(?:another|one more) (?:number|value|detail|piece)|how does (?:it|the (?:text|problem|sentence)) (?:end|go on|continue)"
     r"|which (?:one|of (?:the|these|those|them|both)|value|number)\b.{0,40}\b(?:right|correct|holds?|counts?|true|valid|meant?|use))\b",
-    re.IGNORECASE,
-)
-# A question for what is wanted.
-_GOAL = re.compile(
-    r"\b(?:what|which)\b[^?]{0,60}\b(?:find|found|question|asked|ask|want|wanted|looking for|know|compute|calculate"
-    r"|determine|solve|goal|task|problem|help|work out|figure out)\b",
-    re.IGNORECASE,
-)
-# What is withheld, or asked for, is the question of the problem itself.
-_IS_GOAL = re.compile(
-    r"\b(?:question (?:itself|about)|the (?:question|problem|exercise|task)$|whole (?:question|problem)|to be found|you want to know"
-    r"|wanted|is asked|find out about|what (?:is|'s) the (?:question|problem|task))\b",
     re.IGNORECASE,
 )
 # Whether the user follows and wants to go on.
@@ -262,10 +243,7 @@ def read_question(text: str, question: Question) -> Reading:
     if question.withheld and _BLANK.search(text):  # it points at the place where something was left out
         return Reading("withheld")
     for withheld in question.withheld:
-        if question.named and _IS_GOAL.search(withheld):
-            if _GOAL.search(text) or _IS_GOAL.search(text):
-                return Reading("withheld")
-        elif not _IS_GOAL.search(text) and _is_about(asked, _quantity(withheld), given, question.named):
+        if _is_about(asked, _quantity(withheld), given, question.named):
             return Reading("withheld")
     if _GENERAL.search(text):
         return Reading("anything")

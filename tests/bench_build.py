@@ -25,7 +25,7 @@ from probe.files import read_json, write_jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 MATH = ROOT.parent / "shared" / "data" / "math" / "train.jsonl"
-RECIPE = ROOT / "recipes" / "math_collab.yaml"
+RECIPE = ROOT / "recipes" / "math_rules.yaml"
 
 
 @dataclass(frozen=True)

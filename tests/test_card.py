@@ -48,7 +48,7 @@ def test_kinds_got_stand_beside_those_wanted() -> None:
         + [row("Q?", SOLVED, kind="replay")] * 2
     )
     lost = [row("Q?", "What?", reason="over_asking"), row("Q?", "What?", "7", SOLVED, reason="over_asking")]
-    shares = {"complete": 0.55, "underspecified": 0.38, "hint": 0.07}
+    shares = {"complete": 0.55, "underspecified": 0.38, "wrong_start": 0.07}
     given = settings(replay={"fraction": 0.2}, conversations={**dict.fromkeys(get_args(Kind), 0.0), **shares})
     page = card(rows, lost, given)
     assert "10 of 12 conversations kept (83.3%), 2 rejected." in page
@@ -56,7 +56,7 @@ def test_kinds_got_stand_beside_those_wanted() -> None:
     assert table["complete"][:5] == ["44.0%", "60.0%", "6", "2", "0.0%"]  # 0.55 of what is no replay
     assert table["underspecified"][1:5] == ["20.0%", "2", "0", "100.0%"]
     assert table["replay"][:3] == ["20.0%", "20.0%", "2"]
-    assert table["hint"][:4] == ["5.6%", "0.0%", "0", "0"] and "guided" not in table
+    assert table["wrong_start"][:4] == ["5.6%", "0.0%", "0", "0"] and "right_start" not in table
     assert "of 8 conversations that open with the whole problem, 0.0% are asked back first" in page
 
 

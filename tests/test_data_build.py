@@ -142,8 +142,8 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
     unfinished = tmp_path / "unfinished"
     shutil.copytree(built, unfinished)
     (unfinished / "manifest.json").unlink()
-    with pytest.raises(SettingsChanged, match=r"conversations\.hint"):
-        changed = ("--conversations.hint", "0.0", "--conversations.wrong_start", "0.1")
+    with pytest.raises(SettingsChanged, match=r"conversations\.right_start"):
+        changed = ("--conversations.right_start", "0.0", "--conversations.wrong_start", "0.2")
         build(recipe(unfinished, "--replay.fraction", "0.2", *changed), unfinished)
 
 
@@ -181,7 +181,7 @@ def test_dry_run_and_preview_write_nothing(tmp_path: Path, capsys: pytest.Captur
     assert not out.exists()
 
 
-@pytest.mark.parametrize("shipped", ["demo_data.yaml", "math_collab.yaml"])
+@pytest.mark.parametrize("shipped", ["demo_data.yaml", "math_rules.yaml"])
 def test_shipped_recipes_pass_a_dry_run_without_the_hub(
     shipped: str, own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +197,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 
 
 def test_help_and_a_bad_recipe_answer_before_anything_heavy_is_imported(tmp_path: Path) -> None:
-    for arguments, code in ((["--help"], 0), ([str(DEMO), "--conversation.hint", "0"], 2)):
+    for arguments, code in ((["--help"], 0), ([str(DEMO), "--conversation.complete", "0"], 2)):
         timed = [sys.executable, "-X", "importtime", *command(*arguments)[1:]]
         done = subprocess.run(timed, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == code

@@ -1,4 +1,4 @@
-"""What is withheld from a problem read as text: one needed thing, named in the problem's own words, and no more."""
+"""What is withheld from a problem read as text: a sentence or clause with one needed given, asked for by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from data_builders.text import balanced, stands_in
 from probe.sets import Problem, read_problems
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-EVERY = 12  # one problem in so many of the real files: enough to meet every form, quick enough for each run
+EVERY = 4  # one problem in so many of the real files
 COMMAND = re.compile(r"\\[a-zA-Z]+|\\.")
 
 
@@ -32,153 +32,102 @@ def gap(task: Task, value: str) -> Gap:
     return next(gap for gap in task.gaps if gap.value == value)
 
 
-# --- numbers
+@pytest.mark.parametrize(
+    ("question", "left", "ask"),
+    [
+        ("Bo buys tickets. Each ticket costs $12. What is the bill for all the tickets?",
+         "Bo buys tickets. What is the bill for all the tickets?", "How much does each ticket cost?"),
+        ("Bo has a bag of 12 marbles. Half are red. How many are red?",
+         "Bo has a bag of marbles. Half are red. How many are red?", "How many marbles are in the bag?"),
+        ("Ann shares it with her 12 friends. How much does each get?",
+         "Ann shares it with her friends. How much does each get?", "How many friends are there?"),
+        ("A circle with radius 12 inches is cut out. What is its area?",
+         "A circle is cut out. What is its area?", "What is the radius of the circle?"),
+        ("A train drives at 12 miles per hour for 90 hours. How far does it go?",
+         "A train drives for 90 hours. How far does it go?", "What is the speed in miles per hour?"),
+    ],
+)  # fmt: skip
+def test_a_number_goes_with_the_words_that_state_it(question: str, left: str, ask: str) -> None:
+    found = gap(plain(question, "It is 12 * 90 = 1080."), "12")
+    assert (found.kind, found.question, found.ask) == ("number", left, ask)
+    assert found.clause[0].islower() and "12" in found.reveal and "12" in found.short
 
 
 @pytest.mark.parametrize(
-    ("question", "ask", "thing"),
+    ("question", "value", "left", "ask"),
     [
-        ("There are 12 boats in the harbor. How many sails?", "How many boats are there?", "the number of boats"),
-        ("Each ticket costs $12. What is the bill?", "How much does each ticket cost?", "the price of each ticket"),
-        ("Joe is 12 years old. How old is Bo?", "How old is Joe?", "the age of Joe"),
-        ("The perimeter of a rectangle is 12 inches. What now?", "What is the perimeter of the rectangle?",
-         "the perimeter of the rectangle"),
-        ("A circle has radius 12. What is its area?", "What is the radius?", "the radius"),
-        ("How much is left when 900 is divided by 12?", "By which number is it divided?", "the number it is divided by"),
+        ("If $x + 2y = 40$ and $y = 17$, what is $4x + 6y$?", "17", "If $x + 2y = 40$, what is $4x + 6y$?", "What is $y$?"),
+        ("If $x + 2y = 40$ and $y = 17$, what is $4x + 6y$?", "x + 2y = 40", "If $y = 17$, what is $4x + 6y$?",
+         "Which other equation holds for $x$ and $y$?"),
+        ("Let $f(x) = x^2 + 1$. Find $f(3)$.", "x^2 + 1", "Find $f(3)$.", "What is $f(x)$?"),
+        ("Find $x$ such that $2^x = x + 4.$", "2^x = x + 4", "Find $x$.", "Which equation holds for $x$?"),
+        ("What is $3a$ when $a=17?$", "17", "What is $3a$?", "What is $a$?"),
+        ("Let $a$ be a number such that\n\\[a^2 = 17.\\]Find $a^4.$", "a^2 = 17", "Let $a$ be a number. Find $a^4.$",
+         "Which equation holds for $a$?"),
     ],
 )  # fmt: skip
-def test_a_number_is_asked_for_by_its_own_name(question: str, ask: str, thing: str) -> None:
-    found = gap(plain(question, "It is 12 * 90 = 1080."), "12")
-    assert (found.kind, found.ask, found.thing) == ("number", ask, thing)
-    assert found.clause[0].islower() and "12" in found.reveal
-
-
-def test_a_number_without_a_name_is_asked_for_in_its_place() -> None:
-    question, solution = "If a train drives 90 miles in 12 hours, what is its speed?", "It is 90 / 12 = 7.5."
-    asks = {gap(task_from(Problem(str(i), question, "7.5", solution, "gsm8k")), "12").ask for i in range(40)}
-    for ask in asks:
-        assert re.search(
-            r'"a train drives 90 miles in (some|a few|several|___|\[\?\]|\(\?\)|\[unreadable\]) hours"', ask
-        ), ask
-    assert len(asks) > 4
-
-
-def test_a_number_is_left_vague_or_blank_and_can_be_another_one() -> None:
-    task = plain("Kim has 12 pens and 5 boxes. How many in all?", "That is 12 + 5 = 17.")
-    pens = gap(task, "12")
-    assert re.fullmatch(
-        r"Kim has (some|a few|several|___|\[\?\]|\(\?\)|\[unreadable\]) pens and 5 boxes\. How many in all\?",
-        pens.question,
+def test_a_formula_goes_with_its_clause(question: str, value: str, left: str, ask: str) -> None:
+    found = gap(
+        latex(question, r"As $2^x = x + 4$, $a^2 = 17$, $x + 2y = 40$ and $x^2 + 1 = 10 \cdot 3$, with $17 \cdot 2$."),
+        value,
     )
-    assert pens.short == "12 pens" and "12" in pens.reveal
-    assert re.fullmatch(r"\d+ pens", pens.other) and pens.other != pens.short
-
-
-def test_money_percentages_and_degrees_keep_their_signs() -> None:
-    task = latex(
-        r"A hat costs $\$15$, taxed at $20\%$, and the angle is $60^\circ$. What is it?",
-        r"We get $15 \cdot \frac{20}{100} = 3$ and $60^\circ - 15^\circ = 45^\circ$.",
-    )
-    assert re.search(r"costs \\\$(___|\[\?\]),", gap(task, "15").question)
-    assert re.search(r"at (___|\[\?\])\\%,", gap(task, "20").question)
-    assert r"is $?^\circ$." in gap(task, "60").question
-    assert [gap(task, value).short for value in ("15", "20", "60")] == [r"$\$15$", r"$20\%$", r"$60^\circ$"]
-
-
-def test_a_number_word_is_withheld_where_some_reads() -> None:
-    task = latex("How many ways can eight friends stand in a row?", "There are $8! = 40320$ ways.", "40320")
-    found = gap(task, "eight")
-    assert re.search(r"can (some|a few|several) friends stand", found.question)
-    assert found.short == "eight friends" and found.other in ("seven friends", "nine friends")
+    assert (found.kind, found.question, found.ask) == ("formula", left, ask)
 
 
 @pytest.mark.parametrize(
     ("question", "solution"),
     [
-        (
-            "With 40 seconds left, Bo has 3 coins and Al has 3 coins. How many?",
-            "They have 3 + 3 = 6.",
-        ),  # 40 is not used
-        ("Bo has 12 coins, and Al has 12 coins.", "They have 12 + 12 = 24."),  # stands twice
-        ("Bo picks 3 cards, and all three cards are red.", "That is 3 * 4 = 12."),  # said again as a word
-        ("Bo draws from a standard deck of 52 cards.", "There are 52 * 51 = 2652 ways."),  # everybody knows
-        ("Bo walks a mile. Round to the nearest 15 feet.", "It is 15 * 4 = 60."),  # about the form of the answer
+        ("Bo has a bag of 40 marbles. How long is 3 * 4?", "It is 3 * 4 = 12."),  # not used
+        ("Bo asks his 12 friends. Al asks 12 others. How many?", "They are 12 + 12 = 24."),  # stands twice
+        ("Bo asks his 6 friends. All six friends come. How many?", "That is 6 * 4 = 24."),  # said again as a word
+        ("There are 25 roses. There are 35 tulips. How many flowers?", "It is 25 + 35 = 60."),  # nobody would miss it
+        ("He sells 12 muffins today. He sells another 4. How many?", "It is 12 + 4 = 16."),  # nor this
+        ("Bo rolls a die with 12 sides. How many?", "It is 12 * 3 = 36."),  # no form that is known
     ],
 )
-def test_numbers_that_are_not_needed_or_known_anyway_stay(question: str, solution: str) -> None:
-    assert not [found for found in plain(question, solution).gaps if found.kind == "number"]
+def test_what_is_not_needed_or_would_not_be_missed_stays(question: str, solution: str) -> None:
+    assert plain(question, solution).gaps == ()
 
 
 def test_the_answer_itself_is_never_withheld() -> None:
-    task = plain("Bo has 12 coins and finds 30.", "He has 12 + 30 = 42, and 12 are old.", "12")
-    assert [found.value for found in task.gaps if found.kind == "number"] == ["30"]
+    assert plain("Bo asks his 12 friends. How many?", "It is 12 * 1 = 12.", "12").gaps == ()
 
 
-# --- formulas
-
-
-def test_a_needed_formula_is_lost_as_a_whole_and_asked_for_by_its_place() -> None:
-    task = latex(
-        "What is the remainder when $7^{20} + 3$ is divided by $8$?", "Since $7^{20} + 3 = 49^{10} + 3$, we are done."
-    )
-    found = gap(task, "7^{20} + 3")
-    lost = re.fullmatch(r"What is the remainder when (.+) is divided by \$8\$\?", found.question)
-    assert lost and "$" not in lost.group(1)
-    assert lost.group(1) in found.ask and found.short == "$7^{20} + 3$" and found.kind == "formula"
-    task = latex("If $x + 2y = 40$, what is $3x + 6y$?", "Since $x + 2y = 40$, we have $3x + 6y = 120$.")
-    assert re.search(r'"If [^$,]+"', gap(task, "x + 2y = 40").ask), "the quote ends where the question begins"
-
-
-def test_domains_and_the_form_of_the_answer_are_not_withheld() -> None:
-    task = latex(
-        r"For $x > 0$ it can be written as $\frac{m}{n}$, where $m$ and $n$ are relatively prime. Find $m + n$.",
-        r"Here $x > 0$ and $\frac{m}{n} = \frac{2}{3}$.",
-    )
-    assert not [found for found in task.gaps if found.kind == "formula" and found.value != "m + n"]
+@pytest.mark.parametrize(
+    "condition", ["$x > 3$", "$x \\neq 3$", "$(x, y) = (1, 2)$", "$x = 1, 2$", "$f(x + 1) = f(x)$", "$z = 17$"]
+)
+def test_domains_rows_and_names_of_which_nothing_is_left_are_not_withheld(condition: str) -> None:
+    """Without "z = 17" nothing speaks of z, and nobody could ask for it."""
+    assert latex(f"If {condition}, find $x^2 + y$.", f"As {condition}, it is $17 \\cdot 3$.").gaps == ()
 
 
 # --- all of it, over the real files
 
 
-def real(name: str) -> list[Problem]:
+@pytest.mark.parametrize("name", ["math", "gsm8k"])
+def test_gaps_of_real_problems_withhold_one_thing_and_leave_a_text_that_reads(name: str) -> None:
     path = SHARED / name / "train.jsonl"
     if not path.exists():
         pytest.skip(f"{path} is not there")
-    return list(read_problems(path, name))[::EVERY]
-
-
-@pytest.mark.parametrize("name", ["math", "gsm8k"])
-def test_gaps_of_real_problems_withhold_one_thing_and_keep_latex_whole(name: str) -> None:
-    for problem in real(name):
+    found_any = 0
+    for problem in list(read_problems(path, name))[::EVERY]:
         for found in task_from(problem).gaps:
-            said = (found.question, found.ask, found.clause, found.thing)
-            assert not any(stands_in(found.value, text) for text in said), (problem.id, found)
-            assert stands_in(found.value, found.reveal) and stands_in(found.value, found.short), (problem.id, found)
-            assert found.question != problem.question and all(text.strip() for text in said)
-            assert found.ask.endswith("?") and found.ask[0] == found.ask[0].upper()
-            assert not any("\n" in text for text in said[1:])
-            assert not found.other or not stands_in(found.value, found.other)
+            found_any += 1
+            said = (found.question, found.ask, found.clause)
+            where = (problem.id, found)
+            assert not any(stands_in(found.value, text) for text in (*said, found.thing)), where
+            assert stands_in(found.value, found.reveal) and stands_in(found.value, found.short), where
+            assert len(found.question) < len(problem.question) and all(text.strip() for text in said)
+            assert not re.search(r"___|\[\?\]|\[formula|\[unreadable|\[image", found.question), "no placeholder"
+            added = re.findall(r"\w+", found.question.lower())
+            assert set(added) <= set(re.findall(r"\w+", problem.question.lower())), "nothing is put in its place"
+            assert found.question[0].isupper() or not found.question[0].isalpha()
+            assert not re.search(r",\s*[.?]|\s[.?,]\s*$|[a-z] [A-Z][a-z]+ [a-z]+ \$[^$]*\$\]", found.question), where
+            assert found.ask.endswith("?") and found.ask[0].isupper() and "\n" not in found.ask
+            named = re.findall(r"[A-Za-z]{4,}|\$[^$]+\$", found.ask)
+            assert named and not re.search(r"\bnumber in\b|\"", found.ask), "by its name, not by its place"
             if name == "math":
-                written = (*said, found.reveal, found.short, found.other)
-                known = {*COMMAND.findall(problem.question), r"\ldots"}
-                assert all(balanced(text) and set(COMMAND.findall(text)) <= known for text in written), (
-                    problem.id,
-                    found,
-                )
-
-
-@pytest.mark.parametrize(("name", "gaps", "slips"), [("math", 0.6, 0.45), ("gsm8k", 0.85, 0.8)])
-def test_most_real_problems_can_carry_most_kinds(name: str, gaps: float, slips: float) -> None:
-    tasks = [task_from(problem) for problem in real(name)]
-    assert sum(bool(task.gaps) for task in tasks) >= gaps * len(tasks)
-    assert sum(bool(task.slips) for task in tasks) >= slips * len(tasks)
-
-
-def test_the_same_problem_gives_the_same_task() -> None:
-    problem = Problem("x", "Kim has 12 pens and 30 boxes. How many?", "42", "There are 12 + 30 = 42.", "gsm8k")
-    assert task_from(problem) == task_from(problem)
-    blanks = {
-        task_from(Problem(str(i), problem.question, "42", problem.solution, "gsm8k")).gaps[0].question
-        for i in range(20)
-    }
-    assert len(blanks) > 3, "the id decides the wording"
+                written = (*said, found.reveal, found.short)
+                known = set(COMMAND.findall(problem.question))
+                assert all(balanced(text) and set(COMMAND.findall(text)) <= known for text in written), where
+    assert found_any > 5

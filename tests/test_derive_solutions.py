@@ -1,4 +1,4 @@
-"""What a reference solution offers: where it can be cut, formulas to point at, wrong results on the way."""
+"""What a reference solution offers: wrong results on the way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_builders.gaps import computed, task_from
 from data_builders.tasks import Task
-from data_builders.text import balanced, number, read, same_value, squeezed, stands_in, worth
+from data_builders.text import number, read, same_value, stands_in
 from probe.sets import Problem, read_problems
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -27,86 +27,59 @@ def plain(question: str, solution: str, answer: str) -> Task:
 
 
 WORKED = (
-    "Let $n$ be the number of ways. There are $4 \\cdot 3 = 12$ ways for the first two.  Then\n"
-    "\\[n = 12 + 5 = 17.\\]So $2n = \\boxed{34}$."
+    "Let $n$ be the number of ways. There are $4 \\cdot 5 = 20$ ways for the first two, and if $m = 21$ none.  Then\n"
+    "\\[n = 20 + 5 = 25.\\]So $2n - 16 = \\boxed{34}$."
 )
 
 
-def test_a_solution_is_cut_after_a_sentence_that_does_not_tell_the_answer() -> None:
-    task = latex("How many?", WORKED, "34")
-    assert task.start + task.rest == task.boxed_solution == WORKED
-    assert task.start.startswith("Let $n$ be") and task.start.rstrip().endswith("first two.")
-    assert task.topic == "counting and probability"
-    assert plain("How many?", "It is 3 + 4 = 7.", "7").topic == "a word problem"
-
-
-@pytest.mark.parametrize(
-    "solution",
-    [
-        "It is $3 + 4 = \\boxed{7}$.",  # one sentence
-        "The answer is clearly 7, since three and four make it. So $\\boxed{7}$.",  # tells the answer first
-        "First: $\\boxed{7}$. Then we check that it is right indeed, which it is.",
-    ],
-)
-def test_a_solution_that_cannot_be_cut_well_is_not(solution: str) -> None:
-    task = latex("What is it?", solution, "7")
-    assert (task.start, task.rest) == ("", "")
-
-
-def test_pieces_are_equations_with_the_sentence_they_stand_in_and_the_one_before() -> None:
-    pieces = latex("How many?", WORKED, "34").pieces
-    assert [(piece.formula, piece.value) for piece in pieces] == [
-        ("$4 \\cdot 3 = 12$", "12"),
-        ("$n = 12 + 5 = 17$", "17"),
-    ]
-    assert pieces[0].before == "Let $n$ be the number of ways."
-    assert pieces[0].line == "There are $4 \\cdot 3 = 12$ ways for the first two."
-
-
-def test_rows_and_arrows_hold_several_pieces() -> None:
-    solution = "\\begin{align*}\nx + 2y &= 8 \\\\\nx - y &= 2.\n\\end{align*}Hence $3y = 6 \\Rightarrow y = 2$, and the sum is $\\boxed{6}$."
-    assert [piece.formula for piece in latex("Find it.", solution, "6").pieces] == [
-        "$x + 2y = 8$", "$x - y = 2$", "$3y = 6$", "$y = 2$",
+def test_a_slip_is_a_value_on_the_way_and_says_what_it_is() -> None:
+    task = latex("Some people stand in line. How many ways are there?", WORKED, "34")
+    assert [(slip.answer, slip.quote, slip.did, slip.at) for slip in task.slips] == [
+        ("20", "$4 \\cdot 5$", "", 1), ("25", "$20 + 5$", "", 2),
     ]  # fmt: skip
-
-
-def test_a_slip_is_a_number_on_the_way_and_names_its_formula() -> None:
-    slips = latex("How many?", WORKED, "34").slips
-    assert [(slip.answer, slip.quote, slip.did) for slip in slips] == [
-        ("12", "$4 \\cdot 3 = 12$", ""), ("17", "$n = 12 + 5 = 17$", ""),
-    ]  # fmt: skip
-    assert slips[0].at == 1
+    assert task.asked == "How many ways are there?"
 
 
 @pytest.mark.parametrize(
     ("question", "solution", "answer"),
     [
-        ("Find $x$.", "We get $2x = 6$ if $x = 3$, so $\\boxed{10}$.", "10"),  # assumed
-        ("If $x = 3$, find $y$.", "Since $x = 3$, it is $\\boxed{10}$.", "10"),  # given
-        ("Find it.", "We have $2 \\cdot 5 = 10$, so $\\boxed{10}$.", "10"),  # the answer
-        ("Find it.", "We have $\\frac{20}{2} = 10.0$, so $\\boxed{10}$.", "10"),  # the answer in another form
-        ("Find both.", "We have $x = 4 + 0 = 4$, so $\\boxed{(4, 5)}$.", "(4, 5)"),  # a part of the answer
+        ("Find $y$.", "If $6 + 7 = 13$, we fail. So $\\boxed{10}$.", "10"),  # assumed
+        ("If $x = 13$, find $y$.", "Since $6 + 7 = 13$, fine. It is $\\boxed{10}$.", "10"),  # given
+        ("Find it.", "We have $2 \\cdot 5 = 10$. So $\\boxed{10}$.", "10"),  # the answer
+        ("Find it.", "We have $\\frac{20}{2} = 10.0$. So $\\boxed{10}$.", "10"),  # the answer in another form
+        ("Find both.", "We have $x = 4 + 0 = 4$. So $\\boxed{(4, 5)}$.", "(4, 5)"),  # a part of the answer
+        ("Which? (A) 4 (B) 5", "We have $2 + 2 = 4$. So $\\boxed{5}$.", "5"),  # an option's value
+        ("Find it.", "First $6 + 6 = 12$ or $13$. So $\\boxed{15}$.", "15"),  # one of several
+        ("Find it.", "First $12 \\cdot 2 = 23$. So $\\boxed{15}$.", "15"),  # false
         (
-            "Which? (A) 4 (B) 5",
-            "We have $2 + 2 = 4$, so $\\boxed{\\text{(A)}}$.",
-            "\\text{(A)}",
-        ),  # the right option's value
-        ("Write it in base 3.", "It is $4 + 1 = 5$, so $\\boxed{12_3}$.", "12_3"),
-        ("Find it.", "It is $x^2 - 4 = 0$ with roots, so $\\boxed{2}$.", "2"),  # a condition, no result
+            "What is the probability?",
+            "There are $4 \\cdot 310 = 1240$ ways. So $\\boxed{\\frac{1}{2}}$.",
+            "\\frac{1}{2}",
+        ),
+        (
+            "What is the probability?",
+            "The ratio is $\\frac{3}{2} = \\frac{3}{2}$. So $\\boxed{\\frac{3}{4}}$.",
+            "\\frac{3}{4}",
+        ),
+        ("How many?", "We have $8 - 20 = -12$. So $\\boxed{12}$.", "12"),  # of another sign
+        ("How many?", "We have $10 + 2.5 = 12.5$. So $\\boxed{12}$.", "12"),  # nobody counts 12.5
+        ("How many?", "We have $100 + 20 = 120$. So $\\boxed{12}$.", "12"),  # of another size
     ],
 )
-def test_what_may_be_right_or_nobodys_result_is_no_slip(question: str, solution: str, answer: str) -> None:
-    assert [slip for slip in latex(question, solution, answer).slips if slip.answer not in ("6",)] == []
+def test_what_may_be_right_or_that_nobody_would_believe_is_no_slip(question: str, solution: str, answer: str) -> None:
+    assert latex(question, solution, answer).slips == ()
 
 
 def test_lines_of_a_plain_solution_with_units_or_many_numbers_are_slips_too() -> None:
     task = plain(
         "How many?",
-        "He used 15 gallons * 0.2 = 3 gallons.\nIn all 3 + 4 + 5 = 12 were sold.\nIt costs $20 x 15% = $3.50 then.\nSo 12 * 2 = 24.",
+        "He used 15 gallons * 2 = 30 gallons.\nIn all 3 + 4 + 5 = 12 were sold.\nIt costs $20 x 15% = $3.50 then.\nSo 12 * 2 = 24.",
         "24",
     )
-    assert [(slip.answer, slip.quote) for slip in task.slips] == [("3", ""), ("12", "3 + 4 + 5 = 12")], "3.50 is false"
-    assert task.steps[0].equation == "15 * 0.2 = 3"
+    assert [(slip.answer, slip.quote) for slip in task.slips] == [("30", "15 * 2"), ("12", "3 + 4 + 5")], (
+        "3.50 is false"
+    )
+    assert task.steps[0].equation == "15 * 2 = 30"
     assert task.steps[3].equation == "12 * 2 = 24"
 
 
@@ -119,19 +92,8 @@ def test_plain_sums_are_computed_exactly(a: int, b: int, c: int) -> None:
     assert computed(f"{a} / 0") is None and computed("__import__('os')") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1,200", 1200), (r"\frac{3}{4}", 0.75), (r"-\dfrac12", -0.5), (r"45^\circ", 45), (r"12\text{ inches}", 12),
-     (r"3\sqrt{2}", 18**0.5), (r"\frac{3 \pi}{4}", 2.356194490192345), ("2^{10}", 1024), (r"2 + \sqrt{3}", 3.732050807568877),
-     ("x + 1", None), (r"5\frac{1}{2}", None), (r"3 \cdot 4", None), ("9^{9^{9}}", None)],
-)  # fmt: skip
-def test_short_closed_forms_are_worth_what_they_say(text: str, value: float | None) -> None:
-    found = worth(text)
-    assert found is None if value is None else found is not None and abs(found - value) < 1e-9
-
-
 def test_the_same_value_is_known_in_another_form() -> None:
-    assert same_value(r"\frac{1}{2}", "0.5") and same_value(r"\sqrt{8}", r"2\sqrt{2}") and same_value("1,000", "1000")
+    assert same_value(r"\frac{1}{2}", "0.5") and same_value("1,000", "1000")
     assert not same_value("12", "21") and not same_value("x", "y")
     assert stands_in("12", "has 12 pens") and not stands_in("12", "has 112 pens, 12.5 or 1,200")
     assert stands_in("eight", "Eight pens") and not stands_in("eight", "eighteen pens")
@@ -164,8 +126,7 @@ def test_any_text_is_read_whole_and_any_problem_becomes_a_task(text: str) -> Non
         at = formula.end
     joined = "".join(text[slice(*pair)] for pair in found.sentences)
     assert re.sub(r"\s+", "", joined) == re.sub(r"\s+", "", text)
-    task = task_from(Problem("p", f"What is {text}?", "7", f"{text} so it is $\\boxed{{7}}$.", "math"))
-    assert task.start + task.rest in ("", task.boxed_solution)
+    task_from(Problem("p", f"What is {text}?", "7", f"{text} so it is $\\boxed{{7}}$.", "math"))
     task_from(Problem("p", f"Bo has 12 {text}?", "7", f"It is 12 + 3 = 15 {text}", "gsm8k"))
 
 
@@ -183,22 +144,17 @@ def test_long_texts_without_an_end_are_read_in_reasonable_time(long: str) -> Non
 # --- over the real files
 
 
-def test_real_solutions_are_cut_and_quoted_word_for_word() -> None:
+def test_slips_of_real_solutions_are_wrong_and_stand_there() -> None:
     path = SHARED / "math" / "train.jsonl"
     if not path.exists():
         pytest.skip(f"{path} is not there")
-    tasks = [(problem, task_from(problem)) for problem in list(read_problems(path, "math"))[::EVERY]]
-    for problem, task in tasks:
-        assert task.start + task.rest == (problem.solution if task.start else "")
-        assert "boxed" not in task.start and not (task.start and stands_in(problem.answer, task.start))
-        written = squeezed(re.sub(r"(?<!\\)&", "", problem.solution))
-        for piece in task.pieces:
-            assert 5 <= len(piece.formula) <= 60 and balanced(piece.formula)
-            assert "\n" not in piece.formula and "boxed" not in piece.formula
-            assert all(squeezed(side) in written for side in piece.formula.strip("$").split("="))
-            assert piece.line in problem.solution and piece.before in problem.solution
+    found = 0
+    for problem in list(read_problems(path, "math"))[::EVERY]:
+        task = task_from(problem)
         for slip in task.slips:
-            assert not same_value(slip.answer, problem.answer) and slip.answer in slip.quote
-            assert 0 <= slip.at < len(task.steps)
-    assert sum(bool(task.start) for _, task in tasks) >= 0.55 * len(tasks)
-    assert sum(bool(task.pieces) for _, task in tasks) >= 0.6 * len(tasks)
+            found += 1
+            assert not same_value(slip.answer, problem.answer) and slip.answer in task.steps[slip.at].text
+            assert slip.quote.strip("$") in task.steps[slip.at].text and task.asked in problem.question
+            mine, right = number(slip.answer), number(problem.answer)
+            assert mine is not None and right is not None and 0.4 <= mine / right <= 2.5
+    assert found > 5

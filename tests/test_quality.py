@@ -70,12 +70,9 @@ ASK, WAY = "What is x?", "Then it is \\boxed{7}."
         (conversation("Help me", WAY, kind="withheld"), None),
         (conversation("3 + x?", "It is 3 + x.", "4", WAY, kind="underspecified", hidden="4"), "no_question"),
         (conversation("3 + x?", ASK, "4", WAY, kind="underspecified", hidden="4"), None),
-        (conversation("Help me", "Sure.", "3 + 4?", WAY, kind="vague"), "no_question"),
-        (conversation("3 + x? x is 4. x is 5.", "Is it 4 or 5?", "4", WAY, kind="conflict"), None),
-        (conversation("3 + x? x is 4. x is 5.", "I take 4.", "Ok", WAY, kind="conflict"), "no_question"),
-        (conversation("3 + x?", "Is it \\boxed{7}?", "4", WAY, kind="conflict"), "no_question"),
+        (conversation("3 + x?", "Is it \\boxed{7}?", "4", WAY, kind="underspecified"), "no_question"),
         (
-            conversation("3 + x?", ASK, "Why?", WAY, "4", WAY, kind="unsolvable", hidden="4", reveal_at=4),
+            conversation("3 + x?", ASK, "Why?", WAY, "4", WAY, kind="underspecified", hidden="4", reveal_at=4),
             "answered_early",
         ),
         (conversation("3 + x?", ASK, "Why?", WAY, "4", WAY, kind="withheld", reveal_at=4), None),
@@ -136,7 +133,7 @@ def test_scripted_conversations_pass_and_their_repetitions_do_not(tmp_path: Path
     assert {place for place, reason in enumerate(found) if reason == "duplicate"} == repeated
     assert sum(reason is None for reason in found) > 0.95 * (len(rows) - len(repeated))
     kept = {row.kind for row, reason in zip(rows, found, strict=True) if reason is None}
-    assert kept >= {"complete", "underspecified", "vague", "unsolvable"}
+    assert kept == {"complete", "underspecified", "wrong_start", "right_start"}
 
 
 def test_the_same_rows_get_the_same_reasons_also_when_taken_up_again(tmp_path: Path) -> None:

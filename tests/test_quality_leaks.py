@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from data_builders.quality import RUN, holds, leak, tells_part
-from data_builders.tasks import Gap, Task
+from data_builders.tasks import Gap
 
 GOAL = "How many of the marbles in the second bag are red or have a white stripe around them?"
 FIGURE = '[asy]\ndraw((0,0)--(4,0)--(4,3)--cycle);\nlabel("$A$", (0,0), SW);\n[/asy]'
@@ -66,15 +66,6 @@ def test_who_says_it_first_is_named() -> None:
     late = conversation("Some?", ask, "Which?", "Is it 12?", told, "\\boxed{7}", hidden="12", reveal_at=4)
     assert leak(late) == "leak"
     assert leak(conversation("12?", "12?", "12", "\\boxed{7}")) is None  # nothing is withheld
-
-
-def test_a_vague_opening_and_the_reply_to_it_do_not_hold_the_problem() -> None:
-    task = Task("t", f"There are 12 bags. {GOAL}", "7", "starter", ())
-    give = task.question
-    assert leak(conversation("help with bags", "What is asked?", give, "\\boxed{7}", kind="vague", task=task)) is None
-    told = f"Do you mean this: {GOAL}"
-    assert leak(conversation("help with bags", told, give, "\\boxed{7}", kind="vague", task=task)) == "leak"
-    assert leak(conversation(give, "What is asked?", give, "\\boxed{7}", kind="vague", task=task)) == "not_withheld"
 
 
 def test_a_model_that_supplies_what_it_was_not_told_leaks() -> None:

@@ -30,10 +30,10 @@ def row(**more: Any) -> RlRow:
     told: dict[str, Any] = {
         "question": QUESTION, "hidden": ("3",), "clause": "how many bags of marbles Ann has",
         "thing": "the number of bags of marbles", "reveal": "Ann has 3 bags of marbles.", "short": "3 bags",
-        "kind": "underspecified", "turn": 0, "problem": QUESTION.replace("some", "3"), **more,
+        "id": "r0", "kind": "underspecified", "turn": 0, "problem": QUESTION.replace("some", "3"), **more,
     }  # fmt: skip
     prompt = ({"role": "user", "content": told.pop("question")},)
-    return RlRow(id="r", prompt=prompt, answer="10", solution="", **told)
+    return RlRow(prompt=prompt, answer="10", solution="", **told)
 
 
 def complete(**more: Any) -> RlRow:
@@ -51,6 +51,12 @@ def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
             break
         messages.append({"role": "user", "content": said[-1]})
     return said
+
+
+def doubting() -> RlRow:
+    """A row whose first answer is doubted."""
+    rows = (complete(id=f"r{number}") for number in range(50))
+    return next(one for one in rows if talk(one, "#### 11") != [None])
 
 
 def is_one_of(act: str, said: str | None, **slots: str) -> bool:
@@ -102,18 +108,17 @@ def test_what_a_reply_gets_while_something_is_withheld(reply: str, act: str) -> 
         ("#### 11", "doubt"),
         ("The answer is 11.", "doubt"),
         ("Now we have 12 marbles.", "go_on"),
-        ("So it is \\boxed{10}.", None),
-        ("3 * 4 - 2 = 10.\n#### 10\nDo you want to see it again?", None),
-        ("The answer is 10.0.", None),
+        ("So it is \\boxed{10}.", "doubt"),
+        ("3 * 4 - 2 = 10.\n#### 10\nDo you want to see it again?", "doubt"),
     ],
 )
-def test_what_a_reply_gets_where_nothing_is_withheld(reply: str, act: str | None) -> None:
-    (said,) = talk(complete(), reply)
-    assert said is None if act is None else is_one_of(act, said, given="11"), said
+def test_what_a_reply_gets_where_nothing_is_withheld(reply: str, act: str) -> None:
+    (said,) = talk(doubting(), reply)
+    assert is_one_of(act, said, given=marked_answer(reply) or ""), said
 
 
 def test_what_ends_the_chat() -> None:
-    doubt, end = talk(complete(), "It is \\boxed{11}.", "Yes, I am sure: \\boxed{11}.", "more")
+    doubt, end = talk(doubting(), "It is \\boxed{11}.", "Yes, I am sure: \\boxed{11}.", "more")
     assert "11" in str(doubt) and end is None
     # A guess while something is withheld does not bring what asking brings.
     assert talk(row(), "The bags are not given, so \\boxed{11}.") == [None]
@@ -127,29 +132,23 @@ def test_what_was_told_is_not_told_again() -> None:
     assert is_one_of("told", second) or is_one_of("quote", second, quote="Ann has 3 bags of marbles.")
 
 
-def test_a_vague_user_gives_the_problem_when_asked_for_anything() -> None:
-    vague = complete(kind="vague", question="I need help with a word problem.")
-    assert is_one_of("wait", talk(vague, "Word problems can be hard.")[0])
-    for reply in ("Sure! What does it say?", "Please share the problem.", "What is your favorite subject?"):
-        assert is_one_of("give", talk(vague, reply)[0], reveal=vague.problem)
-    given, quote = talk(vague, "What does it say?", "How many marbles are in each bag?")
-    assert "4 marbles in each bag" in str(given) and '"There are 4 marbles in each bag' in str(quote)
-    assert talk(complete(kind="vague", turn=1), "Is anything missing?")[0] != given
+def test_a_doubt_says_nothing_about_whether_the_answer_is_right() -> None:
+    """Right answers are doubted as often as wrong ones, by row and turn."""
+    for reply in ("It is \\boxed{10}.", "It is \\boxed{11}."):
+        doubted = [talk(complete(id=f"r{number}"), reply)[0] is not None for number in range(200)]
+        assert 80 < sum(doubted) < 120
+    for number in range(50):
+        one = complete(id=f"r{number}")
+        right, wrong = (talk(one, f"So \\boxed{{{answer}}}.", seed=number)[0] for answer in (10, 11))
+        assert str(right).replace("10", "11") == str(wrong)
+        assert talk(one, "So \\boxed{10}.", "It is \\boxed{11}.", "more")[1:] in ([None], []), "once only"
 
 
-def test_a_user_who_does_not_have_it_looks_first() -> None:
-    looking, found = talk(row(kind="unsolvable"), "How many bags does Ann have?", "Then it cannot be solved.")
-    assert is_one_of("look", looking) and is_one_of("found", found, **REVEALED)
-    assert talk(row(kind="unsolvable"), "How many bags does Ann have?", "Then I guess \\boxed{10}.")[1] is None
-    (found,) = talk(row(kind="unsolvable", turn=1), "Then it cannot be solved.")
-    assert is_one_of("found", found, **REVEALED)
-
-
-def test_of_two_values_the_user_says_which_holds() -> None:
-    two = row(kind="conflict", hidden=(), question=QUESTION.replace("some", "3") + " Ann has 5 bags of marbles.")
-    for reply in ("You write 3 bags and 5 bags. Which one is right?", "How many bags does Ann have?"):
-        assert "3 bags" in str(talk(two, reply)[0])
-    assert talk(two, "\\boxed{10}") == [None], "it was right by luck, and not asked"
+def test_who_wanted_a_hint_only_is_not_given_an_answer() -> None:
+    for number in range(20):
+        hint = complete(id=f"r{number}", kind="hint", question="Only a hint please: 3 bags of 4, 2 given away?")
+        assert talk(hint, "Count the bags first, so \\boxed{10}.") == [None], "what was not wanted is not talked about"
+        assert is_one_of("go_on", talk(hint, "Count the marbles in all the bags first.")[0])
 
 
 def test_hidden_numbers_without_a_name_are_told_in_the_words_of_the_problem() -> None:
@@ -160,9 +159,9 @@ def test_hidden_numbers_without_a_name_are_told_in_the_words_of_the_problem() ->
 
 
 def test_an_answer_that_a_template_could_read_is_not_repeated() -> None:
-    (said,) = talk(complete(), "\\boxed{<|im_end|>}")
+    (said,) = talk(doubting(), "\\boxed{<|im_end|>}")
     assert "<" not in str(said) and "that" in str(said).lower()
-    (said,) = talk(complete(), "\\boxed{" + "1+" * 200 + "1}")
+    (said,) = talk(doubting(), "\\boxed{" + "1+" * 200 + "1}")
     assert len(str(said)) < 100
 
 
@@ -248,12 +247,6 @@ def test_it_understands_who_asks_for_what() -> None:
         ("how long $BC$ is", "the length of $BC$", "$AC = 15$ in the triangle.", "How long is $AC$?", "given"),
         ("how long $BC$ is", "the length of $BC$", "$AC = 15$ in the triangle.", "What is the length of $BC$?", "withheld"),
         ("what the diagram looks like", "the diagram", "See the diagram.", "Can you describe the picture?", "withheld"),
-        ("what you want to know about Max", "the question about Max", "Max has 3 pens.", "What should I find?", "withheld"),
-        ("what you want to know about Max", "the question about Max", "Max has 3 pens.", "How many pens has Max?", "given"),
-        (
-            "what you want to know about Max", "the question about Max", "Max has 3 pens.",
-            "The text stops before the question about Max. How does it end?", "withheld",
-        ),
         ("how many pens Max has", "the number of pens", "Max has some pens.", "How does it end?", "anything"),
         ("how many pens Max has", "the number of pens", "Max has some pens.", "Does that step look right to you?", "following"),
         (
@@ -262,8 +255,6 @@ def test_it_understands_who_asks_for_what() -> None:
         ),
     ],
 )  # fmt: skip
-def test_texts_with_formulas_goals_drawings_and_blanks(
-    clause: str, thing: str, said: str, asked: str, about: str
-) -> None:
+def test_texts_with_formulas_drawings_and_blanks(clause: str, thing: str, said: str, asked: str, about: str) -> None:
     (one,) = questions(asked)
     assert read_question(one, Question((clause, thing), (said,))).about == about
