@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 from data_builders.tasks import Gap, Slip, Step, Task
 from data_builders.text import (
@@ -61,40 +59,6 @@ _FORM = re.compile(r"your (?:final )?answer|[Ee]xpress (?:it|the|all|each)\b|[Ee
 _LONGEST_ASKED = 160
 
 
-# --- The numbers a problem states, each with its place. A number alone in a formula ("$12$ inches", "$\$5$") is a number of
-# the text like any other.
-
-_PLAIN = re.compile(r"(?<![\w.,/\\$:^)}-])(\\?\$)?(\d[\d,]*(?:\.\d+)?)( ?\\?%)?(?![\w/:^%]|[.,]\d|-\d)")
-_ALONE = re.compile(r"\s*(\\\$)?\s*(\d+(?:,\d{3})*(?:\.\d+)?)\s*(\\%|\\(?:text|mathrm|mbox)\{[^{}$]*\})?\s*")
-
-
-@dataclass(frozen=True)
-class Amount:
-    """A stated number: `shown` is the text from `start` to `end`, `value` the bare number in it."""
-
-    start: int
-    end: int
-    shown: str
-    value: str
-    kind: Literal["count", "money", "percent"]
-
-
-def amounts(text: Text) -> Iterator[Amount]:
-    """All numbers of a text that stand by themselves."""
-    for match in _PLAIN.finditer(text.mask):
-        money, value, percent = match.groups()
-        value = value.rstrip(",")
-        end = match.end() if percent else match.start(2) + len(value)
-        kind: Literal["count", "money", "percent"] = "money" if money else "percent" if percent else "count"
-        yield Amount(match.start(), end, text.raw[match.start() : end], value, kind)
-    for formula in text.formulas:
-        inside = None if formula.drawing or formula.display else _ALONE.fullmatch(text.inner(formula))
-        if inside:
-            money, value, unit = inside.groups()
-            kind = "money" if money else "percent" if unit == r"\%" else "count"
-            yield Amount(formula.start, formula.end, text.raw[formula.start : formula.end], value, kind)
-
-
 # --- What may be withheld: only what the solution needs, never the answer, never what is said twice.
 
 _SMALL = 13  # below, a number may stand in a solution for another reason, so it wants an operator beside it
@@ -138,10 +102,7 @@ def _needed(gap: Gap, solution: str) -> bool:
         return any(side in squeezed(solution) for side in sides)
     if value in (0, 1):
         return False
-    forms = {gap.value, gap.value.replace(",", "")} | (
-        {f"{float(value) / 100:g}".lstrip("0")} if "%" in gap.short else set()
-    )
-    for form in forms:
+    for form in {gap.value, gap.value.replace(",", "")}:
         for at in places(form, solution):
             beside = solution[max(0, at - 7) : at] + " " + solution[at + len(form) : at + len(form) + 7]
             if value >= _SMALL or value.denominator > 1 or _BESIDE.search(beside):
@@ -246,124 +207,36 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
     return Gap(question, clause, ask, f"It's ${inner}$.", f"${inner}$", value, "formula", thing)
 
 
-# --- Gaps of kind "number": a sentence that states one number, or the words around it in a sentence that can do without.
+# --- Gaps of kind "number": a count that its noun can do without, "her 5 friends", "the box of 40 light bulbs".
 
-_SHAPES = (
-    "radius|diameter|side length|edge length|height|length|width|area|perimeter|volume|surface area|circumference|slope"
-)
-_UNITS = (
-    "inch(?:es)?|feet|foot|yards?|miles?|meters?|centimeters?|kilometers?|cm|mm|km|units?|square [a-z]+|cubic [a-z]+"
-)
-_SHAPE = re.compile(
-    rf"(?:\b(?:[Aa]n?|[Tt]he|[Ee]ach) ((?:[a-z]+ )?[a-z]+))?(,? (?:with|of|having) (?:an? )?({_SHAPES})(?: of| equal to)? )$"
-)
-_SHAPE_ENDS = re.compile(rf"(?: (?:{_UNITS}))?(?=[.?]| (?:is|are|has)\b|$)")
-_SPEED = re.compile(r"( at (?:an? (?:[a-z]+ )?(?:speed|rate) of )?)$")
-_PER_TIME = re.compile(r" (miles|kilometers|feet|meters|km) (?:per|an) (hour|minute|second)")
-_OWN = re.compile(r"\b(?:the|her|his|their|its|my|our|all) $")
-_CONTAINER = re.compile(
+_COUNT = re.compile(r"(?<![\w.,/\\$:^)}-])(?:(\d[\d,]*)|\$(\d[\d,]*)\$)(?= )(?! ?\\?%)")
+_OWNED = re.compile(r"\b(?:[Tt]he|her|his|their|its|my|our|all) $")
+_HOLDER = re.compile(
     r"\b([Aa]n?|[Tt]he|[Ee]ach) (bag|box|class|group|pack|jar|team|basket|row|bunch|crowd|collection|list) of $"
 )
-_NOUN = re.compile(r" ((?:[a-z]+ )?[a-z]{3,}s|people|children|men|women)\b(?! of\b)")
+_NOUN = re.compile(
+    r" ((?:[a-z]+ )?[a-z]{3,}s|people|children|men|women)\b(?! of\b)(?!(?: [a-z]+){1,2} (?:an?|per|each)\b)"
+)
 _NO_NOUN = re.compile(
     r"\b(?:of|in|on|at|to|for|with|from|and|or|that|which|who|is|was|has|does|as|his|its|this|more|less|fewer|times|percent|consecutive"
     r"|cents|dollars|degrees|sides|digits|vertices|points|numbers|ways|minutes|hours|days|weeks|months|years|units|inches|miles|meters)\b"
 )
-_SUBJECT = r"((?!They|It|We|You|I\b|These|This)[A-Z][a-z]+|[Tt]he(?: [a-z]+){1,2}|[Ee]ach(?: [a-z]+){1,2})"
-_VERBS = {"has": "have", "had": "have", "holds": "hold", "contains": "contain", "needs": "need", "uses": "use", "weighs": "weigh",
-          "buys": "buy", "bought": "buy", "collects": "collect", "bakes": "bake", "baked": "bake"}  # fmt: skip
-_COUNTABLE = r"((?:[a-z]{3,}[a-rt-z] )?[a-z]{3,}s|people|children|men|women)"
-_SAYS_HOW_MANY = re.compile(rf"{_SUBJECT} ({'|'.join(_VERBS)}) @ {_COUNTABLE}((?: [a-zA-Z']+){{0,8}})\.")
-_COSTS = re.compile(r"([Tt]he|[Ee]ach|[Oo]ne|[Aa]n?) ((?:[a-z]+ )?[a-z]+) costs? @( each| per [a-z]+)?\.")
-_THERE_ARE = re.compile(rf"There (are|were) @ {_COUNTABLE}((?: [a-zA-Z']+){{0,8}})\.")
-_GOES_ON = re.compile(
-    r"\s*(?:They|These|This|It|The (?:rest|other|remaining)|Those|Of|Each of|Another|Half|If (?:he|she|they))\b"
-)
 
 
 def number_gaps(text: Text) -> Iterator[Gap]:
-    stated = list(amounts(text))
-    for amount in stated:
-        start, end = text.sentence(amount.start)
-        others = any(start <= other.start < end for other in stated if other is not amount)
-        before, after = text.raw[start : amount.start], text.raw[amount.end : end]
-        if start > 0 and not others and not _GOES_ON.match(text.raw, end):
-            yield from _sentence_gap(text, amount, start, end)
-        elif named := _named(text, amount, before, after):
-            yield named
-
-
-def _sentence_gap(text: Text, amount: Amount, start: int, end: int) -> Iterator[Gap]:
-    """The sentence that says nothing but this number is left out as a whole, where the rest speaks of what it counts as
-    of something known: without "4 siblings" there are still "her siblings"."""
-    sentence = text.raw[start:end]
-    rest_of_text = f"{text.raw[:start].rstrip()} {text.raw[end:].lstrip()}".strip()
-    bare = f"{text.raw[start : amount.start]}@{text.raw[amount.end : end]}"
-    many, costs, there = (form.fullmatch(bare) for form in (_SAYS_HOW_MANY, _COSTS, _THERE_ARE))
-    if there and amount.kind == "count":
-        be, noun, where = there.groups()
-        ask, clause = f"How many {noun} {be} there{where}?", f"how many {noun} there {be}{where}"
-    elif many and amount.kind == "count":
-        subject, verb, noun, where = many.groups()
-        who = _lower(subject)
-        ask = f"How many {noun} {'does' if verb.endswith('s') else 'did'} {who} {_VERBS[verb]}{where}?"
-        clause = f"how many {noun} {who} {verb}{where}"
-    elif costs and amount.kind == "money":
-        noun, each = costs[2], costs[3] or ""
-        thing = f"{'the' if costs[1].lower().startswith('a') else costs[1].lower()} {noun}"
-        ask, clause = f"How much does {thing} cost{each}?", f"how much {thing} costs{each}"
-    else:
-        return
-    known = r"(?:the|her|his|their|its|all|these|those|every|each|remaining|on|for)"
-    speaks = re.search(rf"\b{known} (?:[a-z]+ )?{noun.split()[-1].removesuffix('s')}", rest_of_text)
-    counted = re.search(rf"\d (?:[a-z]+ )?{noun.split()[-1]}\b|\b(?:more|another|other) {noun}", rest_of_text)
-    if speaks and (costs or not counted) and not _NO_NOUN.search(noun):
-        short = amount.shown if costs else f"{amount.shown} {noun}"
-        yield Gap(rest_of_text, clause, ask, sentence, short, amount.value)
-
-
-def _lower(subject: str) -> str:
-    return subject[0].lower() + subject[1:] if " " in subject or subject in ("He", "She") else subject
-
-
-def _named(text: Text, amount: Amount, before: str, after: str) -> Gap | None:
-    """The number goes with the words that only serve to state it."""
-    shape, ends = _SHAPE.search(before), _SHAPE_ENDS.match(after)
-    speed, per = _SPEED.search(before), _PER_TIME.match(after)
-    noun = _NOUN.match(after)
-    counted = noun[1] if noun and amount.kind == "count" and not _NO_NOUN.search(noun[1]) else ""
-    container = _CONTAINER.search(before)
-    if shape and ends and amount.kind == "count":
-        thing = f"the {shape[3]}" + (f" of the {shape[1]}" if shape[1] else "")
-        if len(re.findall(rf"\b{shape[3]}\b", text.raw)) > 1:
-            return None
-        short = amount.shown + ends.group()
-        left = _without(text, amount.start - len(shape[2]), amount.end + ends.end())
-        return Gap(left, f"what {thing} is", f"What is {thing}?", f"It's {short}.", short, amount.value, thing=thing)
-    if speed and per and len(re.findall(r" per | an hour", text.raw)) == 1:
-        thing, short = f"the speed in {per[1]} per {per[2]}", amount.shown + per.group()
-        left = _without(text, amount.start - len(speed[1]), amount.end + per.end())
-        return Gap(left, f"what {thing} is", f"What is {thing}?", f"It's {short}.", short, amount.value, thing=thing)
-    again = rf"\d\$? {counted}\b|\b(?:more|another|other) {counted}\b"
-    if not counted or len(re.findall(again, text.raw)) > 1 or re.match(r"(?: [a-z]+){1,2} (?:an?|per|each)\b", after):
-        return None
-    short = f"{amount.shown} {counted}"
-    left = _without(text, amount.start, amount.end + 1)
-    if container:
-        clause = f"are in {'each' if container[1].lower() == 'each' else 'the'} {container[2]}"
-        return Gap(
-            left, f"how many {counted} {clause}", f"How many {counted} {clause}?", f"It's {short}.", short, amount.value
-        )
-    if _OWN.search(before):
-        return Gap(
-            left,
-            f"how many {counted} there are",
-            f"How many {counted} are there?",
-            f"It's {short}.",
-            short,
-            amount.value,
-        )
-    return None
+    for match in _COUNT.finditer(text.raw):
+        noun, before = _NOUN.match(text.raw, match.end()), text.raw[: match.start()]
+        holder = _HOLDER.search(before)
+        if not noun or _NO_NOUN.search(noun[1]) or not (holder or _OWNED.search(before)):
+            continue
+        counted = noun[1]
+        if len(re.findall(rf"(?:\d\$?|\bmore|\banother|\bother) {counted}\b", text.raw)) > 1:
+            continue
+        where = f"are in {'each' if holder[1].lower() == 'each' else 'the'} {holder[2]}" if holder else "there are"
+        ask = f"How many {counted} {where if holder else 'are there'}?"
+        short = f"{match.group()} {counted}"
+        question = _without(text, match.start(), match.end() + 1)
+        yield Gap(question, f"how many {counted} {where}", ask, f"It's {short}.", short, match[1] or match[2])
 
 
 # --- The steps of a reference solution: its lines or sentences, with the equation where the arithmetic comes out.

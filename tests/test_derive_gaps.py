@@ -35,16 +35,12 @@ def gap(task: Task, value: str) -> Gap:
 @pytest.mark.parametrize(
     ("question", "left", "ask"),
     [
-        ("Bo buys tickets. Each ticket costs $12. What is the bill for all the tickets?",
-         "Bo buys tickets. What is the bill for all the tickets?", "How much does each ticket cost?"),
         ("Bo has a bag of 12 marbles. Half are red. How many are red?",
          "Bo has a bag of marbles. Half are red. How many are red?", "How many marbles are in the bag?"),
         ("Ann shares it with her 12 friends. How much does each get?",
          "Ann shares it with her friends. How much does each get?", "How many friends are there?"),
-        ("A circle with radius 12 inches is cut out. What is its area?",
-         "A circle is cut out. What is its area?", "What is the radius of the circle?"),
-        ("A train drives at 12 miles per hour for 90 hours. How far does it go?",
-         "A train drives for 90 hours. How far does it go?", "What is the speed in miles per hour?"),
+        ("The 12 boats in the harbor have sails. How many sails?",
+         "The boats in the harbor have sails. How many sails?", "How many boats are there?"),
     ],
 )  # fmt: skip
 def test_a_number_goes_with_the_words_that_state_it(question: str, left: str, ask: str) -> None:
