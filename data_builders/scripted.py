@@ -135,6 +135,7 @@ def converse(task: Task, kind: Kind, seed: int, settings: Conversations) -> Conv
         wordings=tuple(script.wordings),
         task=task,
         gap=script.gap,
+        doubts=(False,) * any(wording.startswith("doubt:") for wording in script.wordings),
     )
 
 

@@ -82,7 +82,7 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
         found = boxed(text)
         task = Task(
             f"written-{row['twin_of'] or row['id']}", question, found[1] if found else "", "written", steps=(),
-            boxed_solution=text, topic=row["subject"],
+            boxed_solution=text,
         )  # fmt: skip
     return Conversation(
         id=f"written-{row['id']}",
