@@ -95,6 +95,7 @@ class Build:
             files[FILE.name] = sha256_file(FILE)
         settings = recipe_dict(recipe)
         del settings["output"]["path"]  # the folder may be moved
+        del settings["quality"]["max_giveaway"]  # it shapes no row
         settings["replay"] = recipe.replay.shaping()
         if recipe.dialogue is None:
             del settings["dialogue"]
@@ -139,7 +140,7 @@ class Build:
         concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
         for name, rows in self.eval_rows.items():
             write_jsonl(out / name, rows)
-        return finish(out, self.settings, self.totals(out), gate.checked)
+        return finish(out, self.settings, self.totals(out), gate.checked, self.quality.max_giveaway)
 
     def totals(self, out: Path) -> dict[str, Any]:
         """What the manifest says beside counts and files; of a build whose shards are all written."""

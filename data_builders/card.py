@@ -6,21 +6,29 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE
 from data_builders.scripted import Kind
-from probe.conversations import Message
+from data_builders.surface import LEAST, RUNS, Openings, Phrases, Sample, phrases, turns_of
+from probe.conversations import Message, learned
 from probe.grading import asks, boxed, closes_asking
-from probe.judges.llm import shortened
+from probe.stats import Estimate
 from probe.terminal import visible
 
 Row = dict[str, Any]
-_SAMPLES = 3
-# A sample is a conversation that can be read at a glance, where there is one.
-_SHORT, _MESSAGE, _EXCERPT = 1_500, 900, 180
-_SHOWN_FIRST = ("underspecified", "withheld", "complete", "stated")
+_SAMPLES, _PHRASES = 10, 1000  # conversations shown in full, and those whose phrases are counted
+_EXCERPT = 180
+WARN = 0.7
+"""A giveaway above this is worth a line."""
+
+
+class Page(NamedTuple):
+    """The card as Markdown, and the AUC with which the first message gives away what lacks something."""
+
+    text: str
+    giveaway: Estimate
 
 
 def card(
@@ -29,8 +37,8 @@ def card(
     settings: dict[str, Any],
     checked: Sequence[Checked] = (),
     calls: Mapping[str, int] | None = None,
-) -> str:
-    """Markdown. Reads the rows once and keeps counts, a few samples and one example of each reason.
+) -> Page:
+    """Reads the rows once and keeps counts, a sample and one example of each reason.
 
     Args:
         rejected: rows with their `reason`.
@@ -38,41 +46,67 @@ def card(
         calls: replies and tokens of the models that talked, {"assistant.calls", "assistant.input", "assistant.output",
             ...}, as in the manifest.
     """
-    kept, talks, samples = Kept(), Talks(), dict[str, Row]()
+    seed = settings["seed"]
+    kept, talks, openings, sample = Kept(), Talks(), Openings(seed), Sample(_PHRASES, seed)
     for row in rows:
-        for count in (kept, talks):
+        for count in (kept, talks, openings, sample):
             count.add(row)
-        kind = row["kind"]
-        if kind not in samples or (_size(samples[kind]) > _SHORT >= _size(row)):
-            samples[kind] = row
     reasons, lost_kinds, examples = Counter[str](), Counter[str](), dict[str, Row]()
     for row in rejected:
         reasons[row["reason"]] += 1
         lost_kinds[row["kind"]] += 1
         examples.setdefault(row["reason"], row)
         talks.add(row)
-    total, lost = kept.rows.total(), reasons.total()
+    total, lost, giveaway = kept.rows.total(), reasons.total(), openings.giveaway()
     asked = total + lost
-    names = [*_SHOWN_FIRST, *(kind for kind in samples if kind not in (*_SHOWN_FIRST, "replay")), "replay"]
-    shown = [samples[kind] for kind in names if kind in samples][:_SAMPLES]
     parts = [
         "# Data card",
         f"{total:,} of {asked:,} conversations kept ({total / max(1, asked):.1%}), {lost:,} rejected. "
         f"Source: {inline(settings['source']['kind'])}, seed {settings['seed']}.",
         *kept.parts(_wanted(settings), lost_kinds),
+        "## What it teaches",
+        _giveaway(giveaway),
+        *talks.judgements(),
+        *_repetition(sample.rows),
         "## Rejected",
         *_rejected(reasons, examples, asked),
         *_compared(settings["quality"], checked, reasons),
         *talks.lines(calls or {}),
-        "## Samples",
+        f"## {min(_SAMPLES, len(sample.rows))} conversations, drawn at random",
     ]
-    for row in shown:
-        parts += [f"### {inline(row['kind'])} ({inline(row['id'])})", block(chat(row["messages"], _MESSAGE))]
-    return "\n\n".join(parts) + "\n"
+    for row in sample.rows[:_SAMPLES]:
+        parts += [f"### {inline(row['kind'])} ({inline(row['id'])})", block(chat(row["messages"]))]
+    return Page("\n\n".join(parts) + "\n", giveaway)
 
 
-def _size(row: Row) -> int:
-    return sum(len(message["content"]) for message in row["messages"])
+def _giveaway(found: Estimate) -> str:
+    if found.value is None:
+        return (
+            "Whether the first message gives away what lacks something: not measured, which takes "
+            f"{LEAST} openings of either kind."
+        )
+    low, high = found.ci95 or (0.0, 1.0)
+    return (
+        f"Whether the first message gives away what lacks something: AUC {found.value:.2f} [{low:.2f}, {high:.2f}] of "
+        f"{found.n:,} openings, by their characters alone, replay left out. 0.5 is nothing; above {WARN} a model may learn "
+        "the wording in place of the judgement."
+    )
+
+
+# What people say, by the same count: MT-Bench-101 (arXiv 2402.14762), 1,000 of its conversations.
+MT_BENCH_101 = {
+    "user": Phrases(3038, RUNS, 0.9346, (("can you tell me", 0.0257), ("the best way to", 0.0128), ("what's the best way", 0.0112))),
+    "assistant": Phrases(3038, RUNS, 0.9748, (("my apologies for the", 0.0112), ("are you interested in", 0.0109), ("are you looking for", 0.0105))),
+}  # fmt: skip
+
+
+def _repetition(rows: Sequence[Row]) -> Iterator[str]:
+    lines = []
+    for role, theirs in MT_BENCH_101.items():
+        for name, found in ((role, phrases(turns_of(rows, role))), (f"{role}, MT-Bench-101", theirs)):
+            common = "; ".join(f"{inline(run)} {share:.1%}" for run, share in found.commonest)
+            lines.append((name, f"{found.turns:,}", f"{found.distinct:.2f} of {found.runs:,}", common))
+    yield table(("turns of", "turns", "distinct runs of four words", "commonest, share of turns"), lines)
 
 
 def _wanted(settings: dict[str, Any]) -> dict[str, float]:
@@ -175,7 +209,7 @@ def _rejected(reasons: Counter[str], examples: Mapping[str, Row], asked: int) ->
         ends = [*messages[:2], *(messages[-1:] if len(messages) > 2 else [])]
         texts = [{**message, "content": excerpt(message["content"], _EXCERPT)} for message in ends]
         heading = excerpt(f"{reason}: {row['id']}, answer {row['answer'] or 'unknown'}", _EXCERPT)
-        shown += ["", f"== {heading}", *chat(texts, 2 * _EXCERPT)]
+        shown += ["", f"== {heading}", *chat(texts)]
     return [table(("reason", "rows", "share"), counts), "One example of each:", block(shown)]
 
 
@@ -209,15 +243,35 @@ _CALLS = ("calls", "input", "output")
 
 
 class Talks:
+    """Who talked, and what the rows say about what was withheld and doubted."""
+
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = defaultdict(Counter)
         self._slips: Counter[str] = Counter()
+        self._needed: Counter[bool] = Counter()
+        self._doubts: Counter[bool] = Counter()
 
     def add(self, row: Row) -> None:
-        if "dialogue" in row:
-            for name in ("persona", "knowledge", "effort", "ended"):
-                self._counts[name][row["dialogue"][name]] += 1
-            self._slips.update(row["dialogue"]["slips"].split())
+        told = row.get("dialogue", {})
+        for name in ("persona", "goal"):
+            if name in told:
+                self._counts[name][told[name]] += 1
+        self._slips.update(told.get("slips", "").split())
+        if "reason" in row:
+            return
+        self._doubts.update(row.get("doubts", ()))
+        measured = told.get("measured", {})
+        if "without" in measured:  # [right, tries] of a solver without what is withheld, and with it
+            self._needed[not measured["without"][0] and bool(measured.get("with", [0])[0])] += 1
+
+    def judgements(self) -> Iterator[str]:
+        needed, doubts = self._needed, self._doubts
+        yield "Withheld things that are needed, since a solver fails without and succeeds with them: " + (
+            f"{needed[True] / needed.total():.0%} of {needed.total():,}." if needed else "not measured."
+        )
+        yield "Doubts of the user that are right: " + (
+            f"{doubts[True] / doubts.total():.0%} of {doubts.total():,}." if doubts else "none is marked."
+        )
 
     def lines(self, calls: Mapping[str, int]) -> list[str]:
         lines = []
@@ -277,16 +331,12 @@ def block(lines: Sequence[str]) -> str:
     return "\n".join([f"{fence}text", *lines, fence])
 
 
-def chat(messages: Iterable[Message], limit: int) -> list[str]:
-    """Messages with who speaks before each. Every line has its edge, so that no message can feign another one.
-
-    Args:
-        limit: characters of a message; of a longer one the middle is left out.
-    """
+def chat(messages: Iterable[Message]) -> list[str]:
+    """Messages with who speaks before each. Every line has its edge, so that no message can feign another one."""
     lines = []
     for message in messages:
-        label = message["role"]
-        for paragraph in shortened(visible(message["content"]), limit).split("\n"):
+        label = message["role"] if learned(message) else "(no loss)"
+        for paragraph in visible(message["content"]).split("\n"):
             for line in textwrap.wrap(paragraph, _WIDTH, break_on_hyphens=False) or [""]:
                 lines.append(f"{label:{_LABEL}} | {line}".rstrip())
                 label = ""

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_builders.card import card
+from data_builders.card import WARN, card
 from data_builders.duplicates import Checked
 from probe.errors import BadInput, DataError
 from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic, write_json
 from probe.store import refuse_changes
+from probe.terminal import say
 
 VIEWS = ("rl", "candidates", "pairs")
 """Folders beside sft: prompts for reinforcement learning, and where two models talked, what there was to choose from."""
@@ -71,17 +72,32 @@ def concatenate(parts: Sequence[Path], target: Path) -> None:
 
 
 def finish(
-    out: Path, settings: dict[str, Any], totals: dict[str, Any], checked: Sequence[Checked] = ()
+    out: Path, settings: dict[str, Any], totals: dict[str, Any], checked: Sequence[Checked], max_giveaway: float
 ) -> dict[str, Any]:
     """Writes the card and, last, the manifest, both counted from the files themselves; `totals` joins the manifest.
 
     `checked` are the probe sets that the rows were held against.
+
+    Raises:
+        DataError: the openings give away what lacks something; the card is there, and no manifest.
     """
     rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
     parts = sorted((out / "sft").glob("part-*.jsonl"))
     kept_rows = (row for part in parts for _, row in read_jsonl(part))
     rejected_rows = (row for _, row in read_jsonl(out / "rejected.jsonl"))
-    write_atomic(out / "card.md", card(kept_rows, rejected_rows, settings, checked, totals.get("calls")))
+    page = card(kept_rows, rejected_rows, settings, checked, totals.get("calls"))
+    write_atomic(out / "card.md", page.text)
+    auc = page.giveaway.value
+    if auc is not None and auc > WARN:
+        told = (
+            f"{out}: the first message alone tells what lacks something (AUC {auc:.2f} of {page.giveaway.n} openings)"
+        )
+        if auc > max_giveaway:
+            raise DataError(
+                f"{told}, more than quality.max_giveaway {max_giveaway:g}: a model would learn that wording; see "
+                f"{out / 'card.md'}, reword the openings, or raise the limit"
+            )
+        say(f"warning: {told}: a model may learn that wording in place of the judgement")
     files = [
         *parts,
         *sorted((out / "rejected").glob("*.jsonl")),
@@ -98,6 +114,7 @@ def finish(
         "rejected": dict(sorted(rejected.items())),
         "seed": settings["seed"],
         "settings": settings,
+        "giveaway": vars(page.giveaway),
         **totals,
         "files": {str(path.relative_to(out)): {"rows": rows[path], "sha256": sha256_file(path)} for path in files},
     }

@@ -185,6 +185,9 @@ class Quality:
     """Numbers in a MinHash signature. More tell 0.9 from 0.85 better and take more time: 128 are right to about 0.03."""
     max_same_wording: float = 0.02
     """Share of all rows that may be alike but for their numbers and names, which MinHash does not see in short texts."""
+    max_giveaway: float = 0.8
+    """The build fails where the first message alone tells what lacks something with a higher AUC (data_builders/surface.py);
+    1 lets anything pass. It may be raised afterwards: what is built stays."""
 
     def files(self) -> dict[str, Path]:
         """The file of each set in `decontaminate`.
@@ -203,6 +206,8 @@ class Quality:
             )
         if not 16 <= self.permutations <= 1024:
             raise RecipeError(f"quality.permutations: given {self.permutations}, wanted 16 to 1024")
+        if not 0.5 <= self.max_giveaway <= 1:
+            raise RecipeError(f"quality.max_giveaway: given {self.max_giveaway}, wanted 0.5 to 1")
         if not 0 < self.max_same_wording <= 1:
             raise RecipeError(f"quality.max_same_wording: given {self.max_same_wording:g}, wanted above 0, at most 1")
 

@@ -20,6 +20,10 @@ from probe.recipe import recipe_dict
 Row = dict[str, Any]
 
 
+def page_of(*arguments: Any, **more: Any) -> str:
+    return card(*arguments, **more).text
+
+
 def settings(**overrides: Any) -> dict[str, Any]:
     made = recipe_dict(DataRecipe(source=Source(kind="starter", n=1), output=Output(path="out")))
     del made["dialogue"]
@@ -50,7 +54,7 @@ def test_kinds_got_stand_beside_those_wanted() -> None:
     lost = [row("Q?", "What?", reason="over_asking"), row("Q?", "What?", "7", SOLVED, reason="over_asking")]
     shares = {"complete": 0.55, "underspecified": 0.38, "wrong_start": 0.07}
     given = settings(replay={"fraction": 0.2}, conversations={**dict.fromkeys(get_args(Kind), 0.0), **shares})
-    page = card(rows, lost, given)
+    page = page_of(rows, lost, given)
     assert "10 of 12 conversations kept (83.3%), 2 rejected." in page
     table = {line[0]: line[1:] for line in cells(page.partition("## Rejected")[0])}
     assert table["complete"][:5] == ["44.0%", "60.0%", "6", "2", "0.0%"]  # 0.55 of what is no replay
@@ -66,7 +70,7 @@ def test_over_asking_and_closing_questions_are_counted_by_place() -> None:
         row("Q?", SOLVED, "Why?", "Since so. Clear?", kind="stated"),
         row("Q?", SOLVED, kind="withheld"),
     ]
-    page = card(rows, [], settings())
+    page = page_of(rows, [], settings())
     assert "of 2 conversations that open with the whole problem, 50.0% are asked back first" in page
     table = {line[0]: line[1:] for line in cells(page.partition("Words a conversation")[0]) if len(line) == 4}
     assert table == {
@@ -80,38 +84,68 @@ def test_over_asking_and_closing_questions_are_counted_by_place() -> None:
 
 
 def test_lengths() -> None:
-    page = card([row("a " * n, "b") for n in range(1, 101)], [], settings())
+    page = page_of([row("a " * n, "b") for n in range(1, 101)], [], settings())
     assert "mean 52, percentiles 10% 11, 50% 51, 90% 91, 99% 100, longest 101." in page
     assert "Messages a conversation (rows): 2 (100)." in page
-    assert "No rows." in card([], [], settings())
+    assert "No rows." in page_of([], [], settings())
 
 
 def test_rejects_are_counted_and_each_reason_is_shown_once() -> None:
     long = "word " * 300
     lost = [row("First question?", long, "And?", "The end.", reason="leak"), row("Second?", "B", reason="leak")]
-    page = section(card([row("Q?", SOLVED)], [*lost, row("Q?", "C", reason="answer_missing")], settings()), "Rejected")
+    page = section(
+        page_of([row("Q?", SOLVED)], [*lost, row("Q?", "C", reason="answer_missing")], settings()), "Rejected"
+    )
     assert ["leak", "2", "50.00%"] in cells(page) and ["answer_missing", "1", "25.00%"] in cells(page)
     assert page.count("== leak: c, answer 7") == 1 and "First question?" in page and "Second?" not in page
     assert "The end." in page and len(page) < 1500
-    assert section(card([row("Q?", SOLVED)], [], settings()), "Rejected").strip() == "None."
+    assert section(page_of([row("Q?", SOLVED)], [], settings()), "Rejected").strip() == "None."
 
 
 def test_what_the_rows_were_held_against_is_told() -> None:
     checked = [Checked("gsm8k", 1319, 46282), Checked("a/b.jsonl", 10, 5)]
     lost = [row("Q?", SOLVED, reason="contaminated:a/b.jsonl")] * 3
-    page = card([row("Q?", SOLVED)], lost, settings(), checked)
+    page = page_of([row("Q?", SOLVED)], lost, settings(), checked)
     table = cells(section(page, "Decontamination"))
     assert ["gsm8k", "1,319", "46,282", "0"] in table and ["a/b.jsonl", "10", "5", "3"] in table
     assert "128 permutations" in section(page, "Near-duplicates") and "0.9 or more" in page
     bare = settings(quality={"near_duplicates": None, "permutations": 128, "max_same_wording": 0.5})
-    assert "Held against no probe set" in card([], [], bare) and "Not looked for" in card([], [], bare)
+    assert "Held against no probe set" in page_of([], [], bare) and "Not looked for" in page_of([], [], bare)
+
+
+# --- what the data teaches
+
+
+def test_ten_conversations_stand_in_full_and_follow_from_the_seed() -> None:
+    rows = [row(f"Question {n} ends here.", "word " * 900 + f"end{n}") for n in range(40)]
+    page = page_of(rows, [], settings())
+    shown = [n for n in range(40) if f"end{n}\n" in page]
+    assert len(shown) == 10 and page == page_of(rows, [], settings())
+    assert shown != [n for n in range(40) if f"end{n}\n" in page_of(rows, [], settings(seed=5))]
+
+
+def test_what_was_measured_is_told_and_what_was_not() -> None:
+    def talked(without: int, given: int, **more: Any) -> Row:
+        return row("Q?", SOLVED, dialogue={"measured": {"without": [without, 4], "with": [given, 4]}}, **more)
+
+    rows = [talked(0, 3), talked(0, 2), talked(1, 4), talked(0, 0), row("Q?", SOLVED)]
+    page = page_of([*rows, row("Q?", SOLVED, doubts=[True, False, False])], [talked(0, 4, reason="leak")], settings())
+    assert "succeeds with them: 50% of 4." in page and "Doubts of the user that are right: 33% of 3." in page
+    bare = page_of([row("Q?", SOLVED)], [], settings())
+    assert "succeeds with them: not measured." in bare and "right: none is marked." in bare
+    assert "gives away what lacks something: not measured" in bare
+
+
+def test_a_message_without_loss_is_marked() -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": False}]
+    assert chat(messages) == ["user      | a", "(no loss) | b"]
 
 
 # --- conversations between models
 
 
 def talk(**told: Any) -> dict[str, Any]:
-    return {"persona": "terse", "knowledge": "low", "effort": "low", "ended": "user", "slips": "", **told}
+    return {"persona": "terse", "goal": "hint", "slips": "", **told}
 
 
 def test_who_talked_is_told() -> None:
@@ -123,7 +157,7 @@ def test_who_talked_is_told() -> None:
     given = settings(dialogue={"stated": 0.3})
     del given["conversations"]
     calls = {"assistant.calls": 1200, "assistant.input": 5, "assistant.output": 6, "judge.calls": 1}
-    page = card(rows, lost, given, calls=calls)
+    page = page_of(rows, lost, given, calls=calls)
     assert ["persona", "curious 1, terse 2"] in cells(section(page, "Who talked"))
     assert ["assistant", "1,200", "5", "6"] in cells(section(page, "Calls"))
     assert "asked for again: 4 (assistant.cut 3, simulator.role_label 1)." in page
@@ -144,18 +178,19 @@ def test_a_hostile_text_stays_inside_its_block() -> None:
     page = markdown_it.MarkdownIt("commonmark").enable("table")
 
     def outside(rows: list[Row], lost: list[Row]) -> list[tuple[str, str]]:
-        tokens = page.parse(card(rows, lost, settings()))
+        tokens = page.parse(page_of(rows, lost, settings()))
         parts = [one for token in tokens for one in (token, *(token.children or ()))]
         return [(one.type, "" if one.type == "fence" else one.content) for one in parts]
 
-    tame = outside([row("Q?", SOLVED)], [row("Q?", "A", reason="leak")])
+    said = "one two three four five six seven"
+    tame = outside([row(said, said)], [row("Q?", "A", reason="leak")])
     for made in (
         outside([row(HOSTILE, HOSTILE)], [row(HOSTILE, HOSTILE, reason="leak")]),
-        outside([row("`" * 9, "``````")], [row("~~~", "    x", reason="leak")]),
+        outside([row(f"{'`' * 9} {said}", f"`````` {said}")], [row("~~~", "    x", reason="leak")]),
     ):
         assert [kind for kind, _ in made] == [kind for kind, _ in tame]
         assert not [text for _, text in made if "alert" in text or "all is well" in text or "Fine" in text]
-    shown = card([row(HOSTILE, HOSTILE)], [], settings())
+    shown = page_of([row(HOSTILE, HOSTILE)], [], settings())
     assert not {"\x1b", "\u202e", "\u2028"} & set(shown)
 
 
@@ -163,9 +198,9 @@ def test_an_id_and_a_reason_do_not_break_the_page() -> None:
     markdown_it = pytest.importorskip("markdown_it")
     bad = "x | y\n## Gone\n<b>*z*</b> `q` $a$"
     rows, lost = [{**row("Q?", SOLVED), "id": bad}], [{**row("Q?", "A", reason=bad), "id": bad}]
-    tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(card(rows, lost, settings()))
+    tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(page_of(rows, lost, settings()))
     headings = [after.content for token, after in zip(tokens, tokens[1:], strict=False) if token.type == "heading_open"]
-    assert "Gone" not in headings and len(headings) == 6
+    assert "Gone" not in headings and len(headings) == 7
     inner = [child.type for token in tokens for child in token.children or ()]
     assert not {"html_inline", "em_open", "link_open"} & set(inner)
     wide = [token for token in tokens if token.type == "td_open"]
@@ -173,7 +208,7 @@ def test_an_id_and_a_reason_do_not_break_the_page() -> None:
 
 
 def test_no_message_feigns_another_one() -> None:
-    lines = chat([{"role": "user", "content": "hi\nassistant | \\boxed{7}\n" + "long " * 60}], 1000)
+    lines = chat([{"role": "user", "content": "hi\nassistant | \\boxed{7}\n" + "long " * 60}])
     assert lines[:2] == ["user      | hi", "          | assistant | \\boxed{7}"]
     assert all(line[9:12] in (" | ", " |") for line in lines) and max(map(len, lines)) <= 112
     assert block(["a ``` b"])[:9] == "````text\n"
@@ -212,7 +247,7 @@ def many(n: int) -> Iterator[Row]:
 def peak(rows: Iterable[Row]) -> int:
     tracemalloc.start()
     try:
-        card(rows, ({**one, "reason": "leak"} for one in many(500)), settings())
+        page_of(rows, ({**one, "reason": "leak"} for one in many(500)), settings())
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
