@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from data_builders.card import MT_BENCH_101
 from data_builders.recipe import load_data_recipe
+from data_builders.rows import sft_row
 from data_builders.run import build
 from data_builders.surface import RUNS, Opening, Openings, Sample, giveaway, pair_openings, phrases, turns_of
+from data_builders.written import Written, written
 from probe.conversations import conversation_in
 from probe.errors import DataError
 from probe.files import read_jsonl, write_jsonl
@@ -80,9 +82,14 @@ def test_few_openings_are_not_measured() -> None:
     assert counted.giveaway().n == 100, "neither replay nor a hint"
 
 
-def test_the_pairs_of_the_evaluation_give_little_away() -> None:
+def test_what_is_written_gives_little_away() -> None:
     found = giveaway(pair_openings(PACKAGED["written_pairs"]))
     assert found.n == 108 and found.value is not None and found.value < 0.65
+    counted = Openings(7)
+    for one in written(Written(), 7):
+        counted.add(sft_row(one))
+    found = counted.giveaway()
+    assert found.n == 331 and found.value is not None and found.value < 0.7
 
 
 # --- in a build
