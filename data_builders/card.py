@@ -6,14 +6,13 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE
-from data_builders.scripted import Kind
 from data_builders.surface import LEAST, RUNS, Openings, Phrases, Sample, phrases, turns_of
 from probe.conversations import Message, learned
-from probe.grading import asks, boxed, closes_asking
+from probe.grading import asks, closes_asking
 from probe.stats import Estimate
 from probe.terminal import visible
 
@@ -63,7 +62,7 @@ def card(
         "# Data card",
         f"{total:,} of {asked:,} conversations kept ({total / max(1, asked):.1%}), {lost:,} rejected. "
         f"Source: {inline(settings['source']['kind'])}, seed {settings['seed']}.",
-        *kept.parts(_wanted(settings), lost_kinds),
+        *kept.parts(lost_kinds),
         "## What it teaches",
         _giveaway(giveaway),
         *talks.judgements(),
@@ -109,24 +108,7 @@ def _repetition(rows: Sequence[Row]) -> Iterator[str]:
     yield table(("turns of", "turns", "distinct runs of four words", "commonest, share of turns"), lines)
 
 
-def _wanted(settings: dict[str, Any]) -> dict[str, float]:
-    """The recipe's shares of all rows, by kind."""
-    fraction = settings["replay"]["fraction"]
-    if "dialogue" in settings:
-        stated = settings["dialogue"]["stated"]
-        shares = {"stated": stated, "withheld": 1 - stated}
-    else:
-        shares = {kind: settings["conversations"][kind] for kind in get_args(Kind)}
-    if settings["written"] or settings["source"]["kind"] == "written":
-        return {}  # their kinds are what they are
-    wanted = {kind: share * (1 - fraction) for kind, share in shares.items() if share}
-    return {**wanted, "replay": fraction} if fraction else wanted
-
-
-# --- Kinds and lengths, and how often an assistant's turn closes with a question: checks of understanding are to be rare.
-
-_PERCENTILES = (10, 50, 90, 99)
-_PLACES = 4
+# --- Kinds and lengths, and how often an assistant's turn closes with a question.
 
 
 class Kept:
@@ -138,9 +120,7 @@ class Kept:
         self._words_of: Counter[str] = Counter()
         self._words: Counter[int] = Counter()
         self._messages: Counter[int] = Counter()
-        self._turns: dict[str, Counter[str]] = defaultdict(
-            Counter
-        )  # by place: turns, those that ask, that box an answer
+        self._turns: Counter[str] = Counter()
 
     def add(self, row: Row) -> None:
         kind, messages = row["kind"], row["messages"]
@@ -151,48 +131,46 @@ class Kept:
         self._words[words] += 1
         self._messages[len(messages)] += 1
         replies = [message["content"] for message in messages[1::2]]
-        for place, reply in enumerate(replies, start=1):
-            found = {"turns": 1, "ask": closes_asking(reply), "box": boxed(reply) is not None}
-            self._turns[str(place) if place < _PLACES else f"{_PLACES} and later"].update(found)
-            if place == len(replies):
-                self._turns["last"].update(found)
+        self._turns.update(
+            {"all": len(replies), "ask": sum(map(closes_asking, replies)), "end": closes_asking(replies[-1])}
+        )
 
-    def parts(self, wanted: Mapping[str, float], rejected: Mapping[str, int]) -> Iterator[str]:
-        total, lines = self.rows.total(), []
-        for kind in [*wanted, *(kind for kind, _ in self.rows.most_common() if kind not in wanted)]:
-            rows = self.rows[kind]
-            share = f"{wanted[kind]:.1%}" if kind in wanted else "–"
-            asks = f"{self._asked[kind] / rows:.1%}" if rows else "–"
-            words = f"{self._words_of[kind] / rows:.0f}" if rows else "–"
-            counts = (f"{rows / max(1, total):.1%}", f"{rows:,}", f"{rejected.get(kind, 0):,}")
-            lines.append((inline(kind), share, *counts, asks, words))
-        yield table(("kind", "wanted", "share", "rows", "rejected", "first reply asks", "words"), lines)
+    def parts(self, rejected: Mapping[str, int]) -> Iterator[str]:
+        total = self.rows.total()
+        if not total:
+            yield "No rows."
+            return
+        lines = [
+            (
+                inline(kind), f"{rows / total:.1%}", f"{rows:,}", f"{rejected.get(kind, 0):,}",
+                f"{self._asked[kind] / rows:.1%}", f"{self._words_of[kind] / rows:.0f}",
+            )
+            for kind, rows in self.rows.most_common()
+        ]  # fmt: skip
+        yield table(("kind", "share", "rows", "rejected", "first reply asks", "words"), lines)
         rows, asked = (sum(count[kind] for kind in ANSWERED_AT_ONCE) for count in (self.rows, self._asked))
+        turns, words = self._turns, sorted(self._words.items())
         yield (
-            f"Over-asking: of {rows:,} conversations that open with the whole problem, {asked / max(1, rows):.1%} are "
-            "asked back first."
+            f"Of {rows:,} conversations that open with the whole problem, {asked / max(1, rows):.1%} are asked back first. Of "
+            f"{turns['all']:,} assistant turns {turns['ask'] / turns['all']:.1%} close with a question, of the last ones "
+            f"{turns['end'] / total:.1%}."
         )
-        yield table(
-            ("assistant turn", "turns", "close with a question", "box an answer"),
-            [
-                (place, f"{found['turns']:,}", *(f"{found[what] / found['turns']:.1%}" for what in ("ask", "box")))
-                for place, found in sorted(self._turns.items())
-            ],
+        yield (
+            f"Words a conversation: {_percentile(words, 0.5)} (median), {_percentile(words, 0.9)} (90%), {words[-1][0]} (most). "
+            + (
+                f"Messages a conversation (rows): {', '.join(f'{n} ({rows:,})' for n, rows in sorted(self._messages.items()))}."
+            )
         )
-        yield self._lengths() if total else "No rows."
 
-    def _lengths(self) -> str:
-        total, shown, seen, wanted = self._words.total(), [], 0, list(_PERCENTILES)
-        for length, rows in sorted(self._words.items()):
-            seen += rows
-            while wanted and seen >= wanted[0] / 100 * total:
-                shown.append(f"{wanted.pop(0)}% {length}")
-        mean = sum(length * rows for length, rows in self._words.items()) / total
-        messages = ", ".join(f"{count} ({rows:,})" for count, rows in sorted(self._messages.items()))
-        return (
-            f"Words a conversation: mean {mean:.0f}, percentiles {', '.join(shown)}, longest {max(self._words):,}. "
-            f"Messages a conversation (rows): {messages}."
-        )
+
+def _percentile(counts: Sequence[tuple[int, int]], share: float) -> int:
+    """The value below or at which this share lies; `counts` in order."""
+    left = share * sum(rows for _, rows in counts)
+    for value, rows in counts:
+        left -= rows
+        if left <= 0:
+            return value
+    return counts[-1][0]
 
 
 # --- Rejected rows by reason, with the first of each; and what the rows were held against.
@@ -215,26 +193,24 @@ def _rejected(reasons: Counter[str], examples: Mapping[str, Row], asked: int) ->
 
 def _compared(quality: dict[str, Any], checked: Sequence[Checked], reasons: Counter[str]) -> list[str]:
     """What the rows were held against: the probe sets, and each other."""
-    held = ["Held against no probe set (`quality.decontaminate` is empty): what a probe asks may stand in the data."]
-    if checked:
-        lines = [
-            (inline(one.name), f"{one.rows:,}", f"{one.ngrams:,}", f"{reasons[f'contaminated:{one.name}']:,}")
-            for one in checked
-        ]
-        held = [
-            "Held against these sets by runs of 13 words (arXiv 2005.14165, appendix C): the problem and every turn of "
-            "each conversation. A row that several sets reject is counted at the first.",
-            table(("set", "rows", "runs of 13 words", "rejected"), lines),
-        ]
+    lines = [
+        (inline(one.name), f"{one.rows:,}", f"{one.ngrams:,}", f"{reasons[f'contaminated:{one.name}']:,}")
+        for one in checked
+    ]
     near = quality["near_duplicates"]
     same = (
-        f"MinHash, {quality['permutations']} permutations, runs of 3 words; of two conversations of one kind that share "
-        f"{near:g} or more (Jaccard), the first is kept."
-        if near is not None
-        else "Not looked for (`quality.near_duplicates` is null)."
+        "not looked for"
+        if near is None
+        else f"of two of one kind that share {near:g} of their runs of 3 words, the first is kept"
     )
-    alike = f"At most {quality['max_same_wording']:.1%} of all rows are alike but for their numbers and names."
-    return ["## Decontamination", *held, "## Near-duplicates", f"{same} {alike}"]
+    return [
+        "## Held against",
+        "The problem and every turn, by runs of 13 words (arXiv 2005.14165, appendix C). A row that several sets reject is "
+        "counted at the first. What a probe asks and is not in this table may stand in the data.",
+        table(("set", "rows", "runs of 13 words", "rejected"), lines),
+        f"Near-duplicates (MinHash): {same}. At most {quality['max_same_wording']:.1%} of all rows are alike but for their "
+        "numbers and names.",
+    ]
 
 
 # --- Conversations between models: who talked, what they were asked, and which replies had to be asked for again.

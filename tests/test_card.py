@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from conversations import conversation
@@ -14,7 +14,6 @@ from data_builders.duplicates import Checked
 from data_builders.problems import Source
 from data_builders.recipe import DataRecipe, Output
 from data_builders.rows import sft_row
-from data_builders.scripted import Kind
 from probe.recipe import recipe_dict
 
 Row = dict[str, Any]
@@ -45,48 +44,26 @@ def cells(part: str) -> list[list[str]]:
 SOLVED = "So it is \\boxed{7}."
 
 
-def test_kinds_got_stand_beside_those_wanted() -> None:
-    rows = (
-        [row("Q?", SOLVED)] * 6
-        + [row("Q?", "What?", "7", SOLVED, kind="underspecified")] * 2
-        + [row("Q?", SOLVED, kind="replay")] * 2
-    )
-    lost = [row("Q?", "What?", reason="over_asking"), row("Q?", "What?", "7", SOLVED, reason="over_asking")]
-    shares = {"complete": 0.55, "underspecified": 0.38, "wrong_start": 0.07}
-    given = settings(replay={"fraction": 0.2}, conversations={**dict.fromkeys(get_args(Kind), 0.0), **shares})
-    page = page_of(rows, lost, given)
-    assert "10 of 12 conversations kept (83.3%), 2 rejected." in page
-    table = {line[0]: line[1:] for line in cells(page.partition("## Rejected")[0])}
-    assert table["complete"][:5] == ["44.0%", "60.0%", "6", "2", "0.0%"]  # 0.55 of what is no replay
-    assert table["underspecified"][1:5] == ["20.0%", "2", "0", "100.0%"]
-    assert table["replay"][:3] == ["20.0%", "20.0%", "2"]
-    assert table["wrong_start"][:4] == ["5.6%", "0.0%", "0", "0"] and "right_start" not in table
-    assert "of 8 conversations that open with the whole problem, 0.0% are asked back first" in page
-
-
-def test_over_asking_and_closing_questions_are_counted_by_place() -> None:
+def test_kinds_and_what_they_ask_are_counted() -> None:
     rows = [
-        row("Q?", "Which one?", "7", f"{SOLVED} Clear?", "Yes", "Fine."),
-        row("Q?", SOLVED, "Why?", "Since so. Clear?", kind="stated"),
-        row("Q?", SOLVED, kind="withheld"),
+        *[row("Q?", SOLVED)] * 6,
+        *[row("Q?", "What?", "7", f"{SOLVED} Clear?", kind="underspecified")] * 2,
+        row("Q?", "Which one?", "7", f"{SOLVED} Clear?", kind="stated"),
+        row("Q?", SOLVED, kind="replay"),
     ]
-    page = page_of(rows, [], settings())
-    assert "of 2 conversations that open with the whole problem, 50.0% are asked back first" in page
-    table = {line[0]: line[1:] for line in cells(page.partition("Words a conversation")[0]) if len(line) == 4}
-    assert table == {
-        "assistant turn": ["turns", "close with a question", "box an answer"],
-        "---": ["---:", "---:", "---:"],
-        "1": ["3", "33.3%", "66.7%"],
-        "2": ["2", "100.0%", "50.0%"],
-        "3": ["1", "0.0%", "0.0%"],
-        "last": ["3", "33.3%", "33.3%"],
-    }
+    lost = [row("Q?", "What?", reason="over_asking"), row("Q?", "What?", "7", SOLVED, reason="over_asking")]
+    page = page_of(rows, lost, settings())
+    assert "10 of 12 conversations kept (83.3%), 2 rejected." in page
+    table = {line[0]: line[1:] for line in cells(page.partition("## ")[0])}
+    assert table["complete"] == ["60.0%", "6", "2", "0.0%", "5"]
+    assert table["underspecified"][:4] == ["20.0%", "2", "0", "100.0%"] and table["replay"][:2] == ["10.0%", "1"]
+    assert "Of 8 conversations that open with the whole problem, 12.5% are asked back first" in page
+    assert "Of 13 assistant turns 46.2% close with a question, of the last ones 30.0%." in page
 
 
 def test_lengths() -> None:
     page = page_of([row("a " * n, "b") for n in range(1, 101)], [], settings())
-    assert "mean 52, percentiles 10% 11, 50% 51, 90% 91, 99% 100, longest 101." in page
-    assert "Messages a conversation (rows): 2 (100)." in page
+    assert "Words a conversation: 51 (median), 91 (90%), 101 (most). Messages a conversation (rows): 2 (100)." in page
     assert "No rows." in page_of([], [], settings())
 
 
@@ -106,11 +83,11 @@ def test_what_the_rows_were_held_against_is_told() -> None:
     checked = [Checked("gsm8k", 1319, 46282), Checked("a/b.jsonl", 10, 5)]
     lost = [row("Q?", SOLVED, reason="contaminated:a/b.jsonl")] * 3
     page = page_of([row("Q?", SOLVED)], lost, settings(), checked)
-    table = cells(section(page, "Decontamination"))
-    assert ["gsm8k", "1,319", "46,282", "0"] in table and ["a/b.jsonl", "10", "5", "3"] in table
-    assert "128 permutations" in section(page, "Near-duplicates") and "0.9 or more" in page
+    part = section(page, "Held against")
+    assert ["gsm8k", "1,319", "46,282", "0"] in cells(part) and ["a/b.jsonl", "10", "5", "3"] in cells(part)
+    assert "share 0.9 of their runs" in part
     bare = settings(quality={"near_duplicates": None, "permutations": 128, "max_same_wording": 0.5})
-    assert "Held against no probe set" in page_of([], [], bare) and "Not looked for" in page_of([], [], bare)
+    assert "not looked for" in page_of([], [], bare)
 
 
 # --- what the data teaches
@@ -154,15 +131,11 @@ def test_who_talked_is_told() -> None:
         row("Q?", SOLVED, kind="withheld", dialogue=talk(persona="curious")),
     ]
     lost = [row("Q?", "A", kind="withheld", reason="assistant_cut", dialogue=talk(slips="assistant.cut assistant.cut"))]
-    given = settings(dialogue={"stated": 0.3})
-    del given["conversations"]
     calls = {"assistant.calls": 1200, "assistant.input": 5, "assistant.output": 6, "judge.calls": 1}
-    page = page_of(rows, lost, given, calls=calls)
+    page = page_of(rows, lost, settings(), calls=calls)
     assert ["persona", "curious 1, terse 2"] in cells(section(page, "Who talked"))
     assert ["assistant", "1,200", "5", "6"] in cells(section(page, "Calls"))
     assert "asked for again: 4 (assistant.cut 3, simulator.role_label 1)." in page
-    table = {line[0]: line[1:] for line in cells(page.partition("## Rejected")[0])}
-    assert table["stated"][0] == "30.0%" and table["withheld"][0] == "70.0%"
 
 
 # --- text of others
@@ -200,7 +173,7 @@ def test_an_id_and_a_reason_do_not_break_the_page() -> None:
     rows, lost = [{**row("Q?", SOLVED), "id": bad}], [{**row("Q?", "A", reason=bad), "id": bad}]
     tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(page_of(rows, lost, settings()))
     headings = [after.content for token, after in zip(tokens, tokens[1:], strict=False) if token.type == "heading_open"]
-    assert "Gone" not in headings and len(headings) == 7
+    assert "Gone" not in headings and len(headings) == 6
     inner = [child.type for token in tokens for child in token.children or ()]
     assert not {"html_inline", "em_open", "link_open"} & set(inner)
     wide = [token for token in tokens if token.type == "td_open"]
