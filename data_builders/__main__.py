@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _USAGE = """Examples:
-  python -m data_builders recipes/demo_data.yaml
+  python -m data_builders recipes/written.yaml
   python -m data_builders recipes/math_rules.yaml --source.path math/train.jsonl --out data/math --dry-run
   python -m data_builders recipes/demo_data.yaml --preview 3
   python -m data_builders recipes/math_dialogue.yaml --dry-run
@@ -40,26 +40,21 @@ def main(argv: Sequence[str]) -> None:
     recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
 
     from data_builders.folder import finished
-    from data_builders.problems import out_of_reach
     from data_builders.run import open_build
-    from probe.errors import DataError
+    from probe.errors import DataError, SetOutOfReach
     from probe.files import read_json
 
-    if options.dry_run:
-        replay = recipe.replay.source if recipe.replay.fraction else "starter"
-        # As in the build: replay of the same kind takes the same file.
-        replay_path = recipe.replay.path or (recipe.source.path if replay == recipe.source.kind else None)
-        sources = {(recipe.source.kind, recipe.source.path), (replay, replay_path)}
-        missing = [reason for kind, path in sources if (reason := out_of_reach(kind, path))]
-        if missing:
-            recipe.check()
-            print(f"{options.recipe}: the recipe is valid; its problems could not be counted. {missing[0]}")
-            if recipe.dialogue is not None and recipe.source.n:
-                from data_builders.preview import dry_run_without_problems
+    try:
+        build = open_build(recipe)
+    except SetOutOfReach as error:
+        if not options.dry_run:
+            raise
+        print(f"{options.recipe}: the recipe is valid; its problems could not be counted. {error}")
+        if recipe.dialogue is not None and recipe.source.n:
+            from data_builders.preview import dry_run_without_problems
 
-                print("\n".join(dry_run_without_problems(recipe)))
-            return
-    build = open_build(recipe)
+            print("\n".join(dry_run_without_problems(recipe)))
+        return
     out = options.out or Path(recipe.output.path)
     if options.dry_run or options.preview is not None:
         _show(build, out, None if options.dry_run else options.preview)

@@ -142,14 +142,15 @@ class Kept:
         starts = range(0, self._bands * width, width)
         return tuple(_hash64(f"{kind}/{at}/".encode() + signature[at : at + width].tobytes()) for at in starts)
 
-    def same_text(self, made: Print) -> bool:
-        return made.text in self._texts
+    def again(self, made: Print, most_alike: int) -> str | None:
+        """Why a row says nothing new; `most_alike` rows may be alike but for their numbers and names."""
+        if made.text in self._texts:
+            return "duplicate"
+        if self._nearly_same(made):
+            return "near_duplicate"
+        return "same_wording" if self._wordings[made.wording] >= most_alike else None
 
-    def same_wording(self, made: Print) -> int:
-        """How many rows are alike but for their numbers and names."""
-        return self._wordings[made.wording]
-
-    def nearly_same(self, made: Print) -> bool:
+    def _nearly_same(self, made: Print) -> bool:
         """Whether a row of the same kind is estimated to be as similar as the threshold."""
         if made.signature is None or self._threshold is None:
             return False

@@ -18,7 +18,7 @@ from data_builders.starter import ANY, Difficulty, starter_problem
 from data_builders.tasks import Task
 from data_builders.text import stands_in
 from data_builders.written import WrittenKind
-from probe.errors import DataError, RecipeError
+from probe.errors import RecipeError
 from probe.files import sha256_file
 from probe.recipe import section
 from probe.sets import Problem, locate, read_problems
@@ -115,17 +115,6 @@ class Problems:
     def inputs(self) -> dict[str, str]:
         """The files read, with their sha256, so that a changed file counts as a changed setting."""
         return {str(self.path): sha256_file(self.path)} if self.path else {}
-
-
-def out_of_reach(kind: str, path: str | None) -> str | None:
-    """Why the hub's copy of this source cannot be had; None where a path is given, or where it can."""
-    if path is not None or kind not in _TRAIN_SETS:
-        return None
-    try:
-        locate(_TRAIN_SETS[kind], None)
-    except DataError as error:
-        return str(error)
-    return None
 
 
 def difficulty_of(source: Source) -> Difficulty:

@@ -248,12 +248,8 @@ class Gate:
         if held := self._probe.holding([*words, hashed(task.question)] if task and self.checked else words):
             return f"contaminated:{held}"
         made = self._kept.print_of(texts, words, conversation.kind)
-        if self._kept.same_text(made):
-            return "duplicate"
-        if self._kept.nearly_same(made):
-            return "near_duplicate"
-        if self._kept.same_wording(made) >= self._most_alike:
-            return "same_wording"
+        if found := self._kept.again(made, self._most_alike):
+            return found
         self._kept.add(made)
         return None
 
