@@ -162,7 +162,8 @@ def test_a_hostile_text_stays_inside_its_block() -> None:
         outside([row(f"{'`' * 9} {said}", f"`````` {said}")], [row("~~~", "    x", reason="leak")]),
     ):
         assert [kind for kind, _ in made] == [kind for kind, _ in tame]
-        assert not [text for _, text in made if "alert" in text or "all is well" in text or "Fine" in text]
+        # Of its words a run may stand in the table of what is said often, without any mark.
+        assert not [text for _, text in made if "alert(" in text or "| all" in text or "<" in text]
     shown = page_of([row(HOSTILE, HOSTILE)], [], settings())
     assert not {"\x1b", "\u202e", "\u2028"} & set(shown)
 
