@@ -31,13 +31,14 @@ from probe.terminal import visible
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
 DEMO = ROOT / "recipes" / "demo_data.yaml"
+ALONE = ["--written", "null"]
 # The demo holds its generated problems to small numbers, which a file cannot be.
 ANY_SIZE = ["--source.levels", "null", "--source.largest", "null"]
 
 
 def recipe(out: Path, *overrides: str) -> DataRecipe:
     small = ["--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
-    return load_data_recipe(DEMO, [*small, "--output.path", str(out), *overrides])
+    return load_data_recipe(DEMO, [*small, *ALONE, "--output.path", str(out), *overrides])
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -108,7 +109,16 @@ def test_same_seed_same_bytes_and_another_seed_another_text(built: Path, tmp_pat
 
 
 def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    arguments = [str(DEMO), "--source.n", "300", "--output.shard_size", "10", "--quality.max_same_wording", "0.0001"]
+    arguments = [
+        str(DEMO),
+        *ALONE,
+        "--source.n",
+        "300",
+        "--output.shard_size",
+        "10",
+        "--quality.max_same_wording",
+        "0.0001",
+    ]
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = start(["-m", "data_builders", *arguments, "--out", str(killed)])
     while len(list(killed.glob("sft/part-*.jsonl"))) < 4:
@@ -128,7 +138,7 @@ def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_finished_build_says_so_and_changes_nothing(built: Path) -> None:
-    arguments = [str(DEMO), "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
+    arguments = [str(DEMO), *ALONE, "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
     arguments += ["--replay.fraction", "0.2", "--out", str(built)]
     before = contents(built)
     said = start(["-m", "data_builders", *arguments]).finish()
@@ -226,7 +236,17 @@ def test_bad_problem_files_end_in_one_line(
     source, out = tmp_path / "p.jsonl", tmp_path / "out"
     if content is not None:
         source.write_text(content)
-    arguments = [str(DEMO), "--source.kind", "gsm8k", "--source.path", str(source), *ANY_SIZE, "--source.n", "null"]
+    arguments = [
+        str(DEMO),
+        *ALONE,
+        "--source.kind",
+        "gsm8k",
+        "--source.path",
+        str(source),
+        *ANY_SIZE,
+        "--source.n",
+        "null",
+    ]
     arguments += ["--eval.accuracy_n", "0", "--out", str(out)]
     assert run_command(main, arguments) == 2
     errors = capsys.readouterr().err
@@ -341,6 +361,6 @@ def test_starter_problems_keep_to_the_steps_and_numbers_wanted() -> None:
 def test_only_starter_problems_can_be_held_to_small_numbers(tmp_path: Path) -> None:
     source = tmp_path / "problems.jsonl"
     source.write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
-    recipe = load_data_recipe(DEMO, ["--source.kind", "jsonl", "--source.path", str(source)])
+    recipe = load_data_recipe(DEMO, [*ALONE, "--source.kind", "jsonl", "--source.path", str(source)])
     with pytest.raises(RecipeError, match="largest"):
         Build(recipe)
