@@ -76,7 +76,7 @@ class Build:
         if recipe.output.shard_size < 1:
             raise RecipeError(f"output.shard_size: given {recipe.output.shard_size}, wanted 1 or more")
         self.recipe = recipe
-        self.problems = Problems(recipe.source, recipe.seed)
+        self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.replay.reserved(recipe.per_problem))
         chosen = recipe.chosen
         self.written = written(chosen, recipe.seed) if chosen else []
         replay = recipe.replay
@@ -85,7 +85,7 @@ class Build:
         self._answers: dict[str, Answered] = {}
         problems = max(1, len(self.problems))
         per_problem = recipe.per_problem + len(self.written) / problems  # of all rows a share is replay
-        self.replay = ReplayRows(replay, per_problem, len(self.problems), recipe.seed)
+        self.replay = ReplayRows(replay, per_problem, len(self.problems), recipe.seed, recipe.per_problem)
         rows = held_out(recipe)
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
         checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else []), *PACKAGED]

@@ -76,7 +76,13 @@ def gaps(problem: Problem, question: Text, solution: Text) -> Iterator[Gap]:
         return
     for gap in (*formula_gaps(question), *number_gaps(question)):
         left = gap.question
-        fits = balanced(left) and _ASKS.search(left) and not _POINTS_BACK.search(left) and left[:1] not in ",.;"
+        fits = (
+            not re.search(r",\$?\s*[.?]", left)
+            and balanced(left)
+            and _ASKS.search(left)
+            and not _POINTS_BACK.search(left)
+            and left[:1] not in ",.;"
+        )
         if not fits or stands_in(gap.value, left) or same_value(gap.value, problem.answer):
             continue
         if any(stands_in(gap.value, text) for text in (gap.ask, gap.clause, gap.thing)) or _in_words(gap.value, left):
@@ -151,6 +157,8 @@ def formula_gaps(text: Text) -> Iterator[Gap]:
 def _without(text: Text, start: int, end: int) -> str:
     """The question without this part; what then opens a sentence has a capital, and what then ends one its stop."""
     before, after = text.raw[:start], text.raw[end:]
+    if re.search(r",\$$", text.raw[start:end]) and re.match(r"\s+[a-z]", after) and before.endswith("$"):
+        before += ","  # it stood in the formula that goes
     opens = any(start == first for first, _ in text.sentences)
     if opens:
         after = after[:1].upper() + after[1:]
@@ -197,7 +205,7 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
     if function or name:
         clause, value, thing = f"what ${left}$ is", right, f"the {'definition' if function else 'value'} of ${left}$"
         ask = f"What is ${left}$?"
-    elif re.search(r"[A-Za-z](?:\^\{?-1\}?)?\(", inner) or set(letters) <= {"e", "i"}:
+    elif re.search(r"[A-Za-z](?:\^\{?-1\}?)?\(|[A-Z]{2}|_", inner) or set(letters) <= {"e", "i"}:
         return None
     else:
         other = "other " if "=" in formulas else ""
@@ -304,7 +312,7 @@ _RESULT = re.compile(rf"(?:[A-Za-z] ?= ?)?({_SUM}) ?=(?:{_SUM}=)* ?({_VALUE})")
 # A value that is only tried or assumed is nobody's result: "If $x = 3$", "setting $x = 1$"; nor is one of several.
 _ASSUMED = re.compile(
     r"\b(?:[Ww]hen|[Ii]f|[Ff]or|[Ww]here|[Ll]et|[Ss]et(?:ting)?|[Ss]uppose|[Aa]ssum\w+|[Pp]lug\w*|[Cc]ase|[Ss]ubstitut\w+|[Tt]ak(?:e|ing)"
-    r"|[Tt]ry|[Gg]iven|at|with|[Cc]hoos\w+|not|using|[Ee]quation|check\w*|[Rr]ecall|know|either|or|minimum|maximum|divisible|divisors?|digits?)\b"
+    r"|[Tt]ry|[Gg]iven|at|with|[Cc]hoos\w+|not|using|[Ee]quation|check\w*|[Rr]ecall|know|either|or|minimum|maximum|divisible|divisors?|digits?|largest|smallest|greatest|least|close|consider)\b"
 )
 _ONE_OF_SEVERAL = re.compile(r"\b(?:or|not|cannot|composite|fails?|too|impossible|possible|solutions?)\b")
 
@@ -347,4 +355,4 @@ def plausible(value: str, problem: Problem) -> bool:
     ):
         return False
     whole = right.denominator > 1 or mine.denominator == 1
-    return whole and Fraction(2, 5) <= mine / right <= Fraction(5, 2)
+    return whole and Fraction(1, 2) <= mine / right <= 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import random
 import re
 from pathlib import Path
@@ -46,12 +47,17 @@ class Source:
 class Problems:
     """`len(problems)` tasks; `problems[i]` is a function of source, seed and `i`.
 
+    Args:
+        reserved: a share of a file's problems that is for replay; `replay` takes these, else all others are taken.
+
     Raises:
         DataError: a file is missing, has a broken line or a problem without an answer (file:line).
         RecipeError: settings that do not fit the source, or filters that leave nothing.
     """
 
-    def __init__(self, source: Source, seed: int, where: str = "source") -> None:
+    def __init__(
+        self, source: Source, seed: int, where: str = "source", reserved: float = 0.0, replay: bool = False
+    ) -> None:
         self.seed = seed
         self.path: Path | None = None
         self._problems: list[Problem] = []
@@ -75,7 +81,8 @@ class Problems:
             raise RecipeError(f"{where}.path: missing, wanted a JSONL file with question and answer")
         self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), Path(source.path) if source.path else None)
         name = source.kind if source.kind != "jsonl" else None
-        self._problems = [problem for problem in read_problems(self.path, name) if _wanted(problem, source)]
+        read = [problem for problem in read_problems(self.path, name) if _wanted(problem, source)]
+        self._problems = _part(read, reserved, replay) if reserved else read
         if not self._problems:
             raise RecipeError(f"{where}: no problem of {self.path} is left after levels, subjects and drawings")
         random.Random(f"order:{seed}").shuffle(self._problems)
@@ -119,6 +126,14 @@ class Problems:
 
 def difficulty_of(source: Source) -> Difficulty:
     return Difficulty(tuple(source.levels or ANY.levels), source.largest or ANY.largest)
+
+
+def _part(problems: list[Problem], reserved: float, replay: bool) -> list[Problem]:
+    """Those for replay, about a share `reserved` and at least one, or all others, told apart by their texts alone."""
+    texts = [" ".join(problem.question.split()).encode() for problem in problems]
+    places = [int(hashlib.sha256(text).hexdigest()[:8], 16) / 16**8 for text in texts]
+    last = max(reserved, min(places, default=0.0))
+    return [problem for problem, place in zip(problems, places, strict=True) if (place <= last) == replay]
 
 
 def _wanted(problem: Problem, source: Source) -> bool:

@@ -8,7 +8,6 @@ number, so that a shard always holds the same ones.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -56,6 +55,11 @@ class Replay:
                 raise RecipeError("replay.model: missing, wanted a section such as {engine: hf, model: smollm2-135m}")
             check_role("replay.model", self.model)
 
+    def reserved(self, per_problem: float) -> float:
+        """Which share of a file's problems is kept for replay, so that it repeats nothing of the conversations."""
+        rows = per_problem * self.fraction / (1 - self.fraction)
+        return rows / (1 + rows)
+
     @property
     def asked(self) -> RoleSection | None:
         """The model that is asked; None where no reply is needed."""
@@ -99,26 +103,27 @@ class ReplayRows:
     Args:
         per_problem: conversations that one problem gives on average.
         problems: how many problems there are.
+        reserved_for: what `Replay.reserved` was asked with for the problems of the conversations.
     """
 
-    def __init__(self, replay: Replay, per_problem: float, problems: int, seed: int) -> None:
+    def __init__(self, replay: Replay, per_problem: float, problems: int, seed: int, reserved_for: float = 0.0) -> None:
         self.section = replay
         self._per_problem = per_problem * replay.fraction / (1 - replay.fraction)
-        self._seed = seed
         self._problems: Problems | None = None
         if replay.fraction:
             n = problems if replay.source == "starter" else None
             # Another seed, so that generated replay problems are others than those of the conversations.
-            self._problems = Problems(Source(kind=replay.source, path=replay.path, n=n), seed + 1, where="replay")
+            source = Source(kind=replay.source, path=replay.path, n=n)
+            self._problems = Problems(source, seed + 1, "replay", replay.reserved(reserved_for), replay=True)
 
     def count(self, index: int) -> int:
         """How many rows go with this problem."""
-        return int(self._per_problem + random.Random(f"replay:{self._seed}:{index}").random())
+        return math.floor((index + 1) * self._per_problem) - math.floor(index * self._per_problem)
 
     def tasks(self, index: int) -> list[Task]:
         if self._problems is None:
             return []
-        first = index * math.ceil(self._per_problem)  # no replay problem twice before all had their turn
+        first = math.floor(index * self._per_problem)  # no replay problem twice before all had their turn
         return [self._problems[first + number] for number in range(self.count(index))]
 
     def for_problem(self, index: int, answers: Mapping[str, Answered]) -> list[Replayed]:

@@ -445,8 +445,8 @@ def _what_ifs(wording: _Wording, split: Split, rng: random.Random) -> tuple[What
 
 
 def _slips(template: Template, values: Mapping[str, int]) -> tuple[Slip, ...]:
-    """Plausible wrong results, all whole numbers: stopping before the last step, plus for minus and plus for times, and a
-    ten that was not carried or borrowed."""
+    """Plausible wrong results, all whole numbers: stopping before the last step, plus for times, and a ten that was not
+    carried or borrowed."""
     known = run(template, values)
     assert known is not None
     last = template.operations[-1].key
@@ -456,9 +456,7 @@ def _slips(template: Template, values: Mapping[str, int]) -> tuple[Slip, ...]:
         result = known[operation.key]
         if operation.key != last and result != known[last]:
             slips.append(Slip(at, "", str(result)))
-        ways = {"*": [("+", left + right)], "-": [("+", left + right)], "+": [("-", left - right)]}.get(
-            operation.op, []
-        )
+        ways = [("+", left + right)] if operation.op == "*" else []
         if operation.op == "+" and left % 10 + right % 10 >= 10:
             ways.append(("+", result - 10))
         if operation.op == "-" and left % 10 < right % 10:

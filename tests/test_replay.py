@@ -23,9 +23,9 @@ from data_builders.dialogue import roles
 from data_builders.dialogue.roles import EngineRole
 from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
-from data_builders.run import build
+from data_builders.run import build, open_build
 from probe.errors import NextturnError, SettingsChanged, run_command
-from probe.files import read_json
+from probe.files import read_json, write_jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 N, TRIES = 40, 3
@@ -298,3 +298,18 @@ def test_a_wrong_section_answers_in_one_line(
     assert run_command(main, [str(recipe(tmp_path, "http://127.0.0.1:9/v1")), *overrides]) == 2
     errors = capsys.readouterr().err
     assert told in errors and errors.count("\n") == 1
+
+
+def test_replay_repeats_no_problem_of_a_conversation(tmp_path: Path) -> None:
+    """Of one file a share is kept for it, told apart by text, so that no question stands in both."""
+    source = tmp_path / "problems.jsonl"
+    write_jsonl(source, [{"question": f"What is {i} + {i + 1}?", "answer": f"#### {2 * i + 1}"} for i in range(200)])
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"source: {{kind: jsonl, path: {source}}}\nreplay: {{fraction: 0.2, source: jsonl}}\noutput: {{path: {tmp_path}}}\n"
+    )
+    made = open_build(load_data_recipe(recipe))
+    talks = {made.problems[index].question for index in range(len(made.problems))}
+    replayed = [task.question for index in range(len(made.problems)) for task in made.replay.tasks(index)]
+    assert len(replayed) > 20 and not talks & set(replayed)
+    assert len(talks) > 100
