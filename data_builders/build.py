@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from data_builders.folder import WORK, claim, concatenate, finish
+from data_builders.preferences import write_pairs
 from data_builders.problems import Kind, Problems, Source, difficulty_of
 from data_builders.quality import Gate
 from data_builders.recipe import DataRecipe
@@ -61,7 +62,7 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
 Row = dict[str, Any]
 Views = dict[str, list[Row]]
 """Rows by the folder that they go to."""
-ANSWERS = f"{WORK}/replay"
+ANSWERS, PAIRS = f"{WORK}/replay", f"{WORK}/preferences"
 
 
 class Build:
@@ -97,6 +98,10 @@ class Build:
         del settings["output"]["path"]  # the folder may be moved
         del settings["quality"]["max_giveaway"]  # it shapes no row
         settings["replay"] = recipe.replay.shaping()
+        if recipe.preferences is None:
+            del settings["preferences"]
+        else:
+            settings["preferences"] = recipe.preferences.shaping()
         if recipe.dialogue is None:
             del settings["dialogue"]
         self.settings: dict[str, Any] = {
@@ -140,7 +145,10 @@ class Build:
         concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
         for name, rows in self.eval_rows.items():
             write_jsonl(out / name, rows)
-        return finish(out, self.settings, self.totals(out), gate.checked, self.quality.max_giveaway)
+        totals = self.totals(out)
+        if self.recipe.preferences is not None:
+            totals["pairs"] = write_pairs(self.recipe.preferences, out, out / PAIRS, self.recipe.seed)
+        return finish(out, self.settings, totals, gate.checked, self.quality.max_giveaway)
 
     def totals(self, out: Path) -> dict[str, Any]:
         """What the manifest says beside counts and files; of a build whose shards are all written."""

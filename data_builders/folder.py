@@ -15,8 +15,9 @@ from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic
 from probe.store import refuse_changes
 from probe.terminal import say
 
-VIEWS = ("rl", "candidates", "pairs")
-"""Folders beside sft: prompts for reinforcement learning, and where two models talked, what there was to choose from."""
+VIEWS = ("rl", "candidates", "pairs", "preference")
+"""Folders beside sft: prompts for reinforcement learning, where two models talked what there was to choose from, and pairs of
+replies."""
 
 
 WORK = ".work"

@@ -55,6 +55,11 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     rejected = f" ({told})" if told else ""
     yield f"of the sample's {len(made)} conversations the gate keeps {kept / len(made):.1%}{rejected}"
     yield from replay_lines(build)
+    if (pairs := build.recipe.preferences) is not None:
+        whose = (
+            "the conversations' own" if pairs.model is None else f"those of {pairs.model.model or 'the served model'}"
+        )
+        yield f"and pairs of replies to the openings, where one is found; the replies to leave are {whose}"
     for name, rows in build.eval_rows.items():
         yield f"{name}: {len(rows)} held-out rows"
     yield from described(made[0])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_builders.dialogue.settings import Dialogue
+from data_builders.preferences import Preferences
 from data_builders.problems import Source
 from data_builders.quality import Quality
 from data_builders.replay import Replay
@@ -43,6 +44,8 @@ class DataRecipe:
     """Written conversations beside those of the source."""
     quality: Quality = dataclasses.field(default_factory=Quality)
     replay: Replay = dataclasses.field(default_factory=Replay)
+    preferences: Preferences | None = None
+    """Also pairs of replies for train/dpo.py; `{}` takes both sides from the conversations."""
     eval: Evaluation = dataclasses.field(default_factory=Evaluation)
     seed: int = 0
 
@@ -69,6 +72,8 @@ class DataRecipe:
             )
         self.conversations.check()
         self.replay.check()
+        if self.preferences is not None:
+            self.preferences.check()
         self.quality.check()
         if self.dialogue is not None:
             if self.conversations != Conversations():

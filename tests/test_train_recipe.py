@@ -1,4 +1,4 @@
-"""Recipes of both stages: what is refused in one line, trl's field names, batch arithmetic, the plan."""
+"""Recipes of all stages: what is refused in one line, trl's field names, batch arithmetic, the plan."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def test_a_wrong_sft_recipe_is_one_line(option: str, value: str, message: str, t
 
 
 def test_trl_fields_are_those_of_the_installed_trl() -> None:
-    from trl import GRPOConfig, SFTConfig
+    from trl import DPOConfig, GRPOConfig, SFTConfig
 
-    for module, config in (("sft_config", SFTConfig), ("grpo_config", GRPOConfig)):
+    for module, config in (("sft_config", SFTConfig), ("dpo_config", DPOConfig), ("grpo_config", GRPOConfig)):
         ours = set(trl_section(module, config.__name__).model_fields)
         assert ours == {field.name for field in dataclasses.fields(config) if field.init}
 

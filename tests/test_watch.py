@@ -178,7 +178,9 @@ def test_a_rotated_checkpoint_is_measured_from_what_was_kept_under_its_own_name(
     assert weights.samefile(checkpoint / "model.safetensors"), "a link costs no space while the checkpoint stands"
     shutil.rmtree(checkpoint)
     mine.follow(once=True)
-    assert result(run_dir, "step-4") == {**alone, "timing": None}, "as a probe of the checkpoint itself"
+    found = result(run_dir, "step-4")
+    assert found.pop("kl_to_base")["value"] > 0, "a watcher knows the base"
+    assert found == {**alone, "timing": None}, "as a probe of the checkpoint itself"
     base = result(run_dir, "base")["model"]
     assert (base["path"], base["label"], base["step"]) == (str(tiny_chatml), "base", 0)
     assert not weights.exists()

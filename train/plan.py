@@ -1,11 +1,12 @@
-"""`--dry-run` of both stages: checks what can be checked, says what could not, estimates steps, tokens, memory and time."""
+"""`--dry-run` of all stages: checks what can be checked, says what could not, estimates steps, tokens, memory and time."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,31 @@ from probe.terminal import processes
 from train import speed
 from train.checkpoints import GIB, checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
 from train.kl import check_base, rows_beside
-from train.recipe import MAX_COMPLETION, GrpoRecipe, KlSection, ModelSection, SftRecipe, batch_of, fitted
-from train.rows import PromptCounts, RowCounts, choose_prompts, data_path, make_rows, read_conversations, show_loss
+from train.recipe import (
+    MAX_COMPLETION,
+    DpoRecipe,
+    GrpoRecipe,
+    KlSection,
+    ModelSection,
+    SftRecipe,
+    TrainRecipe,
+    batch_of,
+    fitted,
+)
+from train.rows import (
+    IGNORED,
+    Pair,
+    PairCounts,
+    PromptCounts,
+    RowCounts,
+    choose_prompts,
+    data_path,
+    load_pairs,
+    make_pairs,
+    make_rows,
+    read_conversations,
+    show_loss,
+)
 from train.setup import cpu_wanted, held_in, new_adapter
 
 if TYPE_CHECKING:
@@ -82,7 +106,7 @@ class _Model:
         return cpu_wanted(self.given) or (small and not torch.cuda.is_available())
 
 
-def describe(recipe: SftRecipe | GrpoRecipe) -> str:
+def describe(recipe: TrainRecipe) -> str:
     """The plan as text. Raises BadInput for what is wrong; what is out of reach is listed at the end."""
     model = _model(recipe)
     lora = recipe.model.lora
@@ -95,6 +119,8 @@ def describe(recipe: SftRecipe | GrpoRecipe) -> str:
     example: list[str] = []
     if isinstance(recipe, GrpoRecipe):
         more, example, training = _grpo(recipe, model)
+    elif isinstance(recipe, DpoRecipe):
+        more, example, training = _dpo(recipe, model)
     else:
         more, training = _sft(recipe, model)
     lines += [*more, *_probe_lines(recipe, model, training)]
@@ -102,7 +128,7 @@ def describe(recipe: SftRecipe | GrpoRecipe) -> str:
     return "\n".join([*lines, *example, "nothing was written"])
 
 
-def _model(recipe: SftRecipe | GrpoRecipe) -> _Model:
+def _model(recipe: TrainRecipe) -> _Model:
     """Raises ModelError for a model that is neither here, nor known, nor a checkpoint that is still to be made."""
     given = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
     name = recipe.model.name
@@ -184,6 +210,89 @@ def _sft(recipe: SftRecipe, model: _Model) -> tuple[list[str], Callable[[int], _
     return [data, *_on_each("steps", model, steps), *held, *example, *memory, *disk], training
 
 
+def _dpo(recipe: DpoRecipe, model: _Model) -> tuple[list[str], list[str], Callable[[int], _Training]]:
+    """Pairs, steps, memory; an example; the time."""
+    given, chat = model.given, model.chat
+    source = recipe.data.path or recipe.data.recipe
+    pairs, share = _pairs(recipe)
+    example: list[str] = []
+    if chat is None:
+        words = sum(len(text.split()) for pair in pairs for text in _both(pair))
+        counts = PairCounts(len(pairs), dict(Counter(pair.kind for pair in pairs)), round(words * WORD), 0, 0)
+        model.unchecked.append(f"the tokens of the pairs: they need the model's tokenizer; {WORD} are counted per word")
+    else:
+        rows, counts = make_pairs(pairs, chat, given.get("max_length", 1024))
+        example = _shown_pair(pairs[0], rows[0], chat) if share is None else []
+    if share is not None:
+        counts = PairCounts(
+            round(counts.pairs / share), {kind: round(n / share) for kind, n in counts.kinds.items()},
+            round(counts.tokens / share), counts.longest, round(counts.too_long / share),
+        )  # fmt: skip
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.kinds.items()))
+    longest = f", longest {counts.longest}" if counts.longest else ""
+    most = "" if share is None else ", at most: a pair needs a reply of the other kind"
+    data = (
+        f"data      {source}: {counts.pairs:,} pairs ({kinds}), {counts.tokens:,} tokens of both sides{longest}, "
+        f"{counts.too_long} too long and left out{most}"
+    )
+    as_rows = RowCounts(counts.pairs, counts.pairs, counts.tokens, 0, counts.longest, counts.too_long)
+
+    def all_steps(ranks: int) -> int:
+        here = fitted(recipe, ranks)
+        return _max_steps(here, _sft_epoch(here, as_rows, ranks))
+
+    def training(ranks: int) -> _Training:
+        here = fitted(recipe, ranks)
+        tokens = here.get("per_device_train_batch_size", 8) * counts.tokens / max(1, counts.pairs)
+        # The reference reads both sides, too.
+        each = _pass_s(recipe, model, here, tokens) + speed.forward_s(_shape(model), _chip(), tokens)
+        return _Training(all_steps(ranks), (here.get("gradient_accumulation_steps") or 1) * each)
+
+    def more(stage: int, ranks: int) -> dict[str, float]:
+        return {"reference": _reference(recipe, model, stage, ranks)} if recipe.model.lora is None else {}
+
+    loss = " + ".join(given.get("loss_type") or ["sigmoid"])
+    reference = "a frozen copy" if recipe.model.lora is None else "the adapter switched off"
+    lines = [data, f"loss      {loss}, beta {given.get('beta', 0.1):g}; the reference is {reference}"]
+    lines += _on_each("steps", model, lambda ranks: _sft_steps(fitted(recipe, ranks), as_rows, ranks))
+    length = given.get("max_length", 1024) or UNLIMITED
+    lines += _memory_lines(recipe, model, length, more=more)
+    return [*lines, *_disk_lines(recipe, model, all_steps)], example, training
+
+
+def _pairs(recipe: DpoRecipe) -> tuple[list[Pair], float | None]:
+    """The pairs; of a data recipe that is not built yet those that its openings could give, and of which share of all."""
+    build = _unbuilt(recipe.data.recipe)
+    if build is None:
+        return list(load_pairs(data_path(recipe.data.path, recipe.data.recipe), recipe.data.view)), None
+    if recipe.data.view == "preference" and build.recipe.preferences is None:
+        raise DataError(f"{recipe.data.recipe}: makes no pairs, wanted a `preferences:` section in it")
+    made, share = build.sample(SAMPLE)
+    found = []
+    for one in made:
+        if one.task is not None:  # the other side is taken to be as long
+            kind, reply = "ask" if one.gap else "answer", one.messages[1]["content"]
+            found.append(Pair("", kind, one.messages[:1], reply, reply))
+    return found, share
+
+
+def _both(pair: Pair) -> Iterator[str]:
+    """The text of both sides, each with the prompt."""
+    for side in (pair.chosen, pair.rejected):
+        yield from (message["content"] for message in pair.prompt)
+        yield side
+
+
+def _shown_pair(pair: Pair, row: dict[str, list[int]], chat: Chat) -> list[str]:
+    lines = [f"an example ({pair.kind}), both sides with what is compared between ⟦ and ⟧:"]
+    for side in ("chosen", "rejected"):
+        reply = row[f"{side}_ids"]
+        ids = row["prompt_ids"] + reply
+        shown = show_loss({"input_ids": ids, "labels": [IGNORED] * len(row["prompt_ids"]) + reply}, chat.tokenizer)
+        lines += [f"  {side}:", *(f"  | {line}" for line in shown.splitlines())]
+    return lines
+
+
 def _kl_lines(recipe: SftRecipe, model: _Model) -> list[str]:
     """What stands beside the data to hold the model to its base. Raises BadInput where that cannot be."""
     kl = recipe.kl
@@ -221,7 +330,7 @@ def _answer_length(kl: KlSection, length: int) -> int:
     return length if kl.problems is None else min(length, QUESTION + kl.max_answer_tokens)
 
 
-def _reference(recipe: SftRecipe | GrpoRecipe, model: _Model, stage: int, ranks: int) -> float:
+def _reference(recipe: TrainRecipe, model: _Model, stage: int, ranks: int) -> float:
     """Bytes of the frozen copy that a KL term needs where no adapter can be switched off, held as the policy is."""
     assert model.size is not None, "asked only where the model is known"
     return model.size.parameters * _width(held_in(recipe.model, stage)) / (ranks if stage == 3 else 1)
@@ -422,7 +531,7 @@ def _calls(role: RoleSection, calls: int, chat: int) -> str:
 
 
 def _sample(
-    recipe: SftRecipe | GrpoRecipe, read: Callable[[Path], Iterable[T]], take: Callable[[Any], Iterable[T]]
+    recipe: TrainRecipe, read: Callable[[Path], Iterable[T]], take: Callable[[Any], Iterable[T]]
 ) -> tuple[list[T], float]:
     """The data, or what `take` makes of a sample of the conversations that a data recipe would build, with its share."""
     build = _unbuilt(recipe.data.recipe)
@@ -443,7 +552,7 @@ def _unbuilt(recipe: str | None) -> Any:
     return None if (Path(data.output.path) / "manifest.json").is_file() else Build(data)
 
 
-def _probe_lines(recipe: SftRecipe | GrpoRecipe, model: _Model, training: Callable[[int], _Training]) -> list[str]:
+def _probe_lines(recipe: TrainRecipe, model: _Model, training: Callable[[int], _Training]) -> list[str]:
     if recipe.probe is None or recipe.probe.when == "never":
         return ["probe     none during training"]
     probe, lines, whole = recipe.probe, [], Work(0, 0, 0)
@@ -533,7 +642,7 @@ def _chip() -> speed.Chip:
     return speed.chip(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
 
 
-def _pass_s(recipe: SftRecipe | GrpoRecipe, model: _Model, given: Mapping[str, Any], tokens: float) -> float:
+def _pass_s(recipe: TrainRecipe, model: _Model, given: Mapping[str, Any], tokens: float) -> float:
     """A forward and a backward pass over so many tokens."""
     checkpointing = bool(given.get("gradient_checkpointing", True))
     return speed.training_s(_shape(model), _chip(), tokens, recipe.model.lora is not None, checkpointing)
@@ -673,7 +782,7 @@ def zero_stage(given: dict[str, Any]) -> int:
 
 
 def _memory_lines(
-    recipe: SftRecipe | GrpoRecipe,
+    recipe: TrainRecipe,
     model: _Model,
     length: int,
     completion: int | None = None,
@@ -698,13 +807,14 @@ def _memory_lines(
             given = fitted(recipe, ranks)
         except RecipeError:
             continue  # said where the steps are
-        rows = given.get("per_device_train_batch_size", 8)
+        rows = given.get("per_device_train_batch_size", 8) * (2 if isinstance(recipe, DpoRecipe) else 1)  # both sides
         used = stage if ranks > 1 else 0
         dtype = held_in(recipe.model, used)
         if (rows, dtype) not in steps:
             kl = recipe.kl if isinstance(recipe, SftRecipe) else None
             held = (math.ceil(rows_beside(rows, kl.share)), _answer_length(kl, length)) if kl else (0, 0)
-            steps[rows, dtype] = step_memory(partial(make, dtype), Step(rows, length, completion, on_cpu, given, held))
+            step = Step(rows, length, completion, on_cpu, given, held, fused=isinstance(recipe, DpoRecipe))
+            steps[rows, dtype] = step_memory(partial(make, dtype), step)
         parts = {**memory_parts(model.size, steps[rows, dtype], given, used, ranks), **more(used, ranks)}
         # An inline probe comes between two steps, in the place of activations.
         scored = recipe.probe is not None and recipe.probe.when == "inline" and recipe.probe.grounding
@@ -733,7 +843,7 @@ def _memory_lines(
 # --- Room on the disk for checkpoints, as a real run asks for it before its first step (train/checkpoints.py).
 
 
-def _disk_lines(recipe: SftRecipe | GrpoRecipe, model: _Model, steps: Callable[[int], int]) -> list[str]:
+def _disk_lines(recipe: TrainRecipe, model: _Model, steps: Callable[[int], int]) -> list[str]:
     """For this launch and the usual ones, and what is free here. `steps`: of the whole run, by processes."""
     given, size = model.given, model.size
     if size is None:

@@ -1,4 +1,4 @@
-"""The recipes of train/sft.py and train/grpo.py: model, data, train (trl's own names), probe, tracking; for GRPO also
+"""The recipes of train/sft.py, train/dpo.py and train/grpo.py: model, data, train (trl's own names), probe, tracking; for GRPO also
 rollout and reward."""
 
 from __future__ import annotations
@@ -256,6 +256,54 @@ def _check_inline(path: Path, probe: ProbeSection, given: Mapping[str, Any]) -> 
         )
 
 
+# --- The recipe of train/dpo.py.
+
+DpoArguments = trl_section("dpo_config", "DPOConfig")
+
+_DPO_OURS = {
+    "padding_free": "trl pads pairs",
+    "truncation_mode": "a pair that is too long is left out whole",
+}
+
+
+@section
+class PairSection:
+    path: str | None = None
+    """A builder's output folder, or a JSONL file with `prompt`, `chosen` and `rejected` messages in every row."""
+    recipe: str | None = None
+    """A data recipe to build where it is not built yet; give this or `path`."""
+    view: Literal["preference", "pairs"] = "preference"
+    """Of a builder's folder: minimal pairs (its `preferences:`), or the best and worst candidates of its `dialogue:`."""
+    rows_per_step: int | None = None
+    """Pairs of one optimizer step over all processes, as of SFT."""
+    enable_thinking: bool | None = None
+
+
+@section
+class DpoRecipe:
+    model: ModelSection
+    data: PairSection
+    train: DpoArguments  # type: ignore[valid-type]
+    probe: ProbeSection | None = None
+    tracking: TrackingSection = field(default_factory=TrackingSection)
+
+
+def load_dpo_recipe(path: Path, overrides: Sequence[str] = ()) -> DpoRecipe:
+    """Raises RecipeError, in one line, for anything that the run would trip over later."""
+    recipe = load_recipe(DpoRecipe, path, overrides)
+    _check_sections(path, recipe, _DPO_OURS)
+    try:
+        fitted(recipe)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
+    if recipe.model.lora is not None and recipe.model.lora.adapter == "continue":
+        raise RecipeError(
+            f"{path}: model.lora.adapter: continue, wanted new, which merges the adapter first: DPO compares with the model "
+            "without its adapter, and so with what training starts from"
+        )
+    return recipe
+
+
 # --- `reward:`, which parts a reward has, what they are worth, and what happens where one fails.
 
 PARTS = ("accuracy", "asking", "interactivity", "efficiency", "format", "followup")
@@ -503,14 +551,17 @@ class GrpoRecipe:
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
 
-def stated_batch(recipe: SftRecipe | GrpoRecipe) -> tuple[str, int | None]:
+TrainRecipe = SftRecipe | DpoRecipe | GrpoRecipe
+
+
+def stated_batch(recipe: TrainRecipe) -> tuple[str, int | None]:
     """The key under which a recipe may say what one optimizer step holds, and what it says."""
     if isinstance(recipe, GrpoRecipe):
         return "rollout.samples_per_step", recipe.rollout.samples_per_step
     return "data.rows_per_step", recipe.data.rows_per_step
 
 
-def fitted(recipe: SftRecipe | GrpoRecipe, ranks: int | None = None) -> dict[str, Any]:
+def fitted(recipe: TrainRecipe, ranks: int | None = None) -> dict[str, Any]:
     """The `train:` section as it was given, its batch fitted to this launch, or to `ranks` processes.
 
     Where the recipe says how many rows or samples a step has, each process gets an equal share of them, in the fewest equal

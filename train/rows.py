@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from data_builders.folder import shards
 from data_builders.rows import RlRow, load_rl_rows, load_sft_rows, read_sft_rows
 from probe.chat import Chat, Message
+from probe.conversations import check_messages
 from probe.errors import DataError
+from probe.files import read_jsonl
 from train.recipe import PromptSection
 
 IGNORED = -100  # torch's cross-entropy leaves such labels out
@@ -112,6 +115,102 @@ def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
             inside = not inside
         text += tokenizer.decode([token])
     return text + ("⟧" if inside else "")
+
+
+# --- Pairs of DPO: a conversation so far, and two replies as token ids.
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One row of the preference view; `where` is file:line."""
+
+    where: str
+    kind: str
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """What became of the pairs: how many of which kind, tokens of both sides, and pairs left out as too long."""
+
+    pairs: int
+    kinds: dict[str, int]
+    tokens: int
+    longest: int
+    too_long: int
+
+    def summary(self) -> str:
+        """For a model card."""
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
+        return f"on {self.pairs:,} pairs ({kinds}), {self.too_long} left out as too long."
+
+
+def load_pairs(path: Path, view: str) -> Iterator[Pair]:
+    """The pairs of a finished build's folder, or of a JSONL file with `prompt`, `chosen` and `rejected` messages.
+
+    Args:
+        view: the folder inside a build's.
+
+    Raises:
+        DataError: nothing there, an unfinished build, a row that is no pair, or one whose sides are equal (file:line).
+    """
+    for part in shards(path, view) if path.is_dir() else [path]:
+        for number, row in read_jsonl(part):
+            where = f"{part}:{number}"
+            prompt = check_messages(row.get("prompt"), where)
+            if prompt[-1]["role"] != "user":
+                raise DataError(f"{where}: the prompt ends with the assistant, wanted a user message last")
+            chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))
+            if chosen.strip() == rejected.strip():
+                raise DataError(
+                    f"{where}: `chosen` and `rejected` are equal, wanted two replies of which one is better"
+                )
+            yield Pair(where, str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
+
+
+def _side(given: Any, name: str, where: str) -> str:
+    one = given[0] if isinstance(given, list) and len(given) == 1 else None
+    content = one.get("content") if isinstance(one, dict) and one.get("role") == "assistant" else None
+    if not isinstance(content, str) or not content.strip():
+        raise DataError(f"{where}: `{name}` is {repr(given)[:60]}, wanted a list of one assistant message")
+    return content
+
+
+def make_pairs(
+    pairs: Iterable[Pair], chat: Chat, max_length: int | None
+) -> tuple[list[dict[str, list[int]]], PairCounts]:
+    """Rows with `prompt_ids`, `chosen_ids` and `rejected_ids`, as trl's collator takes them: each reply with its turn's end,
+    after exactly the prompt that inference shows. A pair with a side over `max_length` tokens is left out whole and counted.
+
+    Raises:
+        DataError: no pair is left.
+    """
+    rows: list[dict[str, list[int]]] = []
+    kinds: Counter[str] = Counter()
+    longest = too_long = 0
+    for pair in pairs:
+        prompt = list(chat.prompt_ids(pair.prompt))
+        sides = [_reply_ids(chat, pair.prompt, text) for text in (pair.chosen, pair.rejected)]
+        length = len(prompt) + max(map(len, sides))
+        longest = max(longest, length)
+        if max_length is not None and length > max_length:
+            too_long += 1
+            continue
+        kinds[pair.kind] += 1
+        rows.append({"prompt_ids": prompt, "chosen_ids": sides[0], "rejected_ids": sides[1]})
+    if not rows:
+        raise DataError(
+            f"no pair is left: {too_long} are longer than train.max_length {max_length} (the longest has {longest} tokens)"
+        )
+    tokens = sum(2 * len(row["prompt_ids"]) + len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
+    return rows, PairCounts(len(rows), dict(kinds), tokens, longest, too_long)
+
+
+def _reply_ids(chat: Chat, prompt: Sequence[Message], text: str) -> list[int]:
+    row = chat.training_rows([*prompt, {"role": "assistant", "content": text}])[-1]
+    return row.input_ids[len(chat.prompt_ids(prompt)) :]
 
 
 # --- Prompts of GRPO: the rl rows of a data build, as trl's dataset and as what a rollout looks up.

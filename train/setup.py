@@ -26,7 +26,7 @@ from probe.weights import sha256_of_seen
 from train.recipe import LoraSection, ModelSection, fitted, stated_batch
 
 if TYPE_CHECKING:
-    from train.recipe import GrpoRecipe, SftRecipe
+    from train.recipe import TrainRecipe
 
 
 def command_line(stage: str, does: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -50,7 +50,7 @@ def command_line(stage: str, does: str, argv: Sequence[str]) -> tuple[argparse.N
 # --- The launch: no GPU, one, or many; with DeepSpeed where it takes effect, saying where it does not.
 
 
-def training_arguments(recipe: SftRecipe | GrpoRecipe, config_class: type, **ours: Any) -> Any:
+def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> Any:
     """trl's config from the recipe's `train:` section, fitted to this launch; says what it changed.
 
     It has to exist before the policy is loaded: with ZeRO-3 it makes transformers load the weights in parts. Every other
@@ -323,6 +323,25 @@ def trainer_class(args: Any) -> type:
     return CpuSFTTrainer
 
 
+def dpo_trainer_class() -> type:
+    """trl's DPOTrainer on rows that are token ids already, compared with the base in every launch.
+
+    Of a model that comes with an adapter, as with `--resume weights`, trl would take a copy for the reference.
+    """
+    from trl import DPOTrainer
+
+    class PairDPOTrainer(DPOTrainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if "ref" in getattr(self.model, "peft_config", {}):
+                self.model.delete_adapter("ref")
+
+        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+            return dataset
+
+    return PairDPOTrainer
+
+
 def grpo_trainer_class(args: Any) -> type:
     """trl's GRPOTrainer, which knows the rows of its prompts (`row_ids`); on CPUs with the model's own head.
 
@@ -408,7 +427,7 @@ _FREE = (
 )
 
 
-def already_finished(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> bool:
+def already_finished(run_dir: Path, recipe: TrainRecipe) -> bool:
     """Whether the folder holds a finished run of this recipe. Writes nothing: the input may still prove wrong.
 
     Raises:
@@ -424,7 +443,7 @@ def already_finished(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> bool:
     return done is not None
 
 
-def claim(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> None:
+def claim(run_dir: Path, recipe: TrainRecipe) -> None:
     """Writes recipe.json, once all input has been found good, and before it what the run starts from; on the main process."""
     if is_main_process() and not (run_dir / "recipe.json").is_file():
         write_base(run_dir, policy_folder(recipe.model))
@@ -432,7 +451,7 @@ def claim(run_dir: Path, recipe: SftRecipe | GrpoRecipe) -> None:
 
 
 def conclude(
-    run_dir: Path, trainer: Any, recipe: SftRecipe | GrpoRecipe, summary: tuple[str, str], **facts: dict[str, Any]
+    run_dir: Path, trainer: Any, recipe: TrainRecipe, summary: tuple[str, str], **facts: dict[str, Any]
 ) -> None:
     """Writes the model card and the mark of a finished run; on the main process.
 

@@ -41,6 +41,7 @@ class Step:
         completion: tokens at the end of each sequence whose log probabilities GRPO wants; None for SFT's loss.
         on_cpu: CPUs hold all logits (see train/setup.py), GPUs have trl's fused head.
         train: of the recipe's section, gradient checkpointing, bf16 and fp16 count, with trl's defaults.
+        fused: CPUs have trl's fused head, too.
         held: rows and length of the base's answers beside them, of which KL(base || student) is taken.
     """
 
@@ -50,6 +51,7 @@ class Step:
     on_cpu: bool
     train: dict[str, Any]
     held: tuple[int, int] = (0, 0)
+    fused: bool = False
 
 
 def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
@@ -147,7 +149,7 @@ def _bytes(tensor: Tensor) -> int:
 
 def _loss(model: Any, whole: Any, ids: Tensor, step: Step) -> Tensor:
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
-    if not step.on_cpu:
+    if step.fused or not step.on_cpu:
         hidden = whole.base_model(**inputs).last_hidden_state
         kept = hidden if step.completion is None else hidden[:, -step.completion :]
         log_p: Tensor = FusedHead.apply(kept.flatten(0, 1), whole.get_output_embeddings().weight)  # type: ignore[no-untyped-call]
