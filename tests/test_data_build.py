@@ -334,7 +334,7 @@ def test_a_build_that_keeps_nothing_fails_and_says_why_each_time(tmp_path: Path)
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(asked))
     for _ in range(2):
-        with pytest.raises(DataError, match=r"none of 2 conversations was kept, 2 contaminated:.*card\.md"):
+        with pytest.raises(DataError, match=r"none of 1 conversations was kept, 1 contaminated:.*card\.md"):
             main([str(tmp_path / "recipe.yaml")])
     assert "contaminated" in (tmp_path / "out/card.md").read_text()
 
