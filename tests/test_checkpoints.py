@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from train.checkpoints import (
     remove_incomplete,
     saves,
     watch_line,
+    without_optimizer,
 )
 
 HERE = Launch(processes=1, zero=0, per_step=8)
@@ -289,3 +291,30 @@ def test_the_line_for_a_watcher_names_a_gpu_that_does_not_train(monkeypatch: pyt
     assert line(4, 2, visible="3,4,6,7").endswith(f": CUDA_VISIBLE_DEVICES=6 {watched}")
     for all_taken in (line(8, 8), line(8, 1, launched=False)):
         assert all_taken.endswith(f"on a GPU that does not train: CUDA_VISIBLE_DEVICES=<GPU> {watched}")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 2)])
+def test_a_schedule_goes_on_with_another_number_of_parameter_groups(tmp_path: Path, before: int, after: int) -> None:
+    """ZeRO leaves out the group of weights without decay, which an adapter has none of; one process keeps it."""
+    import torch
+    from transformers import get_cosine_schedule_with_warmup
+
+    def scheduler(groups: int) -> Any:
+        weights = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(groups)]
+        return get_cosine_schedule_with_warmup(torch.optim.AdamW(weights, lr=1e-3), 2, 10)
+
+    saved = scheduler(before)
+    for _ in range(5):
+        saved.optimizer.step()
+        saved.step()
+    torch.save(saved.state_dict(), tmp_path / "scheduler.pt")
+    state = SimpleNamespace(log_history=[], global_step=5)
+    trainer = SimpleNamespace(lr_scheduler=scheduler(after), state=state, _prepare_for_training=lambda *_: "prepared")
+    without_optimizer(trainer, tmp_path)
+    assert trainer._prepare_for_training(10, None, "given") == "prepared"
+    for _ in range(2):
+        rates = {group["lr"] for group in trainer.lr_scheduler.optimizer.param_groups}
+        assert rates == {saved.get_last_lr()[0]}
+        for one in (saved, trainer.lr_scheduler):
+            one.optimizer.step()
+            one.step()

@@ -149,8 +149,14 @@ def without_optimizer(trainer: Any, checkpoint: Path) -> None:
     def prepare_without(max_steps: int, dataloader: Any, resumed: str | None) -> Any:
         prepared = prepare(max_steps, dataloader, None)
         scheduler = trainer.lr_scheduler
-        scheduler.load_state_dict(torch.load(schedule, map_location="cpu", weights_only=True))
-        for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+        groups, saved = scheduler.optimizer.param_groups, torch.load(schedule, map_location="cpu", weights_only=True)
+        # ZeRO drops a group without weights (an adapter has none that is not decayed), one process keeps it; their rates,
+        # the first and the last ones, are all alike.
+        for name in ("base_lrs", "_last_lr", "lr_lambdas"):
+            if name in saved:
+                saved[name] = saved[name][:1] * len(groups)
+        scheduler.load_state_dict(saved)
+        for group, rate in zip(groups, scheduler.get_last_lr(), strict=True):
             group["lr"] = rate  # which a resumed optimizer would have brought along
         # Later checkpoints carry the log on, and so the model card knows.
         trainer.state.log_history.append({"optimizer_anew": 1, "step": trainer.state.global_step})
