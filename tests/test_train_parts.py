@@ -11,7 +11,7 @@ import pytest
 from probe.chat import Chat
 from probe.errors import BadInput, DataError
 from probe.models import load_tokenizer, resolve
-from train.recipe import ModelSection
+from train.recipe import ModelSection, load_sft_recipe
 from train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
 from train.setup import check_devices, load_policy, trainer_class
 
@@ -131,3 +131,30 @@ def test_the_rounded_live_model_is_a_copy_that_runs_its_own_weights(trainers: An
     with live_model(trainer, "auto") as model:
         assert model(input_ids=ids).logits.abs().sum() == 0, "without rounding it is the live model itself"
     assert trainer.model.training
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
+    emulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Emulated, bfloat16 made the demo five times as long."""
+    from types import SimpleNamespace
+
+    from trl import SFTConfig
+
+    from probe.settings import ProbeSection, SetSection
+    from train import probing, setup
+
+    monkeypatch.setattr(setup, "emulates_bfloat16", lambda: emulated)
+    monkeypatch.setattr(probing, "emulates_bfloat16", lambda: emulated)
+    text = f"model: {{name: m}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}, bf16: true, use_cpu: true}}\n"
+    (tmp_path / "recipe.yaml").write_text(f"{text}tracking: {{to: none}}\n")
+    args = setup.training_arguments(load_sft_recipe(tmp_path / "recipe.yaml"), SFTConfig)
+    added: list[Any] = []
+    trainer = SimpleNamespace(args=args, is_deepspeed_enabled=False, add_callback=added.append)
+    section = ProbeSection(sets={"gsm8k": SetSection()}, dtype="bfloat16")
+    probing.probe_checkpoints(trainer, section, None, None, [], "float32")  # type: ignore[arg-type]
+    assert args.bf16 is not emulated
+    assert (added[0].dtype, added[0].probe.dtype) == (("float32", "float32") if emulated else ("bfloat16", "bfloat16"))
+    said = capsys.readouterr().out
+    assert ("train.bf16: not used" in said) is emulated and ("probe.dtype: float32" in said) is emulated

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from probe.terminal import say
 from probe.tracking import declare_figures, track_probe
 from train.checkpoints import watch_line
 from train.colocated import ColocatedVllm, awake
+from train.setup import emulates_bfloat16
 
 
 def sets_to_probe(probe: ProbeSection | None) -> list[LoadedSet]:
@@ -66,6 +68,9 @@ def probe_checkpoints(
         return
     if probe.dtype != "auto" and trainer.is_deepspeed_enabled:
         raise BadInput(f"probe.dtype: {probe.dtype}, wanted auto: DeepSpeed's live weights are measured as they are")
+    if probe.dtype == "bfloat16" and trainer.args.use_cpu and emulates_bfloat16():
+        say("probe.dtype: float32 in place of bfloat16, for which this CPU has no instructions")
+        probe = replace(probe, dtype="float32")
     if probe.dtype != "auto" or trainer.is_deepspeed_enabled:
         dtype = probe.dtype
     trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets, dtype))
