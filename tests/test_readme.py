@@ -47,8 +47,16 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     folder = tmp_path_factory.mktemp("readme")
     for name in ("recipes", "train", "probe", "data_builders", "Makefile", "constraints.txt", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    problem = {"problem": "What is 2+3?", "level": "Level 4", "type": "Algebra", "solution": r"$2+3=5$ so \boxed{5}"}
-    (folder / "problems.jsonl").write_text(json.dumps(problem) + "\n")
+    problems = [
+        {
+            "problem": f"What is {n}+3?",
+            "level": "Level 4",
+            "type": "Algebra",
+            "solution": rf"${n}+3={n + 3}$ so \boxed{{{n + 3}}}",
+        }
+        for n in range(2, 12)
+    ]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
     question = '{"question": "Ann has %d apples and eats 1. How many?", "answer": "2"}\n'
     (folder / "questions.jsonl").write_text("".join(question % apples for apples in range(2, 12)))
     (folder / "labels.jsonl").write_text(
