@@ -18,7 +18,6 @@ from typing import Any
 from data_builders.dialogue.roles import Meter, RoleModel, open_roles
 from data_builders.dialogue.score import Parsed, Reply, read_assistant
 from data_builders.dialogue.settings import RoleSection, check_role, role_shaping
-from data_builders.rows import RlRow, load_rl_rows, read_sft_rows
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import RecipeError
@@ -71,6 +70,8 @@ class Wanted:
 
 def wanted_pairs(out: Path) -> list[Wanted]:
     """One for each conversation of a build (its shards are all written) whose first reply is as it should be, in order."""
+    from data_builders.rows import RlRow, load_rl_rows, read_sft_rows  # numpy, which a recipe can be read without
+
     said = {
         row["id"]: row["messages"] for path in sorted((out / "sft").glob("part-*.jsonl")) for row in read_sft_rows(path)
     }

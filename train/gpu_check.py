@@ -456,6 +456,7 @@ def _grpo_options(out: Path, tiny: bool, rows: int, turn: int) -> dict[str, Any]
     return {
         "model.name": _model(out, tiny), "data.recipe": "null",
         "data.path": _write(out / "prompts.jsonl", [vars(row) for row in prompts]), "data.max_prompt_tokens": 256,
+        "data.held_out": 4, "train.eval_steps": 2,
         "rollout.window": 1, "rollout.max_turn_tokens": turn, "rollout.samples_per_step": rows,
         "train.max_completion_length": turn, "train.num_generations": 4, "train.per_device_train_batch_size": rows,
         "train.vllm_max_model_length": 2048, "train.use_vllm": str(without_vllm() is None).lower(),

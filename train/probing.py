@@ -103,6 +103,10 @@ class ProbeCallback(TrainerCallback):
         accelerator, out = self.trainer.accelerator, self.run_dir / "probe" / label
         accelerator.wait_for_everyone()
         with ExitStack() as opened:
+            # Training goes on as if nothing had been measured: loading a base draws numbers, with which trl would shuffle the
+            # next samples otherwise than a resumed run.
+            devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+            opened.enter_context(torch.random.fork_rng(devices))
             # trl's vLLM gets the weights before they are gathered for the model that scores.
             llm = opened.enter_context(awake(self.trainer.vllm_generation)) if asks_vllm(self.probe) else None
             model = opened.enter_context(live_model(self.trainer, self.dtype))
