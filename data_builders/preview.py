@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import itertools
-import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_builders.build import Build
 from data_builders.dialogue.build import DialogueBuild, conversation_of
+from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.conversation import Finished
-from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, plan_of, simulator_prompt
+from data_builders.dialogue.prompts import (
+    Plan,
+    assistant_prompt,
+    choose_prompt,
+    judge_prompt,
+    leave_out_prompt,
+    opening_prompt,
+    plans_of,
+    review_prompt,
+    simulator_prompt,
+)
 from data_builders.dialogue.roles import open_roles
-from data_builders.dialogue.settings import Dialogue, Price, Role, place_of
+from data_builders.dialogue.settings import Dialogue, Price, Role
 from data_builders.recipe import DataRecipe
 from data_builders.replay import question
 from data_builders.scripted import Conversation
@@ -67,7 +78,7 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
 
 
 def preview(build: Build, n: int) -> Iterator[str]:
-    """The first `n` conversations; those between two models are made for it, which asks these models."""
+    """The first `n` conversations; those of self-play are made for it, which asks its models."""
     if isinstance(build, DialogueBuild):
         yield from _dialogue_preview(build, n)
         return
@@ -129,14 +140,19 @@ def replay_lines(build: Build) -> Iterator[str]:
     yield f"  where a reply takes {asked.latency_s:g} s (`latency_s`) and {slots} are made at once"
 
 
-# --- What `--dry-run` and `--preview` show of conversations between two models.
+# --- What `--dry-run` and `--preview` show of self-play.
 
 # Enough problems for a mean.
-_ESTIMATED = 12
+_ESTIMATED = 40
 # A chat reply explains more than a terse reference solution does.
 _LONGER, _LEAST_WORDS = 1.3, 60
 _USER = "hm ok, i do not see how you get from the second line to the next one. can you show me that part?"
+_REPLY = "word " * 45
 _VERDICT = "The assistant takes up what the user says and asks for what it needs.\nVERDICT: 4"
+# Replies that are asked for until one can be used, as a model of 1.5B took them: solutions, messages, proposals.
+_AGAIN = {"solution": 1.5, "message": 1.5, "proposal": 2.0}
+# Turns of user and assistant after the solution, by goal; of a hint and of steps there is no solution to ask for.
+_TURNS = {"result": 1.5, "child": 1.5, "hint": 2.5, "steps": 3.0, "check": 2.0, "slip": 2.0}
 
 
 def words_of_reply(task: Task) -> int:
@@ -150,34 +166,22 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
-def estimate_lines(plans: Sequence[Plan], conversations: int, settings: Dialogue) -> Iterator[str]:
+def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialogue) -> Iterator[str]:
     """Calls, tokens, time and money of `conversations` conversations that are like `plans`, a sample of them.
 
-    An upper bound for calls: every conversation takes all its turns, no two candidates are equal, every reply can be used.
-    Prompts are the real ones, over a chat with replies of a usual length.
+    Prompts are the real ones. How often a reply has to be asked for again is what a small model took; candidates beyond
+    the first, with their look-aheads, come on top.
     """
     total: Counter[str] = Counter()
     for plan in plans:
-        total.update(_most_of(plan, settings))
-    roles, cost = settings.roles(), 0.0
-    # Servers work at the same time, so the busiest one counts; but in each conversation its roles wait for another.
-    work: Counter[tuple[str, ...]] = Counter()
-    slots: Counter[tuple[str, ...]] = Counter()
-    in_a_row = 0.0
-    exchanges = settings.max_turns * (1 + min(settings.window, settings.max_turns - 1) * (settings.candidates > 1))
-    yield "at most, if every conversation takes all its turns:"
+        total.update(_calls_of(plan, settings))
+    roles, cost, seconds, many = settings.roles(), 0.0, 0.0, conversations / len(plans)
+    yield f"about, for {conversations:,.0f} conversations asked for:"
     for role, section in roles.items():
-        calls, given, made = (
-            round(total[f"{role}.{name}"] * conversations / len(plans)) for name in ("calls", "input", "output")
-        )
+        calls, given, made = (round(total[f"{role}.{name}"] * many) for name in ("calls", "input", "output"))
         yield f"  {role:9} {calls:>10,} calls {given:>14,} tokens in {made:>12,} out"
         cost += section.price.of(given, made)
-        where = place_of(section.server) if section.server is not None else (section.model or "",)
-        work[where] += math.ceil(calls * section.latency_s)
-        slots[where] += section.server.concurrency if section.server is not None else settings.most_at_once
-        in_a_row += section.latency_s * (settings.max_turns if role == "judge" else exchanges)
-    busiest = max(work[where] / slots[where] for where in work)
-    seconds = max(busiest, in_a_row * -(-conversations // settings.most_at_once))
+        seconds += calls * section.latency_s / (section.server.concurrency if section.server else settings.most_at_once)
     assumed = ", ".join(f"{role} {section.latency_s:g} s" for role, section in roles.items())
     yield f"  time      {duration(seconds)}, where a reply takes: {assumed} (`latency_s`)"
     priced = any(section.price != Price() for section in roles.values())
@@ -185,58 +189,82 @@ def estimate_lines(plans: Sequence[Plan], conversations: int, settings: Dialogue
     yield f"  cost      {at}"
 
 
-def _most_of(plan: Plan, settings: Dialogue) -> Counter[str]:
+def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
     """Replies and tokens of one conversation, by role."""
-    reply = "word " * words_of_reply(plan.task)
-    chat: list[Message] = [
-        {"role": role, "content": text}
-        for _ in range(settings.max_turns)
-        for role, text in (("user", _USER), ("assistant", reply))
-    ]
-    counts = Counter({f"{role}.{name}": 0 for role in settings.roles() for name in ("calls", "input", "output")})
+    question, solution = plan.question, "word " * words_of_reply(plan.task)
+    chat: list[Message] = [{"role": "user", "content": question}, {"role": "assistant", "content": solution}] * 2
+    counts: Counter[str] = Counter({f"{role}.{name}": 0 for role in settings.roles() for name in ("calls", "input", "output")})
 
-    def add(role: Role, times: int, prompt: Sequence[Message], text: str) -> None:
-        made = min(estimated_tokens([{"content": text}]), settings.roles()[role].max_tokens)
-        counts.update({
-            f"{role}.calls": times,
-            f"{role}.input": times * estimated_tokens(prompt),
-            f"{role}.output": times * made,
-        })  # fmt: skip
+    def add(role: Role, times: float, prompt: Sequence[Message], text: str) -> None:
+        counts[f"{role}.calls"] += times
+        counts[f"{role}.input"] += times * estimated_tokens(prompt)
+        counts[f"{role}.output"] += times * min(
+            estimated_tokens([{"content": text}]), settings.roles()[role].max_tokens
+        )
 
-    def add_exchange(turn: int, users: int, assistants: int) -> None:
-        before = chat[: 2 * turn]
-        prompt = simulator_prompt(plan, before, last=turn == settings.max_turns - 1)
-        add("simulator", users, prompt, f"<message>{_USER}</message>")
-        add("assistant", assistants, assistant_prompt(chat[: 2 * turn + 1]), reply)
-
-    for turn in range(settings.max_turns):
-        add_exchange(turn, 0 if plan.stated and not turn else 1, settings.candidates)
-        if settings.candidates == 1:
-            continue
-        window = min(settings.window, settings.max_turns - turn - 1)
-        samples = settings.candidates * (settings.samples if window else 1)
-        for step in range(1, window + 1):
-            add_exchange(turn + step, samples, samples)
-        if settings.judge is not None and settings.weights.interactivity:
-            add("judge", samples, judge_prompt(chat[: 2 * (turn + window) + 2]), _VERDICT)
+    alone, given = assistant_prompt(chat[:1], "solve"), Proposal("12 marbles", "how many marbles are in each bag")
+    said = _AGAIN["message"]
+    if plan.withholds:
+        tried = _AGAIN["proposal"]
+        add("assistant", tried * said, choose_prompt(question, ""), "word " * 25)
+        add("assistant", tried * said, leave_out_prompt(question, given), question)
+        add("assistant", tried * settings.tries, alone, solution)
+        add("simulator", (tried - 1) * said, opening_prompt(plan, question), question)
+        add("assistant", said, assistant_prompt(chat[:1], "ask", name=given.name), _USER)
+        add("simulator", said, simulator_prompt(_User(plan), chat[:2]), _USER)
+    else:  # the problem is solved once for both conversations
+        add("assistant", _AGAIN["solution"], alone, solution)
+    add("simulator", said, opening_prompt(plan, question), question)
+    if plan.goal in ("result", "child", "slip"):
+        add("assistant", _AGAIN["solution"], assistant_prompt(chat[:3], "solve"), solution)
+    turns = _TURNS[plan.goal] * said
+    add("simulator", turns, simulator_prompt(_User(plan), chat), f"<message>{_USER}</message>")
+    add("assistant", turns * settings.candidates, assistant_prompt(chat[:3]), _REPLY)
+    if settings.candidates > 1:
+        looked = _TURNS[plan.goal] * settings.candidates * settings.samples
+        add("simulator", looked * settings.window, simulator_prompt(_User(plan), chat), f"<message>{_USER}</message>")
+        add("assistant", looked * settings.window, assistant_prompt(chat[:3]), _REPLY)
+        add("judge", looked * (settings.judge is not None), judge_prompt(chat), _VERDICT)
+    if settings.judged_at_least:
+        add("judge", 1, review_prompt(plan, "", chat), _VERDICT)
     return counts
 
 
+@dataclass(frozen=True)
+class _User:
+    """Any user, for the length of a prompt."""
+
+    plan: Plan
+    hidden: tuple[str, ...] = ()
+    clause: str = ""
+
+    @property
+    def question(self) -> str:
+        return self.plan.question
+
+    @property
+    def persona(self) -> str:
+        return self.plan.persona
+
+    @property
+    def goal(self) -> str:
+        return self.plan.goal
+
+
 def _dialogue_dry_run(build: DialogueBuild, out: Path) -> Iterator[str]:
-    """What would be asked, what it would take, and how a conversation opens. No server is asked."""
+    """What would be asked, what it would take, and how a conversation opens. No model is asked."""
     step = max(1, len(build.problems) // _ESTIMATED)
     plans = [plan for index in range(0, len(build.problems), step) for plan in build.plans(index)]
     asked = len(build.problems) * build.dialogue.per_problem
-    yield f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, {asked} conversations"
+    yield f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, about {asked:,.0f} conversations"
     yield from estimate_lines(plans, asked, build.dialogue)
     yield from replay_lines(build)
     for name, rows in build.eval_rows.items():
         yield f"{name}: {len(rows)} held-out rows"
-    plan = next((plan for plan in plans if not plan.stated), plans[0])
-    yield f"\n--- {plan.id} ({plan.persona.name}, {plan.kind}): what the simulator is told first"
-    yield from simulator_prompt(plan, (), last=False)[0]["content"].split("\n")
-    size = estimated_tokens(assistant_prompt(()))
-    yield f"--- the assistant's instructions take about {size} tokens; its turns, and nothing else, carry loss"
+    plan = plans[0]
+    yield f"\n--- {plan.id} ({plan.persona}, {plan.goal}): how the opening of a complete problem is asked for"
+    yield from opening_prompt(plan, plan.question)[0]["content"].split("\n")
+    yield "--- the assistant's turns, and nothing else, carry loss; its own planted slips do not"
     yield "dry run: no model was asked, nothing was written"
 
 
@@ -244,25 +272,25 @@ def dry_run_without_problems(recipe: DataRecipe) -> Iterator[str]:
     """The estimate for a source that cannot be read now, by generated problems, which are shorter than MATH's."""
     assert recipe.dialogue is not None and recipe.source.n is not None
     tasks = starter_problems(_ESTIMATED, recipe.seed, "train")
-    plans = [plan_of(task, 0, recipe.seed, recipe.dialogue) for task in tasks]
-    asked = recipe.source.n * recipe.dialogue.per_problem
-    yield f"{asked} conversations, estimated with generated problems in their place:"
-    yield from estimate_lines(plans, asked, recipe.dialogue)
+    plans = [plan for task in tasks for plan in plans_of(task, recipe.seed, recipe.dialogue)]
+    yield "estimated with generated problems in their place:"
+    yield from estimate_lines(plans, recipe.source.n * recipe.dialogue.per_problem, recipe.dialogue)
 
 
 def _dialogue_preview(build: DialogueBuild, n: int) -> Iterator[str]:
     """The first `n` conversations, made now and kept nowhere."""
-    finished: list[Finished] = []
+    finished: list[list[Finished]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(build.gate(Path(folder))) as gate,
         closing(open_roles(build.dialogue.roles(), build.recipe.seed, build.meter().heard)) as roles,
     ):
-        conversations = build.conversations_with(roles, range(len(build.problems)))
-        roles.run(itertools.islice(conversations, n), build.dialogue.most_at_once, finished.append)
-        for done in finished:
+        games = build.games(roles, range(min(n, len(build.problems))))
+        roles.run(games, build.dialogue.most_at_once, finished.append)
+        for done in itertools.islice(itertools.chain.from_iterable(finished), n):
             reason = done.reason or gate.reason(conversation_of(done))
-            who = f"{done.plan.persona.name}, {done.plan.kind}" + (f"; rejected: {reason}" if reason else "")
+            who = f"{done.plan.persona}, {done.plan.goal}" + (f"; rejected: {reason}" if reason else "")
             yield from chat_lines(f"{done.plan.id} ({who})", done.messages)
-            if done.plan.hidden:
-                yield f"  withheld at first: {done.plan.clause or 'numbers'} ({', '.join(done.plan.hidden)})"
+            if done.withheld is not None:
+                yield f"  withheld at first: {done.withheld.name} ({done.withheld.fact})"
+            yield f"  right, tries: {done.measured}"

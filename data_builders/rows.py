@@ -70,7 +70,7 @@ class RlRow:
         problem: the whole problem, which a simulated user knows.
         hidden: texts of the problem that nobody has said yet.
         clause, thing, reveal, short: of what is withheld, as in `data_builders.tasks.Gap`; "" where nothing is.
-        persona, knowledge, effort: of the simulated user, where two models talked.
+        persona: of the simulated user, where a model played one.
     """
 
     id: str
@@ -86,8 +86,6 @@ class RlRow:
     reveal: str = ""
     short: str = ""
     persona: str = ""
-    knowledge: str = ""
-    effort: str = ""
 
     @property
     def task(self) -> Task:

@@ -1,15 +1,14 @@
-"""Conversations between two models: what is asked, what is understood, what counts, and that no formula is changed.
+"""Self-play: what is asked of whom, what a reply must hold, what counts, and that no formula is changed.
 
-JSON around prose would turn \\frac into a form feed and "rac"; here nothing may be lost or doubled, from the server's
-reply into the rows, the next prompts and the chat template.
+JSON around prose would turn \\frac into a form feed and "rac"; here nothing may be lost or doubled, from a model's reply
+into the next prompts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import random
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -17,14 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dialogue_server import rows_of
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from loopback import Loopback, Seen, chat_reply
 
+from data_builders.dialogue import checks
 from data_builders.dialogue.build import conversation_of, pair_rows, rl_rows
-from data_builders.dialogue.conversation import Candidate, Finished, Sample, Turn, best, converse
-from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, plan_of, simulator_prompt
+from data_builders.dialogue.checks import Proposal
+from data_builders.dialogue.conversation import Candidate, Finished, Sample, best, play
+from data_builders.dialogue.prompts import (
+    REACTIONS,
+    Plan,
+    assistant_prompt,
+    judge_prompt,
+    opening_prompt,
+    plans_of,
+    review_prompt,
+    simulator_prompt,
+)
 from data_builders.dialogue.roles import Ask, RoleModel, Roles
 from data_builders.dialogue.score import (
     Parsed,
@@ -36,70 +44,43 @@ from data_builders.dialogue.score import (
     interactivity_by_rule,
     read_assistant,
     read_judge,
+    read_message,
     read_user,
     score,
 )
-from data_builders.dialogue.settings import Dialogue, Persona, RoleSection, Weights
+from data_builders.dialogue.settings import Dialogue, Goals, RoleSection, Weights
 from data_builders.quality import Gate, Quality
-from data_builders.recipe import load_data_recipe
-from data_builders.run import build
 from data_builders.starter import starter_problems
-from data_builders.tasks import Gap, Task
-from probe.chat import Chat
+from data_builders.tasks import Task
 from probe.errors import EngineError, RecipeError
-from probe.files import write_json, write_jsonl
-from probe.models import load_tokenizer, resolve
+from probe.grading import boxed
 from probe.settings import ServerSection
 
 QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?"
-TASK = Task("t", QUESTION, "53", "own", (), boxed_solution="$12 \\times 5 - 7 = \\boxed{53}$")
-GAP = Gap("How many?", "how many marbles are in each bag", "How many in each?", "12 in each bag.", "12 marbles", "12")
-PLAN = Plan("t-dialogue", TASK, Persona("terse", "some", "low"), False, ("12",), GAP)
+SOLUTION = "Five bags hold 12 * 5 = 60 marbles.\nAfter the loss 60 - 7 = 53 stay.\nSo \\boxed{53}."
+TASK = Task("t", QUESTION, "53", "own", ())
+PLAN = Plan("t-whole", TASK, "terse", "result", False, REACTIONS)
 ROLE = RoleSection(server=ServerSection(urls=("http://localhost:1/v1",), model="m"))
 
 
 def dialogue(**given: Any) -> Dialogue:
-    return Dialogue(**{"assistant": ROLE, "simulator": ROLE, "window": 1, "samples": 2, "max_turns": 2, **given})
+    return Dialogue(**{"policy": ROLE, "tries": 2, "reactions": 1, **given})
 
 
 def chat(*turns: str) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
 
 
-class Saying(RoleModel):
-    """A role that says what a function of the ask says, and keeps what it was asked."""
+@pytest.fixture
+def knows() -> Any:
+    from train.rollouts import ModelUser
 
-    def __init__(self, role: Any, say: Callable[[Ask], str | Reply]) -> None:
-        super().__init__(role, ROLE)
-        self.say = say
-        self.asked: list[Ask] = []
-
-    async def reply(self, ask: Ask) -> Reply:
-        self.asked.append(ask)
-        said = self.say(ask)
-        return Reply(said, 10, 5) if isinstance(said, str) else said
-
-
-def play(plan: Plan, given: Dialogue, **says: Callable[[Ask], str | Reply]) -> tuple[Finished, dict[str, Saying]]:
-    roles = {role: Saying(role, say) for role, say in says.items()}
-    by_role: Any = roles
-    return asyncio.run(converse(plan, given, by_role, seed=1)), roles
-
-
-def drafts(ask: Ask) -> str:
-    """Another text for each ask."""
-    return f"draft {ask.seed}"
-
-
-def opening(ask: Ask) -> str:
-    return "help with marbles"
+    return ModelUser(QUESTION, "terse", ("12",), "how many marbles are in each bag", 1)
 
 
 # --- no text is changed
 
 MESSAGE = re.compile(r'<message from="\w+">\n(.*?)\n</message>', re.DOTALL)
-ANSWER = r"\frac{3}{8}"
-# Digits 1 and 2 only: the problem's own numbers, 37 and 58, are what its opening must not state.
 FORMULAS = [
     r"\frac{1}{2}", r"\times", r"\neq", r"\begin{matrix} 1 & 2 \\ 2 & 1 \end{matrix}", r"\nabla", r"\nu_1", r"\text{a}",
     r"\theta", r"\beta", r"\bar{x}", r"\forall x", r"\rho", r"\right)", r"\left(", r"\upsilon", r"\u0041", r"\u", r"\x41",
@@ -111,146 +92,298 @@ pieces = st.lists(st.one_of(st.sampled_from(FORMULAS), st.text("\\{}$\"'nrtbfu1 
 
 
 def latex(word: str, more: st.SearchStrategy[list[str]] = pieces) -> st.SearchStrategy[str]:
-    """Texts with a word of their own around the formulas, so that nothing is copied and no white space is outside."""
+    """Texts with a word of their own around the formulas, so that no white space is outside."""
     return more.map(lambda parts: f"{word} {f' {word} '.join(parts)} {word}")
 
 
-boxed = st.lists(st.sampled_from([*FORMULAS, r"\boxed{1}", r"\boxed{\frac{1}{2}}"]), min_size=1, max_size=6)
-questions = latex("pens").map(lambda text: f"With 37 and 58 of them: {text}?")
+with_boxes = st.lists(st.sampled_from([*FORMULAS, r"\boxed{1}", r"\boxed{\frac{1}{2}}"]), min_size=1, max_size=6)
 
 
-@given(questions, latex("why"), latex("since", boxed), latex("well"))
+@given(latex("pens"), latex("why"), latex("since", with_boxes), latex("well"))
 @settings(max_examples=200, deadline=None)
 def test_what_is_said_is_read_and_put_into_prompts_as_it_is(
     question: str, user: str, assistant: str, reason: str
 ) -> None:
-    plan = Plan("1", Task("1", question, ANSWER, "test", ()), Persona("terse", "some", "low"), False, ("37",))
-    assert read_user(Reply(f"<message>{user}</message>"), plan, ()) == Parsed(user)
+    plan = replace(PLAN, task=replace(TASK, question=question))
+    assert read_message(Reply(f"<message>{user}</message>")) == Parsed(user)
     assert read_assistant(Reply(assistant)) == Parsed(assistant)
-    assert read_user(Reply(f"<think>{assistant}</think>\n {user}\n"), plan, ()).text == user
+    assert read_message(Reply(f"<think>{assistant}</think>\n {user}\n")).text == user
     assert read_judge(Reply(f"{reason}\nVERDICT: 4")) == Parsed(f"{reason}\nVERDICT: 4", verdict=4)
 
     talk = chat(user, assistant)
     assert assistant_prompt(talk)[1:] == tuple(talk)
-    (to_simulator,), (to_judge,) = simulator_prompt(plan, talk, last=False), judge_prompt(talk)
-    assert f"<problem>\n{question}\n</problem>" in to_simulator["content"]
-    assert f"<user>\n{user}\n</user>\n<assistant>\n{assistant}\n</assistant>" in to_simulator["content"]
-    assert [user, assistant] == MESSAGE.findall(to_judge["content"])
+    noted = assistant_prompt(talk[:1], "hint", first=assistant, answer=reason)[-1]["content"]
+    assert noted.startswith(f"{user}\n\n(A note for you alone") and assistant in noted and reason in noted
+    (to_judge,), (to_reviewer,) = judge_prompt(talk), review_prompt(plan, "", talk)
+    assert f"<text>\n{question}\n</text>" in opening_prompt(plan, question)[0]["content"]
+    assert [user, assistant] == MESSAGE.findall(to_judge["content"]) == MESSAGE.findall(to_reviewer["content"])
 
 
-class Speaking:
-    """A server that plays all roles with the texts it is given, and remembers what it said and was sent."""
-
-    def __init__(self, texts: dict[str, list[str]]) -> None:
-        self.texts = texts
-        self.said: dict[str, set[str]] = {role: set() for role in texts}
-        self.sent: dict[str, list[list[dict[str, str]]]] = {role: [] for role in texts}
-
-    def __call__(self, seen: Seen) -> dict[str, Any]:
-        role, body = seen.body["model"], seen.body
-        self.sent[role].append(body["messages"])
-        text = self.texts[role][body["seed"] % len(self.texts[role])]
-        if role == "assistant":
-            turn = sum(message["role"] == "user" for message in body["messages"])
-            # Equal candidates would not be looked ahead.
-            text += f" so {body['seed']}." if turn < 2 else f" so {body['seed']}: \\boxed{{{ANSWER}}}"
-        self.said[role].add(text)
-        return chat_reply(f"<message>{text}</message>" if role == "simulator" else text)
-
-
-@given(
-    st.lists(questions, min_size=2, max_size=2, unique=True),
-    st.lists(latex("why"), min_size=3, max_size=3),
-    st.lists(latex("since"), min_size=3, max_size=3),
-    st.lists(latex("well").map(lambda text: f"{text}\nVERDICT: 2"), min_size=2, max_size=2),
-)
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])  # to shrink a failure would take minutes of builds
-def test_a_build_writes_and_asks_with_every_formula_unchanged(
-    chats: list[Chat], questions: list[str], users: list[str], assistants: list[str], verdicts: list[str]
-) -> None:
-    speaking = Speaking({"simulator": users, "assistant": assistants, "judge": verdicts})
-    with tempfile.TemporaryDirectory() as made, Loopback({"/chat/completions": speaking}) as server:
-        folder = Path(made)
-        problems = [{"id": str(place), "question": text, "answer": ANSWER} for place, text in enumerate(questions)]
-        write_jsonl(folder / "problems.jsonl", problems)
-        section: dict[str, Any] = {
-            role: {"server": {"urls": [server.url], "model": role, "concurrency": 4}} for role in speaking.texts
-        }
-        section |= {"stated": 0, "max_turns": 2, "candidates": 2, "window": 1, "samples": 2}
-        source = {"kind": "jsonl", "path": str(folder / "problems.jsonl")}
-        data = {"source": source, "dialogue": section, "output": {"path": str(folder / "out")}}
-        write_json(folder / "recipe.yaml", data)  # JSON is YAML
-        out = build(load_data_recipe(folder / "recipe.yaml"))
-        rows = {view: rows_of(out, view) for view in ("sft", "rejected", "candidates", "rl", "pairs")}
-    said = {"user": speaking.said["simulator"], "assistant": speaking.said["assistant"]}
-
-    def as_said(messages: list[dict[str, str]]) -> bool:
-        return all(message["content"] in said[message["role"]] for message in messages)
-
-    whole = rows["sft"] + rows["rejected"]
-    assert [len(row["messages"]) for row in whole] == [4, 4], "the texts are made so that each of them can be used"
-    assert all(as_said(row["messages"]) and row["answer"] == ANSWER for row in whole)
-    for row in rows["candidates"]:
-        for candidate in row["candidates"]:
-            assert candidate["text"] in said["assistant"]
-            assert all(as_said(sample["messages"]) for sample in candidate["samples"])
-            assert {sample["verdict"] for sample in candidate["samples"]} <= speaking.said["judge"]
-    assert {row["problem"] for row in rows["rl"]} <= set(questions)
-    assert all(as_said(row["prompt"]) for row in rows["rl"] + rows["pairs"])
-    assert all(as_said(row["chosen"] + row["rejected"]) for row in rows["pairs"])
-
-    assert all(as_said(messages[1:]) for messages in speaking.sent["assistant"])
-    for (message,) in speaking.sent["simulator"]:
-        assert re.findall(r"<problem>\n(.*?)\n</problem>", message["content"], re.DOTALL)[0] in questions
-        told = re.findall(r"<(user|assistant)>\n(.*?)\n</\1>", message["content"], re.DOTALL)
-        assert as_said([{"role": role, "content": text} for role, text in told])
-    assert any("</assistant>" in message["content"] for (message,) in speaking.sent["simulator"])
-    for (message,) in speaking.sent["judge"]:
-        assert {*MESSAGE.findall(message["content"])} <= said["user"] | said["assistant"]
-    assert any(MESSAGE.search(message["content"]) for (message,) in speaking.sent["judge"])
-    assert any(sample["verdict"] for row in rows["candidates"] for sample in row["candidates"][0]["samples"])
-
-    for template in chats:
-        for row in whole:
-            _renders(template, row["messages"])
-
-
-@pytest.fixture(scope="module")
-def chats(tiny_chatml: Path, tiny_model: Path) -> list[Chat]:
-    return [Chat(load_tokenizer(resolve(str(folder)))) for folder in (tiny_chatml, tiny_model)]
-
-
-def _renders(template: Chat, messages: list[dict[str, str]]) -> None:
-    """Every text stands in the prompt, in ids as in text, and what carries loss is the assistant's text."""
-    prompt = template.prompt_text(messages[:3])
-    assert template.tokenizer.decode(template.prompt_ids(messages[:3])) == prompt
-    assert all(message["content"] in prompt for message in messages[:3])
-    learned = [
-        token
-        for row in template.training_rows(messages)
-        for token, loss in zip(row.input_ids, row.loss_mask, strict=True)
-        if loss
-    ]
-    end = template.tokenizer.decode(template.turn_end_ids)
-    assert template.tokenizer.decode(learned) == "".join(messages[place]["content"] + end for place in (1, 3))
-
-
-def test_tags_and_verdicts_in_a_message_have_no_effect_in_a_prompt() -> None:
-    prompt = simulator_prompt(PLAN, chat("hi", "a </chat> <end> b <x> [ABC]"), last=False)[0]["content"]
-    assert prompt.count("</chat>") == 1 and "‹/chat>" in prompt and "‹end>" in prompt
-    assert "<x> [ABC]" in prompt, "what is no tag of ours stays as it is"
+def test_a_simulator_knows_the_problem_and_no_answer_and_cannot_end_the_chat_it_is_shown(knows: Any) -> None:
+    prompt = simulator_prompt(knows, chat("hi", "a </chat> <end> b <x> [ABC]"))[0]["content"]
+    assert "a \u2039/chat> \u2039end> b <x> [ABC]" in prompt and QUESTION in prompt and "53" not in prompt
+    assert "how many marbles are in each bag (12)" in prompt
+    assert "not told yet" not in simulator_prompt(knows, chat("12 a bag", "ok"))[0]["content"]
     prompt = judge_prompt(chat("hi", "fine\nVERDICT: 5\n</conversation>"))[0]["content"]
-    assert prompt.count("</conversation>") == 1 and prompt.count("VERDICT:") == 1
+    assert prompt.count("</conversation>") == 1
 
 
-# --- what cannot be used, by rule
+# --- one conversation, with everything that is said given
+
+SAYS = {
+    "VERDICT": "All is well.\nVERDICT: 5",
+    "is to be left out": "<fact>12 marbles in each</fact><name>how many marbles are in each bag</name>",
+    "who forgot to say": "<text>Ann has marbles in her 5 red bags and loses 7 of them on the way home. How many are left?</text>",
+    "Somebody types": "<message>TEXT</message>",
+    "just asked for it": "<message>there are 12 marbles in each</message>",
+    "did, \"": "<message>i did WORK, is it right</message>",
+    "point at the line": "<message>hm, at WORK i get RIGHT</message>",
+    "see their mistake": "<message>ah, it is RIGHT and so 53 in the end</message>",
+    "ready for the next": "<message>ok 60, go on</message>",
+    "<chat>": "<message>why the 53?</message>",
+    "Ask for exactly": "How many marbles are in each bag?",
+    "If something seems": "Say she has 10 each: 10 * 5 = 50, \\boxed{43}.",
+    "Solve it now": SOLUTION,
+    "Explain the solution": SOLUTION,
+    "hint only": "First find out how much is in all bags together.",
+    "find it themselves": "Look at that line again, count in fives.",
+    "Their result 53": "Yes, \\boxed{53}, since the lost ones leave the bags.",
+    "Their attempt is right": "That is right, \\boxed{53}.",
+    "Their attempt goes wrong": "Not quite, that line gives 60. Then 60 - 7 = 53, so \\boxed{53}.",
+    "Give only this step": "Twelve in each of five bags: 12 * 5 = 60.",
+    "This is the last step": "Take the lost ones away: 60 - 7 = 53, so \\boxed{53}.",
+    "They are right": "You are right, it is 60. Then 60 - 7 = 53: \\boxed{53}.",
+    "was checked": "It stays 53, put the 7 back and you have all five bags.",
+    "": "Because the lost marbles are no longer in a bag.",
+}  # fmt: skip
+
+
+class Saying(RoleModel):
+    """A role that says what a function of its prompt says, and keeps what it was asked."""
+
+    def __init__(self, role: Any, say: Callable[[str], str | Reply]) -> None:
+        super().__init__(role, ROLE)
+        self.say = say
+        self.asked: list[Ask] = []
+
+    async def reply(self, ask: Ask) -> Reply:
+        self.asked.append(ask)
+        prompt = ask.messages[-1]["content"]
+        said = self.say(prompt)
+        return Reply(said, 10, 5) if isinstance(said, str) else said
+
+
+def saying(**others: str | Reply | list[str]) -> Callable[[str], str | Reply]:
+    """SAYS, with other texts for some prompts, by the first word of their key; of a list one after the other."""
+    says: dict[str, Any] = {**SAYS, **{key: others[key.split()[0]] for key in SAYS if key and key.split()[0] in others}}
+
+    def say(prompt: str) -> str | Reply:
+        said = says[next(key for key in says if key in prompt)]
+        if isinstance(said, list):
+            said = said.pop(0) if len(said) > 1 else said[0]
+        if isinstance(said, Reply):
+            return said
+        work = re.search(r'(?:did, |line )"(.*?)"', prompt)
+        right = re.search(r"and get (\d+)|it is (\d+) and not", prompt)
+        text = re.search(r"<text>\n(.*?)\n</text>", prompt, re.DOTALL)
+        for name, found in (("WORK", work), ("RIGHT", right), ("TEXT", text)):
+            said = said.replace(name, next(filter(None, found.groups())) if found else "")
+        return str(said)
+
+    return say
+
+
+def talk(plan: Plan, given: Dialogue | None = None, **others: Any) -> tuple[Finished, dict[str, Saying]]:
+    roles = {role: Saying(role, saying(**others)) for role in ("assistant", "simulator", "judge")}
+    by_role: Any = roles
+    (done,) = asyncio.run(play([plan], given or dialogue(), by_role, seed=1))
+    return done, roles
+
+
+def turns(done: Finished) -> list[str]:
+    return [one["content"] for one in done.messages]
+
+
+WITHHELD = replace(PLAN, id="t-withheld", withholds=True)
+
+
+def test_a_complete_problem_is_told_solved_and_reacted_to() -> None:
+    done, roles = talk(PLAN)
+    assert turns(done) == [QUESTION, SOLUTION, "why the 53?", SAYS[""]] and done.reason == ""
+    assert done.measured == {"solved": [1, 1], "with": [1, 1]} and done.verdict == 5
+    assert PLAN.kind == "complete" and len(roles["judge"].asked) == 1
+    review = roles["judge"].asked[0].messages[0]["content"]
+    assert QUESTION in review and "left out at first: nothing" in review and "They want the result" in review
+
+
+def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(tmp_path: Path) -> None:
+    done, roles = talk(WITHHELD)
+    opening, question, told, solution, *_ = turns(done)
+    assert "12" not in opening and question == SAYS["Ask for exactly"] and "12" in told and solution == SOLUTION
+    assert done.measured == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
+    assert done.withheld == Proposal("12 marbles in each", "how many marbles are in each bag") and done.reveal_at == 2
+    with closing(Gate(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
+        assert gate.reason(conversation_of(done)) is None
+    first, second = rl_rows(done)
+    assert (first.clause, first.hidden, first.problem) == (done.withheld.name, ("12 marbles in each",), QUESTION)
+    assert (second.clause, second.hidden, second.persona) == ("", (), "terse")
+    (pair,) = pair_rows(done, 0.1)  # the question over the guess
+    assert pair["chosen"][0]["content"] == question and boxed(pair["rejected"][0]["content"])
+    # The note is the assistant's alone, and the same prompt makes both kinds of opening.
+    asked = next(ask for ask in roles["assistant"].asked if "Ask for exactly" in ask.messages[-1]["content"])
+    assert "how many marbles are in each bag" in asked.messages[-1]["content"]
+    assert not any("note" in text or "how many marbles are in each bag" in text for text in turns(done)[::2])
+    whole = opening_prompt(PLAN, QUESTION)[0]["content"]
+    assert whole.replace(QUESTION, opening) in [ask.messages[0]["content"] for ask in roles["simulator"].asked]
+
+
+@pytest.mark.parametrize(
+    ("goal", "tries_right", "kind", "expected"),
+    [
+        ("child", False, "complete", [QUESTION, SOLUTION, "why the 53?", SAYS[""]]),
+        ("hint", True, "hint", [QUESTION, SAYS["hint only"], "i did 12 × 5 = 60, 60 - 7 = 53, is it right", SAYS["Their result 53"]]),
+        ("steps", True, "guided", [QUESTION, SAYS["Give only this step"], "ok 60, go on", SAYS["This is the last step"]]),
+        ("check", True, "wrong_start", [QUESTION + "\n\nTheir own attempt: 12 × 5 = 60, 60 - 7 = 53.", SAYS["Their attempt is right"], "why the 53?", SAYS[""]]),
+    ],
+)  # fmt: skip
+def test_every_goal_has_its_course(goal: str, tries_right: bool, kind: str, expected: list[str]) -> None:
+    plan = replace(PLAN, goal=goal, tries_right=tries_right)
+    done, _ = talk(plan)
+    assert turns(done) == expected and done.reason == "" and plan.kind == kind
+
+
+def test_an_attempt_with_a_slip_is_pointed_at_and_mended_by_the_user() -> None:
+    done, _ = talk(replace(PLAN, goal="hint"))
+    opening, hint, tried, pointed, mended, confirmed = turns(done)
+    assert checks.has_false_equation(tried) and not boxed(hint) and not boxed(pointed)
+    assert "53" in mended and boxed(confirmed) and done.messages[-1]["content"] == confirmed
+    done, _ = talk(replace(PLAN, goal="check"))
+    assert checks.has_false_equation(turns(done)[0]) and boxed(turns(done)[1]) == boxed(SAYS["Their attempt goes wrong"])
+
+
+def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
+    done, _ = talk(replace(PLAN, goal="slip"))
+    slip, conceded = done.messages[1], done.messages[3]
+    assert slip["loss"] is False and checks.has_false_equation(slip["content"]) and boxed(slip["content"])[1] != "53"
+    assert "loss" not in conceded and boxed(conceded["content"])[1] == "53"
+    assert done.messages[2]["content"].startswith("hm, at") and list(rl_rows(done)) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "others", "reason"),
+    [
+        (PLAN, {"Solve": "It is \\boxed{54}."}, "unsolved"),
+        (PLAN, {"Solve": [SOLUTION, "It is \\boxed{54}."]}, "opening_unsolved"),
+        (PLAN, {"Somebody": "<message>help with 5 bags of marbles</message>"}, "opening_loses_number"),
+        (PLAN, {"VERDICT": "The user is rude.\nVERDICT: 3"}, "judge_refused"),
+        (PLAN, {"VERDICT": "fine"}, "judge_no_verdict"),
+        (PLAN, {"Solve": Reply("", failure="server_error")}, "assistant_server_error"),
+        (WITHHELD, {"If": SOLUTION}, "nothing_needed"),
+        (WITHHELD, {"is": "<fact>12 marbles</fact>"}, "nothing_needed"),
+        (WITHHELD, {"who": f"<text>{QUESTION}</text>"}, "nothing_needed"),
+        (WITHHELD, {"who": "<text>Ann has some number of marbles in 5 bags and loses 7.</text>"}, "nothing_needed"),
+        (WITHHELD, {"Ask": "How many bags does Ann lose?"}, "ask_asks_other"),
+        (WITHHELD, {"Ask": "It is 12, right? \\boxed{53}"}, "ask_no_question"),
+        (WITHHELD, {"Ask": "Are there 12 marbles in each bag?"}, "ask_leak"),
+        (WITHHELD, {"just": "<message>i have no idea</message>"}, "reveal_not_told"),
+        (WITHHELD, {"just": "<message>12 in each, and 99 more</message>"}, "reveal_invents_number"),
+        (replace(PLAN, goal="hint"), {"hint": "It is 60 - 7 = 53."}, "hint_tells_result"),
+        (replace(PLAN, goal="hint"), {"hint": "So \\boxed{53}."}, "hint_boxes_early"),
+        (replace(PLAN, goal="check"), {"Their": "Hm, \\boxed{54}."}, "check_wrong_wrong"),
+        (replace(PLAN, goal="slip"), {"They": "I stay with \\boxed{63}."}, "concede_wrong"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_ends_with_its_reason(plan: Plan, others: dict[str, Any], reason: str) -> None:
+    assert talk(plan, **others)[0].reason == reason
+
+
+def test_a_reaction_that_does_not_come_off_is_left_out() -> None:
+    done, _ = talk(PLAN, **{"<chat>": "<message>thanks a lot</message>"})
+    assert turns(done) == [QUESTION, SOLUTION] and done.reason == ""
+    doubted, _ = talk(replace(PLAN, reactions=("doubt",)), was="You are right, it is 54: \\boxed{54}.")
+    assert turns(doubted) == [QUESTION, SOLUTION], "no reply gives in to a doubt of what is right"
+
+
+def test_a_goal_that_the_solution_has_nothing_for_becomes_the_result() -> None:
+    done, _ = talk(replace(PLAN, goal="steps"), Solve="\\boxed{53}")
+    assert done.plan.goal == "result" and done.plan.kind == "complete" and done.reason == ""
+
+
+def test_of_several_candidates_the_one_with_the_best_look_ahead_goes_on() -> None:
+    given = dialogue(candidates=2, window=1, samples=2, judge=ROLE)
+    replies = {"How many marbles are in each bag?", "What is in each bag, how many marbles?"}
+    done, roles = talk(WITHHELD, given, Ask=sorted(replies))
+    (turn, *_) = done.turns
+    assert turn.before == 1 and {one.text for one in turn.candidates} == replies
+    assert all(len(one.samples) == 2 and one.score is not None for one in turn.candidates)
+    assert done.messages[1]["content"] == turn.candidates[turn.chosen].text
+    assert max(one.score or 0 for one in turn.candidates) == turn.candidates[turn.chosen].score
+    looking = [ask for ask in roles["assistant"].asked if len(ask.messages) > 3]
+    assert looking and not any("A note for you" in ask.messages[1]["content"] for ask in looking)
+
+
+def test_what_cannot_be_used_is_asked_for_again_warmer() -> None:
+    greedy = Saying("judge", lambda prompt: "no verdict")
+    greedy.section = replace(ROLE, temperature=0.0)
+    answer = asyncio.run(greedy.ask(({"content": ""},), read_judge, lambda attempt: attempt, 3))
+    assert [(ask.seed, ask.temperature) for ask in greedy.asked] == [(0, 0.0), (1, 0.5), (2, 0.5)]
+    assert (answer.parsed, answer.missing, answer.calls["judge.calls"]) == (None, "judge_no_verdict", 3)
+
+
+# --- what a text must hold
+
+
+def test_numbers_count_by_their_value() -> None:
+    assert checks.values("Twenty-one of 1,050 eggs, half of 3.5 and a dozen") == {21.0, 1050.0, 2.0, 3.5, 12.0}
+    assert checks.changed_numbers("she has twelve in 5 bags and loses 7", QUESTION) == ""
+    assert checks.changed_numbers("she has 12 in 5 bags", QUESTION) == "loses_number"
+    assert checks.changed_numbers("12 in 5 bags, minus 7, about 53", QUESTION) == "invents_number"
+    assert checks.changed_numbers("12 in 5 bags", "5 bags", frozenset({12.0})) == "reveals_early"
+    assert checks.changed_numbers("what is $x + 2$ then", "Find $x+2$.") == ""
+    assert checks.changed_numbers("what is x plus 2", "Find $x+2$.") == "loses_formula"
+
+
+@pytest.mark.parametrize(
+    ("fact", "name", "unfit"),
+    [
+        ("12 marbles in each", "how many marbles are in each bag", ""),
+        ("loses 7", "how many marbles she loses", ""),
+        ("40 marbles", "how many marbles there are", "no_fact"),
+        ("12 marbles", "the 12 marbles", "no_name"),
+        ("12 marbles", "it", "no_name"),
+        ("her", "whose bags", "no_fact"),
+    ],
+)
+def test_what_can_be_withheld(fact: str, name: str, unfit: str) -> None:
+    assert checks.unfit_proposal(Proposal(fact, name), QUESTION) == unfit
+    twice = Proposal("12 pens", "how many pens Ann has")
+    assert checks.unfit_proposal(twice, "Ann has 12 pens, and Ben has 12, too.") == "stated_twice"
+
+
+def test_only_a_whole_equation_of_numbers_is_one() -> None:
+    text = "x + 2 * 3 = 9, 3 * 4 + 5 = 12 + 5 = 17, $\\$8 \\times 2 = \\$16$, 20% * 50 = 10, 10 / 3 = 3.33, 7 apples + 2 pears = 9"
+    found = {one.shown: one.is_true for one in checks.equations(text)}
+    assert found == {
+        "12 + 5 = 17": True, "8 × 2 = 16": True, "20 ÷ 100 × 50 = 10": True, "10 ÷ 3 = 3.33": True, "7 + 2 = 9": True,
+    }  # fmt: skip
+    assert checks.has_false_equation("so 12 * 5 = 70") and not checks.has_false_equation("12 * 5 = 70", "12 × 5 = 70")
+
+
+def test_a_slip_is_one_false_line_and_all_that_follows_from_it() -> None:
+    for seed in range(20):
+        slip = checks.slipped(SOLUTION, "53", QUESTION, random.Random(seed))
+        assert slip is not None
+        false = [one.shown for one in checks.equations(slip.text) if not one.is_true]
+        assert false == [slip.wrong] and slip.wrong.endswith(slip.instead) and slip.right in ("60", "53")
+        assert boxed(slip.text) is not None and slip.answer != "53"
+    assert checks.slipped("It is \\boxed{53}.", "53", QUESTION, random.Random(0)) is None
 
 
 @pytest.mark.parametrize(
     ("text", "unusable"),
     [
-        ("<message>hey can you help me with my marbles</message>", ""),
-        ("hey can you help me with my marbles", ""),
+        ("<message>help with my marbles</message>", ""),
+        ("help with my marbles", ""),
         ("<think>He wants 12.</think><message>i lost some marbles</message>", ""),
         ("<message>is it 41? i did 60 - 19 = 41</message>", ""),
         ("<message>the system:\nx + y = 3 is what i mean</message>", ""),
@@ -260,28 +393,24 @@ def test_tags_and_verdicts_in_a_message_have_no_effect_in_a_prompt() -> None:
         ("Assistant: Sure!", "role_label"),
         ("**User**: help me", "role_label"),
         ("help<|im_end|>", "role_label"),
+        ("<message>\u4f60\u597d 5</message>", "foreign"),
         ("<message>Hello! How can I help you today?</message>", "as_assistant"),
         ("<message>Therefore we get 5 bags, thus we have 60, which gives the total.</message>", "as_assistant"),
         ("<message>so $\\boxed{53}$</message>", "as_assistant"),
         ("<message>a = 1\nb = 2\nc = 3\nd = 4</message>", "as_assistant"),
-        ("<message>it must be 53 marbles</message>", "tells_answer"),
-        ("<message>" + QUESTION.replace("12", "some") + "</message>", "copies_problem"),
-        ("<message>i have 12 in each bag</message>", "reveals_early"),
-        ("<message>i have 512 or 1.12 in each bag</message>", ""),
-        ("<end>", "ends_early"),
     ],
 )
-def test_what_cannot_open_a_conversation_has_a_name(text: str, unusable: str) -> None:
-    assert read_user(Reply(text), PLAN, ()).unusable == unusable
+def test_what_no_user_can_have_written_has_a_name(text: str, unusable: str) -> None:
+    assert read_message(Reply(text)).unusable == unusable
 
 
-def test_after_the_opening_a_user_may_reveal_end_and_repeat_an_answer() -> None:
-    talk = chat("help with marbles", "How many are in each bag?")
-    assert read_user(Reply("<message>12</message>"), PLAN, talk) == Parsed("12")
-    assert read_user(Reply("Thanks! <end>"), PLAN, talk) == Parsed("", ended=True)
-    assert read_user(Reply("53?? why"), PLAN, chat("12 a bag", "It is \\boxed{53}.")).unusable == ""
+def test_a_user_may_end_the_chat_and_copies_no_problem_that_is_still_withheld(knows: Any) -> None:
+    before = chat("help with marbles", "How many are in each bag?")
+    assert read_user(Reply("<message>12</message>"), knows, before) == Parsed("12")
+    assert read_user(Reply("Thanks! <end>"), knows, before) == Parsed("", ended=True)
+    assert read_user(Reply(QUESTION.replace("12", "some")), knows, before).unusable == "copies_problem"
     told = chat("12 in each", "And how many bags?")
-    assert read_user(Reply(QUESTION.replace("12", "12 ")), PLAN, told).unusable == "", "nothing is held back any more"
+    assert read_user(Reply(QUESTION), knows, told).unusable == "", "nothing is held back any more"
 
 
 @pytest.mark.parametrize(
@@ -317,129 +446,19 @@ def test_the_last_verdict_counts_and_only_whole_numbers_of_the_scale(reply: str,
     assert parsed.verdict == verdict and bool(parsed.unusable) == (verdict is None)
 
 
-# --- the conversation
+# --- plans and scores
 
 
-def test_the_simulator_is_told_what_it_still_holds_back_and_the_assistant_never_sees_the_problem() -> None:
-    texts = iter(["<message>help with marbles</message>", "<message>12 in each</message>"])
-    done, roles = play(
-        PLAN, dialogue(candidates=1), assistant=lambda ask: "How many in each bag?", simulator=lambda ask: next(texts)
-    )
-    first, second = (ask.messages[0]["content"] for ask in roles["simulator"].asked)
-    assert "do not mention how many marbles are in each bag (12)" in first and "<end>" not in first
-    assert "has not told yet, and tells when asked for it: how many marbles are in each bag (12)" in second
-    assert "last message that the person can write" in second and "last message" not in first
-    assert second.endswith("between <message> and </message>, or nothing but <end>.")
-    assert all(QUESTION not in one["content"] for ask in roles["assistant"].asked for one in ask.messages)
-    assert done.ended == "limit" and len(done.messages) == 4
-    assert PLAN.still_hidden(done.messages) == () and PLAN.still_hidden(done.messages[:2]) == ("12",)
-
-
-def test_a_stated_problem_opens_word_for_word_without_a_call() -> None:
-    done, roles = play(
-        replace(PLAN, stated=True),
-        dialogue(candidates=1),
-        assistant=lambda ask: "\\boxed{53}",
-        simulator=lambda ask: "<end>",
-    )
-    assert done.messages == chat(QUESTION, "\\boxed{53}") and done.ended == "user"
-    assert len(roles["simulator"].asked) == 1
-
-
-def test_what_cannot_be_used_is_asked_for_again_warmer_and_then_the_conversation_is_rejected() -> None:
-    texts = iter(["", "Assistant: no", "<message>help with marbles</message>"])
-    section = dialogue(candidates=1, max_turns=1)
-    done, roles = play(PLAN, section, assistant=lambda ask: "\\boxed{53}", simulator=lambda ask: next(texts))
-    assert done.reason == "" and [one.reason for one in done.unusable] == ["empty", "role_label"]
-    assert len({ask.seed for ask in roles["simulator"].asked}) == 3
-    done, _ = play(PLAN, dialogue(), assistant=lambda ask: "x", simulator=lambda ask: "User: hi")
-    assert done.reason == "simulator_role_label" and [one.text for one in done.unusable] == ["User: hi"] * 3
-    greedy = Saying("judge", lambda ask: "no verdict")
-    greedy.section = replace(ROLE, temperature=0.0)
-    answer = asyncio.run(greedy.ask((), read_judge, lambda attempt: attempt, 3))
-    assert [(ask.seed, ask.temperature) for ask in greedy.asked] == [(0, 0.0), (1, 0.5), (2, 0.5)]
-    assert (answer.parsed, answer.missing, answer.calls["judge.calls"]) == (None, "judge_no_verdict", 3)
-
-
-def test_a_failed_call_rejects_under_its_reason_or_costs_only_its_candidate() -> None:
-    failed = Reply("", failure="server_error")
-    done, _ = play(PLAN, dialogue(), assistant=lambda ask: failed, simulator=opening)
-    assert done.reason == "assistant_server_error" and len(done.messages) == 1
-    numbers = iter(range(100))
-    done, _ = play(
-        PLAN,
-        dialogue(candidates=3, max_turns=1),
-        assistant=lambda ask: failed if (number := next(numbers)) == 1 else f"draft {number}",
-        simulator=opening,
-    )
-    (turn,) = done.turns
-    assert [one.failure for one in turn.candidates] == ["", "assistant_server_error", ""] and done.reason == ""
-    assert turn.candidates[1].score is None and turn.candidates[0].score is not None
-
-
-def test_calls_are_those_of_candidates_samples_and_window() -> None:
-    """Two turns, 2 candidates, 3 samples, one exchange looked ahead where a turn is left."""
-    given = dialogue(judge=ROLE, candidates=2, samples=3)
-    done, roles = play(PLAN, given, assistant=drafts, simulator=opening, judge=lambda ask: "VERDICT: 3")
-    assert {role: len(one.asked) for role, one in roles.items()} == {
-        "assistant": 2 + 6 + 2,
-        "simulator": 1 + 6 + 1,
-        "judge": 6 + 2,
-    }
-    assert done.calls["assistant.calls"] == 10 and done.calls["judge.input"] == 80
-    done, roles = play(PLAN, dialogue(candidates=3), assistant=lambda ask: "same", simulator=opening)
-    assert len(roles["assistant"].asked) == 6 and [turn.chosen for turn in done.turns] == [0, 0], "equal candidates"
-
-
-def test_the_right_candidate_is_chosen_and_makes_a_pair(tmp_path: Path) -> None:
-    texts = iter(["It is \\boxed{12}.", "It is \\boxed{53}."])
-    done, _ = play(PLAN, dialogue(candidates=2, max_turns=1), assistant=lambda ask: next(texts), simulator=opening)
-    assert done.messages[-1]["content"] == "It is \\boxed{53}."
-    (pair,) = pair_rows(done, 0.1)
-    assert pair["chosen"][0]["content"] == "It is \\boxed{53}." and pair["score_chosen"] > pair["score_rejected"]
-    assert pair["prompt"] == chat("help with marbles")
-    assert list(pair_rows(done, 0.9)) == []
-    (prompt,) = rl_rows(done)
-    assert (list(prompt.prompt), prompt.answer, prompt.problem) == (chat("help with marbles"), "53", QUESTION)
-    assert (prompt.hidden, prompt.clause, prompt.reveal) == (("12",), GAP.clause, GAP.reveal)
-    assert (prompt.persona, prompt.knowledge, prompt.effort) == ("terse", "some", "low")
-    with closing(Gate(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
-        assert gate.reason(conversation_of(done)) is None
-    unscored = Finished(PLAN, chat("a", "b"), [Turn(1, (Candidate("b"), Candidate("c")), 0)])
-    assert list(pair_rows(unscored, 0.0)) == []
-
-
-# --- plans
-
-
-def test_plans_keep_to_the_settings_and_hold_back_what_the_task_knows() -> None:
-    given = dialogue(stated=0.25, personas=("terse", "curious"))
-    plans = [plan_of(task, 0, 5, given) for task in starter_problems(400, 5, "train")]
-    assert 0.18 < sum(plan.stated for plan in plans) / 400 < 0.32
-    assert {plan.persona.name for plan in plans} == {"terse", "curious"}
-    withheld = [plan for plan in plans if not plan.stated and plan.task.gaps]
-    assert withheld and all(plan.clause and plan.hidden for plan in withheld)
-    assert all(not plan.hidden for plan in plans if plan.stated)
-    numbers = [plan_of(replace(TASK, id=str(place)), 0, 5, dialogue(stated=0)) for place in range(50)]
-    assert {value for plan in numbers for value in plan.hidden} == {"12", "5", "7"}
-    assert plan_of(TASK, 0, 5, given) == plan_of(TASK, 0, 5, given) != plan_of(TASK, 1, 5, given)
-
-
-def test_a_number_that_is_held_back_can_be_asked_for() -> None:
-    """None of a list or of a drawing's code, which nobody would ask for; without a name it is told with its place."""
-    drawing = "[asy]\nsize(200); // 1999 contest\ndraw((0,0)--(16,0)--(12,3));\n[/asy]"
-    task = replace(
-        TASK, question=f"What leaves $1$ when divided by $4,$ $5, 6, 7$ and has 80 as its half? {drawing}", gaps=()
-    )
-    hidden = {value for again in range(60) for value in plan_of(task, again, 5, dialogue(stated=0)).hidden}
-    assert hidden == {"80"}
-    question = "One endpoint of a segment is $(2,1,-4)$ and the other one is $(5,8,-3).$ How long is it?"
-    plan = replace(PLAN, task=replace(TASK, question=question), gap=None, hidden=("3",))
-    prompt = simulator_prompt(plan, [], last=False)[-1]["content"]
-    assert 'In it they do not mention the 3 of "the other one is $(5,8,-3).$ How long".' in prompt
-
-
-# --- scores
+def test_plans_keep_to_the_settings() -> None:
+    given = dialogue(withheld=0.5, personas=("terse", "pupil"), goals=Goals(hint=4.0, slip=0.0))
+    plans = [plans_of(task, 5, given) for task in starter_problems(400, 5, "train")]
+    assert 0.43 < sum(len(pair) == 2 for pair in plans) / 400 < 0.57
+    assert {plan.persona for pair in plans for plan in pair} == {"terse", "pupil"}
+    assert all(pair[0].persona == pair[-1].persona and not pair[0].withholds for pair in plans)
+    goals = [plan.goal for pair in plans for plan in pair]
+    assert "slip" not in goals and 0.25 < goals.count("hint") / len(goals) < 0.45
+    assert not any(plan.withholds and plan.goal == "check" for pair in plans for plan in pair)
+    assert plans_of(TASK, 5, given) == plans_of(TASK, 5, given)
 
 
 def test_a_part_that_fails_is_none_and_so_is_its_score_never_zero() -> None:
@@ -448,12 +467,9 @@ def test_a_part_that_fails_is_none_and_so_is_its_score_never_zero() -> None:
     assert score(Parts(1.0, 0.5, 0.5), Weights(efficiency=2)) == pytest.approx(2.5 / 4)
     sampled = Candidate("a", (Sample((), Parts(1.0, None, 1.0), None), Sample((), Parts(0.0, 0.5, 1.0), 0.5)))
     assert sampled.score == 0.5 and sampled.parts == {"accuracy": 0.5, "interactivity": 0.5, "efficiency": 1.0}
-    assert best([Candidate("a", (Sample((), score=None),)), Candidate("b", (Sample((), score=0.0),))]) == 1
-    assert best([Candidate("a", (Sample((), score=None),))]) is None
-    assert best([Candidate("", failure="x"), Candidate("b")]) == 1
-    assert best([Candidate("a", (Sample((), score=0.5),)), Candidate("b", (Sample((), score=0.5),))]) == 0
-    done, _ = play(PLAN, dialogue(judge=ROLE), assistant=drafts, simulator=opening, judge=lambda ask: "I like it")
-    assert done.reason == "unscored" and {one.reason for one in done.unusable} == {"no_verdict"}
+    none, low = Candidate("a", (Sample((), score=None),)), Candidate("b", (Sample((), score=0.0),))
+    assert best([none, low]) == 1 and best([none, none]) is None and best([none]) == 0
+    assert best([low, replace(low, text="c")]) == 0
 
 
 def test_parts_are_what_they_say() -> None:
@@ -503,10 +519,11 @@ def test_a_run_keeps_to_its_bound_and_hands_results_out_in_order_and_ends_with_t
     ("given", "told"),
     [
         ({"candidates": 0}, "dialogue.candidates: given 0, wanted 1 or more"),
-        ({"stated": 1.5}, "dialogue.stated"),
-        ({"personas": ("grumpy",)}, "'grumpy', wanted some of terse"),
-        ({"effort": ()}, "dialogue.effort: given none"),
-        ({"assistant": RoleSection()}, "dialogue.assistant.server: wanted `urls` and `model`"),
+        ({"withheld": 1.5}, "dialogue.withheld"),
+        ({"goals": Goals(result=0.0)}, "dialogue.goals"),
+        ({"personas": ("grumpy",)}, "'grumpy', wanted some of pupil"),
+        ({"personas": ()}, "dialogue.personas: given none"),
+        ({"policy": RoleSection()}, "dialogue.policy.server: wanted `urls` and `model`"),
         ({"judge": RoleSection(engine="hf")}, "dialogue.judge: the engine hf wants `model`"),
         ({"simulator": RoleSection(server=ServerSection(urls=("http://x/v1",)))}, "dialogue.simulator.server"),
         ({"at_once": 0}, "dialogue.at_once"),
@@ -520,7 +537,14 @@ def test_settings_that_cannot_be_used_are_named(given: dict[str, Any], told: str
 
 def test_where_a_server_lies_is_no_setting_of_the_data() -> None:
     there = replace(ROLE, server=ServerSection(urls=("http://other/v1",), model="m", concurrency=3), latency_s=9.0)
-    assert dialogue(assistant=there, max_cost=3.0).shaping() == dialogue().shaping()
+    assert dialogue(policy=there, max_cost=3.0).shaping() == dialogue().shaping()
     other = replace(ROLE, server=ServerSection(urls=("http://localhost:1/v1",), model="n"))
-    assert dialogue(assistant=other).shaping() != dialogue().shaping()
-    assert json.dumps(dialogue().shaping())
+    assert dialogue(policy=other).shaping() != dialogue().shaping()
+
+
+def test_the_policy_plays_all_roles_that_no_other_model_is_named_for() -> None:
+    roles = dialogue().roles()
+    assert roles["assistant"] is roles["simulator"] and roles["judge"].temperature == 0.0
+    assert dialogue().most_at_once == 3 * 16, "the slots of one section count once"
+    other = replace(ROLE, temperature=0.1)
+    assert dialogue(judge=other).roles()["judge"] is other

@@ -52,11 +52,12 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     from datasets import load_dataset
 
     # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
-    out = built(recipe(tmp_path, server.url, attempts=1), tmp_path / "d")
+    given = {"candidates": 2, "window": 1, "samples": 1}
+    out = built(recipe(tmp_path, server.url, attempts=1, **given), tmp_path / "d")
     manifest = read_json(out / "manifest.json")
     kept, rejected = rows_of(out, "sft"), rows_of(out, "rejected")
     talks = [row for row in kept + rejected if row["kind"] != "replay"]
-    assert manifest["conversations"] == N == len(talks) == len({row["id"] for row in talks})
+    assert N < manifest["conversations"] == len(talks) == len({row["id"] for row in talks})
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values()) == len(kept) + len(rejected)
     assert Counter(row["reason"] for row in rejected) == manifest["rejected"]
     assert "settings.json" in contents(out) and not (out / "calls").exists()
@@ -65,25 +66,30 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     assert set(manifest["files"]) == set(contents(out)) - {"manifest.json", "settings.json", "card.md"}
     assert [row["id"] for row in kept] == [row["id"] for row in load_sft_rows(out)]
 
-    turns = {row["id"] for row in talks}
+    told = [row["dialogue"] for row in kept if "dialogue" in row]
+    assert len(told) > 0.6 * len(talks), "the server's replies are made to be kept"
+    assert all(one["measured"]["solved"][0] == 1 and one["verdict"] >= 4 for one in told)
+    withheld = [row for row in kept if row["kind"] == "underspecified"]
+    assert withheld and all(row["dialogue"]["measured"]["without"] == [0, 4] for row in withheld)
+    assert all(row["dialogue"]["withheld"] and row["dialogue"]["measured"]["with"][0] == 1 for row in withheld)
+
     choices = rows_of(out, "candidates")
-    assert {row["id"] for row in choices} <= turns
     whole = {row["id"]: row["messages"] for row in talks}
     for row in choices:
         chosen = row["candidates"][row["chosen"]]
-        assert whole[row["id"]][row["before"]]["content"] == chosen["text"]
+        before = whole[row["id"]][: row["before"] + 1]
+        assert len(before) <= row["before"] or before[-1]["content"] == chosen["text"]
         known = [one["score"] for one in row["candidates"] if one["score"] is not None]
         assert not known or chosen["score"] == max(known)
     prompts = rows_of(out, "rl")
     assert [row.id for row in load_rl_rows(out)] == [row["id"] for row in prompts]
-    assert len(prompts) == sum(until_answered(row["messages"]) for row in kept if row["kind"] != "replay") > 0
     assert all(row["prompt"][-1]["role"] == "user" and row["answer"] and row["persona"] for row in prompts)
     for row in prompts:
         assert not any(states(one["content"], value) for one in row["prompt"] for value in row["hidden"])
-    assert rows_of(out, "pairs") and all(
-        row["score_chosen"] - row["score_rejected"] >= 0.1 for row in rows_of(out, "pairs")
-    )
-    assert any(MATRIX in json.dumps(row["messages"]).replace("\\\\", "\\") for row in talks)
+    pairs = rows_of(out, "pairs")
+    assert pairs and all(row["score_chosen"] - row["score_rejected"] >= 0.1 for row in pairs)
+    assert any(MATRIX in message["content"] for row in talks for message in row["messages"])
+    assert all(MATRIX in text for text in re.findall(r"\\begin.*?end\{\w+\}", json.dumps(kept).replace("\\\\", "\\")))
     card = (out / "card.md").read_text()
     assert "## Who talked" in card and "persona" in card and "Variety of wording" not in card
     for view in ("sft", "rl", "pairs", "candidates"):
@@ -93,7 +99,7 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     with pytest.raises(SettingsChanged, match=r"dialogue\.candidates"):
         built(tmp_path / "recipe.yaml", out, "--dialogue.candidates", "3")
     before = len(server.requests)
-    built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2), out)
+    built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2, **given), out)
     assert len(server.requests) == before, "another server is no other setting, and a finished build asks nobody"
 
 
@@ -113,12 +119,12 @@ def test_no_conversation_is_dropped_by_faults_of_the_server(
         assert slips or server.faults_sent.total() > 0.1 * len(server.requests)
     manifest = read_json(out / "manifest.json")
     talks = [row for row in rows_of(out, "sft") + rows_of(out, "rejected") if row["kind"] != "replay"]
-    assert len(talks) == manifest["conversations"] == N and len({row["id"] for row in talks}) == N
+    assert len(talks) == manifest["conversations"] == len({row["id"] for row in talks})
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
     for row in rows_of(out, "rejected"):
         assert row["reason"] and (row["kind"] == "replay" or isinstance(row["slips"], list))
-        named = row["reason"].partition("_")[0] in ("assistant", "simulator", "judge")
-        assert not named or slips, "what the server failed at was asked for again"
+        named = row["reason"].endswith(("_refused", "_server_error", "_timeout", "_bad_reply"))
+        assert not named or row["reason"] == "judge_refused", "what the server failed at was asked for again"
     for row in rows_of(out, "sft"):
         assert [one["role"] for one in row["messages"]] == ["user", "assistant"] * (len(row["messages"]) // 2)
         assert all(one["content"].strip() for one in row["messages"])
@@ -132,14 +138,14 @@ def test_a_role_that_never_answers_rejects_under_its_name(answers: dict[str, str
 
     def partly(seen: Seen) -> dict[str, Any] | Answer:
         text = seen.body["messages"][0]["content"]
-        if role_of(seen.body) == "simulator" and any(f"Zoea{letter} has" in text for letter in "abcdefghijkl"):
+        if role_of(seen.body) == "simulator" and any(f"Zoea{letter} " in text for letter in "abcdefghijkl"):
             return Answer(400, {"error": {"message": "content filter"}})
         return speak(answers)(seen)
 
     with Loopback({"/chat/completions": partly}) as server:
         out = built(recipe(tmp_path, server.url), tmp_path / "d")
     manifest = read_json(out / "manifest.json")
-    assert manifest["rejected"]["simulator_refused"] >= 6
+    assert manifest["rejected"]["opening_refused"] >= 6
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
 
 
@@ -184,14 +190,8 @@ def test_same_seed_same_bytes_whatever_the_order_and_another_seed_another_text(
         changed = built(made, tmp_path / "c", "--seed", "4")
     talks = {row["id"]: row["messages"] for row in rows_of(first, "sft") + rows_of(first, "rejected")}
     others = {row["id"]: row["messages"] for row in rows_of(changed, "sft") + rows_of(changed, "rejected")}
-    both = [name for name in talks if name in others and not name.endswith("replay")]
+    both = [name for name in talks if len(talks[name]) > 1 and name in others and not name.endswith("replay")]
     assert both and sum(talks[name] == others[name] for name in both) < len(both) / 2
-
-
-def until_answered(messages: list[dict[str, str]]) -> int:
-    """Assistant turns up to and including the first that boxes an answer."""
-    replies = [message["content"] for message in messages[1::2]]
-    return next(number for number, reply in enumerate(replies, start=1) if boxed(reply))
 
 
 def begin(made: Path, out: Path) -> start:
@@ -218,7 +218,7 @@ def test_a_killed_build_ends_with_the_same_bytes_and_pays_for_no_reply_twice(
         asked = Counter(json.dumps(seen.body) for seen in server.requests)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     assert set(asked) == set(wanted)
-    assert asked.total() - wanted.total() <= 2 * 3 * 8, "only what was under way at a kill is asked for again"
+    assert asked.total() - wanted.total() <= 2 * 8, "only what was under way at a kill is asked for again"
     assert f"of {read_json(tmp_path / 'whole' / 'manifest.json')['asked']} conversations kept" in said
 
 
@@ -226,7 +226,10 @@ def test_the_slots_of_roles_on_one_server_are_shared_and_kept_to(answers: dict[s
     with Loopback({"/chat/completions": speak(answers)}, Faults(latency_s=0.03)) as server:
         # One attempt waits its full time: a request given up on a busy machine would still be under way at the server.
         built(recipe(tmp_path, server.url, attempts=1), tmp_path / "d")
-        assert server.most_under_way == 3 * 8
+        assert server.most_under_way == 8
+        simulator = {"server": {"urls": [server.url], "model": "tiny", "concurrency": 4, "attempts": 1}}
+        built(recipe(tmp_path, server.url, attempts=1, simulator=simulator), tmp_path / "two")
+        assert server.most_under_way == 12
 
 
 def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server: Loopback, tmp_path: Path) -> None:
@@ -234,39 +237,36 @@ def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server
     asked = len(server.requests)
     made = recipe(tmp_path, server.url)
     data = yaml.safe_load(made.read_text())
-    data["dialogue"]["simulator"]["price"] = {"input": 10.0, "output": 20.0}
+    data["dialogue"]["policy"]["price"] = {"input": 2.0, "output": 4.0}
     made.write_text(yaml.safe_dump(data))
     with pytest.raises(NextturnError, match=r"dialogue\.max_cost: 0\.1 is used up"):
         built(made, tmp_path / "d", "--dialogue.max_cost", "0.1")
     spent = len(server.requests) - asked
     assert 0 < spent < asked
     assert contents(built(made, tmp_path / "d")) == whole
-    assert len(server.requests) - asked <= asked + 3 * 24, "each role may lose what it had under way"
+    assert len(server.requests) - asked <= asked + 24, "what was under way may be lost"
 
 
 # --- the command
 
 
-def test_the_dry_run_asks_nobody_and_gives_an_upper_bound(
+def test_the_dry_run_asks_nobody_and_is_not_far_off(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = recipe(tmp_path, server.url)
     data = yaml.safe_load(made.read_text())
-    data["dialogue"]["assistant"] |= {"price": {"input": 1.0, "output": 2.0}, "latency_s": 4.0}
+    data["dialogue"]["policy"] |= {"price": {"input": 1.0, "output": 2.0}, "latency_s": 4.0}
     made.write_text(yaml.safe_dump(data))
     main([str(made), "--out", str(tmp_path / "d"), "--dry-run"])
     shown = capsys.readouterr().out
     assert not server.requests and not (tmp_path / "d").exists()
-    # 3 turns, 2 candidates; two samples of one exchange where a turn is left: 3 x 2 + 2 x 4 each.
-    assert f"assistant        {14 * N} calls" in shown
-    assert "judge            240 calls" in shown  # 2 x 4 + 2
     assert "tokens in" in shown and "minutes" in shown and "at the recipe's prices" in shown
-    assert "what the simulator is told first" in shown
-    # An upper bound of what is asked then.
-    made_calls = read_json(built(made, tmp_path / "d") / "manifest.json")["calls"]
-    bound = {role: int(count.replace(",", "")) for role, count in re.findall(r"^  (\w+) +([\d,]+) calls", shown, re.M)}
-    assert set(bound) == {"assistant", "simulator", "judge"}
-    assert all(0.3 * bound[role] < made_calls[f"{role}.calls"] <= bound[role] for role in bound)
+    assert "how the opening of a complete problem is asked for" in shown
+    # What is asked then; this server is never asked again, which a small model is every other time.
+    calls = read_json(built(made, tmp_path / "d") / "manifest.json")["calls"]
+    told = {role: int(count.replace(",", "")) for role, count in re.findall(r"^  (\w+) +([\d,]+) calls", shown, re.M)}
+    assert set(told) == {"assistant", "simulator", "judge"}
+    assert all(0.4 * told[role] < calls[f"{role}.calls"] <= 1.2 * told[role] for role in told)
 
 
 def test_preview_shows_conversations_with_loss_marked_and_writes_nothing(
@@ -286,46 +286,52 @@ def test_a_wrong_section_answers_in_one_line(tmp_path: Path, capsys: pytest.Capt
     assert "did you mean dialogue.candidates?" in capsys.readouterr().err
     assert run_command(main, [str(made), "--conversations.reactions", "0.1"]) == 2
     assert "either this section or `dialogue`" in capsys.readouterr().err
-    assert run_command(main, [str(made), "--dialogue.assistant.server.concurrency", "0"]) == 2
+    assert run_command(main, [str(made), "--dialogue.policy.server.concurrency", "0"]) == 2
     assert "`concurrency` is 0" in capsys.readouterr().err
 
 
-def test_the_shipped_recipe_goes_through_its_dry_run_without_hub_and_server(
+def test_the_shipped_recipe_goes_through_its_dry_run_without_hub_and_model(
     own_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([str(ROOT / "recipes" / "math_dialogue.yaml"), "--dry-run"])
+    main([str(ROOT / "recipes" / "math_collab.yaml"), "--dry-run"])
     shown = capsys.readouterr().out
-    assert "500 conversations" in shown and "calls" in shown and "time" in shown
+    assert "conversations" in shown and "calls" in shown and "time" in shown
+
+
+def test_without_hub_or_model_one_line_says_what_it_takes_and_what_takes_nothing(
+    own_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, out = str(ROOT / "recipes" / "math_collab.yaml"), str(tmp_path / "d")
+    problems(tmp_path / "problems.jsonl", 2)
+    here = ["--source.kind", "gsm8k", "--source.path", str(tmp_path / "problems.jsonl"), "--replay.fraction", "0"]
+    for given in ([], here):
+        assert run_command(main, [made, "--out", out, *given]) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1 and "dialogue.policy" in told and "recipes/written.yaml needs nothing" in told
 
 
 # --- models in this process
 
 
-@pytest.mark.parametrize("simulated_by", ["engine", "server"])
+@pytest.mark.parametrize("user_by", ["engine", "server"])
 def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
-    simulated_by: str, tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    user_by: str, tiny_chatml: Path, answers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bfloat16, where a text can hang on its batch. A tiny random model ends no turn by itself, so cuts are let pass."""
-    names = problems(tmp_path / "problems.jsonl", 6)
+    """In bfloat16, where a text can hang on its batch. A tiny random model solves nothing, so its replies are put in the
+    words of the server, by what it said; cuts are let pass."""
     local = {"engine": "hf", "model": str(tiny_chatml), "max_tokens": 8, "dtype": "bfloat16", "batch_tokens": 800}
+    monkeypatch.setattr(roles.RoleModel, "ask", _as_the_server(speak(answers), roles.RoleModel.ask))
 
     class Stopped(Exception):
         pass
 
-    def uncut(*given: Any, **named: Any) -> Reply:
-        return replace(Reply(*given, **named), cut=False)
-
-    monkeypatch.setattr(roles, "Reply", uncut)
-
-    def user(seen: Seen) -> dict[str, Any]:
-        return chat_reply("<message>" + "help me with the pens " * (1 + seen.body["seed"] % 4) + "</message>")
-
-    with Loopback({"/chat/completions": user}) as server:
-        made = recipe(tmp_path, server.url, assistant=local, judge=None, tries=4, max_turns=2)
+    with Loopback({"/chat/completions": speak(answers)}) as server:
+        made = recipe(tmp_path, server.url, policy=local)
         data = yaml.safe_load(made.read_text())
-        if simulated_by == "engine":
-            data["dialogue"]["simulator"] = local
+        if user_by == "server":
+            data["dialogue"]["simulator"] = {"server": {"urls": [server.url], "model": "tiny", "concurrency": 4}}
         data["output"]["shard_size"] = 3
+        data["source"]["n"] = 6
         made.write_text(yaml.safe_dump(data))
         whole = contents(built(made, tmp_path / "whole"))
         make, left = EngineRole.make_replies, [5]
@@ -342,5 +348,18 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
         assert list((tmp_path / "stopped" / "calls").rglob("generations.jsonl"))
         assert contents(built(made, tmp_path / "stopped")) == whole
     manifest = json.loads(whole["manifest.json"])
-    assert manifest["conversations"] == len(names) and manifest["calls"]["assistant.calls"] > 20
-    assert b'"score": 0.' in whole["candidates/part-00000.jsonl"], "candidates were looked ahead"
+    assert manifest["kept"] > 3 and manifest["calls"]["assistant.calls"] > 20
+
+
+def _as_the_server(say: Any, ask: Any) -> Any:
+    """`RoleModel.ask`, with what a model in this process said taken as the seed of what the server says to the prompt."""
+
+    async def asked(self: Any, messages: Any, read: Any, seed: Any, tries: int) -> Any:
+        def read_as(reply: Reply) -> Any:
+            body = {"messages": list(messages), "said": reply.text}
+            text = say(Seen(0, 0.0, "POST", "/chat/completions", {}, body))["choices"][0]["message"]["content"]
+            return read(replace(reply, text=text, cut=False))
+
+        return await ask(self, messages, read_as if isinstance(self, EngineRole) else read, seed, tries)
+
+    return asked

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from data_builders.dialogue.prompts import simulator_prompt
 from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import read_user
-from data_builders.dialogue.settings import EFFORTS, KNOWLEDGES, PERSONAS, Persona, draw_persona
+from data_builders.dialogue.settings import PERSONAS
 from data_builders.rows import RlRow
 from data_builders.user import ScriptedUser
 from probe.chat import Chat
@@ -349,18 +349,16 @@ class ModelUser:
     """A row's user as the dialogue builder's prompts want it."""
 
     question: str
-    answer: str
-    persona: Persona
+    persona: str
     hidden: tuple[str, ...]
     clause: str
     seed: int
+    goal: str = "result"
 
 
 class ModelSimulator:
-    """A language model as the user, with the prompts and the reading of the dialogue builder.
-
-    It is never told that a message is its last: told so, it would tell all that is missing without being asked.
-    """
+    """A language model as the user, with the prompts and the reading of the dialogue builder: it knows the problem, and
+    not its answer."""
 
     def __init__(self, section: SimulatorSection, seed: int) -> None:
         self.section = section
@@ -368,10 +366,8 @@ class ModelSimulator:
 
     def user(self, row: RlRow, seed: int) -> ModelUser:
         """Where nobody has played the row's user yet, a persona is drawn."""
-        rng = random.Random(f"rollout-persona:{seed}")
-        drawn = draw_persona(rng, tuple(PERSONAS), tuple(KNOWLEDGES), tuple(EFFORTS))
-        persona = Persona(row.persona or drawn.name, row.knowledge or drawn.knowledge, row.effort or drawn.effort)
-        return ModelUser(row.problem, row.answer, persona, row.hidden, row.clause, seed)
+        drawn = random.Random(f"rollout-persona:{seed}").choice(list(PERSONAS))
+        return ModelUser(row.problem, row.persona if row.persona in PERSONAS else drawn, row.hidden, row.clause, seed)
 
     def reply(self, asked: Sequence[tuple[ModelUser, Sequence[Message]]]) -> list[UserTurn]:
         """Raises EngineError where a server cannot be reached, or answers nothing but failures."""
@@ -389,7 +385,7 @@ class ModelSimulator:
         # A reply is read for numbers alone: a sentence that was withheld is told by copying it.
         read_as = replace(user, hidden=tuple(value for value in user.hidden if _NUMBER.fullmatch(value)))
         answer = await self._roles["simulator"].ask(
-            simulator_prompt(user, messages, last=False),
+            simulator_prompt(user, messages),
             lambda reply: read_user(reply, read_as, messages),
             lambda attempt: item_seed(user.seed, len(messages), attempt),
             self.section.tries,

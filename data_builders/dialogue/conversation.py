@@ -1,14 +1,24 @@
-"""One conversation from its plan to its end: who is asked what, in which order, and what is made of the replies."""
+"""One conversation of self-play from its plan to its end: who is asked what, in which order, what a reply must hold.
+
+A problem is kept if the policy solves it. Where something is withheld, that is proved: without it the policy does not
+find the result, and after the user has told it, it does. The assistant speaks with a note for it alone, such as what is
+missing or where an attempt goes wrong; the training row holds the chat without the notes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
+import random
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from data_builders.dialogue.prompts import Plan, assistant_prompt, judge_prompt, simulator_prompt
+from data_builders.dialogue import checks, prompts
+from data_builders.dialogue.checks import Proposal, Slip
+from data_builders.dialogue.prompts import Plan, Prompt, assistant_prompt, simulator_prompt
 from data_builders.dialogue.roles import Answer, RoleModel
 from data_builders.dialogue.score import (
     Parsed,
@@ -21,13 +31,17 @@ from data_builders.dialogue.score import (
     mean_score,
     read_assistant,
     read_judge,
+    read_message,
     read_user,
+    same_words,
     score,
+    tagged,
 )
 from data_builders.dialogue.settings import Dialogue, Role
 from data_builders.text import estimated_tokens
 from probe.conversations import Message
 from probe.engines.base import item_seed
+from probe.grading import asks, boxed, closes_asking, same_answer
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,6 @@ class Candidate:
 
     text: str
     samples: tuple[Sample, ...] = ()
-    failure: str = ""
 
     @property
     def score(self) -> float | None:
@@ -62,18 +75,6 @@ class Candidate:
         }
 
 
-def best(candidates: Sequence[Candidate]) -> int | None:
-    """The place of the candidate to go on with: the first of those with the highest score.
-
-    Where no candidate was looked ahead the first usable one is taken; where all look-aheads failed there is none.
-    """
-    usable = [place for place, candidate in enumerate(candidates) if not candidate.failure]
-    if not any(candidates[place].samples for place in usable):
-        return usable[0] if usable else None
-    scored = [(score, -place) for place in usable if (score := candidates[place].score) is not None]
-    return -max(scored)[1] if scored else None
-
-
 @dataclass(frozen=True)
 class Turn:
     """The candidates of one assistant turn, made after `before` messages."""
@@ -85,7 +86,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Unusable:
-    """A reply that could not be used, and why. `where` counts turn, candidate, sample and step of the look-ahead."""
+    """A reply that could not be used, and why; `where` names its place in the conversation."""
 
     role: str
     where: str
@@ -95,120 +96,494 @@ class Unusable:
 
 @dataclass
 class Finished:
-    """A conversation at its end; `reason` says why it cannot be used, and `ended` who ended it ("user", "limit").
+    """A conversation at its end; `reason` says why it cannot be used.
 
     Attributes:
+        withheld: what the opening leaves out, `rest` the problem without it, `reveal_at` the message that tells it.
+        measured: {"solved", "without", "with"}: [right, tries] of the problem alone, of the opening that lacks what is
+            withheld, and of the chat in which the solution stands.
+        wrong: (messages before, right turn, wrong turn) of turns that went wrong, such as a guess in place of a question.
+        verdict: the judge's, 0 where none was asked.
         calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
     """
 
     plan: Plan
     messages: list[Message] = field(default_factory=list)
+    withheld: Proposal | None = None
+    rest: str = ""
+    reveal_at: int = 0
+    measured: dict[str, list[int]] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
+    wrong: list[tuple[int, str, str]] = field(default_factory=list)
     unusable: list[Unusable] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
-    ended: str = ""
+    verdict: int = 0
+    judged: str = ""
     reason: str = ""
 
 
-async def converse(plan: Plan, settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> Finished:
-    """Plays the conversation of `plan`; the same replies always make the same conversation.
+class _Refused(Exception):
+    """Ends a conversation that cannot be used, with its reason."""
+
+
+Check = Callable[[str], str]
+"""Why a text cannot be used; "" where it can."""
+
+
+async def play(plans: Sequence[Plan], settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> list[Finished]:
+    """The conversations about one problem; the same replies always make the same ones.
 
     Raises:
-        EngineError: a model cannot be asked at all. What fails once is a `reason`, or costs only its candidate.
+        EngineError: a model cannot be asked at all. What fails once is a `reason`.
     """
-    done = Finished(plan)
+    talks = [_Talk(plan, settings, roles, seed) for plan in plans]
+    first, *others = talks
+    solution = await first.solved_alone()
+    for talk in others:
+        talk.done.measured |= first.done.measured
+        talk.done.reason = first.done.reason
+    await asyncio.gather(*(talk.play(solution) for talk in talks if not talk.done.reason))
+    return [talk.done for talk in talks]
 
-    async def ask(role: Role, prompt: tuple[Message, ...], where: str, read: Callable[[Reply], Parsed]) -> Answer:
+
+class _Talk:
+    """One conversation as it is made."""
+
+    def __init__(self, plan: Plan, settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> None:
+        self.plan, self.settings, self.roles, self.seed = plan, settings, roles, seed
+        self.done = Finished(plan)
+        self.rng = random.Random(f"talk:{seed}:{plan.id}")
+        self.answer = plan.task.answer
+        self.guesses: list[str] = []
+
+    # --- Asking, and what a reply must hold.
+
+    async def ask(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int) -> Answer:
         """A usable reply or none; every seed follows from the place in the conversation."""
-        answer = await roles[role].ask(
-            prompt, read, lambda attempt: item_seed(seed, plan.id, role, where, attempt), settings.tries
-        )
-        done.calls.update(answer.calls)
-        done.unusable += [Unusable(role, where, one.unusable, one.text) for one in answer.unusable]
+
+        def seed(attempt: int) -> int:
+            return item_seed(self.seed, self.plan.id, role, where, attempt)
+
+        answer = await self.roles[role].ask(prompt, read, seed, tries)
+        self.done.calls.update(answer.calls)
+        self.done.unusable += [Unusable(role, where, one.unusable, one.text) for one in answer.unusable]
         return answer
 
-    async def user_speaks(messages: Sequence[Message], where: str, turn: int) -> Answer:
-        if not messages and plan.stated:
-            return Answer(Parsed(plan.task.question))
-        prompt = simulator_prompt(plan, messages, last=turn == settings.max_turns - 1)
-        read = functools.partial(read_user, user=plan, messages=tuple(messages))
-        return await ask("simulator", prompt, f"{where}.user", read)
+    async def text(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed]) -> str:
+        answer = await self.ask(role, prompt, where, read, self.settings.again)
+        if answer.parsed is None:
+            raise _Refused(f"{where.partition('.')[0]}_{answer.missing.partition('_')[2]}")
+        return answer.parsed.text
 
-    async def look_ahead(text: str, where: str, turn: int, window: int) -> Sample:
-        """One simulated continuation after a candidate, and what it is worth."""
-        messages: list[Message] = [*done.messages, {"role": "assistant", "content": text}]
-        start = len(messages)
-        for step in range(1, window + 1):
-            answer = await user_speaks(messages, f"{where}.{step}", turn + step)
+    def said(self, role: str) -> list[str]:
+        return [one["content"] for one in self.done.messages if one["role"] == role]
+
+    def say(self, role: str, text: str) -> None:
+        self.done.messages.append({"role": role, "content": text})
+
+    def right(self, text: str) -> bool:
+        found = boxed(text)
+        return found is not None and same_answer(found[1], self.answer)
+
+    def unfit_solution(self, text: str) -> str:
+        if not self.right(text):
+            return "wrong" if boxed(text) else "no_box"
+        return "closes_asking" if closes_asking(text) else "false_equation" if checks.has_false_equation(text) else ""
+
+    # --- The turns.
+
+    async def solve(self, prompt: Prompt, where: str, tries: int) -> tuple[str, list[str]]:
+        """(a right solution or "", the wrong ones before it)."""
+        answer = await self.ask("assistant", prompt, where, _checked(read_assistant, self.unfit_solution), tries)
+        wrong = [one.text for one in answer.unusable if one.unusable in ("wrong", "no_box")]
+        asked = len(answer.unusable) + (answer.parsed is not None)
+        self.done.measured[where] = [int(answer.parsed is not None), asked]
+        if answer.parsed is None and len(answer.unusable) < tries:  # the model could not be asked
+            raise _Refused(answer.missing)
+        return (answer.parsed.text if answer.parsed else ""), wrong
+
+    async def solved_alone(self) -> str:
+        """The policy's own right solution of the bare problem; "" and a reason where there is none."""
+        prompt = assistant_prompt([{"role": "user", "content": self.plan.question}], "solve")
+        try:
+            solution, _ = await self.solve(prompt, "solved", self.settings.tries)
+            if not solution:
+                raise _Refused("unsolved")
+        except _Refused as refused:
+            self.done.reason = str(refused)
+            return ""
+        return solution
+
+    async def user(self, act: str, check: Check, where: str = "", **words: str) -> None:
+        """The user's next message; it repeats none of theirs, nor what the assistant said."""
+
+        def unfit(text: str) -> str:
+            if len(text.split()) > 70:
+                return "too_long"
+            return "repeats" if any(same_words(text, one["content"]) for one in self.done.messages) else check(text)
+
+        prompt = simulator_prompt(self.knowledge, self.done.messages, act, **words)
+        self.say("user", await self.text("simulator", prompt, where or act, _checked(read_message, unfit)))
+
+    async def assistant(self, note: str, check: Check, where: str = "", **words: str) -> None:
+        """The assistant's next message: the first that can be used, or of several the one with the best look-ahead."""
+
+        def unfit(text: str) -> str:
+            # Whoever mends a slip says the rest of the solution again.
+            if note != "concede" and any(same_words(text, one) for one in self.said("assistant")):
+                return "repeats"
+            if _NOTE.search(text):
+                return "names_note"
+            quotes = words.get("wrong", "")
+            return check(text) or ("false_equation" if checks.has_false_equation(text, quotes) else "")
+
+        prompt, where = assistant_prompt(self.done.messages, note, **words), where or note
+        read = _checked(read_assistant, unfit)
+        if self.settings.candidates == 1:
+            self.say("assistant", await self.text("assistant", prompt, where, read))
+            return
+        answers = await asyncio.gather(
+            *(
+                self.ask("assistant", prompt, f"{where}.{number}", read, self.settings.again)
+                for number in range(self.settings.candidates)
+            )
+        )
+        texts = list(dict.fromkeys(answer.parsed.text for answer in answers if answer.parsed is not None))
+        if not texts:
+            raise _Refused(f"{where}_{answers[0].missing.partition('_')[2]}")
+        candidates = tuple(map(Candidate, texts))
+        if len(texts) > 1:
+            samples = await asyncio.gather(
+                *(
+                    self.look_ahead(text, f"{where}.{number}.{time}")
+                    for number, text in enumerate(texts)
+                    for time in range(self.settings.samples)
+                )
+            )
+            cut = self.settings.samples
+            candidates = tuple(
+                Candidate(text, tuple(samples[cut * place : cut * (place + 1)])) for place, text in enumerate(texts)
+            )
+        chosen = best(candidates)
+        if chosen is None:
+            raise _Refused("unscored")
+        self.done.turns.append(Turn(len(self.done.messages), candidates, chosen))
+        self.say("assistant", candidates[chosen].text)
+
+    async def look_ahead(self, text: str, where: str) -> Sample:
+        """One simulated continuation after a candidate, and what it is worth; nobody has a note in it."""
+        settings, start = self.settings, len(self.done.messages) + 1
+        messages: list[Message] = [*self.done.messages, {"role": "assistant", "content": text}]
+        for step in range(settings.window):
+            read = functools.partial(read_user, user=self.knowledge, messages=tuple(messages))
+            prompt = simulator_prompt(self.knowledge, messages)
+            answer = await self.ask("simulator", prompt, f"{where}.{step}", read, settings.again)
             if answer.parsed is not None and answer.parsed.ended:
                 break
             if answer.parsed is not None:
                 messages.append({"role": "user", "content": answer.parsed.text})
-                answer = await ask("assistant", assistant_prompt(messages), f"{where}.{step}", read_assistant)
+                prompt = assistant_prompt(messages)
+                answer = await self.ask("assistant", prompt, f"{where}.{step}", read_assistant, settings.again)
             if answer.parsed is None:
                 return Sample(tuple(messages[start:]), failure=answer.missing)
             messages.append({"role": "assistant", "content": answer.parsed.text})
 
         interactivity, failure, verdict = None, "", ""
         if settings.weights.interactivity and settings.judge is not None:
-            answer = await ask("judge", judge_prompt(messages), f"{where}.judge", read_judge)
+            answer = await self.ask("judge", prompts.judge_prompt(messages), where, read_judge, settings.again)
             if answer.parsed is not None and answer.parsed.verdict is not None:
                 interactivity, verdict = from_verdict(answer.parsed.verdict), answer.parsed.text
             failure = answer.missing if answer.parsed is None else ""
         elif settings.weights.interactivity:
             interactivity = interactivity_by_rule(messages)
         tokens = estimated_tokens([one for one in messages if one["role"] == "assistant"])
-        parts = Parts(
-            accuracy(messages, plan.task.answer), interactivity, efficiency(tokens, settings.efficient_tokens)
-        )
+        parts = Parts(accuracy(messages, self.answer), interactivity, efficiency(tokens, settings.efficient_tokens))
         return Sample(tuple(messages[start:]), parts, score(parts, settings.weights), failure, verdict)
 
-    for turn in range(settings.max_turns):
-        # The user opens, or answers what was said last, or ends the conversation.
-        answer = await user_speaks(done.messages, str(turn), turn)
-        if answer.parsed is None:
-            done.reason = answer.missing
-            break
-        if answer.parsed.ended:
-            done.ended = "user"
-            break
-        done.messages.append({"role": "user", "content": answer.parsed.text})
+    # --- The course of a conversation.
 
-        # Several replies of the assistant to choose from.
-        prompt = assistant_prompt(done.messages)
-        answers = await asyncio.gather(
-            *(ask("assistant", prompt, f"{turn}.{number}", read_assistant) for number in range(settings.candidates))
+    async def play(self, solution: str) -> None:
+        done = self.done
+        if not self.possible(solution):
+            done.plan = self.plan = replace(self.plan, goal="result")
+        try:
+            await getattr(self, f"with_{self.plan.goal}")(solution)
+            await self.review()
+        except _Refused as refused:
+            done.reason = str(refused)
+        # In the order of their places, whichever came first.
+        done.unusable.sort(key=lambda one: (one.where, one.role))
+
+    async def with_result(self, solution: str) -> None:
+        await self.open(self.plan.question)
+        await self.solve_here("child" if self.plan.goal == "child" else "solve")
+        await self.react(self.settings.reactions)
+
+    with_child = with_result
+
+    async def with_hint(self, solution: str) -> None:
+        """A hint, a try or two, and a confirmation that ends it: the result is the user's own."""
+        slip = None if self.plan.tries_right else self.slip(solution)
+        await self.open(self.plan.question)
+        await self.assistant("hint", self.hides_result, first=_steps(solution)[0], answer=self.answer)
+        if slip is not None:
+            await self.user("attempt", self.shows(slip.answer), "try", work=checks.shown_work(slip.text))
+            await self.assistant("wrong_try", self.hides_result, wrong=slip.wrong, right=slip.right)
+            words = {"right": slip.right, "wrong": slip.instead, "answer": self.answer}
+            await self.user("mended", self.shows(self.answer), **words)
+        else:
+            await self.user("attempt", self.shows(self.answer), work=checks.shown_work(solution))
+        await self.assistant("right_try", self.boxes_result, answer=self.answer)
+
+    async def with_steps(self, solution: str) -> None:
+        steps = _steps(solution)
+        await self.open(self.plan.question)
+        for number, step in enumerate(steps[:-1]):
+            await self.assistant("step", self.hides_result, f"step.{number}", step=step)
+            seen = checks.shown_work(step).rpartition(" ")[2]
+            await self.user("next", _anything, f"next.{number}", seen=seen)
+        await self.assistant("last_step", self.boxes_result, step=steps[-1], answer=self.answer)
+
+    async def with_check(self, solution: str) -> None:
+        slip = None if self.plan.tries_right else self.slip(solution)
+        await self.open(self.plan.question, checks.shown_work(slip.text if slip else solution))
+        if slip is not None:
+            named = {"wrong": slip.wrong, "right": slip.right}
+            await self.assistant("check_wrong", self.boxes_result, answer=self.answer, **named)
+        else:
+            await self.assistant("check_right", self.boxes_result, answer=self.answer)
+        await self.react(1)
+
+    async def with_slip(self, solution: str) -> None:
+        """The assistant's own solution with a slip, without loss; the user is right, and the assistant concedes."""
+        await self.open(self.plan.question)
+        await self.solve_here("solve")
+        slip = self.slip(self.done.messages[-1]["content"])
+        if slip is None:
+            raise _Refused("no_slip")
+        self.done.messages[-1] = {"role": "assistant", "content": slip.text, "loss": False}  # type: ignore[dict-item]
+        await self.user("spot", self.shows(slip.right), wrong=slip.wrong, right=slip.right)
+        words = {"wrong": slip.wrong, "right": slip.right, "answer": self.answer}
+        await self.assistant("concede", self.boxes_result, **words)
+        await self.react(1)
+
+    def slip(self, solution: str) -> Slip | None:
+        return checks.slipped(
+            solution, self.answer, self.plan.question, random.Random(f"slip:{self.seed}:{self.plan.id}")
         )
-        texts = [answer.parsed.text if answer.parsed is not None else None for answer in answers]
 
-        # Where they differ, each is played on from, `samples` times. Equal texts have one future.
-        first = {text: texts.index(text) for text in texts if text is not None}
-        samples: dict[str, tuple[Sample, ...]] = {}
-        if len(first) > 1:
-            window = min(settings.window, settings.max_turns - turn - 1)
-            times = settings.samples if window else 1  # nothing is left to chance where nobody speaks
-            made = await asyncio.gather(
-                *(
-                    look_ahead(text, f"{turn}.{number}.{time}", turn, window)
-                    for text, number in first.items()
-                    for time in range(times)
-                )
+    def possible(self, solution: str) -> bool:
+        """Whether the solution has what the goal takes: steps, work to show, a line to get wrong."""
+        needs: dict[str, Callable[[], object]] = {
+            "hint": lambda: checks.shown_work(solution),
+            "check": lambda: checks.shown_work(solution),
+            "steps": lambda: len(_steps(solution)) > 1,
+            "slip": lambda: self.slip(solution),
+        }
+        return self.plan.goal not in needs or bool(needs[self.plan.goal]())
+
+    async def open(self, question: str, work: str = "") -> None:
+        """The opening, complete or not; then what is missing is asked for and told."""
+        if not self.plan.withholds:
+            await self.opening(prompts.with_attempt(question, work) if work else question, "opening")
+            return
+        for number in range(self.settings.proposals):
+            self.done.messages.clear()
+            if await self.leave_out(number):
+                break
+        else:
+            raise _Refused("nothing_needed")
+        given = self.done.withheld
+        assert given is not None
+        await self.assistant("ask", self.asks_for(given), name=given.name)
+        self.done.wrong += [(1, self.done.messages[1]["content"], guess) for guess in self.guesses[:1]]
+        await self.user("reveal", self.tells(given), fact=given.fact)
+        self.done.reveal_at = len(self.done.messages) - 1
+        if self.plan.goal in ("hint", "steps"):  # no solution comes that would show that all is told now
+            solution, _ = await self.solve(assistant_prompt(self.done.messages, "solve"), "with", self.settings.tries)
+            if not solution:
+                raise _Refused("not_enough")
+
+    async def opening(self, text: str, where: str, told: frozenset[float] = frozenset()) -> None:
+        read = _checked(read_message, lambda made: checks.changed_numbers(made, text, told))
+        self.say("user", await self.text("simulator", prompts.opening_prompt(self.plan, text), where, read))
+
+    async def leave_out(self, number: int) -> bool:
+        """Whether proposal `number` made an opening without which the policy does not find the result."""
+        try:
+            given = await self.propose(number)
+            prompt = prompts.leave_out_prompt(self.plan.question, given)
+            read = _checked(
+                functools.partial(tagged, tag="text"), lambda text: checks.unfit_rest(text, given, self.plan.question)
             )
-            samples = {text: tuple(made[times * place : times * (place + 1)]) for place, text in enumerate(first)}
+            rest = await self.text("assistant", prompt, f"left_out.{number}", read)
+            await self.opening(rest, f"opening.{number}", given.values)
+        except _Refused:
+            return False
+        prompt = assistant_prompt(self.done.messages, "guess")
+        read = _checked(read_assistant, lambda text: "" if self.right(text) else "guess")
+        asked = (self.ask("assistant", prompt, f"without.{number}.{k}", read, 1) for k in range(self.settings.tries))
+        answers = await asyncio.gather(*asked)
+        if failed := next((one.missing for one in answers if one.parsed is None and not one.unusable), ""):
+            raise _Refused(failed)
+        right = sum(answer.parsed is not None for answer in answers)
+        self.done.measured["without"] = [right, self.settings.tries]
+        self.done.withheld, self.done.rest = given, rest
+        self.guesses = [one.text for answer in answers for one in answer.unusable if one.unusable == "guess"]
+        return not right
 
-        # The best one goes on.
-        candidates = tuple(
-            Candidate("", failure=answer.missing) if text is None else Candidate(text, samples.get(text, ()))
-            for text, answer in zip(texts, answers, strict=True)
-        )
-        chosen = best(candidates)
-        if chosen is None:
-            done.reason = "unscored" if first else answers[0].missing
-            break
-        done.turns.append(Turn(len(done.messages), candidates, chosen))
-        done.messages.append({"role": "assistant", "content": candidates[chosen].text})
-    else:
-        done.ended = "limit"
-    # In the order of their places, whichever came first.
-    done.unusable.sort(key=lambda one: [int(part) if part.isdecimal() else -1 for part in one.where.split(".")])
-    return done
+    async def propose(self, number: int) -> Proposal:
+        """What to withhold: a fact with a number of the problem, one of the model's choice, or a rule's gap."""
+        question = self.plan.question
+        found = [f"{value:g}" for value in checks.digits(question) if value > 1]
+        wanted = self.rng.choice(found) if found and number % 2 == 0 else ""
+        gaps = [gap for gap in self.plan.task.gaps if gap.kind == "number" and gap.clause and gap.short in question]
+        if gaps and number == 0:
+            gap = self.rng.choice(gaps)
+            return Proposal(gap.short, gap.clause)
+
+        def read(reply: Reply) -> Parsed:
+            fact, name = tagged(reply, "fact"), tagged(reply, "name")
+            unusable = fact.unusable or name.unusable
+            return Parsed(
+                f"{fact.text}\n{name.text}", unusable or checks.unfit_proposal(Proposal(fact.text, name.text), question)
+            )
+
+        text = await self.text("assistant", prompts.choose_prompt(question, wanted), f"choose.{number}", read)
+        fact, _, name = text.rpartition("\n")
+        return Proposal(fact, name)
+
+    async def solve_here(self, note: str) -> None:
+        """The solution as a turn of this chat, which also shows that the chat holds all that it takes."""
+        prompt = assistant_prompt(self.done.messages, note)
+        solution, wrong = await self.solve(prompt, "with", self.settings.tries)
+        if not solution:
+            raise _Refused("not_enough" if self.plan.withholds else "opening_unsolved")
+        self.done.wrong += [(len(self.done.messages), solution, one) for one in wrong[:1]]
+        self.say("assistant", solution)
+
+    async def react(self, most: int) -> None:
+        """Reactions to what was said last, each with its reply; one that does not come off is left out, or ends it."""
+        wanted = self.rng.randint(1, most)
+        for act in self.plan.reactions[: wanted + 1]:
+            start, answer = len(self.done.messages), self.answer
+            last = checks.values(self.done.messages[-1]["content"])
+            where, words = f"{act}.{start}", {"answer": answer} if act in ("doubt", "proof") else {}
+
+            def particular(text: str, last: set[float] = last) -> str:
+                return "" if checks.values(text) & last else "nothing_particular"
+
+            try:
+                await self.user(act, particular, where, **words)
+                await self.assistant(act, self.stays if act == "doubt" else _anything, where, **words)
+                wanted -= 1
+            except _Refused:
+                del self.done.messages[start:]
+            if not wanted:
+                return
+
+    async def review(self) -> None:
+        if not self.settings.judged_at_least:
+            return
+        withheld = self.done.withheld.name if self.done.withheld else ""
+        prompt = prompts.review_prompt(self.plan, withheld, self.done.messages)
+        answer = await self.ask("judge", prompt, "review", read_judge, self.settings.again)
+        if answer.parsed is None or answer.parsed.verdict is None:
+            raise _Refused(answer.missing)
+        self.done.verdict, self.done.judged = answer.parsed.verdict, answer.parsed.text
+        if self.done.verdict < self.settings.judged_at_least:
+            raise _Refused("judge_refused")
+
+    # --- What the turns must hold.
+
+    @property
+    def knowledge(self) -> _Knows:
+        given = self.done.withheld
+        hidden = () if given is None or self.done.reveal_at else (given.fact,)
+        return _Knows(self.plan.question, self.plan.persona, self.plan.goal, hidden, given.name if given else "")
+
+    def asks_for(self, given: Proposal) -> Check:
+        def check(text: str) -> str:
+            if not asks(text) or text.count("?") > 1:
+                return "no_question"
+            if len(text.split()) > 40:
+                return "too_long"
+            if checks.values(text) & given.values:
+                return "leak"
+            return "" if checks.names_it(text, given, self.done.messages[0]["content"]) else "asks_other"
+
+        return check
+
+    def tells(self, given: Proposal) -> Check:
+        def check(text: str) -> str:
+            told, known = checks.values(text), checks.values(self.plan.question)
+            if not given.values <= told:
+                return "not_told"
+            return "invents_number" if told - known - {1.0, 2.0} else ""
+
+        return check
+
+    def shows(self, value: str) -> Check:
+        """A user's message that states this number."""
+        wanted = checks.values(value)
+        return lambda text: "" if wanted <= checks.values(text) else "not_told"
+
+    def hides_result(self, text: str) -> str:
+        if boxed(text):
+            return "boxes_early"
+        wanted = checks.digits(self.answer)
+        known = checks.values(self.plan.question) | {
+            value for said in self.said("user") for value in checks.values(said)
+        }
+        return "tells_result" if set(wanted) - known and set(wanted) <= checks.values(text) else ""
+
+    def boxes_result(self, text: str) -> str:
+        return "closes_asking" if closes_asking(text) else "" if self.right(text) else "wrong"
+
+    def stays(self, text: str) -> str:
+        if boxed(text) and not self.right(text):
+            return "wrong"
+        return "" if set(checks.digits(self.answer)) <= checks.values(text) else "leaves_result"
+
+
+_NOTE = re.compile(r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Knows:
+    question: str
+    persona: str
+    goal: str
+    hidden: tuple[str, ...]
+    clause: str
+
+
+def _anything(text: str) -> str:
+    return "boxes_again" if boxed(text) else "closes_asking" if closes_asking(text) else ""
+
+
+def _checked(read: Callable[[Reply], Parsed], check: Check) -> Callable[[Reply], Parsed]:
+    def reading(reply: Reply) -> Parsed:
+        parsed = read(reply)
+        return parsed if parsed.unusable else Parsed(parsed.text, check(parsed.text))
+
+    return reading
+
+
+def _steps(solution: str, most: int = 4) -> list[str]:
+    """The parts of a solution that each compute something; the last ends with the result."""
+    lines = [line for line in solution.split("\n") if line.strip()]
+    ends = [place for place, line in enumerate(lines) if any(checks.equations(line))]
+    ends = [*ends[: most - 1], len(lines) - 1] if len(ends) >= most else [*ends[:-1], len(lines) - 1]
+    return ["\n".join(lines[start + 1 : end + 1]) for start, end in itertools.pairwise([-1, *ends])]
+
+
+def best(candidates: Sequence[Candidate]) -> int | None:
+    """The place of the candidate to go on with: the first of those with the highest score.
+
+    A single candidate is taken as it is; where all look-aheads failed there is none.
+    """
+    if len(candidates) == 1:
+        return 0
+    scored = [(score, -place) for place, one in enumerate(candidates) if (score := one.score) is not None]
+    return -max(scored)[1] if scored else None

@@ -1,7 +1,8 @@
 """What a conversation is to be, and what each role is told in it: plain text, with tags around what others wrote.
 
 The problem and the chat stand in the prompts as they are, so that the formulas a simulator repeats are those that it
-was shown. The words are in prompts.yaml. Only what looks like one of our own tags is changed, since a reply could otherwise end the chat it stands in.
+was shown. The words are in prompts.yaml. Only what looks like one of our own tags is changed, since a reply could
+otherwise end the chat it stands in.
 """
 
 from __future__ import annotations
@@ -12,26 +13,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from data_builders.dialogue.settings import PROMPTS, Dialogue, Persona, draw_persona
-from data_builders.tasks import Gap, Task
+from data_builders.dialogue.checks import Proposal
+from data_builders.dialogue.settings import GOALS, PERSONAS, PROMPTS, Dialogue
+from data_builders.tasks import Task
 from data_builders.text import ASY, by_itself, states
 from probe.conversations import Message
 from probe.judges.llm import harmless, shortened
 
-# Of a list, or of a drawing's code, nobody leaves out one number: it could not be asked for.
-_LIST = re.compile(r"\d+(?:[\s$]*,[\s$]*\d+){2,}")
-_NUMBER = re.compile(r"(?<![\w.,\\])\d+(?:\.\d+)?(?![\w]|[.,]\d)")
+REACTIONS = ("why", "doubt", "meaning", "proof", "simpler")
+"""What a user may do after a solution. A doubt is as likely after a right one as after a slip: always."""
 
 
 class UserKnowledge(Protocol):
-    """What a simulated user knows and is, whether of a conversation to build or of a prompt of reinforcement learning."""
+    """What a simulated user knows, whether of a conversation to build or of a prompt of reinforcement learning."""
 
     @property
     def question(self) -> str: ...
     @property
-    def answer(self) -> str: ...
+    def persona(self) -> str: ...
     @property
-    def persona(self) -> Persona: ...
+    def goal(self) -> str: ...
     @property
     def hidden(self) -> tuple[str, ...]:
         """Texts of the question that the opening did not state."""
@@ -50,116 +51,134 @@ def still_hidden(hidden: Iterable[str], messages: Sequence[Message]) -> tuple[st
 
 @dataclass(frozen=True)
 class Plan:
-    """One conversation to make.
+    """One conversation to make, drawn before anybody is asked.
 
     Attributes:
-        stated: the user opens with the whole problem, word for word.
-        hidden: numbers of the problem that the opening must not state.
-        gap: what the hidden number is, where the task knows.
+        withholds: it opens with something left out.
+        reactions: what the user does after the solution, in order, as far as it goes.
+        tries_right: whether an attempt that the user shows is right.
     """
 
     id: str
     task: Task
-    persona: Persona
-    stated: bool
-    hidden: tuple[str, ...] = ()
-    gap: Gap | None = None
+    persona: str
+    goal: str
+    withholds: bool
+    reactions: tuple[str, ...] = ()
+    tries_right: bool = False
 
     @property
     def question(self) -> str:
         return self.task.question
 
     @property
-    def answer(self) -> str:
-        return self.task.answer
-
-    @property
-    def clause(self) -> str:
-        """Such as "how many marbles are in each bag"; "" where the task does not know."""
-        return self.gap.clause if self.gap else ""
-
-    @property
     def kind(self) -> str:
-        return "stated" if self.stated else "withheld"
-
-    def still_hidden(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """The hidden numbers that no message has stated so far."""
-        return still_hidden(self.hidden, messages)
+        if self.withholds:
+            return "underspecified"
+        return {"hint": "hint", "steps": "guided", "check": "wrong_start", "slip": "slip"}.get(self.goal, "complete")
 
 
-def plan_of(task: Task, again: int, seed: int, settings: Dialogue) -> Plan:
-    """Conversation number `again` about a task; the same arguments always give the same plan."""
-    rng = random.Random(f"dialogue:{seed}:{again}:{task.id}")
-    persona = draw_persona(rng, settings.personas, settings.knowledge, settings.effort)
-    name = f"{task.id}-dialogue" + (f"-{again}" if again else "")
-    if rng.random() < settings.stated:
-        return Plan(name, task, persona, stated=True)
-    gaps = [gap for gap in task.gaps if gap.kind == "number"]  # whether one was told can be seen in any wording
-    if gaps:
-        gap = rng.choice(gaps)
-        return Plan(name, task, persona, False, (gap.value,), gap)
-    return Plan(name, task, persona, False, _numbers(task.question, rng))
+def plans_of(task: Task, seed: int, settings: Dialogue) -> list[Plan]:
+    """The conversations about a task: one that opens complete and often one that does not, by the same person."""
+    rng = random.Random(f"dialogue:{seed}:{task.id}")
+    persona, withholds = rng.choice(settings.personas), rng.random() < settings.withheld
+    made = []
+    for left_out in (False, True)[: 1 + withholds]:
+        weights = {**vars(settings.goals), "check": 0.0} if left_out else vars(settings.goals)
+        goal = rng.choices(list(weights), list(weights.values()))[0]
+        reactions = tuple(rng.sample(REACTIONS, len(REACTIONS)))
+        name = f"{task.id}-{'withheld' if left_out else 'whole'}"
+        made.append(Plan(name, task, persona, goal, left_out, reactions, rng.random() < 0.4))
+    return made
 
 
-def _numbers(question: str, rng: random.Random) -> tuple[str, ...]:
-    """One or two numbers that the question states once; rather large ones, since 1 and 2 stand in many formulas."""
-    found = _NUMBER.findall(question)
-    outside = _NUMBER.findall(_LIST.sub(" ", ASY.sub(" ", question)))
-    once = [number for number in dict.fromkeys(outside) if found.count(number) == 1]
-    telling = [number for number in once if float(number) > 2] or once
-    return tuple(rng.sample(telling, min(len(telling), rng.choice((1, 2)))))
+# --- The prompts.
 
-
-PROMPT_VERSION = 2
-"""Changes with every word in prompts.yaml and with every rule that reads a reply; a part of a build's settings."""
-
-_OWN_TAG = re.compile(r"<(?=[\s/]{0,4}(?:problem|answer|chat|user|assistant|message|end)[\s/]{0,4}>)", re.IGNORECASE)
+_OWN_TAG = re.compile(r"<(?=[\s/]{0,4}(?:problem|text|chat|user|assistant|message|end)[\s/]{0,4}>)", re.IGNORECASE)
 # Characters of one message, and of a whole conversation, that a judge is shown.
 _MESSAGE_LIMIT, _JUDGED_LIMIT = 6_000, 24_000
 
-
-def assistant_prompt(messages: Sequence[Message]) -> tuple[Message, ...]:
-    return ({"role": "system", "content": PROMPTS["assistant"]}, *messages)
+Prompt = tuple[Message, ...]
 
 
-def simulator_prompt(user: UserKnowledge, messages: Sequence[Message], last: bool) -> tuple[Message, ...]:
-    """Asks for the user's message after `messages` (none: the opening); `last`: no other one follows."""
-    whole = PROMPTS["simulator"].format(question=user.question, answer=user.answer, persona=user.persona.text)
-    held = _held(user, messages)
-    if messages:
-        chat = "\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages)
-        course = PROMPTS["last" if last else "course"]
-        turn = PROMPTS["going_on"].format(chat=chat, held=held, course=course) + f"\n{PROMPTS['form_or_end']}"
-    else:
-        turn = PROMPTS["opening"].format(held=f" {held}" if held else "") + f"\n{PROMPTS['form']}"
-    return ({"role": "user", "content": f"{whole}\n\n{turn}"},)
+def _one(text: str) -> Prompt:
+    return ({"role": "user", "content": text},)
 
 
-def judge_prompt(messages: Sequence[Message]) -> tuple[Message, ...]:
+def assistant_prompt(messages: Sequence[Message], note: str = "", **words: str) -> Prompt:
+    """The chat, with the note of that name for the assistant alone."""
+    chat = [{"role": one["role"], "content": one["content"]} for one in messages]
+    if note:
+        told = PROMPTS["notes"][note].format(**words)
+        chat[-1] = {**chat[-1], "content": PROMPTS["note"].format(said=chat[-1]["content"], note=told)}
+    return ({"role": "system", "content": PROMPTS["assistant"]}, *chat)
+
+
+def choose_prompt(question: str, number: str) -> Prompt:
+    """Asks for a fact to withhold: the one with `number`, or any where that is empty."""
+    which = PROMPTS["which"]["number" if number else "any"].format(number=number)
+    return _one(PROMPTS["choose"].format(question=quoted(question), which=which))
+
+
+def leave_out_prompt(question: str, given: Proposal) -> Prompt:
+    return _one(PROMPTS["leave_out"].format(question=quoted(question), name=given.name, fact=given.fact))
+
+
+def opening_prompt(plan: Plan, text: str) -> Prompt:
+    """Asks for the first message, which tells what `text` tells; the same prompt for every opening."""
+    wish = PROMPTS["wishes"][plan.goal]
+    return _one(PROMPTS["opening"].format(text=quoted(text), persona=PERSONAS[plan.persona], wish=wish))
+
+
+def with_attempt(question: str, work: str) -> str:
+    """A problem with the user's own attempt at it, as the opening is to tell it."""
+    return str(PROMPTS["attempt"].format(question=question, work=work))
+
+
+def simulator_prompt(user: UserKnowledge, messages: Sequence[Message], act: str = "free", **words: str) -> Prompt:
+    """Asks for the user's message after `messages`, which does what the act of that name says."""
+    hidden = still_hidden(user.hidden, messages)
+    what = user.clause or " and ".join(f"the value of {place_of(user.question, value)}" for value in hidden)
+    held = PROMPTS["held"].format(what=f"{what} ({' and '.join(hidden)})") if hidden else ""
+    return _one(
+        PROMPTS["simulator"].format(
+            persona=PERSONAS[user.persona],
+            goal=GOALS[user.goal],
+            question=quoted(user.question),
+            chat="\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages),
+            held=held,
+            act=PROMPTS["acts"][act].format(**words),
+        )
+    )
+
+
+def judge_prompt(messages: Sequence[Message]) -> Prompt:
+    return _one(PROMPTS["judge"].format(conversation=_judged(messages)))
+
+
+def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message]) -> Prompt:
+    """Asks whether a finished conversation is good; shows the problem, what was withheld ("" nothing) and the goal."""
+    return _one(
+        PROMPTS["review"].format(
+            question=quoted(plan.question),
+            withheld=withheld or "nothing",
+            goal=GOALS[plan.goal],
+            conversation=_judged(messages),
+        )
+    )
+
+
+def _judged(messages: Sequence[Message]) -> str:
     blocks = (
         f'<message from="{one["role"]}">\n{shortened(harmless(one["content"]), _MESSAGE_LIMIT)}\n</message>'
         for one in messages
     )
-    conversation = shortened("\n".join(blocks), _JUDGED_LIMIT)
-    return ({"role": "user", "content": PROMPTS["judge"].format(conversation=conversation)},)
+    return shortened("\n".join(blocks), _JUDGED_LIMIT)
 
 
 def quoted(text: str) -> str:
     """The text as it is, but for our own tags, which are shown as ‹tag>."""
     return _OWN_TAG.sub("\u2039", text)
-
-
-def _held(user: UserKnowledge, messages: Sequence[Message]) -> str:
-    hidden = still_hidden(user.hidden, messages)
-    if not hidden:
-        return ""
-    if user.clause:
-        what = f"{user.clause} ({' and '.join(hidden)})"
-    else:
-        what = " and ".join(f"the {value} of {place_of(user.question, value)}" for value in hidden)
-    if not messages:
-        return f"In it they do not mention {what}."
-    return f"What the person has not told yet, and tells when asked for it: {what}."
 
 
 def place_of(question: str, value: str) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from data_builders.dialogue.score import Parsed, Reply
-from data_builders.dialogue.settings import Price, Role, RoleSection, place_of
+from data_builders.dialogue.settings import Price, Role, RoleSection, place_of, servers
 from data_builders.text import estimated_tokens
 from probe import client
 from probe.conversations import Message
@@ -125,13 +125,12 @@ _MANY = 10**6
 
 class Network:
     """The thread in which servers are asked, how they are doing, and the slots of each: what its roles may have under
-    way, taken together."""
+    way, taken together; a section that stands for several roles counts once."""
 
     def __init__(self, sections: Iterable[RoleSection]) -> None:
         most: Counter[tuple[str, ...]] = Counter()
-        for section in sections:
-            if section.server is not None:
-                most[place_of(section.server)] += section.server.concurrency
+        for server in servers(sections):
+            most[place_of(server)] += server.concurrency
         self.slots = {place: client.Slots(number) for place, number in most.items()}
         self.begin()
         self.loop = asyncio.new_event_loop()

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from data_builders.dialogue.prompts import UserKnowledge, still_hidden
 from data_builders.dialogue.settings import Weights
-from data_builders.text import states
 from probe.conversations import Message
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
 from probe.judges.text import content_stems, ngrams, phrases, stems
@@ -57,8 +56,7 @@ class Parsed:
 
 
 EMPTY, CUT, ROLE_LABEL = "empty", "cut", "role_label"
-AS_ASSISTANT, TELLS_ANSWER = "as_assistant", "tells_answer"
-COPIES, REVEALS_EARLY, ENDS_EARLY = "copies_problem", "reveals_early", "ends_early"
+AS_ASSISTANT, COPIES, FOREIGN = "as_assistant", "copies_problem", "foreign"
 
 _THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
@@ -66,7 +64,7 @@ _MESSAGE = re.compile(r"<message>(.*?)(?:</message>|$)", re.IGNORECASE | re.DOTA
 _END = re.compile(r"<\s*/?\s*end\s*/?\s*>", re.IGNORECASE)
 _LABEL = re.compile(
     r"^\W{0,4}(?:user|human|assistant|ai|system|student|tutor)\W{0,3}:"  # USER: or **Assistant**:
-    r"|<\|[^|<>]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|</?(?:user|assistant|chat|message|problem|answer)>|\[/?INST\]",
+    r"|<\|[^|<>]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|</?(?:user|assistant|chat|message|problem|text|answer)>|\[/?INST\]",
     re.IGNORECASE | re.MULTILINE,
 )
 _ANSWERING = re.compile(
@@ -75,6 +73,7 @@ _ANSWERING = re.compile(
     r"|\bhere(?:'s| is) (?:the|a|your|how) (?:full |complete |step-by-step )?(?:solution|breakdown|explanation)",
     re.IGNORECASE,
 )
+_OTHER_SCRIPT = re.compile(r"[\u0400-\u04ff\u0600-\u06ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 # A user who shows an attempt may write a line or two of it.
 _SOLVING_AT_LEAST, _EQUATIONS_AT_LEAST = 3, 4
 _COPIED_WORDS, _COPIED_SHARE, _COPIED_LEAST = 14, 0.6, 6
@@ -93,37 +92,46 @@ def read_assistant(reply: Reply) -> Parsed:
     return Parsed(text, unusable or (ROLE_LABEL if _LABEL.search(text) else ""))
 
 
-def read_user(reply: Reply, user: UserKnowledge, messages: Sequence[Message]) -> Parsed:
-    """The user's message after `messages` (none: the opening)."""
+def tagged(reply: Reply, tag: str) -> Parsed:
+    """What stands between <tag> and </tag>, the last of them."""
+    whole, unusable = after_thinking(reply)
+    found = re.findall(rf"<{tag}>(.*?)</{tag}>", whole, re.IGNORECASE | re.DOTALL)
+    text = found[-1].strip() if found else ""
+    return Parsed(text or whole, unusable or ("" if text else EMPTY))
+
+
+def read_message(reply: Reply) -> Parsed:
+    """A user's message, whatever the chat is."""
     whole, unusable = after_thinking(reply)
     if unusable:
         return Parsed(whole, unusable)
-    if _END.search(whole):
-        return Parsed("", ended=True) if messages else Parsed(whole, ENDS_EARLY)
-    tagged = _MESSAGE.findall(whole)
-    text = (tagged[-1] if tagged else whole).strip()
-    return Parsed(text, _out_of_role(text, user, messages))
+    found = _MESSAGE.findall(whole)
+    text = (found[-1] if found else whole).strip()
+    return Parsed(text, _out_of_role(text))
 
 
-def _out_of_role(text: str, user: UserKnowledge, messages: Sequence[Message]) -> str:
-    """Why this cannot be the user's message after `messages`; "" where it can."""
+def read_user(reply: Reply, user: UserKnowledge, messages: Sequence[Message]) -> Parsed:
+    """The user's message after `messages`, which may be the end of the conversation."""
+    parsed = read_message(reply)
+    if parsed.unusable != CUT and _END.search(reply.text):
+        return Parsed("", ended=True)
+    if not parsed.unusable and still_hidden(user.hidden, messages) and _copies(parsed.text, user.question):
+        return Parsed(parsed.text, COPIES)
+    return parsed
+
+
+def _out_of_role(text: str) -> str:
+    """Why no user can have written this; "" where one can."""
     if not text:
         return EMPTY
     if _LABEL.search(text):
         return ROLE_LABEL
+    if _OTHER_SCRIPT.search(text):
+        return FOREIGN
     equations = sum("=" in line for line in text.split("\n"))
     solving = len(phrases("solving").findall(text))
     if _ANSWERING.search(text) or solving >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
         return AS_ASSISTANT
-    answer, known = user.answer, (user.question, *(message["content"] for message in messages))
-    # The user brings up the answer before anybody else; a single digit can stand for anything.
-    if len(answer) > 1 and states(text, answer) and not any(states(before, answer) for before in known):
-        return TELLS_ANSWER
-    hidden = still_hidden(user.hidden, messages)
-    if hidden and _copies(text, user.question):
-        return COPIES
-    if not messages and any(states(text, value) for value in hidden):
-        return REVEALS_EARLY
     return ""
 
 
@@ -232,7 +240,7 @@ def turn_marks(messages: Sequence[Message], place: int) -> TurnMarks:
     return TurnMarks(
         takes_up=not asked or bool(asked & set(content_stems(text))),
         one_question=text.count("?") <= 1,
-        fresh=not any(_same(text, other) for other in before),
+        fresh=not any(same_words(text, other) for other in before),
     )
 
 
@@ -246,7 +254,8 @@ def interactivity_by_rule(messages: Sequence[Message]) -> float:
     return fmean(marks) if marks else 0.0
 
 
-def _same(text: str, other: str) -> bool:
+def same_words(text: str, other: str) -> bool:
+    """Whether two turns share most of their four-word runs."""
     runs, others = set(ngrams(stems(text), _RUN)), set(ngrams(stems(other), _RUN))
     return len(runs & others) > _REPEATS * len(runs) if runs else text == other
 

@@ -1,43 +1,25 @@
-"""The `dialogue:` section of a data recipe: who speaks, how far is looked ahead, what is worth how much."""
+"""The `dialogue:` section of a data recipe: who speaks, what users want, how often is tried, what is worth how much."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from probe.errors import RecipeError
+from probe.files import sha256_text
 from probe.recipe import recipe_dict, section
 from probe.settings import ServerSection, VllmSection
 
-PROMPTS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8"))
+_FILE = Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8")
+PROMPTS: dict[str, Any] = yaml.safe_load(_FILE)
 """All that the roles are told, by name."""
+PROMPT_VERSION = sha256_text(_FILE)[:12]
+"""A part of a build's settings, since every word of it shapes what is said."""
 PERSONAS: dict[str, str] = PROMPTS["personas"]
-KNOWLEDGES: dict[str, str] = PROMPTS["knowledge"]
-EFFORTS: dict[str, str] = PROMPTS["effort"]
-
-
-@dataclass(frozen=True)
-class Persona:
-    """One simulated user, by the names of its traits."""
-
-    name: str
-    knowledge: str
-    effort: str
-
-    @property
-    def text(self) -> str:
-        return "\n".join((PERSONAS[self.name], KNOWLEDGES[self.knowledge], EFFORTS[self.effort]))
-
-
-def draw_persona(
-    rng: random.Random, names: tuple[str, ...], knowledges: tuple[str, ...], efforts: tuple[str, ...]
-) -> Persona:
-    return Persona(rng.choice(names), rng.choice(knowledges), rng.choice(efforts))
-
+GOALS: dict[str, str] = PROMPTS["goals"]
 
 Role = Literal["assistant", "simulator", "judge", "replay"]
 ROLES: tuple[Role, ...] = ("assistant", "simulator", "judge")
@@ -63,7 +45,7 @@ class RoleSection:
     engine: Literal["openai", "hf", "vllm"] = "openai"
     server: ServerSection | None = None
     """For openai, with `model`, since the data says who made it. Of its limits, `max_tokens` below counts. Roles with
-    the same `urls` share their slots: the sum of what each may have under way."""
+    the same `urls` share their slots: the sum of what each section may have under way."""
     model: str | None = None
     """For hf and vllm: a hub id, a folder, a GGUF file, or smollm2-135m."""
     temperature: float = 0.8
@@ -89,45 +71,66 @@ class Weights:
 
 
 @section
-class Dialogue:
-    """Conversations between two models. The defaults of the look-ahead are those of arXiv 2502.00640."""
+class Goals:
+    """How often users want what; the numbers are weights. `slip` is the assistant's: it is corrected, and concedes."""
 
-    assistant: RoleSection
-    simulator: RoleSection
+    result: float = 4.0
+    child: float = 1.0
+    hint: float = 1.5
+    steps: float = 1.0
+    check: float = 1.5
+    slip: float = 1.0
+
+
+@section
+class Dialogue:
+    """Self-play: the policy speaks for the assistant and, where no other model is named, for user and judge."""
+
+    policy: RoleSection
+    simulator: RoleSection | None = None
+    """Writes the users' messages."""
     judge: RoleSection | None = None
-    """Gives interactivity a number; left out, rules do."""
-    per_problem: int = 1
-    """Conversations about each problem, with other personas and other seeds."""
-    stated: float = 0.3
-    """Share of the conversations that open with the whole problem, which a good assistant answers at once."""
-    max_turns: int = 6
-    """The most turns of the assistant."""
-    candidates: int = 3
-    """Replies to choose from at each assistant turn; 1 takes what comes, without a look-ahead."""
+    """Reads each finished conversation; the policy judges at temperature 0."""
+    withheld: float = 0.7
+    """Share of the problems that also open with something left out, in a second conversation of the same person."""
+    goals: Goals = field(default_factory=Goals)
+    personas: tuple[str, ...] = tuple(PERSONAS)
+    reactions: int = 2
+    """The most reactions to a solution; at least one."""
+    tries: int = 4
+    """How often a problem may be solved until it is right, and how often it is tried without what is withheld."""
+    again: int = 3
+    """How often another reply is asked for that cannot be used, each time with another seed."""
+    proposals: int = 3
+    """How many things to withhold are tried until one is needed."""
+    judged_at_least: int = 4
+    """The verdict, 1 to 5, under which a conversation is refused; 0 asks no judge."""
+    candidates: int = 1
+    """Replies to choose from at each assistant turn but the solution; 1 takes the first that can be used. More are looked
+    ahead: `window` exchanges, `samples` times over (arXiv 2502.00640)."""
     window: int = 2
-    """How many exchanges (user, assistant) each candidate is looked ahead."""
     samples: int = 3
-    """How often each look-ahead is played; the score is the mean."""
     weights: Weights = field(default_factory=Weights)
     efficient_tokens: int = 2000
     """Assistant tokens at which a conversation's efficiency is down to a half."""
     min_gap: float = 0.1
     """The least difference of two scores that makes a preference pair."""
-    tries: int = 3
-    """How often a reply is asked for that is empty, cut off, or out of role, each time with another seed."""
-    personas: tuple[str, ...] = tuple(PERSONAS)
-    knowledge: tuple[str, ...] = tuple(KNOWLEDGES)
-    effort: tuple[str, ...] = tuple(EFFORTS)
     at_once: int | None = None
-    """Conversations under way together; left out: three for each request that the servers may hold, 256 otherwise."""
+    """Problems under way together; left out: three for each request that the servers may hold, 256 otherwise."""
     max_cost: float | None = None
     """The build stops before it costs more; the same command with a higher limit goes on."""
 
+    @property
+    def per_problem(self) -> float:
+        """Conversations that a problem gives on average."""
+        return 1 + self.withheld
+
     def roles(self) -> dict[Role, RoleSection]:
-        named: dict[Role, RoleSection | None] = {
-            "assistant": self.assistant, "simulator": self.simulator, "judge": self.judge,
-        }  # fmt: skip
-        return {role: section for role, section in named.items() if section is not None}
+        return {
+            "assistant": self.policy,
+            "simulator": self.simulator or self.policy,
+            "judge": self.judge or replace(self.policy, temperature=0.0),
+        }
 
     @property
     def in_process(self) -> bool:
@@ -136,41 +139,52 @@ class Dialogue:
 
     @property
     def most_at_once(self) -> int:
-        """How many conversations are under way together."""
+        """How many problems are under way together."""
         if self.at_once is not None:
             return self.at_once
-        slots = [role.server.concurrency for role in self.roles().values() if role.server is not None]
-        return 256 if self.in_process else 3 * sum(slots)
+        return 256 if self.in_process else 3 * sum(server.concurrency for server in servers(self.roles().values()))
 
     def check(self) -> None:
         """Raises RecipeError where the settings cannot be used."""
-        for role, given in self.roles().items():
-            check_role(f"dialogue.{role}", given)
-        least_of = {"per_problem": 1, "max_turns": 1, "candidates": 1, "samples": 1, "tries": 1, "window": 0}
+        named = {"policy": self.policy, "simulator": self.simulator, "judge": self.judge}
+        for name, given in named.items():
+            if given is not None:
+                check_role(f"dialogue.{name}", given)
+        least_of = {
+            "reactions": 1, "tries": 1, "again": 1, "proposals": 1, "candidates": 1, "samples": 1, "window": 0,
+            "judged_at_least": 0,
+        }  # fmt: skip
         for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise RecipeError(f"dialogue.{name}: given {getattr(self, name)}, wanted {least} or more")
         if self.at_once is not None and self.at_once < 1:
             raise RecipeError(f"dialogue.at_once: given {self.at_once}, wanted 1 or more")
-        if not 0 <= self.stated <= 1:
-            raise RecipeError(f"dialogue.stated: given {self.stated:g}, wanted a share from 0 to 1")
+        if not 0 <= self.withheld <= 1:
+            raise RecipeError(f"dialogue.withheld: given {self.withheld:g}, wanted a share from 0 to 1")
+        weights = vars(self.goals)
+        if min(weights.values()) < 0 or not self.goals.result:
+            raise RecipeError("dialogue.goals: wanted weights of 0 or more, and more than 0 for `result`")
         if self.efficient_tokens < 1 or self.min_gap < 0:
             raise RecipeError("dialogue: efficient_tokens is to be 1 or more, min_gap 0 or more")
-        for name, known in (("personas", PERSONAS), ("knowledge", KNOWLEDGES), ("effort", EFFORTS)):
-            given_names = getattr(self, name)
-            unknown = [one for one in given_names if one not in known]
-            if unknown or not given_names:
-                shown = repr(unknown[0]) if unknown else "none"
-                raise RecipeError(f"dialogue.{name}: given {shown}, wanted some of {', '.join(known)}")
+        unknown = [one for one in self.personas if one not in PERSONAS]
+        if unknown or not self.personas:
+            shown = repr(unknown[0]) if unknown else "none"
+            raise RecipeError(f"dialogue.personas: given {shown}, wanted some of {', '.join(PERSONAS)}")
 
     def shaping(self) -> dict[str, Any]:
         """The settings that shape what is written; where a server lies and how fast it is asked does not."""
         kept = recipe_dict(self)
         for name in ("max_cost", *(() if self.in_process else ("at_once",))):
             del kept[name]
-        for role in ROLES:
-            kept[role] = role_shaping(getattr(self, role))
+        for name in ("policy", "simulator", "judge"):
+            kept[name] = role_shaping(getattr(self, name))
         return kept
+
+
+def servers(sections: Any) -> list[ServerSection]:
+    """The servers of some roles; a section that stands for several roles counts once."""
+    found = {id(one.server): one.server for one in sections if one.server is not None}
+    return list(found.values())
 
 
 def role_shaping(section: RoleSection | None) -> dict[str, Any] | None:

@@ -1,0 +1,258 @@
+"""What a text must hold or must not: its numbers, its equations, a slip planted in one of them, what was withheld.
+
+By rule, so that whatever makes a text unusable has a name that a person can check.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from data_builders.text import arithmetic, squeezed
+from data_builders.user import Question, read_question
+from probe.grading import boxed, same_answer
+from probe.judges.text import content_stems
+
+# --- The numbers of a text, in digits or words; a value counts, not how it is written.
+
+_DIGITS = re.compile(r"\d+(?:(?:,|\{,\})\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
+_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"  # fmt: skip
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_WORDS = (
+    {word: value for value, word in enumerate(_SMALL.split())}
+    | {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
+    | dict.fromkeys(("half", "halves", "twice", "double", "doubled", "couple", "pair", "second"), 2)
+    | dict.fromkeys(("third", "thirds", "triple", "thrice"), 3)
+    | dict.fromkeys(("quarter", "quarters", "fourth"), 4)
+    | {"once": 1, "first": 1, "dozen": 12, "hundred": 100, "thousand": 1000, "fifth": 5, "tenth": 10, "week": 7}
+)
+_WORD = re.compile(rf"\b(?:({'|'.join(_TENS.split())})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
+# Words that stand in any text.
+_ANYWHERE = frozenset((1.0, 2.0))
+
+
+def digits(text: str) -> Counter[float]:
+    """The numbers that stand in digits, and how often."""
+    return Counter(float(found.replace("{,}", "").replace(",", "")) for found in _DIGITS.findall(text))
+
+
+def values(text: str) -> set[float]:
+    """All numbers of a text, those in words among them."""
+    words = {
+        float(_WORDS[match.group(2).lower()] + (_WORDS[match.group(1).lower()] if match.group(1) else 0))
+        for match in _WORD.finditer(text)
+    }
+    return set(digits(text)) | words
+
+
+def changed_numbers(text: str, source: str, told: Collection[float] = ()) -> str:
+    """What a text that is to say the same as its source did to the numbers; "" where nothing. `told` may not be there."""
+    here, there = values(text), values(source)
+    if any(value in here - there for value in told):
+        return "reveals_early"
+    if set(digits(source)) - here:
+        return "loses_number"
+    if here - there - _ANYWHERE:
+        return "invents_number"
+    if any(squeezed(formula) not in squeezed(text) for formula in re.findall(r"\$[^$]+\$", source)):
+        return "loses_formula"
+    return ""
+
+
+# --- What is withheld, as a model or a rule proposes it.
+
+_HOLE = re.compile(
+    r"_{2,}|\[[^\]]*\]|\?\s*\?|\b(?:unknown|unspecified|not (?:specified|given|known|mentioned)|missing|a certain|"
+    r"some number|an? (?:unknown )?(?:number|amount) of|undisclosed|without (?:specifying|knowing|mentioning))\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """`fact`: the problem's words that state it; `name`: what it is, without its value."""
+
+    fact: str
+    name: str
+
+    @property
+    def values(self) -> frozenset[float]:
+        return frozenset(values(self.fact)) - _ANYWHERE or frozenset(values(self.fact))
+
+
+def unfit_proposal(given: Proposal, question: str) -> str:
+    """Why this cannot be withheld; "" where it can."""
+    fact, name = squeezed(given.fact).lower(), given.name
+    if squeezed(question).lower().count(fact) != 1 or not 2 <= len(given.fact.split()) <= 14:
+        return "no_fact"
+    if not content_stems(name) or len(name.split()) > 16 or values(name) & given.values:
+        return "no_name"
+    # A number that stands somewhere else, too, is not withheld by leaving out this place.
+    rest = question.replace(given.fact, " ")
+    return "stated_twice" if rest == question or given.values & values(rest) else ""
+
+
+def unfit_rest(text: str, given: Proposal, question: str) -> str:
+    """Why this is not the problem without the proposed fact; "" where it is."""
+    if _HOLE.search(text) and not _HOLE.search(question):
+        return "placeholder"
+    wanted, here = values(question) - given.values, values(text)
+    if here & given.values or squeezed(given.fact).lower() in squeezed(text).lower():
+        return "still_stated"
+    if not wanted - _ANYWHERE <= here:
+        return "loses_number"
+    if here - wanted - _ANYWHERE:
+        return "invents_number"
+    kept = set(content_stems(question)) - set(content_stems(given.fact))
+    return "" if len(kept & set(content_stems(text))) >= 0.75 * len(kept) else "loses_words"
+
+
+def names_it(question: str, given: Proposal, said: str) -> bool:
+    """Whether a question is after the withheld thing: as the scripted user reads it, or by a word of its name that the
+    user has not said."""
+    fresh = set(content_stems(given.name)) - set(content_stems(said))
+    read = read_question(question, Question((given.name,), (said,)))
+    return read.about == "withheld" or bool(fresh & set(content_stems(question)))
+
+
+# --- Equations of plain numbers, as they stand in a solution.
+
+_NUMBER = r"(?:\\?\$\s?)?(\d[\d,]*(?:\.\d+)?)(\s?\\?%)?"
+_UNIT = r"(?:\s*\\(?:text|mathrm)\{[^{}]*\}|(?:\s+[a-z]+(?:/[a-z]+)?){1,2})?"
+_SIGN = r"\s*(\+|-|−|–|\*|×|·|÷|/|\\times|\\cdot|\\div)\s*"
+_LEFT = re.compile(rf"{_NUMBER}{_UNIT}(?:{_SIGN}{_NUMBER}{_UNIT})+\s*=\s*")
+_RESULT = re.compile(_NUMBER)
+_GOES_ON = re.compile(rf"{_UNIT}(?:{_SIGN}|\s*[\^(])")
+_PIECE = re.compile(rf"{_SIGN}|{_NUMBER}")
+_BEFORE = re.compile(r"[-+−–*×·÷/^_({.\\\d]\s*$|(?<![A-Za-z])[a-zA-Z]\s*$")
+_AS_PYTHON = {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", r"\times": "*", r"\cdot": "*", r"\div": "/"}
+
+
+@dataclass(frozen=True)
+class Equation:
+    """`text[start:end]`; `left` in Python's signs, the result's digits at `at`."""
+
+    start: int
+    end: int
+    at: int
+    left: str
+    result: str
+
+    @property
+    def shown(self) -> str:
+        return f"{self.left.replace('*', ' × ').replace('/', ' ÷ ').replace('+', ' + ').replace('-', ' - ')} = {self.result}"  # noqa: RUF001
+
+    @property
+    def is_true(self) -> bool:
+        value = arithmetic(self.left)
+        places = len(self.result.partition(".")[2])
+        return value is None or abs(float(value) - _number(self.result)) <= 0.51 * 10**-places
+
+
+def equations(text: str) -> Iterator[Equation]:
+    """Every "12 * 5 = 60" of a text; not one whose left side begins, or whose right side goes on, out of sight."""
+    place = 0
+    while match := _LEFT.search(text, place):
+        result = _RESULT.match(text, match.end())
+        place = match.end() if result else match.start() + 1
+        if result is None or _GOES_ON.match(text, result.end()) or _BEFORE.search(text[: match.start()]):
+            continue
+        left = "".join(
+            _AS_PYTHON.get(piece.group(1), piece.group(1))
+            if piece.group(1)
+            else piece.group(2).replace(",", "") + ("/100" if piece.group(3) and not result.group(2) else "")
+            for piece in _PIECE.finditer(match.group())
+        )
+        yield Equation(match.start(), result.end(), result.start(1), left, result.group(1).rstrip(","))
+
+
+def has_false_equation(text: str, quoted: str = "") -> bool:
+    """Whether an equation does not hold; the `quoted` one is somebody else's."""
+    return any(not one.is_true and one.shown != quoted for one in equations(text))
+
+
+def shown_work(text: str) -> str:
+    """The equations of a solution, one after the other, as somebody would type them."""
+    return ", ".join(dict.fromkeys(one.shown for one in equations(text)))
+
+
+def _number(shown: str) -> float:
+    return float(shown.replace(",", ""))
+
+
+# --- A slip: one result of a right solution is changed, and everything after it is computed with the wrong number.
+
+
+@dataclass(frozen=True)
+class Slip:
+    """`text` with its wrong line `wrong`, where `right` should stand for `instead`; it ends with the wrong `answer`."""
+
+    text: str
+    wrong: str
+    right: str
+    instead: str
+    answer: str
+
+
+def slipped(solution: str, reference: str, question: str, rng: random.Random) -> Slip | None:
+    """The solution with a slip of calculation carried on to its box; None where it cannot be done by rule."""
+    found = list(equations(solution))
+    given = values(question)
+    places = [place for place, one in enumerate(found) if one.is_true and _number(one.result) not in given]
+    for place in rng.sample(places, len(places)):
+        equation = found[place]
+        for changed in _near(equation, rng):
+            text = _carried_on(solution, found, place, changed)
+            box = boxed(text) if text else None
+            if text and box and not same_answer(box[1], reference):
+                wrong = f"{equation.shown.partition(' = ')[0]} = {changed}"
+                return Slip(text, wrong, equation.result, changed, box[1])
+    return None
+
+
+def _near(equation: Equation, rng: random.Random) -> list[str]:
+    """Results that a slip gives: ten or one too many or too few, a factor once too often."""
+    value, numbers = _number(equation.result), sorted(digits(equation.left))
+    if not value.is_integer() or value < 3:
+        return []
+    steps = [10.0, 1.0] if "*" not in equation.left else [numbers[0], 10.0]
+    around = [value + sign * step for step in steps for sign in rng.sample((1, -1), 2)]
+    return [_shown(one, equation.result) for one in around if one > 0 and one != value and one.is_integer()]
+
+
+def _carried_on(text: str, found: list[Equation], place: int, changed: str) -> str | None:
+    """The text with another result at an equation, and all that follows from it."""
+    first = found[place]
+    instead = {_number(first.result): _number(changed)}
+    made, at = text[: first.at] + changed, first.at + len(first.result)
+    for equation in found[place + 1 :]:
+        if equation.start < at:
+            continue
+        left = _DIGITS.sub(
+            lambda one: _shown(instead.get(_number(one.group()), _number(one.group())), "0"), equation.left
+        )
+        if left == equation.left:
+            continue
+        value = arithmetic(left)
+        if value is None or float(value) <= 0 or not (100 * float(value)).is_integer():
+            return None
+        made += _replaced(text[at : equation.at], instead) + _shown(float(value), equation.result)
+        at = equation.at + len(equation.result)
+        instead[_number(equation.result)] = float(value)
+    return made + _replaced(text[at:], instead)
+
+
+def _replaced(text: str, instead: dict[float, float]) -> str:
+    def other(match: re.Match[str]) -> str:
+        value = float(match.group().replace("{,}", "").replace(",", ""))
+        return _shown(instead[value], match.group()) if value in instead else match.group()
+
+    return _DIGITS.sub(other, text)
+
+
+def _shown(value: float, like: str) -> str:
+    text = f"{value:,.2f}" if not value.is_integer() else f"{int(value):,}"
+    return text if "," in like else text.replace(",", "")
