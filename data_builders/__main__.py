@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _USAGE = """Examples:
   python -m data_builders recipes/written.yaml
+  python -m data_builders recipes/math_collab.yaml --dry-run
   python -m data_builders recipes/math_rules.yaml --source.path math/train.jsonl --out data/math --dry-run
   python -m data_builders recipes/demo_data.yaml --preview 3
-  python -m data_builders recipes/math_dialogue.yaml --dry-run
 Any recipe key can be overridden in its own words: --section.key value."""
 
 

@@ -7,7 +7,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from data_builders.build import Build
@@ -16,6 +15,7 @@ from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.conversation import Finished
 from data_builders.dialogue.prompts import (
     Plan,
+    User,
     assistant_prompt,
     choose_prompt,
     judge_prompt,
@@ -172,9 +172,10 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
     Prompts are the real ones. How often a reply has to be asked for again is what a small model took; candidates beyond
     the first, with their look-aheads, come on top.
     """
-    total: Counter[str] = Counter()
+    total: dict[str, float] = {}
     for plan in plans:
-        total.update(_calls_of(plan, settings))
+        for name, number in _calls_of(plan, settings).items():
+            total[name] = total.get(name, 0.0) + number
     roles, cost, seconds, many = settings.roles(), 0.0, 0.0, conversations / len(plans)
     yield f"about, for {conversations:,.0f} conversations asked for:"
     for role, section in roles.items():
@@ -189,11 +190,11 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
     yield f"  cost      {at}"
 
 
-def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
+def _calls_of(plan: Plan, settings: Dialogue) -> dict[str, float]:
     """Replies and tokens of one conversation, by role."""
     question, solution = plan.question, "word " * words_of_reply(plan.task)
     chat: list[Message] = [{"role": "user", "content": question}, {"role": "assistant", "content": solution}] * 2
-    counts: Counter[str] = Counter({f"{role}.{name}": 0 for role in settings.roles() for name in ("calls", "input", "output")})
+    counts = {f"{role}.{name}": 0.0 for role in settings.roles() for name in ("calls", "input", "output")}
 
     def add(role: Role, times: float, prompt: Sequence[Message], text: str) -> None:
         counts[f"{role}.calls"] += times
@@ -203,7 +204,7 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
         )
 
     alone, given = assistant_prompt(chat[:1], "solve"), Proposal("12 marbles", "how many marbles are in each bag")
-    said = _AGAIN["message"]
+    said, user = _AGAIN["message"], User(question, plan.persona, plan.goal)
     if plan.withholds:
         tried = _AGAIN["proposal"]
         add("assistant", tried * said, choose_prompt(question, ""), "word " * 25)
@@ -211,44 +212,23 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
         add("assistant", tried * settings.tries, alone, solution)
         add("simulator", (tried - 1) * said, opening_prompt(plan, question), question)
         add("assistant", said, assistant_prompt(chat[:1], "ask", name=given.name), _USER)
-        add("simulator", said, simulator_prompt(_User(plan), chat[:2]), _USER)
+        add("simulator", said, simulator_prompt(user, chat[:2]), _USER)
     else:  # the problem is solved once for both conversations
         add("assistant", _AGAIN["solution"], alone, solution)
     add("simulator", said, opening_prompt(plan, question), question)
     if plan.goal in ("result", "child", "slip"):
         add("assistant", _AGAIN["solution"], assistant_prompt(chat[:3], "solve"), solution)
     turns = _TURNS[plan.goal] * said
-    add("simulator", turns, simulator_prompt(_User(plan), chat), f"<message>{_USER}</message>")
+    add("simulator", turns, simulator_prompt(user, chat), f"<message>{_USER}</message>")
     add("assistant", turns * settings.candidates, assistant_prompt(chat[:3]), _REPLY)
     if settings.candidates > 1:
         looked = _TURNS[plan.goal] * settings.candidates * settings.samples
-        add("simulator", looked * settings.window, simulator_prompt(_User(plan), chat), f"<message>{_USER}</message>")
+        add("simulator", looked * settings.window, simulator_prompt(user, chat), f"<message>{_USER}</message>")
         add("assistant", looked * settings.window, assistant_prompt(chat[:3]), _REPLY)
         add("judge", looked * (settings.judge is not None), judge_prompt(chat), _VERDICT)
     if settings.judged_at_least:
         add("judge", 1, review_prompt(plan, "", chat), _VERDICT)
     return counts
-
-
-@dataclass(frozen=True)
-class _User:
-    """Any user, for the length of a prompt."""
-
-    plan: Plan
-    hidden: tuple[str, ...] = ()
-    clause: str = ""
-
-    @property
-    def question(self) -> str:
-        return self.plan.question
-
-    @property
-    def persona(self) -> str:
-        return self.plan.persona
-
-    @property
-    def goal(self) -> str:
-        return self.plan.goal
 
 
 def _dialogue_dry_run(build: DialogueBuild, out: Path) -> Iterator[str]:

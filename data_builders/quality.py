@@ -33,12 +33,10 @@ from probe.sets import HUB, PACKAGED, locate
 
 # --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
 
-ANSWERED_AT_ONCE = ("complete", "replay", "stated", "twin", "doubt", "slip")
+ANSWERED_AT_ONCE = ("complete", "replay", "twin", "doubt", "slip")
 """Kinds that open with the whole problem and ask for nothing but its solution."""
 ASKED_ABOUT = ("underspecified",)
 """Kinds whose first message does not let anybody solve the problem."""
-FREE = ("stated", "withheld")
-"""Kinds in which a model speaks as the assistant: it may solve in parts, or close a solution with a question."""
 
 
 def form(conversation: Conversation) -> str | None:
@@ -58,7 +56,7 @@ def asking(conversation: Conversation) -> str | None:
         return "over_asking"
     if conversation.kind in ASKED_ABOUT and not asks(replies[0]):
         return "no_question"
-    if conversation.kind not in FREE and any(closes_asking(reply) and boxed(reply) for reply in replies):
+    if any(closes_asking(reply) and boxed(reply) for reply in replies):
         return "closes_asking"
     return None
 
@@ -68,7 +66,7 @@ def answer(conversation: Conversation) -> str | None:
 
     In a written conversation a later question may have a result of its own: there the last one is compared.
     """
-    early = 0 if conversation.kind in FREE else conversation.reveal_at
+    early = conversation.reveal_at
     if conversation.kind in ASKED_ABOUT:
         early = max(early, 2)
     found = [
@@ -116,12 +114,7 @@ _DELIMITERS = re.compile(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$")
 
 def leak(conversation: Conversation) -> str | None:
     """Says "leak" of an assistant turn that holds what is withheld, "not_withheld" of a user turn; None of neither."""
-    gap = conversation.gap
     withheld = [(conversation.hidden, conversation.reveal_at)] if conversation.hidden else []
-    if conversation.kind == "withheld" and gap is not None and len(gap.value) > 1:
-        # A model that knows the problem by heart supplies what it was not told. A digit stands in any text.
-        first = next((one for one in conversation.messages if holds(one["content"], gap.value)), None)
-        return "leak" if first is not None and first["role"] == "assistant" else None
     return next((found for hidden, until in withheld if (found := _leak(conversation, hidden, until))), None)
 
 

@@ -1,11 +1,10 @@
-"""`make bench`: how fast conversations between two models are made, beside the peer package `collabllm` 0.0.8.
+"""`make bench`: how fast conversations of models are made, beside the peer package `collabllm` 0.0.8.
 
     python -m tests.bench_dialogue [--problems N] [--concurrency C] [--peer/--no-peer] [--peer-workers 1 8]
 
-One server process plays assistant, user simulator and judge for both, and takes 300 ms for each reply; calls are
-counted there. Both get the same settings: assistant turns, candidates, exchanges looked ahead, samples, one judgement
-for each look-ahead. Ours looks no further ahead than its conversation can go, which the peer does, so it asks less for
-the same conversations; the replies are compared too, call for call.
+One server process plays all roles for both, and takes 300 ms for each reply; calls are counted there. Both get the
+same candidates, exchanges looked ahead, samples, and one judgement for each look-ahead. Ours is self-play, which also
+solves each problem and proves what is withheld, so the replies are compared too, call for call.
 
 The peer is driven through its own functions (arXiv 2502.00640): `generate_multiturn_dataset` once for each problem.
 `--peer-workers` says how many problems it has under way in threads: the package has no loop over problems (1), the
@@ -35,9 +34,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.loopback import Faults, Loopback, Seen, chat_reply
+sys.path.append(str(Path(__file__).parent))
+
+from dialogue_server import problem_names, problems, speak  # noqa: E402 - as the tests import it
+from loopback import Faults, Loopback, Seen, chat_reply  # noqa: E402
 
 LATENCY_S, ROUNDS, ANSWER = 0.3, 3, 42
+_MOST = 676
 TURNS, CANDIDATES, WINDOW, SAMPLES = 3, 2, 2, 3
 PEER, LITELLM = "collabllm==0.0.8", "litellm==1.106.2"
 WORDS = """
@@ -168,9 +171,14 @@ def _counts(url: str) -> tuple[int, int]:
     return sum(calls for model, calls in told["calls"].items() if model != "warmup"), told["most"]
 
 
-def _reply(seen: Seen) -> dict[str, Any]:
+_SELF_PLAY = speak({name: "" for name in problem_names(_MOST)})
+
+
+def _reply(seen: Seen) -> Any:
     """A reply in the role that the model's name says, in the form that the prompt asks for."""
     messages, model = seen.body["messages"], seen.body["model"]
+    if model == "self":
+        return _SELF_PLAY(seen)
     text = messages[-1]["content"]
     rng = random.Random(json.dumps(seen.body, sort_keys=True))
     as_json = '"response" (str)' in text
@@ -216,23 +224,22 @@ def _ours(url: str, arguments: argparse.Namespace) -> tuple[int, int, float]:
     """(conversations, replies, seconds) of a whole build, from the recipe to the manifest."""
     from data_builders.recipe import load_data_recipe
     from data_builders.run import build
-    from probe.files import read_json, write_json, write_jsonl
+    from probe.files import read_json, write_json
 
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        rows = [{"id": str(n), "question": question(n), "answer": str(ANSWER)} for n in range(arguments.problems)]
-        write_jsonl(folder / "problems.jsonl", rows)
-        third = max(1, arguments.concurrency // 3)  # roles at one address share what all of them may have under way
-        slots = {"assistant": arguments.concurrency - 2 * third, "simulator": third, "judge": third}
-        roles = {
-            role: {"server": {"urls": [url], "model": role, "concurrency": count}} for role, count in slots.items()
-        }
+        problems(folder / "problems.jsonl", arguments.problems)
+        half = arguments.concurrency // 2  # roles at one address share what all of them may have under way
+        server = {"urls": [url], "model": "self"}
         dialogue = {
-            **roles, "stated": 0, "max_turns": TURNS, "candidates": CANDIDATES, "window": WINDOW, "samples": SAMPLES,
+            "policy": {"server": {**server, "concurrency": arguments.concurrency - half}},
+            "judge": {"server": {**server, "concurrency": half}},
+            "candidates": CANDIDATES, "window": WINDOW, "samples": SAMPLES,
         }  # fmt: skip
         recipe = {
-            "source": {"kind": "jsonl", "path": str(folder / "problems.jsonl")},
+            "source": {"kind": "gsm8k", "path": str(folder / "problems.jsonl")},
             "dialogue": dialogue,
+            "quality": {"max_same_wording": 1.0, "near_duplicates": None},
             "output": {"path": str(folder / "out"), "shard_size": arguments.problems},
         }
         write_json(folder / "recipe.yaml", recipe)  # JSON is YAML

@@ -21,23 +21,35 @@ MATRIX = r"\begin{pmatrix} 1 & \frac{2}{3} \\ 4 \times 5 & \neq 6 \end{pmatrix}"
 # Which prompt it is, by words of it, and what is said then. The first that fits counts.
 _PLAYS = (
     ("VERDICT: number", ("It fits.\nVERDICT: 5", "All is well.\nVERDICT: 4")),
-    ("is to be left out, such that", ("<fact>buys SECOND more pens</fact>\n<name>how many more pens NAME buys</name>",)),
+    (
+        "is to be left out, such that",
+        ("<fact>buys SECOND more pens</fact>\n<name>how many more pens NAME buys</name>",),
+    ),
     ("who forgot to say", ("<text>REST</text>",)),
-    ("Somebody types a message", ("<message>hi, STEP: TEXT</message>", "<message>TEXT thanks for the STEP</message>")),
-    ("They were just asked for it", ("<message>ah, NAME buys SECOND more pens</message>", "<message>it was SECOND</message>")),
+    ("that somebody types", ("<message>hi, STEP: TEXT</message>", "<message>TEXT thanks for the STEP</message>")),
+    (
+        "They were just asked for it",
+        ("<message>ah, NAME buys SECOND more pens</message>", "<message>it was SECOND</message>"),
+    ),
     ("their own", ("<message>i did SAID, is that right?</message>",)),
     ("tell what they did", ("<message>so i tried it: WORK, is that the STEP?</message>",)),
     ("they point at the line", ("<message>wait, at WORK i get RIGHT there</message>",)),
     ("They see their mistake", ("<message>oh i see it now, it is TOTAL</message>",)),
     ("ready for the next step", ("<message>ok, FIRST, i follow you there</message>",)),
-    ("<chat>", ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP here?</message>")),
+    (
+        "<chat>",
+        ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP here?</message>"),
+    ),
     ("Ask for exactly that", ("How many more pens does NAME buy?",)),
     ("They want a hint only", (f"Look at ${MATRIX}$ first, it begins with the STEP.",)),
     ("Give only this step", ("The STEP is to take the FIRST red pens together with what comes.",)),
     ("Point them to it", ("Look at the STEP once more and count it on your fingers.",)),
     ("The user doubts", ("It is TOTAL, take the STEP away again.",)),
     ("was checked and is right", ("Counted another way with the STEP it stays TOTAL.",)),
-    ("A note for you alone", SOLVES := (f"With the STEP and ${MATRIX}$: FIRST + SECOND = TOTAL. So \\boxed{{TOTAL}}.",)),
+    (
+        "A note for you alone",
+        SOLVES := (f"With the STEP and ${MATRIX}$: FIRST + SECOND = TOTAL. So \\boxed{{TOTAL}}.",),
+    ),
     ("", ("Because the STEP goes with the pens.", f"That is the STEP of ${MATRIX}$.")),
 )
 _NO_BOX = ("ask why", "what that number stands for", "Box nothing", "Say that step")
@@ -69,7 +81,9 @@ def speak(answers: dict[str, str], slips: float = 0.0) -> Handler:
         if slip == "empty":
             return chat_reply("")
         if slip:
-            return chat_reply("no verdict at all" if role == "judge" else "User: hm\nAssistant: sure, I can help you with that.")
+            return chat_reply(
+                "no verdict at all" if role == "judge" else "User: hm\nAssistant: sure, I can help you with that."
+            )
         name = next((name for name in answers if re.search(rf"\b{name}\b", chat)), "Nobody")
         first = next(iter(re.findall(r"has (\d+)", chat)), "1")
         second = next(iter(re.findall(r"(?:buys|was) (\d+)", chat)), None)
@@ -100,9 +114,13 @@ def filled(text: str, words: dict[str, str]) -> str:
     return text
 
 
+def problem_names(n: int) -> list[str]:
+    return [f"Zoe{chr(97 + place // 26)}{chr(97 + place % 26)}" for place in range(n)]
+
+
 def problems(path: Path, n: int) -> dict[str, str]:
     """Writes `n` problems, each about a person of its own, and returns the answer by that person's name."""
-    names = [f"Zoe{chr(97 + place // 26)}{chr(97 + place % 26)}" for place in range(n)]
+    names = problem_names(n)
     rows = [
         {
             "question": f"{name} has {40 + place} red pens and buys {7 + place} more pens at the market. How many?",

@@ -48,7 +48,7 @@ def test_kinds_and_what_they_ask_are_counted() -> None:
     rows = [
         *[row("Q?", SOLVED)] * 6,
         *[row("Q?", "What?", "7", f"{SOLVED} Clear?", kind="underspecified")] * 2,
-        row("Q?", "Which one?", "7", f"{SOLVED} Clear?", kind="stated"),
+        row("Q?", "Which one?", "7", f"{SOLVED} Clear?", kind="twin"),
         row("Q?", SOLVED, kind="replay"),
     ]
     lost = [row("Q?", "What?", reason="over_asking"), row("Q?", "What?", "7", SOLVED, reason="over_asking")]
@@ -127,8 +127,8 @@ def talk(**told: Any) -> dict[str, Any]:
 
 def test_who_talked_is_told() -> None:
     rows = [
-        row("Q?", SOLVED, kind="stated", dialogue=talk(slips="assistant.cut simulator.role_label")),
-        row("Q?", SOLVED, kind="withheld", dialogue=talk(persona="curious")),
+        row("Q?", SOLVED, kind="complete", dialogue=talk(slips="assistant.cut simulator.role_label")),
+        row("Q?", SOLVED, kind="underspecified", dialogue=talk(persona="curious")),
     ]
     lost = [row("Q?", "A", kind="withheld", reason="assistant_cut", dialogue=talk(slips="assistant.cut assistant.cut"))]
     calls = {"assistant.calls": 1200, "assistant.input": 5, "assistant.output": 6, "judge.calls": 1}

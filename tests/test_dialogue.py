@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from data_builders.dialogue import checks
 from data_builders.dialogue.build import conversation_of, pair_rows, rl_rows
 from data_builders.dialogue.checks import Proposal
-from data_builders.dialogue.conversation import Candidate, Finished, Sample, best, play
+from data_builders.dialogue.conversation import Finished, best, judged_by, play
 from data_builders.dialogue.prompts import (
     REACTIONS,
     Plan,
+    User,
     assistant_prompt,
     judge_prompt,
     opening_prompt,
@@ -36,7 +37,6 @@ from data_builders.dialogue.prompts import (
 from data_builders.dialogue.roles import Ask, RoleModel, Roles
 from data_builders.dialogue.score import (
     Parsed,
-    Parts,
     Reply,
     accuracy,
     efficiency,
@@ -72,10 +72,8 @@ def chat(*turns: str) -> list[dict[str, str]]:
 
 
 @pytest.fixture
-def knows() -> Any:
-    from train.rollouts import ModelUser
-
-    return ModelUser(QUESTION, "terse", ("12",), "how many marbles are in each bag", 1)
+def knows() -> User:
+    return User(QUESTION, "terse", "result", ("12",), "how many marbles are in each bag")
 
 
 # --- no text is changed
@@ -119,7 +117,7 @@ def test_what_is_said_is_read_and_put_into_prompts_as_it_is(
     assert [user, assistant] == MESSAGE.findall(to_judge["content"]) == MESSAGE.findall(to_reviewer["content"])
 
 
-def test_a_simulator_knows_the_problem_and_no_answer_and_cannot_end_the_chat_it_is_shown(knows: Any) -> None:
+def test_a_simulator_knows_the_problem_and_no_answer_and_cannot_end_the_chat_it_is_shown(knows: User) -> None:
     prompt = simulator_prompt(knows, chat("hi", "a </chat> <end> b <x> [ABC]"))[0]["content"]
     assert "a \u2039/chat> \u2039end> b <x> [ABC]" in prompt and QUESTION in prompt and "53" not in prompt
     assert "how many marbles are in each bag (12)" in prompt
@@ -133,8 +131,8 @@ def test_a_simulator_knows_the_problem_and_no_answer_and_cannot_end_the_chat_it_
 SAYS = {
     "VERDICT": "All is well.\nVERDICT: 5",
     "is to be left out": "<fact>12 marbles in each</fact><name>how many marbles are in each bag</name>",
-    "who forgot to say": "<text>Ann has marbles in her 5 red bags and loses 7 of them on the way home. How many are left?</text>",
-    "Somebody types": "<message>TEXT</message>",
+    "who forgot to say one": "<text>Ann has marbles in her 5 red bags and loses 7 of them on the way home. How many are left?</text>",
+    "that somebody types": "<message>TEXT</message>",
     "just asked for it": "<message>there are 12 marbles in each</message>",
     "did, \"": "<message>i did WORK, is it right</message>",
     "point at the line": "<message>hm, at WORK i get RIGHT</message>",
@@ -258,7 +256,9 @@ def test_an_attempt_with_a_slip_is_pointed_at_and_mended_by_the_user() -> None:
     assert checks.has_false_equation(tried) and not boxed(hint) and not boxed(pointed)
     assert "53" in mended and boxed(confirmed) and done.messages[-1]["content"] == confirmed
     done, _ = talk(replace(PLAN, goal="check"))
-    assert checks.has_false_equation(turns(done)[0]) and boxed(turns(done)[1]) == boxed(SAYS["Their attempt goes wrong"])
+    assert checks.has_false_equation(turns(done)[0]) and boxed(turns(done)[1]) == boxed(
+        SAYS["Their attempt goes wrong"]
+    )
 
 
 def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
@@ -274,7 +274,7 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
     [
         (PLAN, {"Solve": "It is \\boxed{54}."}, "unsolved"),
         (PLAN, {"Solve": [SOLUTION, "It is \\boxed{54}."]}, "opening_unsolved"),
-        (PLAN, {"Somebody": "<message>help with 5 bags of marbles</message>"}, "opening_loses_number"),
+        (PLAN, {"that": "<message>help with 5 bags of marbles</message>"}, "opening_loses_number"),
         (PLAN, {"VERDICT": "The user is rude.\nVERDICT: 3"}, "judge_refused"),
         (PLAN, {"VERDICT": "fine"}, "judge_no_verdict"),
         (PLAN, {"Solve": Reply("", failure="server_error")}, "assistant_server_error"),
@@ -314,10 +314,10 @@ def test_of_several_candidates_the_one_with_the_best_look_ahead_goes_on() -> Non
     replies = {"How many marbles are in each bag?", "What is in each bag, how many marbles?"}
     done, roles = talk(WITHHELD, given, Ask=sorted(replies))
     (turn, *_) = done.turns
-    assert turn.before == 1 and {one.text for one in turn.candidates} == replies
-    assert all(len(one.samples) == 2 and one.score is not None for one in turn.candidates)
-    assert done.messages[1]["content"] == turn.candidates[turn.chosen].text
-    assert max(one.score or 0 for one in turn.candidates) == turn.candidates[turn.chosen].score
+    candidates, chosen = turn["candidates"], turn["candidates"][turn["chosen"]]
+    assert turn["before"] == 1 and {one["text"] for one in candidates} == replies
+    assert all(len(one["samples"]) == 2 and one["score"] is not None for one in candidates)
+    assert done.messages[1]["content"] == chosen["text"] and chosen["score"] == max(one["score"] for one in candidates)
     looking = [ask for ask in roles["assistant"].asked if len(ask.messages) > 3]
     assert looking and not any("A note for you" in ask.messages[1]["content"] for ask in looking)
 
@@ -404,7 +404,7 @@ def test_what_no_user_can_have_written_has_a_name(text: str, unusable: str) -> N
     assert read_message(Reply(text)).unusable == unusable
 
 
-def test_a_user_may_end_the_chat_and_copies_no_problem_that_is_still_withheld(knows: Any) -> None:
+def test_a_user_may_end_the_chat_and_copies_no_problem_that_is_still_withheld(knows: User) -> None:
     before = chat("help with marbles", "How many are in each bag?")
     assert read_user(Reply("<message>12</message>"), knows, before) == Parsed("12")
     assert read_user(Reply("Thanks! <end>"), knows, before) == Parsed("", ended=True)
@@ -462,14 +462,15 @@ def test_plans_keep_to_the_settings() -> None:
 
 
 def test_a_part_that_fails_is_none_and_so_is_its_score_never_zero() -> None:
-    assert score(Parts(1.0, None, 0.5), Weights()) is None
-    assert score(Parts(1.0, None, 0.5), Weights(interactivity=0, efficiency=1)) == 0.75
-    assert score(Parts(1.0, 0.5, 0.5), Weights(efficiency=2)) == pytest.approx(2.5 / 4)
-    sampled = Candidate("a", (Sample((), Parts(1.0, None, 1.0), None), Sample((), Parts(0.0, 0.5, 1.0), 0.5)))
-    assert sampled.score == 0.5 and sampled.parts == {"accuracy": 0.5, "interactivity": 0.5, "efficiency": 1.0}
-    none, low = Candidate("a", (Sample((), score=None),)), Candidate("b", (Sample((), score=0.0),))
-    assert best([none, low]) == 1 and best([none, none]) is None and best([none]) == 0
-    assert best([low, replace(low, text="c")]) == 0
+    parts = {"accuracy": 1.0, "interactivity": None, "efficiency": 0.5}
+    assert score(parts, Weights()) is None
+    assert score(parts, Weights(interactivity=0, efficiency=1)) == 0.75
+    assert score({**parts, "interactivity": 0.5}, Weights(efficiency=2)) == pytest.approx(2.5 / 4)
+    failed = {"parts": parts, "score": None}
+    other = {"parts": {"accuracy": 0.0, "interactivity": 0.5, "efficiency": 1.0}, "score": 0.5}
+    judged = judged_by("a", [failed, other, {"parts": {}, "score": None}])
+    assert judged["score"] == 0.5 and judged["parts"] == {"accuracy": 0.5, "interactivity": 0.5, "efficiency": 0.75}
+    assert best([None, 0.0]) == 1 and best([None]) is None and best([0.5, 0.5]) == 0
 
 
 def test_parts_are_what_they_say() -> None:

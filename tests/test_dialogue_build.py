@@ -15,7 +15,7 @@ import pytest
 import yaml
 from commands import start
 from dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of, speak
-from loopback import Answer, Faults, Loopback, Seen, chat_reply
+from loopback import Answer, Faults, Loopback, Seen
 
 from data_builders.__main__ import main
 from data_builders.dialogue import roles
@@ -27,7 +27,6 @@ from data_builders.run import build
 from data_builders.text import states
 from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
 from probe.files import read_json
-from probe.grading import boxed
 
 ROOT = Path(__file__).resolve().parent.parent
 N = 24

@@ -27,8 +27,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dialogue_server import role_of, speak
-from loopback import Loopback, Seen, chat_reply, completion_reply, models_reply
+from dialogue_server import speak
+from loopback import Loopback, Seen, completion_reply, models_reply
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -281,31 +281,13 @@ def test_a_build_from_math(tmp_path: Path) -> None:
     check_files("math_build", contents(tmp_path / "data", tmp=tmp_path))
 
 
-def told_speech(problems: list[Any]) -> Callable[[Seen], Any]:
-    """What `speak` says, but that users name who it is about when they open, and half of the time what is given later."""
+def test_a_build_by_self_play(tmp_path: Path) -> None:
+    """Two candidates a turn with look-ahead; a twentieth of what the server says is unusable."""
+    problems = rows(GOLDEN / "dialogue_problems.jsonl")
     answers = {row["question"].split()[0]: row["answer"].rpartition("#### ")[2] for row in problems}
-    given = {row["question"].split()[0]: row["question"].partition(".")[0] for row in problems}
-    others = speak(answers, slips=0.05)
-
-    def said(seen: Seen) -> Any:
-        prompt = seen.body["messages"][0]["content"]
-        draw = random.Random(json.dumps(seen.body, sort_keys=True)).random()
-        name = next((name for name in answers if re.search(rf"\b{name}\b", prompt)), None)
-        if role_of(seen.body) != "simulator" or name is None:
-            return others(seen)
-        if "<chat>" not in prompt:
-            return chat_reply(f"<message>{name} has some blue cards and buys more of them. How many then?</message>")
-        return chat_reply(f"<message>ah, {given[name]}.</message>") if draw < 0.5 else others(seen)
-
-    return said
-
-
-def test_a_build_between_two_models(tmp_path: Path) -> None:
-    """Two candidates a turn with look-ahead and a judge; a twentieth of what the server says is unusable."""
-    speech = told_speech(rows(GOLDEN / "dialogue_problems.jsonl"))
-    with Loopback({"/chat/completions": speech}) as server:
-        urls = [f"--dialogue.{role}.server.urls=[{server.url}]" for role in ("assistant", "simulator", "judge")]
-        command("data_builders", "tests/golden/dialogue.yaml", *urls, "--out", tmp_path / "data")
+    with Loopback({"/chat/completions": speak(answers, slips=0.05)}) as server:
+        url = f"--dialogue.policy.server.urls=[{server.url}]"
+        command("data_builders", "tests/golden/dialogue.yaml", url, "--out", tmp_path / "data")
     check_files("dialogue_build", contents(tmp_path / "data", tmp=tmp_path, server=server.url))
 
 

@@ -60,14 +60,12 @@ ASK, WAY = "What is x?", "Then it is \\boxed{7}."
         (conversation("What is 3 + 4?", "Which base do you mean?", "10", WAY), "over_asking"),
         (conversation("What is 3 + 4?", "Shall we begin? I can.", "Yes", WAY), "over_asking"),
         (conversation("What is 3 + 4?", "Which base do you mean?", "10", WAY, kind="replay"), "over_asking"),
-        (conversation("What is 3 + 4?", "Which base do you mean?", "10", WAY, kind="stated"), "over_asking"),
+        (conversation("What is 3 + 4?", "Which base do you mean?", "10", WAY, kind="complete"), "over_asking"),
         (conversation("What is 3 + 4?", "Why ask? It is \\boxed{7}."), None),
         (conversation("What is 3 + 4?", "\\boxed{7}. Clear?"), "closes_asking"),
         (conversation("What is 3 + 4?", "\\boxed{7}. Clear? I hope so."), "closes_asking"),
         (conversation("What is 3 + 4?", "\\boxed{7}", "Why?", "3 + 4 = \\boxed{7}. Clear?"), "closes_asking"),
         (conversation("What is 3 + 4?", "\\boxed{7}", "Why?", "3 and 4 more. Clear?"), None),
-        (conversation("What is 3 + 4?", "\\boxed{7}. Clear?", kind="stated"), None),  # a model may
-        (conversation("Help me", WAY, kind="withheld"), None),
         (conversation("3 + x?", "It is 3 + x.", "4", WAY, kind="underspecified", hidden="4"), "no_question"),
         (conversation("3 + x?", ASK, "4", WAY, kind="underspecified", hidden="4"), None),
         (conversation("3 + x?", "Is it \\boxed{7}?", "4", WAY, kind="underspecified"), "no_question"),
@@ -75,7 +73,6 @@ ASK, WAY = "What is x?", "Then it is \\boxed{7}."
             conversation("3 + x?", ASK, "Why?", WAY, "4", WAY, kind="underspecified", hidden="4", reveal_at=4),
             "answered_early",
         ),
-        (conversation("3 + x?", ASK, "Why?", WAY, "4", WAY, kind="withheld", reveal_at=4), None),
     ],
 )
 def test_a_reply_asks_where_something_is_missing_and_only_there(

@@ -42,7 +42,7 @@ def test_a_contaminated_problem_goes_out_in_all_its_kinds(tmp_path: Path) -> Non
     """Also where what is said of it in the conversation is too little to be found."""
     write_jsonl(tmp_path / "probe.jsonl", [{"question": " ".join(WORDS)}])
     task = Task("t", " ".join(WORDS) + "?", "7", "math", ())
-    for kind in ("complete", "underspecified", "withheld"):
+    for kind in ("complete", "underspecified", "hint"):
         made = conversation("About numbers", "Which?", "seven", "\\boxed{7}", kind=kind, task=task)
         found = reason(made, tmp_path)
         assert found == (named(tmp_path) if kind != "complete" else "over_asking")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from conversations import conversation
@@ -11,7 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from data_builders.quality import RUN, holds, leak, tells_part
-from data_builders.tasks import Gap
 
 GOAL = "How many of the marbles in the second bag are red or have a white stripe around them?"
 FIGURE = '[asy]\ndraw((0,0)--(4,0)--(4,3)--cycle);\nlabel("$A$", (0,0), SW);\n[/asy]'
@@ -68,14 +66,6 @@ def test_who_says_it_first_is_named() -> None:
     assert leak(conversation("12?", "12?", "12", "\\boxed{7}")) is None  # nothing is withheld
 
 
-def test_a_model_that_supplies_what_it_was_not_told_leaks() -> None:
-    def talk(*turns: str, value: str = "12") -> str | None:
-        gap = Gap("Some?", "how many", "How many?", "It is 12.", "12", value)
-        return leak(replace(conversation(*turns, kind="withheld", reveal_at=len(turns)), gap=gap))
-
-    assert talk("Marbles?", "There are 12, as you know.", "Yes", "\\boxed{7}") == "leak"
-    assert talk("Marbles?", "How many?", "12", "12 it is: \\boxed{7}") is None
-    assert talk("Marbles?", "I need 2 things.", "2", "\\boxed{7}", value="2") is None
 
 
 WORDS = st.text("abcxyz0123456789+-=^\\{}()$", min_size=1, max_size=8)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from data_builders.dialogue.prompts import simulator_prompt
+from data_builders.dialogue.prompts import User, simulator_prompt
 from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import read_user
 from data_builders.dialogue.settings import PERSONAS
@@ -345,15 +345,10 @@ class ScriptedSimulator:
 
 
 @dataclass(frozen=True)
-class ModelUser:
+class ModelUser(User):
     """A row's user as the dialogue builder's prompts want it."""
 
-    question: str
-    persona: str
-    hidden: tuple[str, ...]
-    clause: str
-    seed: int
-    goal: str = "result"
+    seed: int = 0
 
 
 class ModelSimulator:
@@ -367,7 +362,8 @@ class ModelSimulator:
     def user(self, row: RlRow, seed: int) -> ModelUser:
         """Where nobody has played the row's user yet, a persona is drawn."""
         drawn = random.Random(f"rollout-persona:{seed}").choice(list(PERSONAS))
-        return ModelUser(row.problem, row.persona if row.persona in PERSONAS else drawn, row.hidden, row.clause, seed)
+        persona = row.persona if row.persona in PERSONAS else drawn
+        return ModelUser(row.problem, persona, hidden=row.hidden, clause=row.clause, seed=seed)
 
     def reply(self, asked: Sequence[tuple[ModelUser, Sequence[Message]]]) -> list[UserTurn]:
         """Raises EngineError where a server cannot be reached, or answers nothing but failures."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Coroutine, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def kept_row(done: Finished) -> Row:
         "measured": done.measured,
         "verdict": done.verdict,
         "judged": done.judged,
-        "slips": " ".join(f"{one.role}.{one.reason}" for one in done.unusable),
+        "slips": " ".join(f"{one['role']}.{one['reason']}" for one in done.unusable),
         "calls": {f"{role}.{count}": done.calls[f"{role}.{count}"] for role in ROLES for count in COUNTS},
     }
     return {**sft_row(conversation_of(done)), "dialogue": dialogue}
@@ -73,26 +73,7 @@ def kept_row(done: Finished) -> Row:
 
 def rejected_row(done: Finished, reason: str) -> Row:
     """The same with the reason, and with every reply that could not be used."""
-    return {**kept_row(done), "reason": reason, "slips": [asdict(one) for one in done.unusable]}
-
-
-def candidate_rows(done: Finished) -> Iterator[Row]:
-    """One row for each assistant turn that there were several candidates for."""
-    for turn in done.turns:
-        yield {
-            "id": done.plan.id,
-            "before": turn.before,
-            "chosen": turn.chosen,
-            "candidates": [
-                {
-                    "text": candidate.text,
-                    "score": candidate.score,
-                    "parts": candidate.parts,
-                    "samples": [{**asdict(sample), "messages": list(sample.messages)} for sample in candidate.samples],
-                }
-                for candidate in turn.candidates
-            ],
-        }
+    return {**kept_row(done), "reason": reason, "slips": done.unusable}
 
 
 # A reward for the result would pay for telling it where the user wants to find it.
@@ -111,23 +92,18 @@ def pair_rows(done: Finished, min_gap: float) -> Iterator[Row]:
     `min_gap` apart, and apart at all."""
     found = [(before, right, wrong, 1.0, 0.0) for before, right, wrong in done.wrong]
     for turn in done.turns:
-        scored = [
-            (candidate.score, place == turn.chosen, candidate.text)
-            for place, candidate in enumerate(turn.candidates)
-            if candidate.score is not None
-        ]
-        # From worst to best; the chosen one is last among equals.
-        scored.sort(key=lambda one: one[:2])
-        if len(scored) > 1 and scored[-1][0] - scored[0][0] >= min_gap and scored[-1][0] > scored[0][0]:
-            found.append((turn.before, scored[-1][2], scored[0][2], scored[-1][0], scored[0][0]))
-    for before, chosen, rejected, best, worst in found:
+        scored = [(one["score"], one["text"]) for one in turn["candidates"] if one["score"] is not None]
+        (worst, rejected), best = min(scored), turn["candidates"][turn["chosen"]]
+        if best["score"] - worst >= min_gap and best["score"] > worst:
+            found.append((turn["before"], best["text"], rejected, best["score"], worst))
+    for before, right, wrong, high, low in found:
         yield {
             "id": f"{done.plan.id}-{before // 2}",
             "prompt": done.messages[:before],
-            "chosen": [{"role": "assistant", "content": chosen}],
-            "rejected": [{"role": "assistant", "content": rejected}],
-            "score_chosen": best,
-            "score_rejected": worst,
+            "chosen": [{"role": "assistant", "content": right}],
+            "rejected": [{"role": "assistant", "content": wrong}],
+            "score_chosen": high,
+            "score_rejected": low,
         }
 
 
@@ -257,7 +233,7 @@ class DialogueBuild(Build):
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "candidates", "rl", "pairs", "sft")}
         for index, game in zip(shard, finished, strict=True):
             for done in game:
-                views["candidates"] += candidate_rows(done)
+                views["candidates"] += ({"id": done.plan.id, **turn} for turn in done.turns)
                 if reason := done.reason or gate.reason(conversation_of(done)):
                     views["rejected"].append(rejected_row(done, reason))
                 else:

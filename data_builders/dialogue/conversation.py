@@ -15,14 +15,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from data_builders.dialogue import checks, prompts
 from data_builders.dialogue.checks import Proposal, Slip
-from data_builders.dialogue.prompts import Plan, Prompt, assistant_prompt, simulator_prompt
+from data_builders.dialogue.prompts import Plan, Prompt, User, assistant_prompt, simulator_prompt
 from data_builders.dialogue.roles import Answer, RoleModel
 from data_builders.dialogue.score import (
     Parsed,
-    Parts,
     Reply,
     accuracy,
     efficiency,
@@ -43,55 +43,7 @@ from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.grading import asks, boxed, closes_asking, same_answer
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One simulated continuation; `failure` says why a part, or all of it, is missing, `verdict` is the judge's reply."""
-
-    messages: tuple[Message, ...]
-    parts: Parts = Parts()
-    score: float | None = None
-    failure: str = ""
-    verdict: str = ""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One reply that could be the assistant's turn; without samples where there was nothing to choose from."""
-
-    text: str
-    samples: tuple[Sample, ...] = ()
-
-    @property
-    def score(self) -> float | None:
-        return mean_score([sample.score for sample in self.samples])
-
-    @property
-    def parts(self) -> dict[str, float | None]:
-        """The mean of each part over the samples that have it."""
-        return {
-            name: mean_score([getattr(sample.parts, name) for sample in self.samples])
-            for name in ("accuracy", "interactivity", "efficiency")
-        }
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The candidates of one assistant turn, made after `before` messages."""
-
-    before: int
-    candidates: tuple[Candidate, ...]
-    chosen: int
-
-
-@dataclass(frozen=True)
-class Unusable:
-    """A reply that could not be used, and why; `where` names its place in the conversation."""
-
-    role: str
-    where: str
-    reason: str
-    text: str
+Row = dict[str, Any]
 
 
 @dataclass
@@ -102,7 +54,9 @@ class Finished:
         withheld: what the opening leaves out, `rest` the problem without it, `reveal_at` the message that tells it.
         measured: {"solved", "without", "with"}: [right, tries] of the problem alone, of the opening that lacks what is
             withheld, and of the chat in which the solution stands.
+        turns: {before, chosen, candidates} of each turn with several, whose texts have score, parts and samples.
         wrong: (messages before, right turn, wrong turn) of turns that went wrong, such as a guess in place of a question.
+        unusable: {role, where, reason, text} of each reply that could not be used.
         verdict: the judge's, 0 where none was asked.
         calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
     """
@@ -113,9 +67,9 @@ class Finished:
     rest: str = ""
     reveal_at: int = 0
     measured: dict[str, list[int]] = field(default_factory=dict)
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Row] = field(default_factory=list)
     wrong: list[tuple[int, str, str]] = field(default_factory=list)
-    unusable: list[Unusable] = field(default_factory=list)
+    unusable: list[Row] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     verdict: int = 0
     judged: str = ""
@@ -166,7 +120,9 @@ class _Talk:
 
         answer = await self.roles[role].ask(prompt, read, seed, tries)
         self.done.calls.update(answer.calls)
-        self.done.unusable += [Unusable(role, where, one.unusable, one.text) for one in answer.unusable]
+        self.done.unusable += [
+            {"role": role, "where": where, "reason": one.unusable, "text": one.text} for one in answer.unusable
+        ]
         return answer
 
     async def text(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed]) -> str:
@@ -242,36 +198,27 @@ class _Talk:
         if self.settings.candidates == 1:
             self.say("assistant", await self.text("assistant", prompt, where, read))
             return
-        answers = await asyncio.gather(
-            *(
-                self.ask("assistant", prompt, f"{where}.{number}", read, self.settings.again)
-                for number in range(self.settings.candidates)
-            )
-        )
+        many, times = self.settings.candidates, self.settings.samples
+        asked = (self.ask("assistant", prompt, f"{where}.{n}", read, self.settings.again) for n in range(many))
+        answers = await asyncio.gather(*asked)
         texts = list(dict.fromkeys(answer.parsed.text for answer in answers if answer.parsed is not None))
         if not texts:
             raise _Refused(f"{where}_{answers[0].missing.partition('_')[2]}")
-        candidates = tuple(map(Candidate, texts))
-        if len(texts) > 1:
-            samples = await asyncio.gather(
-                *(
-                    self.look_ahead(text, f"{where}.{number}.{time}")
-                    for number, text in enumerate(texts)
-                    for time in range(self.settings.samples)
-                )
-            )
-            cut = self.settings.samples
-            candidates = tuple(
-                Candidate(text, tuple(samples[cut * place : cut * (place + 1)])) for place, text in enumerate(texts)
-            )
-        chosen = best(candidates)
+        if len(texts) == 1:
+            self.say("assistant", texts[0])
+            return
+        looks = (self.look_ahead(text, f"{where}.{n}.{time}") for n, text in enumerate(texts) for time in range(times))
+        samples = await asyncio.gather(*looks)
+        candidates = [judged_by(text, samples[times * place : times * (place + 1)]) for place, text in enumerate(texts)]
+        chosen = best([one["score"] for one in candidates])
         if chosen is None:
             raise _Refused("unscored")
-        self.done.turns.append(Turn(len(self.done.messages), candidates, chosen))
-        self.say("assistant", candidates[chosen].text)
+        self.done.turns.append({"before": len(self.done.messages), "chosen": chosen, "candidates": candidates})
+        self.say("assistant", texts[chosen])
 
-    async def look_ahead(self, text: str, where: str) -> Sample:
-        """One simulated continuation after a candidate, and what it is worth; nobody has a note in it."""
+    async def look_ahead(self, text: str, where: str) -> Row:
+        """One simulated continuation after a candidate, and what it is worth; nobody has a note in it. `failure` says why
+        a part, or all of it, is missing."""
         settings, start = self.settings, len(self.done.messages) + 1
         messages: list[Message] = [*self.done.messages, {"role": "assistant", "content": text}]
         for step in range(settings.window):
@@ -285,7 +232,13 @@ class _Talk:
                 prompt = assistant_prompt(messages)
                 answer = await self.ask("assistant", prompt, f"{where}.{step}", read_assistant, settings.again)
             if answer.parsed is None:
-                return Sample(tuple(messages[start:]), failure=answer.missing)
+                return {
+                    "messages": messages[start:],
+                    "parts": {},
+                    "score": None,
+                    "failure": answer.missing,
+                    "verdict": "",
+                }
             messages.append({"role": "assistant", "content": answer.parsed.text})
 
         interactivity, failure, verdict = None, "", ""
@@ -297,8 +250,13 @@ class _Talk:
         elif settings.weights.interactivity:
             interactivity = interactivity_by_rule(messages)
         tokens = estimated_tokens([one for one in messages if one["role"] == "assistant"])
-        parts = Parts(accuracy(messages, self.answer), interactivity, efficiency(tokens, settings.efficient_tokens))
-        return Sample(tuple(messages[start:]), parts, score(parts, settings.weights), failure, verdict)
+        parts = {
+            "accuracy": accuracy(messages, self.answer),
+            "interactivity": interactivity,
+            "efficiency": efficiency(tokens, settings.efficient_tokens),
+        }
+        told = {"score": score(parts, settings.weights), "failure": failure, "verdict": verdict}
+        return {"messages": messages[start:], "parts": parts, **told}
 
     # --- The course of a conversation.
 
@@ -312,7 +270,7 @@ class _Talk:
         except _Refused as refused:
             done.reason = str(refused)
         # In the order of their places, whichever came first.
-        done.unusable.sort(key=lambda one: (one.where, one.role))
+        done.unusable.sort(key=lambda one: (one["where"], one["role"]))
 
     async def with_result(self, solution: str) -> None:
         await self.open(self.plan.question)
@@ -361,7 +319,7 @@ class _Talk:
         slip = self.slip(self.done.messages[-1]["content"])
         if slip is None:
             raise _Refused("no_slip")
-        self.done.messages[-1] = {"role": "assistant", "content": slip.text, "loss": False}  # type: ignore[dict-item]
+        self.done.messages[-1] = {"role": "assistant", "content": slip.text, "loss": False}
         await self.user("spot", self.shows(slip.right), wrong=slip.wrong, right=slip.right)
         words = {"wrong": slip.wrong, "right": slip.right, "answer": self.answer}
         await self.assistant("concede", self.boxes_result, **words)
@@ -433,14 +391,11 @@ class _Talk:
         return not right
 
     async def propose(self, number: int) -> Proposal:
-        """What to withhold: a fact with a number of the problem, one of the model's choice, or a rule's gap."""
+        """What to withhold: the fact with a number that the rules say is needed, or one of the model's choice."""
         question = self.plan.question
-        found = [f"{value:g}" for value in checks.digits(question) if value > 1]
+        needed = [gap.value for gap in self.plan.task.gaps if gap.kind == "number"]
+        found = needed or [f"{value:g}" for value in checks.digits(question) if value > 1]
         wanted = self.rng.choice(found) if found and number % 2 == 0 else ""
-        gaps = [gap for gap in self.plan.task.gaps if gap.kind == "number" and gap.clause and gap.short in question]
-        if gaps and number == 0:
-            gap = self.rng.choice(gaps)
-            return Proposal(gap.short, gap.clause)
 
         def read(reply: Reply) -> Parsed:
             fact, name = tagged(reply, "fact"), tagged(reply, "name")
@@ -497,10 +452,10 @@ class _Talk:
     # --- What the turns must hold.
 
     @property
-    def knowledge(self) -> _Knows:
+    def knowledge(self) -> User:
         given = self.done.withheld
         hidden = () if given is None or self.done.reveal_at else (given.fact,)
-        return _Knows(self.plan.question, self.plan.persona, self.plan.goal, hidden, given.name if given else "")
+        return User(self.plan.question, self.plan.persona, self.plan.goal, hidden, given.name if given else "")
 
     def asks_for(self, given: Proposal) -> Check:
         def check(text: str) -> str:
@@ -549,15 +504,6 @@ class _Talk:
 _NOTE = re.compile(r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class _Knows:
-    question: str
-    persona: str
-    goal: str
-    hidden: tuple[str, ...]
-    clause: str
-
-
 def _anything(text: str) -> str:
     return "boxes_again" if boxed(text) else "closes_asking" if closes_asking(text) else ""
 
@@ -578,12 +524,19 @@ def _steps(solution: str, most: int = 4) -> list[str]:
     return ["\n".join(lines[start + 1 : end + 1]) for start, end in itertools.pairwise([-1, *ends])]
 
 
-def best(candidates: Sequence[Candidate]) -> int | None:
-    """The place of the candidate to go on with: the first of those with the highest score.
+def judged_by(text: str, samples: Sequence[Row]) -> Row:
+    """A candidate with its score, the mean over its look-aheads."""
+    names = dict.fromkeys(name for sample in samples for name in sample["parts"])
+    parts = {name: mean_score([sample["parts"].get(name) for sample in samples]) for name in names}
+    return {
+        "text": text,
+        "score": mean_score([one["score"] for one in samples]),
+        "parts": parts,
+        "samples": list(samples),
+    }
 
-    A single candidate is taken as it is; where all look-aheads failed there is none.
-    """
-    if len(candidates) == 1:
-        return 0
-    scored = [(score, -place) for place, one in enumerate(candidates) if (score := one.score) is not None]
-    return -max(scored)[1] if scored else None
+
+def best(scores: Sequence[float | None]) -> int | None:
+    """The place of the highest score, the first of equals; None where there is none."""
+    known = [(score, -place) for place, score in enumerate(scores) if score is not None]
+    return -max(known)[1] if known else None

@@ -11,7 +11,6 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.settings import GOALS, PERSONAS, PROMPTS, Dialogue
@@ -24,24 +23,20 @@ REACTIONS = ("why", "doubt", "meaning", "proof", "simpler")
 """What a user may do after a solution. A doubt is as likely after a right one as after a slip: always."""
 
 
-class UserKnowledge(Protocol):
-    """What a simulated user knows, whether of a conversation to build or of a prompt of reinforcement learning."""
+@dataclass(frozen=True)
+class User:
+    """What a simulated user knows and wants, of a conversation to build or of a prompt of reinforcement learning.
 
-    @property
-    def question(self) -> str: ...
-    @property
-    def persona(self) -> str: ...
-    @property
-    def goal(self) -> str: ...
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """Texts of the question that the opening did not state."""
-        ...
+    Attributes:
+        hidden: texts of the question that the opening did not state.
+        clause: what is hidden, such as "how many marbles are in each bag"; "" where nobody knows.
+    """
 
-    @property
-    def clause(self) -> str:
-        """What is hidden, such as "how many marbles are in each bag"; "" where nobody knows."""
-        ...
+    question: str
+    persona: str
+    goal: str = "result"
+    hidden: tuple[str, ...] = ()
+    clause: str = ""
 
 
 def still_hidden(hidden: Iterable[str], messages: Sequence[Message]) -> tuple[str, ...]:
@@ -135,7 +130,7 @@ def with_attempt(question: str, work: str) -> str:
     return str(PROMPTS["attempt"].format(question=question, work=work))
 
 
-def simulator_prompt(user: UserKnowledge, messages: Sequence[Message], act: str = "free", **words: str) -> Prompt:
+def simulator_prompt(user: User, messages: Sequence[Message], act: str = "free", **words: str) -> Prompt:
     """Asks for the user's message after `messages`, which does what the act of that name says."""
     hidden = still_hidden(user.hidden, messages)
     what = user.clause or " and ".join(f"the value of {place_of(user.question, value)}" for value in hidden)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from data_builders.dialogue.prompts import UserKnowledge, still_hidden
+from data_builders.dialogue.prompts import User, still_hidden
 from data_builders.dialogue.settings import Weights
 from probe.conversations import Message
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
@@ -110,7 +110,7 @@ def read_message(reply: Reply) -> Parsed:
     return Parsed(text, _out_of_role(text))
 
 
-def read_user(reply: Reply, user: UserKnowledge, messages: Sequence[Message]) -> Parsed:
+def read_user(reply: Reply, user: User, messages: Sequence[Message]) -> Parsed:
     """The user's message after `messages`, which may be the end of the conversation."""
     parsed = read_message(reply)
     if parsed.unusable != CUT and _END.search(reply.text):
@@ -171,23 +171,17 @@ LONGEST_ANSWER = 200
 _REPEATS, _RUN = 0.6, 4
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The parts of one continuation's score; None where one could not be had."""
-
-    accuracy: float | None = None
-    interactivity: float | None = None
-    efficiency: float | None = None
+Parts = dict[str, float | None]
+"""Of one continuation's score: accuracy, interactivity, efficiency, each from 0 to 1; None where one could not be had."""
 
 
 def score(parts: Parts, weights: Weights) -> float | None:
     """The weighted mean of the parts, from 0 to 1; None where a part that counts is None."""
-    worth = asdict(parts)
-    counted = {name: weight for name, weight in vars(weights).items() if name in worth and weight}
-    if any(worth[name] is None for name in counted):
+    counted = {name: weight for name, weight in vars(weights).items() if weight}
+    known = [(weight, worth) for name, weight in counted.items() if (worth := parts[name]) is not None]
+    if not counted or len(known) < len(counted):
         return None
-    total = sum(counted.values())
-    return sum(weight * worth[name] for name, weight in counted.items()) / total if total else None
+    return sum(weight * worth for weight, worth in known) / sum(counted.values())
 
 
 def mean_score(scores: Sequence[float | None]) -> float | None:
