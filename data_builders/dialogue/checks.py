@@ -196,6 +196,11 @@ class Slip:
     instead: str
     answer: str
 
+    @property
+    def line(self) -> str:
+        """The line as it should be."""
+        return f"{self.wrong.rpartition(' = ')[0]} = {self.right}"
+
 
 def slipped(solution: str, reference: str, question: str, rng: random.Random) -> Slip | None:
     """The solution with a slip of calculation carried on to its box; None where it cannot be done by rule."""

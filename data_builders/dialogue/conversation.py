@@ -428,8 +428,13 @@ class _Talk:
             def particular(text: str, last: set[float] = last) -> str:
                 return "" if checks.values(text) & last else "nothing_particular"
 
+            # A doubt of a right line is asked for in the words of one of a wrong line: only the mathematics tells them apart.
+            slip = self.slip(self.done.messages[-1]["content"]) if act == "doubt" else None
             try:
-                await self.user(act, particular, where, **words)
+                if slip is not None:
+                    await self.user("spot", self.shows(slip.instead), where, wrong=slip.line, right=slip.instead)
+                else:
+                    await self.user(act, particular, where, **words)
                 await self.assistant(act, self.stays if act == "doubt" else _anything, where, **words)
                 wanted -= 1
             except _Refused:
