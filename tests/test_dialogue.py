@@ -298,10 +298,18 @@ def test_what_cannot_be_used_ends_with_its_reason(plan: Plan, others: dict[str, 
 
 
 def test_a_reaction_that_does_not_come_off_is_left_out() -> None:
-    done, _ = talk(PLAN, **{"<chat>": "<message>thanks a lot</message>"})
+    asks = replace(PLAN, reactions=("why", "meaning"))
+    done, _ = talk(asks, **{"<chat>": "<message>thanks a lot</message>"})
     assert turns(done) == [QUESTION, SOLUTION] and done.reason == ""
-    doubted, _ = talk(replace(PLAN, reactions=("doubt",)), was="You are right, it is 54: \\boxed{54}.")
-    assert turns(doubted) == [QUESTION, SOLUTION], "no reply gives in to a doubt of what is right"
+
+
+def test_a_doubt_of_a_right_line_is_worded_as_one_of_a_wrong_line_and_not_given_in_to() -> None:
+    doubts = replace(PLAN, reactions=("doubt",))
+    done, _ = talk(doubts)
+    *_, doubt, stayed = turns(done)
+    assert re.fullmatch(r"hm, at (12 × 5 = 60|60 - 7 = 53) i get \d+", doubt) and "53" in stayed
+    done, _ = talk(doubts, was="You are right, it is 54: \\boxed{54}.")
+    assert turns(done) == [QUESTION, SOLUTION]
 
 
 def test_a_goal_that_the_solution_has_nothing_for_becomes_the_result() -> None:
@@ -468,8 +476,7 @@ def test_a_part_that_fails_is_none_and_so_is_its_score_never_zero() -> None:
     assert score({**parts, "interactivity": 0.5}, Weights(efficiency=2)) == pytest.approx(2.5 / 4)
     failed = {"parts": parts, "score": None}
     other = {"parts": {"accuracy": 0.0, "interactivity": 0.5, "efficiency": 1.0}, "score": 0.5}
-    judged = judged_by("a", [failed, other, {"parts": {}, "score": None}])
-    assert judged["score"] == 0.5 and judged["parts"] == {"accuracy": 0.5, "interactivity": 0.5, "efficiency": 0.75}
+    assert judged_by("a", [failed, other, failed])["score"] == 0.5
     assert best([None, 0.0]) == 1 and best([None]) is None and best([0.5, 0.5]) == 0
 
 

@@ -326,9 +326,8 @@ class _Talk:
         await self.react(1)
 
     def slip(self, solution: str) -> Slip | None:
-        return checks.slipped(
-            solution, self.answer, self.plan.question, random.Random(f"slip:{self.seed}:{self.plan.id}")
-        )
+        rng = random.Random(f"slip:{self.seed}:{self.plan.id}")
+        return checks.slipped(solution, self.answer, self.plan.question, rng)
 
     def possible(self, solution: str) -> bool:
         """Whether the solution has what the goal takes: steps, work to show, a line to get wrong."""
@@ -358,9 +357,8 @@ class _Talk:
         await self.user("reveal", self.tells(given), fact=given.fact)
         self.done.reveal_at = len(self.done.messages) - 1
         if self.plan.goal in ("hint", "steps"):  # no solution comes that would show that all is told now
-            solution, _ = await self.solve(assistant_prompt(self.done.messages, "solve"), "with", self.settings.tries)
-            if not solution:
-                raise _Refused("not_enough")
+            await self.solve_here("solve")
+            del self.done.messages[-1], self.done.wrong[1:]
 
     async def opening(self, text: str, where: str, told: frozenset[float] = frozenset()) -> None:
         read = _checked(read_message, lambda made: checks.changed_numbers(made, text, told))
@@ -371,9 +369,8 @@ class _Talk:
         try:
             given = await self.propose(number)
             prompt = prompts.leave_out_prompt(self.plan.question, given)
-            read = _checked(
-                functools.partial(tagged, tag="text"), lambda text: checks.unfit_rest(text, given, self.plan.question)
-            )
+            whole = functools.partial(tagged, tag="text")
+            read = _checked(whole, lambda text: checks.unfit_rest(text, given, self.plan.question))
             rest = await self.text("assistant", prompt, f"left_out.{number}", read)
             await self.opening(rest, f"opening.{number}", given.values)
         except _Refused:
@@ -399,10 +396,8 @@ class _Talk:
 
         def read(reply: Reply) -> Parsed:
             fact, name = tagged(reply, "fact"), tagged(reply, "name")
-            unusable = fact.unusable or name.unusable
-            return Parsed(
-                f"{fact.text}\n{name.text}", unusable or checks.unfit_proposal(Proposal(fact.text, name.text), question)
-            )
+            unfit = fact.unusable or name.unusable or checks.unfit_proposal(Proposal(fact.text, name.text), question)
+            return Parsed(f"{fact.text}\n{name.text}", unfit)
 
         text = await self.text("assistant", prompts.choose_prompt(question, wanted), f"choose.{number}", read)
         fact, _, name = text.rpartition("\n")
@@ -491,11 +486,11 @@ class _Talk:
     def hides_result(self, text: str) -> str:
         if boxed(text):
             return "boxes_early"
-        wanted = checks.digits(self.answer)
-        known = checks.values(self.plan.question) | {
-            value for said in self.said("user") for value in checks.values(said)
-        }
-        return "tells_result" if set(wanted) - known and set(wanted) <= checks.values(text) else ""
+        wanted, known = (
+            set(checks.digits(self.answer)),
+            checks.values("\n".join([self.plan.question, *self.said("user")])),
+        )
+        return "tells_result" if wanted - known and wanted <= checks.values(text) else ""
 
     def boxes_result(self, text: str) -> str:
         return "closes_asking" if closes_asking(text) else "" if self.right(text) else "wrong"
@@ -531,14 +526,7 @@ def _steps(solution: str, most: int = 4) -> list[str]:
 
 def judged_by(text: str, samples: Sequence[Row]) -> Row:
     """A candidate with its score, the mean over its look-aheads."""
-    names = dict.fromkeys(name for sample in samples for name in sample["parts"])
-    parts = {name: mean_score([sample["parts"].get(name) for sample in samples]) for name in names}
-    return {
-        "text": text,
-        "score": mean_score([one["score"] for one in samples]),
-        "parts": parts,
-        "samples": list(samples),
-    }
+    return {"text": text, "score": mean_score([one["score"] for one in samples]), "samples": list(samples)}
 
 
 def best(scores: Sequence[float | None]) -> int | None:
