@@ -66,8 +66,6 @@ def test_who_says_it_first_is_named() -> None:
     assert leak(conversation("12?", "12?", "12", "\\boxed{7}")) is None  # nothing is withheld
 
 
-
-
 WORDS = st.text("abcxyz0123456789+-=^\\{}()$", min_size=1, max_size=8)
 SPACES = st.sampled_from(["", " ", "\n", "  \t", "\\, "])
 
