@@ -16,6 +16,7 @@ from data_builders.dialogue.conversation import Finished
 from data_builders.dialogue.prompts import (
     Plan,
     User,
+    act_prompt,
     assistant_prompt,
     choose_prompt,
     judge_prompt,
@@ -208,18 +209,18 @@ def _calls_of(plan: Plan, settings: Dialogue) -> dict[str, float]:
     if plan.withholds:
         tried = _AGAIN["proposal"]
         add("assistant", tried * said, choose_prompt(question, ""), "word " * 25)
-        add("assistant", tried * said, leave_out_prompt(question, given), question)
+        add("assistant", tried * said, leave_out_prompt(_USER, given), _USER)
         add("assistant", tried * settings.tries, alone, solution)
         add("simulator", (tried - 1) * said, opening_prompt(plan, question), question)
         add("assistant", said, assistant_prompt(chat[:1], "ask", name=given.name), _USER)
-        add("simulator", said, simulator_prompt(user, chat[:2]), _USER)
+        add("simulator", said, act_prompt(plan.persona, "reveal", _USER, fact=given.fact), _USER)
     else:  # the problem is solved once for both conversations
         add("assistant", _AGAIN["solution"], alone, solution)
     add("simulator", said, opening_prompt(plan, question), question)
     if plan.goal in ("result", "child", "slip"):
         add("assistant", _AGAIN["solution"], assistant_prompt(chat[:3], "solve"), solution)
     turns = _TURNS[plan.goal] * said
-    add("simulator", turns, simulator_prompt(user, chat), f"<message>{_USER}</message>")
+    add("simulator", turns, act_prompt(plan.persona, "why", solution), f"<message>{_USER}</message>")
     add("assistant", turns * settings.candidates, assistant_prompt(chat[:3]), _REPLY)
     if settings.candidates > 1:
         looked = _TURNS[plan.goal] * settings.candidates * settings.samples

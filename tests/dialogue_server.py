@@ -21,45 +21,41 @@ MATRIX = r"\begin{pmatrix} 1 & \frac{2}{3} \\ 4 \times 5 & \neq 6 \end{pmatrix}"
 # Which prompt it is, by words of it, and what is said then. The first that fits counts.
 _PLAYS = (
     ("VERDICT: number", ("It fits.\nVERDICT: 5", "All is well.\nVERDICT: 4")),
-    (
-        "is to be left out, such that",
-        ("<fact>buys SECOND more pens</fact>\n<name>how many more pens NAME buys</name>",),
-    ),
-    ("who forgot to say", ("<text>REST</text>",)),
+    ("Which quantity does", ("<name>how many NOUN there are</name>",)),
+    ("no longer tells one thing", ("<text>REST</text>",)),
     ("that somebody types", ("<message>hi, STEP: TEXT</message>", "<message>TEXT thanks for the STEP</message>")),
-    (
-        "They were just asked for it",
-        ("<message>ah, NAME buys SECOND more pens</message>", "<message>it was SECOND</message>"),
-    ),
-    ("their own", ("<message>i did SAID, is that right?</message>",)),
-    ("tell what they did", ("<message>so i tried it: WORK, is that the STEP?</message>",)),
-    ("they point at the line", ("<message>wait, at WORK i get RIGHT there</message>",)),
-    ("They see their mistake", ("<message>oh i see it now, it is TOTAL</message>",)),
+    ("asks for something that you know", ("<message>ah, FACT</message>", "<message>it was FACT</message>")),
+    ("What you did", ("<message>so i tried it: WORK, is that the STEP?</message>",)),
+    ("You worked it out", ("<message>wait, at LINE i get VALUE there</message>",)),
+    ("You see your mistake", ("<message>oh i see it now, it is GETS</message>",)),
     ("ready for the next step", ("<message>ok, FIRST, i follow you there</message>",)),
-    (
-        "<chat>",
-        ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP here?</message>"),
-    ),
-    ("Ask for exactly that", ("How many more pens does NAME buy?",)),
+    ("<reply>", ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP?</message>")),
+    ("<chat>", ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP?</message>")),
+    ("One thing is missing", ("Please, MISSING?", "I need to know MISSING. Is that written there?")),
     ("They want a hint only", (f"Look at ${MATRIX}$ first, it begins with the STEP.",)),
     ("Give only this step", ("The STEP is to take the FIRST red pens together with what comes.",)),
     ("Point them to it", ("Look at the STEP once more and count it on your fingers.",)),
     ("The user doubts", ("It is TOTAL, take the STEP away again.",)),
     ("was checked and is right", ("Counted another way with the STEP it stays TOTAL.",)),
-    (
-        "A note for you alone",
-        SOLVES := (f"With the STEP and ${MATRIX}$: FIRST + SECOND = TOTAL. So \\boxed{{TOTAL}}.",),
-    ),
+    ("A note for you alone", (f"With the STEP and ${MATRIX}$: FIRST + SECOND = TOTAL. So \\boxed{{TOTAL}}.",)),
     ("", ("Because the STEP goes with the pens.", f"That is the STEP of ${MATRIX}$.")),
 )
+# What stands in those texts for a part of the prompt.
+_FOUND = {
+    "FACT": r'(?:Which quantity does|problem stands:) "(.*?)"', "REST": r"The sentence:\n<text>(.*?)</text>",
+    "TEXT": r"<text>\n(.*?)\n</text>", "WORK": r"What you did: (.*?)\. Tell", "LINE": r'where it says "(.*?)"',
+    "GETS": r"you get (\d+) in the end", "VALUE": r"you get (\d+)\. Point", "MISSING": r"solved without: (.*?)\. Reply",
+    "REPLY": r"<(?:reply|chat)>\n(.*?)\n</(?:reply|chat)>",
+}  # fmt: skip
 _NO_BOX = ("ask why", "what that number stands for", "Box nothing", "Say that step")
+
+
+_OF_THE_ASSISTANT = ("Which quantity does", "no longer tells one thing")
 
 
 def role_of(body: dict[str, Any]) -> str:
     prompt = body["messages"][0]
-    if prompt["role"] == "system" or any(f"<{tag}>" in prompt["content"] for tag in ("fact", "/text> ")):
-        return "assistant"
-    if "who forgot to say" in prompt["content"]:
+    if prompt["role"] == "system" or any(words in prompt["content"] for words in _OF_THE_ASSISTANT):
         return "assistant"
     return "judge" if "VERDICT:" in prompt["content"] else "simulator"
 
@@ -84,25 +80,21 @@ def speak(answers: dict[str, str], slips: float = 0.0) -> Handler:
             return chat_reply(
                 "no verdict at all" if role == "judge" else "User: hm\nAssistant: sure, I can help you with that."
             )
-        name = next((name for name in answers if re.search(rf"\b{name}\b", chat)), "Nobody")
-        first = next(iter(re.findall(r"has (\d+)", chat)), "1")
-        second = next(iter(re.findall(r"(?:buys|was) (\d+)", chat)), None)
-        total = str(int(first) + int(second)) if second else "12345"
+        first, second = (next(iter(re.findall(rf"(\d+) {what} pens", chat)), None) for what in ("red", "more"))
+        total = str(int(first) + int(second)) if first and second else "12345"
         task = body["messages"][-1]["content"]
         texts = next(texts for words, texts in _PLAYS if words in task)
         if "A note for you alone" in task and any(words in task for words in _NO_BOX):
             texts = _PLAYS[-1][1]
-        whole = re.search(r"<(?:text|problem)>\n(.*?)\n</", task, re.DOTALL)
-        source = whole.group(1) if whole else ""
-        turns = re.findall(r"<assistant>\n(.*?)\n</assistant>", task, re.DOTALL)
-        quote = re.search(r'what they did, "(.*?)", and|line "(.*?)" of the last', task)
-        right = re.search(r"and get (\d+) there", task)
-        last = re.findall(r"\d+", turns[-1] if turns else "") or ["3"]
+        found = {name: re.search(pattern, task, re.DOTALL) for name, pattern in _FOUND.items()}
+        words = {name: match.group(1) if match else "" for name, match in found.items()}
+        fact = re.search(r'not to tell: .*? \("(.*?)"\)', task)
         return chat_reply(filled(rng.choice(texts), {
-            "REST": source.replace(f"buys {second} more pens", "buys some of them"), "TEXT": source,
-            "WORK": next(filter(None, quote.groups())) if quote else "", "RIGHT": right.group(1) if right else "",
+            **words, "REST": words["REST"].replace(fact.group(1) if fact else "no", "some of them"),
+            "NOUN": re.sub(r"\d+ ", "", words["FACT"]),
             "STEP": f"{rng.choice(('sum', 'product', 'last'))} {rng.choice(('part', 'line', 'thing', 'bit'))}",
-            "NAME": name, "FIRST": first, "SECOND": second or "0", "TOTAL": total, "LAST": last[-1],
+            "FIRST": first or "0", "SECOND": second or "0", "TOTAL": total,
+            "LAST": (re.findall(r"\d+", words["REPLY"]) or ["3"])[-1],
         }))  # fmt: skip
 
     return said

@@ -130,16 +130,17 @@ def test_a_simulator_knows_the_problem_and_no_answer_and_cannot_end_the_chat_it_
 
 SAYS = {
     "VERDICT": "All is well.\nVERDICT: 5",
-    "is to be left out": "<fact>12 marbles in each</fact><name>how many marbles are in each bag</name>",
-    "who forgot to say one": "<text>Ann has marbles in her 5 red bags and loses 7 of them on the way home. How many are left?</text>",
+    "Which quantity does": "<name>FACT</name>",
+    "no longer tells": "<text>REST</text>",
     "that somebody types": "<message>TEXT</message>",
-    "just asked for it": "<message>there are 12 marbles in each</message>",
-    "did, \"": "<message>i did WORK, is it right</message>",
-    "point at the line": "<message>hm, at WORK i get RIGHT</message>",
-    "see their mistake": "<message>ah, it is RIGHT and so 53 in the end</message>",
+    "asks for something": "<message>it says FACT</message>",
+    "What you did": "<message>i did WORK, is it right</message>",
+    "worked it out": "<message>hm, at LINE i get VALUE</message>",
+    "see your mistake": "<message>ah, it is VALUE and so 53 in the end</message>",
     "ready for the next": "<message>ok 60, go on</message>",
+    "<reply>": "<message>why the 53?</message>",
     "<chat>": "<message>why the 53?</message>",
-    "Ask for exactly": "How many marbles are in each bag?",
+    "One thing is missing": "Can you tell me MISSING?",
     "If something seems": "Say she has 10 each: 10 * 5 = 50, \\boxed{43}.",
     "Solve it now": SOLUTION,
     "Explain the solution": SOLUTION,
@@ -154,6 +155,19 @@ SAYS = {
     "was checked": "It stays 53, put the 7 back and you have all five bags.",
     "": "Because the lost marbles are no longer in a bag.",
 }  # fmt: skip
+
+
+# What stands in those texts for a part of the prompt.
+FOUND = {
+    "FACT": r'(?:Which quantity does|problem stands:) "(.*?)"', "REST": r"The sentence:\n<text>(.*?)</text>",
+    "TEXT": r"<text>\n(.*?)\n</text>", "WORK": r"What you did: (.*?)\. Tell", "LINE": r'where it says "(.*?)"',
+    "VALUE": r"(?:you get|it is) (\d+)(?: and not|\. Point)", "MISSING": r"solved without: (.*?)\. Reply",
+}  # fmt: skip
+NAMES = {
+    "12 marbles": "how many marbles are in each bag",
+    "5 red bags": "how many bags she has",
+    "7": "how many got lost",
+}
 
 
 class Saying(RoleModel):
@@ -181,12 +195,12 @@ def saying(**others: str | Reply | list[str]) -> Callable[[str], str | Reply]:
             said = said.pop(0) if len(said) > 1 else said[0]
         if isinstance(said, Reply):
             return said
-        work = re.search(r'(?:did, |line )"(.*?)"', prompt)
-        right = re.search(r"and get (\d+)|it is (\d+) and not", prompt)
-        text = re.search(r"<text>\n(.*?)\n</text>", prompt, re.DOTALL)
-        for name, found in (("WORK", work), ("RIGHT", right), ("TEXT", text)):
-            said = said.replace(name, next(filter(None, found.groups())) if found else "")
-        return str(said)
+        for name, pattern in FOUND.items():
+            found = re.search(pattern, prompt, re.DOTALL)
+            said = said.replace(name, found.group(1) if found else "")
+        if fact := re.search(r'not to tell: .*? \("(.*?)"\)', prompt):
+            said = said.replace(fact.group(1), re.sub(r"\d+ ?", "", fact.group(1)))
+        return re.sub(r"^<name>(.*)</name>$", lambda fact: f"<name>{NAMES[fact.group(1)]}</name>", said)
 
     return say
 
@@ -217,20 +231,22 @@ def test_a_complete_problem_is_told_solved_and_reacted_to() -> None:
 def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(tmp_path: Path) -> None:
     done, roles = talk(WITHHELD)
     opening, question, told, solution, *_ = turns(done)
-    assert "12" not in opening and question == SAYS["Ask for exactly"] and "12" in told and solution == SOLUTION
+    given = done.withheld
+    assert given is not None and given.name == NAMES[given.fact] and done.reveal_at == 2
+    assert given.fact not in opening and given.fact in told and solution == SOLUTION
+    assert question == f"Can you tell me {given.name}?"
     assert done.measured == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
-    assert done.withheld == Proposal("12 marbles in each", "how many marbles are in each bag") and done.reveal_at == 2
     with closing(Gate(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
         assert gate.reason(conversation_of(done)) is None
     first, second = rl_rows(done)
-    assert (first.clause, first.hidden, first.problem) == (done.withheld.name, ("12 marbles in each",), QUESTION)
+    assert (first.clause, first.hidden, first.problem) == (given.name, (given.fact,), QUESTION)
     assert (second.clause, second.hidden, second.persona) == ("", (), "terse")
     (pair,) = pair_rows(done, 0.1)  # the question over the guess
     assert pair["chosen"][0]["content"] == question and boxed(pair["rejected"][0]["content"])
     # The note is the assistant's alone, and the same prompt makes both kinds of opening.
-    asked = next(ask for ask in roles["assistant"].asked if "Ask for exactly" in ask.messages[-1]["content"])
-    assert "how many marbles are in each bag" in asked.messages[-1]["content"]
-    assert not any("note" in text or "how many marbles are in each bag" in text for text in turns(done)[::2])
+    asked = next(ask for ask in roles["assistant"].asked if "One thing is missing" in ask.messages[-1]["content"])
+    assert given.name in asked.messages[-1]["content"]
+    assert not any("note" in text or given.name in text for text in turns(done)[::2])
     whole = opening_prompt(PLAN, QUESTION)[0]["content"]
     assert whole.replace(QUESTION, opening) in [ask.messages[0]["content"] for ask in roles["simulator"].asked]
 
@@ -279,14 +295,14 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
         (PLAN, {"VERDICT": "fine"}, "judge_no_verdict"),
         (PLAN, {"Solve": Reply("", failure="server_error")}, "assistant_server_error"),
         (WITHHELD, {"If": SOLUTION}, "nothing_needed"),
-        (WITHHELD, {"is": "<fact>12 marbles</fact>"}, "nothing_needed"),
-        (WITHHELD, {"who": f"<text>{QUESTION}</text>"}, "nothing_needed"),
-        (WITHHELD, {"who": "<text>Ann has some number of marbles in 5 bags and loses 7.</text>"}, "nothing_needed"),
-        (WITHHELD, {"Ask": "How many bags does Ann lose?"}, "ask_asks_other"),
-        (WITHHELD, {"Ask": "It is 12, right? \\boxed{53}"}, "ask_no_question"),
-        (WITHHELD, {"Ask": "Are there 12 marbles in each bag?"}, "ask_leak"),
-        (WITHHELD, {"just": "<message>i have no idea</message>"}, "reveal_not_told"),
-        (WITHHELD, {"just": "<message>12 in each, and 99 more</message>"}, "reveal_invents_number"),
+        (WITHHELD, {"Which": "<name>7</name>"}, "nothing_needed"),
+        (WITHHELD, {"no": f"<text>{QUESTION}</text>"}, "nothing_needed"),
+        (WITHHELD, {"no": "<text>Ann has some number of marbles and loses them.</text>"}, "nothing_needed"),
+        (WITHHELD, {"One": "How many friends does Ann have?"}, "ask_asks_other"),
+        (WITHHELD, {"One": "It is 12, right? \\boxed{53}"}, "ask_no_question"),
+        (WITHHELD, {"One": "Are there 12, 5 or 7 of them?"}, "ask_leak"),
+        (WITHHELD, {"asks": "<message>i have no idea</message>"}, "reveal_not_told"),
+        (WITHHELD, {"asks": "<message>12 or 5 or 7, and 99 more</message>"}, "reveal_invents_number"),
         (replace(PLAN, goal="hint"), {"hint": "It is 60 - 7 = 53."}, "hint_tells_result"),
         (replace(PLAN, goal="hint"), {"hint": "So \\boxed{53}."}, "hint_boxes_early"),
         (replace(PLAN, goal="check"), {"Their": "Hm, \\boxed{54}."}, "check_wrong_wrong"),
@@ -299,7 +315,7 @@ def test_what_cannot_be_used_ends_with_its_reason(plan: Plan, others: dict[str, 
 
 def test_a_reaction_that_does_not_come_off_is_left_out() -> None:
     asks = replace(PLAN, reactions=("why", "meaning"))
-    done, _ = talk(asks, **{"<chat>": "<message>thanks a lot</message>"})
+    done, _ = talk(asks, **{"<reply>": "<message>thanks a lot</message>"})
     assert turns(done) == [QUESTION, SOLUTION] and done.reason == ""
 
 
@@ -319,11 +335,11 @@ def test_a_goal_that_the_solution_has_nothing_for_becomes_the_result() -> None:
 
 def test_of_several_candidates_the_one_with_the_best_look_ahead_goes_on() -> None:
     given = dialogue(candidates=2, window=1, samples=2, judge=ROLE)
-    replies = {"How many marbles are in each bag?", "What is in each bag, how many marbles?"}
-    done, roles = talk(WITHHELD, given, Ask=sorted(replies))
+    replies = {"Could you tell me MISSING?", "I need MISSING. Do you know it?"}
+    done, roles = talk(WITHHELD, given, One=sorted(replies))
     (turn, *_) = done.turns
     candidates, chosen = turn["candidates"], turn["candidates"][turn["chosen"]]
-    assert turn["before"] == 1 and {one["text"] for one in candidates} == replies
+    assert turn["before"] == 1 and {one["text"][:6] for one in candidates} == {"Could ", "I need"}
     assert all(len(one["samples"]) == 2 and one["score"] is not None for one in candidates)
     assert done.messages[1]["content"] == chosen["text"] and chosen["score"] == max(one["score"] for one in candidates)
     looking = [ask for ask in roles["assistant"].asked if len(ask.messages) > 3]

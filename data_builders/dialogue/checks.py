@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from data_builders.text import arithmetic, squeezed
+from data_builders.text import arithmetic, read, squeezed
 from data_builders.user import Question, read_question
 from probe.grading import boxed, same_answer
 from probe.judges.text import content_stems
@@ -30,6 +30,8 @@ _WORDS = (
     | {"once": 1, "first": 1, "dozen": 12, "hundred": 100, "thousand": 1000, "fifth": 5, "tenth": 10, "week": 7}
 )
 _WORD = re.compile(rf"\b(?:({'|'.join(_TENS.split())})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
+# Words that tell an order or a part.
+_PLACES = ("second", "third", "thirds", "quarter", "quarters", "fourth", "fifth", "tenth", "week", "half", "halves")
 # Words that stand in any text.
 _ANYWHERE = frozenset((1.0, 2.0))
 
@@ -83,10 +85,32 @@ class Proposal:
         return frozenset(values(self.fact)) - _ANYWHERE or frozenset(values(self.fact))
 
 
+_LINKS = "and|or|of|as|was|were|is|are|in|at|on|per|to|for|from|with|than|that|each|every|by|if|he|she|it|they|the|a|an"
+_FACT = re.compile(
+    rf"\$?(?:{_DIGITS.pattern}|\b(?:{'|'.join(word for word, value in _WORDS.items() if value > 2 and word not in _PLACES)})\b)"
+    rf"(?:\s?%)?(?: (?!(?:{_LINKS})\b)[a-z]+){{0,2}}",
+    re.IGNORECASE,
+)
+
+
+def facts(question: str) -> list[str]:
+    """The numbers that a problem states once, each with the words after it: "12 marbles"."""
+    found = [match.group() for match in _FACT.finditer(question)]
+    return [
+        fact for fact in found if question.count(fact) == 1 and not values(fact) & values(question.replace(fact, " "))
+    ]
+
+
+def sentence_with(fact: str, question: str) -> str:
+    """The sentence of the problem that states a fact."""
+    text = read(question, latex="$" in question)
+    return question[slice(*text.sentence(question.index(fact)))]
+
+
 def unfit_proposal(given: Proposal, question: str) -> str:
     """Why this cannot be withheld; "" where it can."""
     fact, name = squeezed(given.fact).lower(), given.name
-    if squeezed(question).lower().count(fact) != 1 or not 2 <= len(given.fact.split()) <= 14:
+    if squeezed(question).lower().count(fact) != 1 or not 1 <= len(given.fact.split()) <= 14 or len(fact) < 2:
         return "no_fact"
     if not content_stems(name) or len(name.split()) > 16 or values(name) & given.values:
         return "no_name"

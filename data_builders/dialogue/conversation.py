@@ -178,7 +178,7 @@ class _Talk:
                 return "too_long"
             return "repeats" if any(same_words(text, one["content"]) for one in self.done.messages) else check(text)
 
-        prompt = simulator_prompt(self.knowledge, self.done.messages, act, **words)
+        prompt = prompts.act_prompt(self.plan.persona, act, self.done.messages[-1]["content"], **words)
         self.say("user", await self.text("simulator", prompt, where or act, _checked(read_message, unfit)))
 
     async def assistant(self, note: str, check: Check, where: str = "", **words: str) -> None:
@@ -287,7 +287,7 @@ class _Talk:
         if slip is not None:
             await self.user("attempt", self.shows(slip.answer), "try", work=checks.shown_work(slip.text))
             await self.assistant("wrong_try", self.hides_result, wrong=slip.wrong, right=slip.right)
-            words = {"right": slip.right, "wrong": slip.instead, "answer": self.answer}
+            words = {"value": slip.right, "wrong": slip.instead, "answer": self.answer}
             await self.user("mended", self.shows(self.answer), **words)
         else:
             await self.user("attempt", self.shows(self.answer), work=checks.shown_work(solution))
@@ -320,7 +320,7 @@ class _Talk:
         if slip is None:
             raise _Refused("no_slip")
         self.done.messages[-1] = {"role": "assistant", "content": slip.text, "loss": False}
-        await self.user("spot", self.shows(slip.right), wrong=slip.wrong, right=slip.right)
+        await self.user("spot", self.shows(slip.right), line=slip.wrong, value=slip.right)
         words = {"wrong": slip.wrong, "right": slip.right, "answer": self.answer}
         await self.assistant("concede", self.boxes_result, **words)
         await self.react(1)
@@ -368,10 +368,13 @@ class _Talk:
         """Whether proposal `number` made an opening without which the policy does not find the result."""
         try:
             given = await self.propose(number)
-            prompt = prompts.leave_out_prompt(self.plan.question, given)
-            whole = functools.partial(tagged, tag="text")
-            read = _checked(whole, lambda text: checks.unfit_rest(text, given, self.plan.question))
-            rest = await self.text("assistant", prompt, f"left_out.{number}", read)
+            question, sentence = self.plan.question, checks.sentence_with(given.fact, self.plan.question)
+            read = _checked(
+                functools.partial(tagged, tag="text"),
+                lambda text: checks.unfit_rest(question.replace(sentence, text), given, question),
+            )
+            prompt = prompts.leave_out_prompt(sentence, given)
+            rest = question.replace(sentence, await self.text("assistant", prompt, f"left_out.{number}", read))
             await self.opening(rest, f"opening.{number}", given.values)
         except _Refused:
             return False
@@ -388,18 +391,17 @@ class _Talk:
         return not right
 
     async def propose(self, number: int) -> Proposal:
-        """What to withhold: the fact with a number that the rules say is needed, or one of the model's choice."""
+        """What to withhold: a number with its words, which the model names, or every other time a fact of its choice."""
         question = self.plan.question
-        needed = [gap.value for gap in self.plan.task.gaps if gap.kind == "number"]
-        found = needed or [f"{value:g}" for value in checks.digits(question) if value > 1]
-        wanted = self.rng.choice(found) if found and number % 2 == 0 else ""
+        found = checks.facts(question) if number % 2 == 0 else []
+        quoted = self.rng.choice(found) if found else ""
 
         def read(reply: Reply) -> Parsed:
-            fact, name = tagged(reply, "fact"), tagged(reply, "name")
+            fact, name = Parsed(quoted) if quoted else tagged(reply, "fact"), tagged(reply, "name")
             unfit = fact.unusable or name.unusable or checks.unfit_proposal(Proposal(fact.text, name.text), question)
             return Parsed(f"{fact.text}\n{name.text}", unfit)
 
-        text = await self.text("assistant", prompts.choose_prompt(question, wanted), f"choose.{number}", read)
+        text = await self.text("assistant", prompts.choose_prompt(question, quoted), f"choose.{number}", read)
         fact, _, name = text.rpartition("\n")
         return Proposal(fact, name)
 
@@ -427,7 +429,7 @@ class _Talk:
             slip = self.slip(self.done.messages[-1]["content"]) if act == "doubt" else None
             try:
                 if slip is not None:
-                    await self.user("spot", self.shows(slip.instead), where, wrong=slip.line, right=slip.instead)
+                    await self.user("spot", self.shows(slip.instead), where, line=slip.line, value=slip.instead)
                 else:
                     await self.user(act, particular, where, **words)
                 await self.assistant(act, self.stays if act == "doubt" else _anything, where, **words)

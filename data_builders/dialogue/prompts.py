@@ -89,7 +89,9 @@ def plans_of(task: Task, seed: int, settings: Dialogue) -> list[Plan]:
 
 # --- The prompts.
 
-_OWN_TAG = re.compile(r"<(?=[\s/]{0,4}(?:problem|text|chat|user|assistant|message|end)[\s/]{0,4}>)", re.IGNORECASE)
+_OWN_TAG = re.compile(
+    r"<(?=[\s/]{0,4}(?:problem|text|reply|chat|user|assistant|message|end)[\s/]{0,4}>)", re.IGNORECASE
+)
 # Characters of one message, and of a whole conversation, that a judge is shown.
 _MESSAGE_LIMIT, _JUDGED_LIMIT = 6_000, 24_000
 
@@ -109,14 +111,13 @@ def assistant_prompt(messages: Sequence[Message], note: str = "", **words: str) 
     return ({"role": "system", "content": PROMPTS["assistant"]}, *chat)
 
 
-def choose_prompt(question: str, number: str) -> Prompt:
-    """Asks for a fact to withhold: the one with `number`, or any where that is empty."""
-    which = PROMPTS["which"]["number" if number else "any"].format(number=number)
-    return _one(PROMPTS["choose"].format(question=quoted(question), which=which))
+def choose_prompt(question: str, fact: str) -> Prompt:
+    """Asks what the fact is called; for a fact of the model's own choice, too, where it is empty."""
+    return _one(PROMPTS["name" if fact else "choose"].format(question=quoted(question), fact=fact))
 
 
-def leave_out_prompt(question: str, given: Proposal) -> Prompt:
-    return _one(PROMPTS["leave_out"].format(question=quoted(question), name=given.name, fact=given.fact))
+def leave_out_prompt(sentence: str, given: Proposal) -> Prompt:
+    return _one(PROMPTS["leave_out"].format(sentence=quoted(sentence), name=given.name, fact=given.fact))
 
 
 def opening_prompt(plan: Plan, text: str) -> Prompt:
@@ -130,19 +131,23 @@ def with_attempt(question: str, work: str) -> str:
     return str(PROMPTS["attempt"].format(question=question, work=work))
 
 
-def simulator_prompt(user: User, messages: Sequence[Message], act: str = "free", **words: str) -> Prompt:
-    """Asks for the user's message after `messages`, which does what the act of that name says."""
+def act_prompt(persona: str, act: str, last: str, **words: str) -> Prompt:
+    """Asks for the user's message after the assistant's `last`, which does what the act of that name says."""
+    act = PROMPTS["acts"][act].format(**words)
+    return _one(PROMPTS["act"].format(persona=PERSONAS[persona], last=quoted(last), act=act))
+
+
+def simulator_prompt(user: User, messages: Sequence[Message]) -> Prompt:
+    """Asks for the user's message after `messages`, with no part to play."""
     hidden = still_hidden(user.hidden, messages)
     what = user.clause or " and ".join(f"the value of {place_of(user.question, value)}" for value in hidden)
-    held = PROMPTS["held"].format(what=f"{what} ({' and '.join(hidden)})") if hidden else ""
     return _one(
         PROMPTS["simulator"].format(
             persona=PERSONAS[user.persona],
             goal=GOALS[user.goal],
             question=quoted(user.question),
             chat="\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages),
-            held=held,
-            act=PROMPTS["acts"][act].format(**words),
+            held=PROMPTS["held"].format(what=f"{what} ({' and '.join(hidden)})") if hidden else "",
         )
     )
 

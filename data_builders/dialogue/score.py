@@ -64,7 +64,7 @@ _MESSAGE = re.compile(r"<message>(.*?)(?:</message>|$)", re.IGNORECASE | re.DOTA
 _END = re.compile(r"<\s*/?\s*end\s*/?\s*>", re.IGNORECASE)
 _LABEL = re.compile(
     r"^\W{0,4}(?:user|human|assistant|ai|system|student|tutor)\W{0,3}:"  # USER: or **Assistant**:
-    r"|<\|[^|<>]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|</?(?:user|assistant|chat|message|problem|text|answer)>|\[/?INST\]",
+    r"|<\|[^|<>]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|</?(?:user|assistant|chat|message|reply|problem|text|answer)>|\[/?INST\]",
     re.IGNORECASE | re.MULTILINE,
 )
 _ANSWERING = re.compile(
