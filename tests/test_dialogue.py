@@ -283,6 +283,7 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
     assert slip["loss"] is False and checks.has_false_equation(slip["content"]) and boxed(slip["content"])[1] != "53"
     assert "loss" not in conceded and boxed(conceded["content"])[1] == "53"
     assert done.messages[2]["content"].startswith("hm, at") and list(rl_rows(done)) == []
+    assert conversation_of(done).doubts == (True,)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +325,7 @@ def test_a_doubt_of_a_right_line_is_worded_as_one_of_a_wrong_line_and_not_given_
     done, _ = talk(doubts)
     *_, doubt, stayed = turns(done)
     assert re.fullmatch(r"hm, at (12 × 5 = 60|60 - 7 = 53) i get \d+", doubt) and "53" in stayed
+    assert conversation_of(done).doubts == (False,)
     done, _ = talk(doubts, was="You are right, it is 54: \\boxed{54}.")
     assert turns(done) == [QUESTION, SOLUTION]
 

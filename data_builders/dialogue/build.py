@@ -51,6 +51,7 @@ def conversation_of(done: Finished) -> Conversation:
         reveal_at=done.reveal_at,
         task=plan.task,
         gap=gap,
+        doubts=tuple(done.doubts),
     )
 
 

@@ -56,6 +56,7 @@ class Finished:
             withheld, and of the chat in which the solution stands.
         turns: {before, chosen, candidates} of each turn with several, whose texts have score, parts and samples.
         wrong: (messages before, right turn, wrong turn) of turns that went wrong, such as a guess in place of a question.
+        doubts: whether each of the user's is right.
         unusable: {role, where, reason, text} of each reply that could not be used.
         verdict: the judge's, 0 where none was asked.
         calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
@@ -69,6 +70,7 @@ class Finished:
     measured: dict[str, list[int]] = field(default_factory=dict)
     turns: list[Row] = field(default_factory=list)
     wrong: list[tuple[int, str, str]] = field(default_factory=list)
+    doubts: list[bool] = field(default_factory=list)
     unusable: list[Row] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     verdict: int = 0
@@ -321,6 +323,7 @@ class _Talk:
             raise _Refused("no_slip")
         self.done.messages[-1] = {"role": "assistant", "content": slip.text, "loss": False}
         await self.user("spot", self.shows(slip.right), line=slip.wrong, value=slip.right)
+        self.done.doubts.append(True)
         words = {"wrong": slip.wrong, "right": slip.right, "answer": self.answer}
         await self.assistant("concede", self.boxes_result, **words)
         await self.react(1)
@@ -433,6 +436,7 @@ class _Talk:
                 else:
                     await self.user(act, particular, where, **words)
                 await self.assistant(act, self.stays if act == "doubt" else _anything, where, **words)
+                self.done.doubts += [False] * (act == "doubt")
                 wanted -= 1
             except _Refused:
                 del self.done.messages[start:]

@@ -72,14 +72,15 @@ class Weights:
 
 @section
 class Goals:
-    """How often users want what; the numbers are weights. `slip` is the assistant's: it is corrected, and concedes."""
+    """How often users want what; the numbers are weights. `slip` is the assistant's: it is corrected, and concedes,
+    about as often as a result that is right is doubted."""
 
     result: float = 4.0
     child: float = 1.0
     hint: float = 1.5
     steps: float = 1.0
     check: float = 1.5
-    slip: float = 1.0
+    slip: float = 2.0
 
 
 @section
