@@ -15,14 +15,16 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from data_builders.acts import simulated_user_messages
-from data_builders.rows import RlRow
 from data_builders.text import states
 from probe.conversations import Message
 from probe.grading import lenient_answer, sentences, strict_answer
 from probe.judges.text import content_stems, stem
+
+if TYPE_CHECKING:  # rows bring numpy, which a recipe can be read without
+    from data_builders.rows import RlRow
 
 PATIENCE = 4  # messages in all that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")

@@ -195,12 +195,15 @@ def saying(**others: str | Reply | list[str]) -> Callable[[str], str | Reply]:
             said = said.pop(0) if len(said) > 1 else said[0]
         if isinstance(said, Reply):
             return said
+        leaves_out = "REST" in said
         for name, pattern in FOUND.items():
             found = re.search(pattern, prompt, re.DOTALL)
             said = said.replace(name, found.group(1) if found else "")
-        if fact := re.search(r'not to tell: .*? \("(.*?)"\)', prompt):
+        if leaves_out and (fact := re.search(r'not to tell: .*? \("(.*?)"\)', prompt)):
             said = said.replace(fact.group(1), re.sub(r"\d+ ?", "", fact.group(1)))
-        return re.sub(r"^<name>(.*)</name>$", lambda fact: f"<name>{NAMES[fact.group(1)]}</name>", said)
+        return re.sub(
+            r"^<name>(.*)</name>$", lambda fact: f"<name>{NAMES.get(fact.group(1), fact.group(1))}</name>", said
+        )
 
     return say
 
@@ -296,7 +299,7 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
         (PLAN, {"VERDICT": "fine"}, "judge_no_verdict"),
         (PLAN, {"Solve": Reply("", failure="server_error")}, "assistant_server_error"),
         (WITHHELD, {"If": SOLUTION}, "nothing_needed"),
-        (WITHHELD, {"Which": "<name>7</name>"}, "nothing_needed"),
+        (WITHHELD, {"Which": "<name>it</name>"}, "nothing_needed"),
         (WITHHELD, {"no": f"<text>{QUESTION}</text>"}, "nothing_needed"),
         (WITHHELD, {"no": "<text>Ann has some number of marbles and loses them.</text>"}, "nothing_needed"),
         (WITHHELD, {"One": "How many friends does Ann have?"}, "ask_asks_other"),
@@ -378,6 +381,7 @@ def test_numbers_count_by_their_value() -> None:
         ("12 marbles", "the 12 marbles", "no_name"),
         ("12 marbles", "it", "no_name"),
         ("her", "whose bags", "no_fact"),
+        ("7", "how many got lost", ""),
     ],
 )
 def test_what_can_be_withheld(fact: str, name: str, unfit: str) -> None:

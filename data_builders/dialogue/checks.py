@@ -110,7 +110,12 @@ def sentence_with(fact: str, question: str) -> str:
 def unfit_proposal(given: Proposal, question: str) -> str:
     """Why this cannot be withheld; "" where it can."""
     fact, name = squeezed(given.fact).lower(), given.name
-    if squeezed(question).lower().count(fact) != 1 or not 1 <= len(given.fact.split()) <= 14 or len(fact) < 2:
+    words = given.fact.split()
+    if (
+        squeezed(question).lower().count(fact) != 1
+        or not 1 <= len(words) <= 14
+        or (len(words) == 1 and not values(fact))
+    ):
         return "no_fact"
     if not content_stems(name) or len(name.split()) > 16 or values(name) & given.values:
         return "no_name"
