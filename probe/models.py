@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from probe.checkpoints import newest_complete
 from probe.conversions import cache_root, is_multimodal, made_once, text_only_folder
 from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
@@ -74,7 +75,8 @@ class ModelFolder:
 
 
 def resolve(name: str) -> ModelFolder:
-    """The local folder of a model: a local folder or GGUF file first, then `smollm2-135m`, then a hub id.
+    """The local folder of a model: a local folder or GGUF file first, then `smollm2-135m`, then a hub id. The folder of a
+    training run stands for its newest complete checkpoint.
 
     Imports torch only where a model has to be converted first, which happens once.
 
@@ -105,9 +107,11 @@ def _local(name: str, folder: Path) -> ModelFolder:
         weight_files(folder)
         return ModelFolder(name, folder, _base_of(name, folder))
     if not (folder / CONFIG).is_file():
-        raise ModelError(
-            f"{name}: this folder holds no model, wanted {CONFIG} or {ADAPTER_CONFIG} in it{_checkpoints(folder)}"
-        )
+        checkpoint, skipped = newest_complete(folder)
+        if checkpoint is not None:
+            return _local(name, checkpoint)
+        cut = f"; {skipped[0][0].name} is not complete: {skipped[0][1]}" if skipped else ""
+        raise ModelError(f"{name}: this folder holds no model, wanted {CONFIG} or {ADAPTER_CONFIG} in it{cut}")
     weight_files(folder)
     if is_multimodal(folder):
         return ModelFolder(name, text_only_folder(folder))
@@ -127,11 +131,6 @@ def _base_of(name: str, adapter: Path) -> Path:
         return resolve(str(folder) if folder else base).path
     except ModelError as error:
         raise ModelError(f"{name}: a LoRA adapter without its base ({error}); {advice}") from None
-
-
-def _checkpoints(folder: Path) -> str:
-    inside = sorted(path.name for path in folder.glob("checkpoint-*") if path.is_dir())
-    return f"; it has checkpoints inside, such as {folder / inside[-1]}" if inside else ""
 
 
 def tokenizer_folder(name: str) -> ModelFolder:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -69,16 +68,6 @@ def test_the_folder_holds_what_training_and_probe_expect(built: Path) -> None:
     assert [set(row) for row in accuracy] == [{"id", "question", "answer", "solution"}] * 12
     questions = {row["messages"][0]["content"] for row in kept}
     assert not questions & {row["question"] for row in accuracy}
-
-
-def test_sft_on_the_small_model_ends_at_the_checkpoint_that_grpo_goes_on_from(tmp_path: Path) -> None:
-    data = ROOT / "recipes/starter_collab.yaml"
-    build(load_data_recipe(data, ["--output.path", str(tmp_path / "data")]), tmp_path / "data")
-    rows_in_all = len(list(load_sft_rows(tmp_path / "data")))
-    read = [yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text()) for name in ("smollm2_sft", "smollm2_grpo")]
-    sft, grpo = read[0]["train"], read[1]["model"]["name"]
-    steps = math.ceil(rows_in_all * sft["num_train_epochs"] / sft["per_device_train_batch_size"])
-    assert grpo == f"{sft['output_dir']}/checkpoint-{steps}"
 
 
 def test_the_manifest_adds_up_and_its_hashes_are_those_of_the_files(built: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from model_parts import change_json, copy_of, logits, lora_on
 
+from probe.checkpoints import mark_complete
 from probe.errors import ModelError, TemplateError
 from probe.models import ModelFolder, load_model, load_tokenizer, resolve
 from probe.weights import WANTED_TRANSFORMERS
@@ -125,7 +126,7 @@ def test_what_is_no_model_is_refused_in_one_line(tiny_chatml: Path, tmp_path: Pa
         str(tmp_path / "missing"): "no such model folder",
         "just-a-word": "no such model folder",
         str(empty): "no model, wanted config.json or adapter_config.json",
-        str(run): "checkpoints inside, such as .*checkpoint-20",
+        str(run): "no model, .*; checkpoint-20 is not complete: no complete.json",
         str(tiny_chatml / "config.json"): "a file, wanted a GGUF file or a model folder",
         str(weightless): "no weights in this folder, wanted model.safetensors",
         str(pickled): "pytorch_model.bin is not read",
@@ -134,6 +135,14 @@ def test_what_is_no_model_is_refused_in_one_line(tiny_chatml: Path, tmp_path: Pa
         with pytest.raises(ModelError, match=message) as raised:
             resolve(name)
         assert name in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_training_run_stands_for_its_newest_complete_checkpoint(tiny_chatml: Path, tmp_path: Path) -> None:
+    for step in (9, 10, 11):
+        copy_of(tiny_chatml, tmp_path / f"run/checkpoint-{step}")
+    for step in (9, 10):
+        mark_complete(tmp_path / f"run/checkpoint-{step}", step)
+    assert resolve(str(tmp_path / "run")).path == tmp_path / "run/checkpoint-10"
 
 
 def test_a_weight_file_that_was_cut_short_is_refused(tiny_chatml: Path, tmp_path: Path) -> None:

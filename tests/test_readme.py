@@ -79,7 +79,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(folder / "runs/demo/data/eval", folder / "runs/starter_collab/eval")
     for name in ("smollm2_sft", "smollm2_grpo", "qwen2b_sft", "qwen2b_grpo"):
         shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
-    shutil.copytree(tiny_chatml, folder / "runs/smollm2_sft/checkpoint-210")  # where recipes/smollm2_grpo.yaml goes on
     return folder
 
 
