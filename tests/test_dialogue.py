@@ -370,6 +370,42 @@ def test_numbers_count_by_their_value() -> None:
     assert checks.changed_numbers("12 in 5 bags", "5 bags", frozenset({12.0})) == "reveals_early"
     assert checks.changed_numbers("what is $x + 2$ then", "Find $x+2$.") == ""
     assert checks.changed_numbers("what is x plus 2", "Find $x+2$.") == "loses_formula"
+    assert checks.changed_numbers("what is x plus 2", r"Find \[x + 2.\]") == "loses_formula"
+    assert checks.changed_numbers(r"find $\sec 120^\circ$ pls", r"Find $\sec 120^\circ.$") == ""
+    priced = r"A pen costs $\$0.25$ and a book $ \$10.00 $, $ 20\% $ more than before."
+    assert checks.changed_numbers(r"pen \$0.25, book $\$10.00$, up 20%", priced) == ""
+    assert checks.changed_numbers("3 pens, explain it for a child of nine", "3 pens", wish="for a child of nine") == ""
+
+
+@pytest.mark.parametrize(
+    ("rest", "unfit"),
+    [
+        ("Ann has marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?", ""),
+        ("Ann has a number of marbles in each of her 5 red bags and loses 7 of them on the way home.", "placeholder"),
+        ("Ann has some other number in each of her 5 red bags and loses 7 of them on the way home.", "placeholder"),
+        ("Ann has marbles of the kind wanted in each of her 5 red bags and loses 7 on the way home.", "placeholder"),
+        ("Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home.", "still_stated"),
+        ("Ann has marbles in each of her red bags and loses 7 of them on the way home.", "loses_number"),
+        ("Ann has marbles.", "loses_number"),
+    ],
+)
+def test_what_is_left_shows_no_hole(rest: str, unfit: str) -> None:
+    given = Proposal("12 marbles", "how many marbles are in each bag")
+    assert checks.unfit_rest(rest, given, QUESTION) == unfit
+
+
+def test_a_question_names_what_is_missing_by_a_new_word_or_by_most_of_its_name() -> None:
+    given = Proposal("$x^2 + 1$", "the expression whose least value is asked for")
+    said = "what's the least value of it? it's an expression"
+    assert checks.names_it("Which expression is it whose least value you look for?", given, said)
+    assert not checks.names_it("How many friends does Ann have?", given, said)
+
+
+@given(st.integers(2, 30), st.integers(1, 60))
+def test_a_slip_is_one_that_somebody_makes(left: int, right: int) -> None:
+    solution = f"Then {left} + {right} = {left + right}, so \\boxed{{{left + right}}}."
+    slip = checks.slipped(solution, str(left + right), "How many?", random.Random(right))
+    assert slip is None or abs(int(slip.answer) - left - right) in ((1, 2) if left + right <= 30 else (1, 10))
 
 
 @pytest.mark.parametrize(

@@ -50,16 +50,27 @@ def values(text: str) -> set[float]:
     return set(digits(text)) | words
 
 
-def changed_numbers(text: str, source: str, told: Collection[float] = ()) -> str:
-    """What a text that is to say the same as its source did to the numbers; "" where nothing. `told` may not be there."""
-    here, there = values(text), values(source)
+# What stands between two dollar signs that are none of money, or between \\[ and \\].
+_FORMULA = re.compile(r"(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\[(.+?)\\\]", re.DOTALL)
+
+
+def _formula(text: str) -> str:
+    return squeezed(text).rstrip(".,;:")
+
+
+def changed_numbers(text: str, source: str, told: Collection[float] = (), wish: str = "") -> str:
+    """What a text that is to say the same as its source, and the writer's `wish`, did to the numbers; "" where nothing.
+    `told` may not be there."""
+    here, there = values(text), values(source) | values(wish)
     if any(value in here - there for value in told):
         return "reveals_early"
     if set(digits(source)) - here:
         return "loses_number"
     if here - there - _ANYWHERE:
         return "invents_number"
-    if any(squeezed(formula) not in squeezed(text) for formula in re.findall(r"\$[^$]+\$", source)):
+    formulas = (_formula(inline or displayed) for inline, displayed in _FORMULA.findall(source))
+    # Of a number alone it does not matter how it is written.
+    if any(re.search("[A-Za-z]", formula) and formula not in _formula(text) for formula in formulas):
         return "loses_formula"
     return ""
 
@@ -68,7 +79,10 @@ def changed_numbers(text: str, source: str, told: Collection[float] = ()) -> str
 
 _HOLE = re.compile(
     r"_{2,}|\[[^\]]*\]|\?\s*\?|\b(?:unknown|unspecified|not (?:specified|given|known|mentioned)|missing|a certain|"
-    r"some number|an? (?:unknown )?(?:number|amount) of|undisclosed|without (?:specifying|knowing|mentioning))\b",
+    r"some number|an? (?:unknown )?(?:number|amount) of|undisclosed|without (?:specifying|knowing|mentioning)|"
+    r"of (?:the|a certain|some) (?:kind|sort|type)(?: (?:wanted|asked for|required))?|(?:some|another|an?)"
+    r"(?: (?:other|constant|fixed|larger|smaller|whole|positive|multiple|different))*"
+    r" (?:constant|value|number|integer|multiple|amount|quantity|expression))\b",
     re.IGNORECASE,
 )
 
@@ -141,10 +155,12 @@ def unfit_rest(text: str, given: Proposal, question: str) -> str:
 
 def names_it(question: str, given: Proposal, said: str) -> bool:
     """Whether a question is after the withheld thing: as the scripted user reads it, or by a word of its name that the
-    user has not said."""
-    fresh = set(content_stems(given.name)) - set(content_stems(said))
+    user has not said, or by most of its words."""
+    name, asked = set(content_stems(given.name)), set(content_stems(question))
     read = read_question(question, Question((given.name,), (said,)))
-    return read.about == "withheld" or bool(fresh & set(content_stems(question)))
+    return (
+        read.about == "withheld" or bool((name - set(content_stems(said))) & asked) or 2 * len(name & asked) > len(name)
+    )
 
 
 # --- Equations of plain numbers, as they stand in a solution.
@@ -248,11 +264,12 @@ def slipped(solution: str, reference: str, question: str, rng: random.Random) ->
 
 
 def _near(equation: Equation, rng: random.Random) -> list[str]:
-    """Results that a slip gives: ten or one too many or too few, a factor once too often."""
+    """Results that a slip gives: one or two too many or too few, of larger ones ten, a factor once too often."""
     value, numbers = _number(equation.result), sorted(digits(equation.left))
     if not value.is_integer() or value < 3:
         return []
-    steps = [10.0, 1.0] if "*" not in equation.left else [numbers[0], 10.0]
+    carried = 10.0 if value > 30 else 2.0  # nobody takes 10 - 4 for 16
+    steps = [numbers[0], carried] if "*" in equation.left and numbers[0] < value else [carried, 1.0]
     around = [value + sign * step for step in steps for sign in rng.sample((1, -1), 2)]
     return [_shown(one, equation.result) for one in around if one > 0 and one != value and one.is_integer()]
 

@@ -364,7 +364,8 @@ class _Talk:
             del self.done.messages[-1], self.done.wrong[1:]
 
     async def opening(self, text: str, where: str, told: frozenset[float] = frozenset()) -> None:
-        read = _checked(read_message, lambda made: checks.changed_numbers(made, text, told))
+        wish = prompts.wish_of(self.plan)
+        read = _checked(read_message, lambda made: checks.changed_numbers(made, text, told, wish))
         self.say("user", await self.text("simulator", prompts.opening_prompt(self.plan, text), where, read))
 
     async def leave_out(self, number: int) -> bool:

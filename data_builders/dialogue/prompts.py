@@ -120,10 +120,14 @@ def leave_out_prompt(sentence: str, given: Proposal) -> Prompt:
     return _one(PROMPTS["leave_out"].format(sentence=quoted(sentence), name=given.name, fact=given.fact))
 
 
+def wish_of(plan: Plan) -> str:
+    """What the opening says of the goal, beside the problem."""
+    return str(PROMPTS["wishes"][plan.goal])
+
+
 def opening_prompt(plan: Plan, text: str) -> Prompt:
     """Asks for the first message, which tells what `text` tells; the same prompt for every opening."""
-    wish = PROMPTS["wishes"][plan.goal]
-    return _one(PROMPTS["opening"].format(text=quoted(text), persona=PERSONAS[plan.persona], wish=wish))
+    return _one(PROMPTS["opening"].format(text=quoted(text), persona=PERSONAS[plan.persona], wish=wish_of(plan)))
 
 
 def with_attempt(question: str, work: str) -> str:
