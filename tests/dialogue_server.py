@@ -22,7 +22,7 @@ MATRIX = r"\begin{pmatrix} 1 & \frac{2}{3} \\ 4 \times 5 & \neq 6 \end{pmatrix}"
 _PLAYS = (
     ("VERDICT: number", ("It fits.\nVERDICT: 5", "All is well.\nVERDICT: 4")),
     ("Which quantity does", ("<name>how many NOUN there are</name>",)),
-    ("no longer tells one thing", ("<text>REST</text>",)),
+    ("forgets to tell one thing", ("<text>REST</text>",)),
     ("that somebody types", ("<message>hi, STEP: TEXT</message>", "<message>TEXT thanks for the STEP</message>")),
     ("asks for something that you know", ("<message>ah, FACT</message>", "<message>it was FACT</message>")),
     ("What you did", ("<message>so i tried it: WORK, is that the STEP?</message>",)),
@@ -50,7 +50,7 @@ _FOUND = {
 _NO_BOX = ("ask why", "what that number stands for", "Box nothing", "Say that step")
 
 
-_OF_THE_ASSISTANT = ("Which quantity does", "no longer tells one thing")
+_OF_THE_ASSISTANT = ("Which quantity does", "forgets to tell one thing")
 
 
 def role_of(body: dict[str, Any]) -> str:

@@ -365,7 +365,14 @@ class _Talk:
 
     async def opening(self, text: str, where: str, told: frozenset[float] = frozenset()) -> None:
         wish = prompts.wish_of(self.plan)
-        read = _checked(read_message, lambda made: checks.changed_numbers(made, text, told, wish))
+        question = self.plan.question
+
+        def unfit(made: str) -> str:
+            return (
+                "placeholder" if checks.shows_hole(made, question) else checks.changed_numbers(made, text, told, wish)
+            )
+
+        read = _checked(read_message, unfit)
         self.say("user", await self.text("simulator", prompts.opening_prompt(self.plan, text), where, read))
 
     async def leave_out(self, number: int) -> bool:
