@@ -63,7 +63,7 @@ def role_of(body: dict[str, Any]) -> str:
 def speak(answers: dict[str, str], slips: float = 0.0) -> Handler:
     """The handler of /chat/completions: every role of self-play about the problems of `problems`.
 
-    It solves what it can see: without the second number it guesses. `slips` is the share of replies that are cut off,
+    It solves what it can see: without the second number it guesses, each time another. `slips` is the share of replies that are cut off,
     empty, or out of role.
     """
 
@@ -81,7 +81,8 @@ def speak(answers: dict[str, str], slips: float = 0.0) -> Handler:
                 "no verdict at all" if role == "judge" else "User: hm\nAssistant: sure, I can help you with that."
             )
         first, second = (next(iter(re.findall(rf"(\d+) {what} pens", chat)), None) for what in ("red", "more"))
-        total = str(int(first) + int(second)) if first and second else "12345"
+        guess = str(10_000 + int(body.get("seed") or 0) % 10_000)
+        total = str(int(first) + int(second)) if first and second else guess
         task = body["messages"][-1]["content"]
         texts = next(texts for words, texts in _PLAYS if words in task)
         if "A note for you alone" in task and any(words in task for words in _NO_BOX):

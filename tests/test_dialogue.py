@@ -141,7 +141,7 @@ SAYS = {
     "<reply>": "<message>why the 53?</message>",
     "<chat>": "<message>why the 53?</message>",
     "One thing is missing": "Can you tell me MISSING?",
-    "If something seems": "Say she has 10 each: 10 * 5 = 50, \\boxed{43}.",
+    "If something seems": ["Say she has 10 each: 10 * 5 = 50, \\boxed{43}.", "With 8 each it is \\boxed{33}."],
     "Solve it now": SOLUTION,
     "Explain the solution": SOLUTION,
     "hint only": "First find out how much is in all bags together.",
@@ -188,6 +188,7 @@ class Saying(RoleModel):
 def saying(**others: str | Reply | list[str]) -> Callable[[str], str | Reply]:
     """SAYS, with other texts for some prompts, by the first word of their key; of a list one after the other."""
     says: dict[str, Any] = {**SAYS, **{key: others[key.split()[0]] for key in SAYS if key and key.split()[0] in others}}
+    says = {key: list(said) if isinstance(said, list) else said for key, said in says.items()}
 
     def say(prompt: str) -> str | Reply:
         said = says[next(key for key in says if key in prompt)]
@@ -299,6 +300,7 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
         (PLAN, {"VERDICT": "fine"}, "judge_no_verdict"),
         (PLAN, {"Solve": Reply("", failure="server_error")}, "assistant_server_error"),
         (WITHHELD, {"If": SOLUTION}, "nothing_needed"),
+        (WITHHELD, {"If": "It is 40, \\boxed{40}."}, "nothing_needed"),  # another problem, with a result of its own
         (WITHHELD, {"Which": "<name>it</name>"}, "nothing_needed"),
         (WITHHELD, {"forgets": f"<text>{QUESTION}</text>"}, "nothing_needed"),
         (WITHHELD, {"forgets": "<text>Ann has some number of marbles and loses them.</text>"}, "nothing_needed"),
@@ -387,11 +389,22 @@ def test_numbers_count_by_their_value() -> None:
         ("Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home.", "still_stated"),
         ("Ann has marbles in each of her red bags and loses 7 of them on the way home.", "loses_number"),
         ("Ann has marbles.", "loses_number"),
+        ("Ann has many marbles in each of her 5 red bags, 3 green ones and 7 lost. Mean weight?", "adds_words"),
     ],
 )
 def test_what_is_left_shows_no_hole(rest: str, unfit: str) -> None:
     given = Proposal("12 marbles", "how many marbles are in each bag")
     assert checks.unfit_rest(rest, given, QUESTION) == unfit
+
+
+def test_a_number_in_a_formula_is_not_withheld_nor_the_formula_changed() -> None:
+    question = (
+        r"Find $a+2b+4c$ where $x$ has $12$ digits, 3 pens cost $\$5$ or $\$0.25$, $ 20\% $ more, and \[x^7 = 16.\]"
+    )
+    assert checks.facts(question) == ["$12$ digits", "3 pens cost", r"$\$5$", r"$\$0.25$", r"$ 20\% $ more"]
+    assert checks.facts("Ann pays $12 for 3 pens and $4 for a book, twenty-one in all.") == ["$12", "3 pens", "$4"]
+    given = Proposal("2b", "what b is multiplied by")
+    assert checks.unfit_rest(question.replace("2b", "b"), given, question) == "changes_formula"
 
 
 def test_a_question_names_what_is_missing_by_a_new_word_or_by_most_of_its_name() -> None:

@@ -50,12 +50,19 @@ def values(text: str) -> set[float]:
     return set(digits(text)) | words
 
 
-# What stands between two dollar signs that are none of money, or between \\[ and \\].
-_FORMULA = re.compile(r"(?<!\\)\$((?:\\.|[^$\\])+)\$|\\\[(.+?)\\\]", re.DOTALL)
+# What stands between two dollar signs that are none of money, with no words of a sentence in it, or between \\[ and \\].
+_PROSE = r"(?:(?<![A-Za-z\\{])[A-Za-z]{2,} (?=[A-Za-z]{2,}))"
+_FORMULA = re.compile(rf"(?<!\\)\$((?:(?!{_PROSE})(?:\\.|[^$\\]))+)\$|\\\[(.+?)\\\]", re.DOTALL)
 
 
 def _formula(text: str) -> str:
     return squeezed(text).rstrip(".,;:")
+
+
+def _formulas(text: str) -> set[str]:
+    """Those with a letter: of a number alone it does not matter how it is written."""
+    found = {_formula(inline or displayed) for inline, displayed in _FORMULA.findall(text)}
+    return {formula for formula in found if re.search("[A-Za-z]", formula)}
 
 
 def changed_numbers(text: str, source: str, told: Collection[float] = (), wish: str = "") -> str:
@@ -68,9 +75,7 @@ def changed_numbers(text: str, source: str, told: Collection[float] = (), wish: 
         return "loses_number"
     if here - there - _ANYWHERE:
         return "invents_number"
-    formulas = (_formula(inline or displayed) for inline, displayed in _FORMULA.findall(source))
-    # Of a number alone it does not matter how it is written.
-    if any(re.search("[A-Za-z]", formula) and formula not in _formula(text) for formula in formulas):
+    if any(formula not in _formula(text) for formula in _formulas(source)):
         return "loses_formula"
     return ""
 
@@ -100,16 +105,23 @@ class Proposal:
 
 
 _LINKS = "and|or|of|as|was|were|is|are|in|at|on|per|to|for|from|with|than|that|each|every|by|if|he|she|it|they|the|a|an"
+_NAMED = "|".join(word for word, value in _WORDS.items() if value > 2 and word not in _PLACES)
 _FACT = re.compile(
-    rf"\$?(?:{_DIGITS.pattern}|\b(?:{'|'.join(word for word, value in _WORDS.items() if value > 2 and word not in _PLACES)})\b)"
-    rf"(?:\s?%)?(?: (?!(?:{_LINKS})\b)[a-z]+){{0,2}}",
+    rf"(?:\$\s?(?:\\\$)?(?:{_DIGITS.pattern})(?:\s?\\?%)?\s?\$|\\?\$?(?:{_DIGITS.pattern}|\b(?:{_NAMED})\b(?!-))(?:\s?\\?%)?)"
+    rf"(?: (?!(?:{_LINKS})\b)[a-z]+){{0,2}}",
     re.IGNORECASE,
 )
 
 
 def facts(question: str) -> list[str]:
-    """The numbers that a problem states once, each with the words after it: "12 marbles"."""
-    found = [match.group() for match in _FACT.finditer(question)]
+    """The numbers that a problem states once, each with the words after it: "12 marbles". None out of a formula, which
+    would be another formula without it."""
+    spans = [match.span() for match in _FORMULA.finditer(question)]
+    found = [
+        match.group()
+        for match in _FACT.finditer(question)
+        if not any(start < match.start() < end or start == match.start() and match.end() < end for start, end in spans)
+    ]
     return [
         fact for fact in found if question.count(fact) == 1 and not values(fact) & values(question.replace(fact, " "))
     ]
@@ -150,6 +162,8 @@ def unfit_rest(text: str, given: Proposal, question: str) -> str:
         return "placeholder"
     if set(content_stems(text)) - set(content_stems(question)) - set(content_stems(given.name)):
         return "adds_words"
+    if not _formulas(text) <= _formulas(question):
+        return "changes_formula"
     wanted, here = values(question) - given.values, values(text)
     if here & given.values or squeezed(given.fact).lower() in squeezed(text).lower():
         return "still_stated"

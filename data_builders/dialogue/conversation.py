@@ -399,7 +399,8 @@ class _Talk:
         self.done.measured["without"] = [right, self.settings.tries]
         self.done.withheld, self.done.rest = given, rest
         self.guesses = [one.text for answer in answers for one in answer.unusable if one.unusable == "guess"]
-        return not right
+        # Guesses that agree say that what is left is another problem, with a result of its own: nothing is missing in it.
+        return not right and not _mostly_alike(self.guesses, self.settings.tries)
 
     async def propose(self, number: int) -> Proposal:
         """What to withhold: a number with its words, which the model names, or every other time a fact of its choice."""
@@ -528,6 +529,12 @@ def _checked(read: Callable[[Reply], Parsed], check: Check) -> Callable[[Reply],
         return parsed if parsed.unusable else Parsed(parsed.text, check(parsed.text))
 
     return reading
+
+
+def _mostly_alike(guesses: Sequence[str], tries: int) -> bool:
+    """Whether more than half of the tries end with one result."""
+    results = [box[1] for box in map(boxed, guesses) if box]
+    return any(2 * sum(same_answer(one, other) for other in results) > tries > 1 for one in results)
 
 
 def _steps(solution: str, most: int = 4) -> list[str]:
