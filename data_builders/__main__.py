@@ -6,13 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from probe.errors import run_command
-
-if TYPE_CHECKING:
-    from data_builders.build import Build
-
 
 _USAGE = """Examples:
   python -m data_builders recipes/written.yaml
@@ -57,30 +52,22 @@ def main(argv: Sequence[str]) -> None:
         return
     out = options.out or Path(recipe.output.path)
     if options.dry_run or options.preview is not None:
-        _show(build, out, None if options.dry_run else options.preview)
+        from data_builders.preview import dry_run, preview
+        from probe.terminal import visible
+
+        for line in dry_run(build, out) if options.dry_run else preview(build, options.preview):
+            print(visible(line))
+        return
+    done = finished(out, build.settings)
+    manifest = read_json(out / "manifest.json") if done else build.run(out)
+    rejected = "".join(f", {n} {reason}" for reason, n in manifest["rejected"].items())
+    page, asked, kept = out / "card.md", manifest["asked"], manifest["kept"]
+    if not kept:
+        raise DataError(f"{out}: none of {asked} conversations was kept{rejected}; {page} shows one of each")
+    if done:
+        print(f"{out}: already built with these settings, nothing to do")
     else:
-        done = finished(out, build.settings)
-        manifest = read_json(out / "manifest.json") if done else build.run(out)
-        rejected = "".join(f", {n} {reason}" for reason, n in manifest["rejected"].items())
-        if not manifest["kept"]:
-            raise DataError(
-                f"{out}: none of {manifest['asked']} conversations was kept{rejected}; {out / 'card.md'} shows one of each"
-            )
-        if done:
-            print(f"{out}: already built with these settings, nothing to do")
-        else:
-            print(
-                f"{out}: {manifest['kept']} of {manifest['asked']} conversations kept{rejected}; see {out / 'card.md'}"
-            )
-
-
-def _show(build: Build, out: Path, n: int | None) -> None:
-    """What would be built, or `n` conversations."""
-    from data_builders.preview import dry_run, preview
-    from probe.terminal import visible
-
-    for line in dry_run(build, out) if n is None else preview(build, n):
-        print(visible(line))
+        print(f"{out}: {kept} of {asked} conversations kept{rejected}; see {page}")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from data_builders.wordings import check_slots, load_wordings
-from probe.recipe import section
+import yaml
 
 # Slots that hold a number or a formula, which have no capital to lose after "Yes, ".
 _CASELESS = "answer|did|equation|expression|left|new|result|result_of_user|short|undone|value_of|wrong"
@@ -24,26 +22,34 @@ _CAPITAL = re.compile(r"(?:^|(?<=[.?!]\s)|(?<=\n))(?!I\b)[A-Z]")
 _WITHIN = re.compile(r"[^.?!\n]\Z")
 
 
-@section
+@functools.cache
+def wordings(name: str) -> Any:
+    """A packaged YAML file, such as "acts.yaml"; read when the first phrase is drawn, by the C parser where it was built."""
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+@dataclass(frozen=True)
 class Act:
     """The parts of an act. A phrasing is opener + core + closer, or `plain` in a share `plain_share` of the uses."""
 
-    openers: tuple[str, ...]
-    cores: tuple[str, ...]
-    closers: tuple[str, ...] = ("",)
+    speaker: str
+    openers: list[str]
+    cores: list[str]
+    closers: list[str] = field(default_factory=lambda: [""])
     plain: str = ""
     plain_share: float = 0.0
-    speaker: Literal["user", "assistant"] = "user"  # by where it stands in the file
 
     @functools.cached_property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
+    def pairs(self) -> list[tuple[int, int]]:
         """The openers and cores that go together: no sentence of the problem is torn into the middle of another."""
-        return tuple(
+        torn = [bool(_TEXT_FIRST.match(core)) for core in self.cores]
+        return [
             (i, j)
             for i, opener in enumerate(self.openers)
-            for j, core in enumerate(self.cores)
-            if not (_WITHIN.search(opener) and _TEXT_FIRST.match(core))
-        )
+            for j in range(len(self.cores))
+            if not (torn[j] and _WITHIN.search(opener))
+        ]
 
     def template(self, opener: int, core: int, closer: int) -> str:
         """These three parts as one text, the core's first letter small within a sentence and large after one."""
@@ -56,43 +62,14 @@ class Act:
         return before + text + (" " if after and not after.startswith("\n") else "") + after
 
 
-@section
-class Acts:
-    """`acts.yaml`."""
-
-    slots: dict[str, str]  # what may stand in braces, and what it holds
-    user: dict[str, Act]
-    assistant: dict[str, Act]
-    simulated_user: dict[str, tuple[str, ...]]
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for an unknown {slot}, and for an act without openers or cores."""
-        for speaker, named in (("user", self.user), ("assistant", self.assistant)):
-            for name, act in named.items():
-                if not (act.openers and act.cores and act.closers):
-                    raise ValueError(f"{speaker}.{name}: wanted at least one opener and one core")
-                for text in (*act.openers, *act.cores, *act.closers, act.plain):
-                    check_slots(f"{speaker}.{name}", text, self.slots)
-        for name, messages in self.simulated_user.items():
-            for text in messages:
-                check_slots(f"simulated_user.{name}", text, self.slots)
-
-
-@functools.cache
-def _file() -> Acts:
-    return load_wordings(Acts, Path(__file__).with_name("acts.yaml"))
-
-
 @functools.cache
 def acts() -> dict[str, Act]:
-    """The acts of both speakers by name. Raises DataError where `acts.yaml` is wrong."""
-    assistant = {name: dataclasses.replace(act, speaker="assistant") for name, act in _file().assistant.items()}
-    return {**_file().user, **assistant}
-
-
-def simulated_user_messages() -> dict[str, tuple[str, ...]]:
-    """What the simulated user of reinforcement says, by what it does. Raises DataError."""
-    return _file().simulated_user
+    """The acts of both speakers by name."""
+    return {
+        name: Act(speaker=speaker, **told)
+        for speaker in ("user", "assistant")
+        for name, told in wordings("acts.yaml")[speaker].items()
+    }
 
 
 @dataclass(frozen=True)

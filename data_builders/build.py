@@ -8,14 +8,14 @@ same bytes. Sources are read and checked in full before the folder is made.
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_builders.folder import WORK, claim, concatenate, finish
+from data_builders.folder import WORK, claim, finish
 from data_builders.preferences import write_pairs
 from data_builders.problems import Kind, Problems, Source, difficulty_of
 from data_builders.quality import Gate
@@ -26,7 +26,7 @@ from data_builders.scripted import Conversation, converse, plan
 from data_builders.starter import starter_problems
 from data_builders.written import FILE, written
 from probe.errors import RecipeError
-from probe.files import read_jsonl, sha256_file, write_jsonl
+from probe.files import atomic, read_jsonl, sha256_file, write_jsonl
 from probe.recipe import recipe_dict
 from probe.sets import PACKAGED
 
@@ -49,20 +49,14 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
         problems = Problems(Source(kind=kind, path=wanted.path), recipe.seed, where="eval")
         tasks = (problems[index] for index in range(min(wanted.accuracy_n, len(problems))))
     return [
-        {
-            "id": task.id,
-            "question": task.question,
-            "answer": task.answer,
-            "solution": task.boxed_solution or task.solution,
-        }
-        for task in tasks
+        {"id": one.id, "question": one.question, "answer": one.answer, "solution": one.boxed_solution or one.solution}
+        for one in tasks
     ]
 
 
 Row = dict[str, Any]
 Views = dict[str, list[Row]]
-"""Rows by the folder that they go to."""
-ANSWERS, PAIRS = f"{WORK}/replay", f"{WORK}/preferences"
+"""Rows by the folder that they go to, "sft" last: its file is the last of a shard to be written."""
 
 
 class Build:
@@ -74,8 +68,6 @@ class Build:
 
     def __init__(self, recipe: DataRecipe) -> None:
         recipe.check()
-        if recipe.output.shard_size < 1:
-            raise RecipeError(f"output.shard_size: given {recipe.output.shard_size}, wanted 1 or more")
         self.recipe = recipe
         self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.replay.reserved(recipe.per_problem))
         chosen = recipe.chosen
@@ -98,16 +90,13 @@ class Build:
         del settings["output"]["path"]  # the folder may be moved
         del settings["quality"]["max_giveaway"]  # it shapes no row
         settings["replay"] = recipe.replay.shaping()
-        if recipe.preferences is None:
-            del settings["preferences"]
-        else:
-            settings["preferences"] = recipe.preferences.shaping()
-        if recipe.dialogue is None:
-            del settings["dialogue"]
-        self.settings: dict[str, Any] = {
-            **settings,
-            "inputs": {**self.problems.inputs(), **self.replay.inputs(), **files},
-        }
+        for name, section in (("preferences", recipe.preferences), ("dialogue", recipe.dialogue)):
+            if section is None:
+                del settings[name]
+            else:
+                settings[name] = section.shaping()
+        settings["inputs"] = {**self.problems.inputs(), **self.replay.inputs(), **files}
+        self.settings: dict[str, Any] = settings
 
     def conversations(self, index: int) -> Iterator[Conversation]:
         """What problem `index` gives, without replay and what is written."""
@@ -122,8 +111,8 @@ class Build:
         return [*self.written[::step], *made], 1 / step
 
     def shards(self) -> list[range]:
-        size = self.recipe.output.shard_size
-        return [range(start, min(start + size, len(self.problems))) for start in range(0, len(self.problems), size)]
+        size, every = self.recipe.output.shard_size, range(len(self.problems))
+        return [every[start : start + size] for start in every[::size]]
 
     def expected_rows(self) -> int:
         """About how many conversations there will be, from the shares."""
@@ -138,16 +127,22 @@ class Build:
         """Builds into `out`, or takes up an interrupted build there, and returns the manifest."""
         with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
             claim(out, self.settings)
-            if self.written:
-                self._shard(out, "written", gate, partial(self._judge, self.written, gate))
-            self._answers = answer_all(self.replay, len(self.problems), out / ANSWERS, self.recipe.seed)
-            self._build_shards(out, gate)
-        concatenate(sorted((out / "rejected").glob("part-*.jsonl")), out / "rejected.jsonl")
+            if self.written and not self.taken_up(out, "written", gate):
+                views: Views = {"rejected": [], "rl": [], "sft": []}
+                for conversation in self.written:
+                    self.judge(conversation, gate, views)
+                write_shard(out, "written", views)
+            self._answers = answer_all(self.replay, len(self.problems), out / WORK / "replay", self.recipe.seed)
+            self.build_shards(out, gate)
+        with atomic(out / "rejected.jsonl") as file:
+            for part in sorted((out / "rejected").glob("part-*.jsonl")):
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, file)
         for name, rows in self.eval_rows.items():
             write_jsonl(out / name, rows)
         totals = self.totals(out)
         if self.recipe.preferences is not None:
-            totals["pairs"] = write_pairs(self.recipe.preferences, out, out / PAIRS, self.recipe.seed)
+            totals["pairs"] = write_pairs(self.recipe.preferences, out, out / WORK / "preferences", self.recipe.seed)
         return finish(out, self.settings, totals, gate.checked, self.quality.max_giveaway)
 
     def totals(self, out: Path) -> dict[str, Any]:
@@ -159,55 +154,50 @@ class Build:
             calls.update(answered.calls)
         return {"calls": dict(sorted(calls.items()))}
 
-    def _build_shards(self, out: Path, gate: Gate) -> None:
+    def build_shards(self, out: Path, gate: Gate) -> None:
         from tqdm import tqdm
 
-        kept = rejected = 0
         with tqdm(total=len(self.problems), unit=" problems", disable=not self.problems or None) as bar:
             for number, shard in enumerate(self.shards()):
-                counts = self._shard(out, f"{number:05}", gate, partial(self._judge_problems, shard, gate))
-                kept, rejected = kept + counts[0], rejected + counts[1]
+                if not self.taken_up(out, f"{number:05}", gate):
+                    views: Views = {"rejected": [], "rl": [], "sft": []}
+                    self.judge_shard(shard, map(self.conversations, shard), gate, views)
+                    write_shard(out, f"{number:05}", views)
                 bar.update(len(shard))
-                bar.set_postfix({"kept": f"{kept:,}", "rejected": f"{rejected:,}"})
 
-    def _shard(self, out: Path, name: str, gate: Gate, judge: Callable[[], Views]) -> tuple[int, int]:
-        """Writes a shard, or reminds the gate of one that is there; how many rows it keeps and rejects."""
-        files = {view: out / f"{view}/part-{name}.jsonl" for view in ("rejected", "rl", "sft")}
-        if files["sft"].is_file():  # written last of its shard
-            kept = 0
-            for _, row in read_jsonl(files["sft"]):
-                gate.remember(row["messages"], row["kind"])
-                kept += 1
-            return kept, sum(1 for _ in read_jsonl(files["rejected"]))
-        views = judge()
-        for view, path in files.items():
-            write_jsonl(path, views[view])
-        return len(views["sft"]), len(views["rejected"])
+    def taken_up(self, out: Path, name: str, gate: Gate, saw: Callable[[str, Row], None] | None = None) -> bool:
+        """Whether an earlier run wrote this shard; if so the gate learns what was kept, and `saw` each view and row."""
+        if not (out / f"sft/part-{name}.jsonl").is_file():
+            return False
+        for view in ("rejected", "sft"):
+            for _, row in read_jsonl(out / f"{view}/part-{name}.jsonl"):
+                if view == "sft":
+                    gate.remember(row["messages"], row["kind"])
+                if saw is not None:
+                    saw(view, row)
+        return True
 
-    def _judge(self, conversations: Iterable[Conversation], gate: Gate) -> Views:
-        """The rows of conversations: those kept, their prompts for reinforcement learning, and those rejected."""
-        views: Views = {"rejected": [], "rl": [], "sft": []}
-        for conversation in conversations:
-            if reason := gate.reason(conversation):
-                views["rejected"].append({**sft_row(conversation), "reason": reason})
-            else:
-                views["sft"].append(sft_row(conversation))
-                views["rl"] += map(vars, rl_rows(conversation))
-        return views
+    def judge_shard(self, shard: range, made: Iterable[Iterable[Any]], gate: Gate, views: Views) -> None:
+        """The rows of some problems, of what was `made` of each, and of the replay that goes with it."""
+        for index, conversations in zip(shard, made, strict=True):
+            for conversation in conversations:
+                self.judge(conversation, gate, views)
+            for plain, came in self.replay.rows(index, self._answers):
+                if reason := came.reason or gate.reason(plain):
+                    slips = {"slips": came.slips} if came.reason and came.slips else {}
+                    views["rejected"].append({**sft_row(plain), "reason": reason, **slips})
+                else:
+                    views["sft"].append(sft_row(plain))
 
-    def _judge_problems(self, shard: range, gate: Gate) -> Views:
-        """The same of some problems, each with the replay rows that go with it."""
-        views: Views = {"rejected": [], "rl": [], "sft": []}
-        for index in shard:
-            for view, rows in self._judge(self.conversations(index), gate).items():
-                views[view] += rows
-            for row in self.replay_rows(index, gate):
-                views["rejected" if "reason" in row else "sft"].append(row)
-        return views
+    def judge(self, made: Any, gate: Gate, views: Views) -> None:
+        """The rows of one conversation: kept, with its prompts for reinforcement learning, or rejected."""
+        if reason := gate.reason(made):
+            views["rejected"].append({**sft_row(made), "reason": reason})
+        else:
+            views["sft"].append(sft_row(made))
+            views["rl"] += map(vars, rl_rows(made))
 
-    def replay_rows(self, index: int, gate: Gate) -> Iterator[Row]:
-        """The replay rows that go with a problem; a rejected one has a `reason`."""
-        for plain in self.replay.for_problem(index, self._answers):
-            row, reason = sft_row(plain.conversation), plain.reason or gate.reason(plain.conversation)
-            told = {"reason": reason} | ({"slips": list(plain.slips)} if plain.slips else {})
-            yield {**row, **told} if reason else row
+
+def write_shard(out: Path, name: str, views: Views) -> None:
+    for view, rows in views.items():
+        write_jsonl(out / f"{view}/part-{name}.jsonl", rows)

@@ -1,11 +1,12 @@
-"""One page about a finished data set, so that nobody has to open the files to know what is in them."""
+"""One page about a finished data set, so that nobody has to open the files to know what is in them: `card.md.j2`, filled in."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_builders.duplicates import Checked
@@ -21,6 +22,11 @@ _SAMPLES, _PHRASES = 10, 1000  # conversations shown in full, and those whose ph
 _EXCERPT = 180
 WARN = 0.7
 """A giveaway above this is worth a line."""
+# What people say, counted alike: MT-Bench-101 (arXiv 2402.14762), 1,000 of its conversations.
+MT_BENCH_101 = {
+    "user": Phrases(3038, RUNS, 0.9346, (("can you tell me", 0.0257), ("the best way to", 0.0128), ("what's the best way", 0.0112))),
+    "assistant": Phrases(3038, RUNS, 0.9748, (("my apologies for the", 0.0112), ("are you interested in", 0.0109), ("are you looking for", 0.0105))),
+}  # fmt: skip
 
 
 class Page(NamedTuple):
@@ -28,6 +34,52 @@ class Page(NamedTuple):
 
     text: str
     giveaway: Estimate
+
+
+class Counts:
+    """What the page tells of the rows, counted as they pass. Nothing of it grows with the rows."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, Counter[str]] = defaultdict(Counter)  # rows, first replies that ask, words, rejected
+        self.words, self.messages = Counter[int](), Counter[int]()
+        self.turns = Counter[str]()  # of the assistant: all, those that close with a question, last ones that do
+        self.reasons, self.examples = Counter[str](), dict[str, Row]()
+        # Of self-play: who talked, replies that could not be used, whether what was withheld was needed.
+        self.who: dict[str, Counter[str]] = defaultdict(Counter)
+        self.slips, self.needed, self.doubts = Counter[str](), Counter[bool](), Counter[bool]()
+
+    def keep(self, row: Row) -> None:
+        replies = [message["content"] for message in row["messages"][1::2]]
+        words = sum(len(message["content"].split()) for message in row["messages"])
+        self.kinds[row["kind"]].update(rows=1, asks=asks(replies[0]), words=words)
+        self.words[words] += 1
+        self.messages[len(row["messages"])] += 1
+        self.turns.update(all=len(replies), ask=sum(map(closes_asking, replies)), end=closes_asking(replies[-1]))
+        self.doubts.update(row.get("doubts", ()))
+        measured = self._talked(row).get("measured", {})
+        if "without" in measured:  # [right, tries] of a solver without what is withheld, and with it
+            self.needed[not measured["without"][0] and bool(measured.get("with", [0])[0])] += 1
+
+    def reject(self, row: Row) -> None:
+        self.kinds[row["kind"]].update(rejected=1)
+        self.reasons[row["reason"]] += 1
+        self.examples.setdefault(row["reason"], row)
+        self._talked(row)
+
+    def _talked(self, row: Row) -> Row:
+        told: Row = row.get("dialogue", {})
+        for name in {"persona", "goal"} & told.keys():
+            self.who[name][told[name]] += 1
+        self.slips.update(told.get("slips", "").split())
+        return told
+
+    def example(self, reason: str) -> list[str]:
+        """The first row with this reason: how the conversation begins, and its last turn."""
+        row, messages = self.examples[reason], self.examples[reason]["messages"]
+        ends = [*messages[:2], *messages[2:][-1:]]
+        texts = [{**message, "content": excerpt(message["content"], _EXCERPT)} for message in ends]
+        heading = excerpt(f"{reason}: {row['id']}, answer {row['answer'] or 'unknown'}", _EXCERPT)
+        return ["", f"== {heading}", *chat(texts)]
 
 
 def card(
@@ -45,227 +97,62 @@ def card(
         calls: replies and tokens of the models that talked, {"assistant.calls", "assistant.input", "assistant.output",
             ...}, as in the manifest.
     """
+    import jinja2
+
     seed = settings["seed"]
-    kept, talks, openings, sample = Kept(), Talks(), Openings(seed), Sample(_PHRASES, seed)
+    counts, openings, sample = Counts(), Openings(seed), Sample(_PHRASES, seed)
     for row in rows:
-        for count in (kept, talks, openings, sample):
-            count.add(row)
-    reasons, lost_kinds, examples = Counter[str](), Counter[str](), dict[str, Row]()
+        for add in (counts.keep, openings.add, sample.add):
+            add(row)
     for row in rejected:
-        reasons[row["reason"]] += 1
-        lost_kinds[row["kind"]] += 1
-        examples.setdefault(row["reason"], row)
-        talks.add(row)
-    total, lost, giveaway = kept.rows.total(), reasons.total(), openings.giveaway()
-    asked = total + lost
-    parts = [
-        "# Data card",
-        f"{total:,} of {asked:,} conversations kept ({total / max(1, asked):.1%}), {lost:,} rejected. "
-        f"Source: {inline(settings['source']['kind'])}, seed {settings['seed']}.",
-        *kept.parts(lost_kinds),
-        "## What it teaches",
-        _giveaway(giveaway),
-        *talks.judgements(),
-        *_repetition(sample.rows),
-        "## Rejected",
-        *_rejected(reasons, examples, asked),
-        *_compared(settings["quality"], checked, reasons),
-        *talks.lines(calls or {}),
-        f"## {min(_SAMPLES, len(sample.rows))} conversations, drawn at random",
-    ]
-    for row in sample.rows[:_SAMPLES]:
-        parts += [f"### {inline(row['kind'])} ({inline(row['id'])})", block(chat(row["messages"]))]
-    return Page("\n\n".join(parts) + "\n", giveaway)
+        counts.reject(row)
+    giveaway = openings.giveaway()
+    reasons = sorted(counts.reasons, key=lambda reason: (-counts.reasons[reason], reason))
+    whole = [counts.kinds[kind] for kind in ANSWERED_AT_ONCE if kind in counts.kinds]
+    said = {role: phrases(turns_of(sample.rows, role)) for role in MT_BENCH_101}
+    page = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    page.filters.update(inline=inline, n="{:,}".format, percent="{:.1%}".format, share=_share, listed=_listed)
+    told = {
+        "counts": counts,
+        "total": counts.words.total(),
+        "lost": counts.reasons.total(),
+        "kinds": sorted((one for one in counts.kinds.items() if one[1]["rows"]), key=lambda one: -one[1]["rows"]),
+        "whole": sum(one["rows"] for one in whole),
+        "whole_asked": sum(one["asks"] for one in whole),
+        "median": _percentile(counts.words, 0.5),
+        "ninth": _percentile(counts.words, 0.9),
+        "phrases": [
+            row
+            for role, theirs in MT_BENCH_101.items()
+            for row in ((role, said[role]), (f"{role}, MT-Bench-101", theirs))
+        ],
+        "examples": [line for reason in reasons for line in counts.example(reason)],
+        "roles": sorted({name.partition(".")[0] for name in calls or {}}),
+    }
+    template = page.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"))
+    text = template.render(
+        **told, reasons=reasons, settings=settings, giveaway=giveaway, least=LEAST, warn=WARN, checked=checked,
+        calls=calls or {}, samples=sample.rows[:_SAMPLES], block=block, chat=chat,
+    )  # fmt: skip
+    return Page(text, giveaway)
 
 
-def _giveaway(found: Estimate) -> str:
-    if found.value is None:
-        return (
-            "Whether the first message gives away what lacks something: not measured, which takes "
-            f"{LEAST} openings of either kind."
-        )
-    low, high = found.ci95 or (0.0, 1.0)
-    return (
-        f"Whether the first message gives away what lacks something: AUC {found.value:.2f} [{low:.2f}, {high:.2f}] of "
-        f"{found.n:,} openings, by their characters alone, replay left out. 0.5 is nothing; above {WARN} a model may learn "
-        "the wording in place of the judgement."
-    )
+def _listed(counts: Counter[Any], form: str = "{} {:,}") -> str:
+    return ", ".join(form.format(*one) for one in sorted(counts.items()))
 
 
-# What people say, by the same count: MT-Bench-101 (arXiv 2402.14762), 1,000 of its conversations.
-MT_BENCH_101 = {
-    "user": Phrases(3038, RUNS, 0.9346, (("can you tell me", 0.0257), ("the best way to", 0.0128), ("what's the best way", 0.0112))),
-    "assistant": Phrases(3038, RUNS, 0.9748, (("my apologies for the", 0.0112), ("are you interested in", 0.0109), ("are you looking for", 0.0105))),
-}  # fmt: skip
+def _share(counts: Counter[bool], none: str) -> str:
+    return f"{counts[True] / counts.total():.0%} of {counts.total():,}" if counts else none
 
 
-def _repetition(rows: Sequence[Row]) -> Iterator[str]:
-    lines = []
-    for role, theirs in MT_BENCH_101.items():
-        for name, found in ((role, phrases(turns_of(rows, role))), (f"{role}, MT-Bench-101", theirs)):
-            common = "; ".join(f"{inline(run)} {share:.1%}" for run, share in found.commonest)
-            lines.append((name, f"{found.turns:,}", f"{found.distinct:.2f} of {found.runs:,}", common))
-    yield table(("turns of", "turns", "distinct runs of four words", "commonest, share of turns"), lines)
-
-
-# --- Kinds and lengths, and how often an assistant's turn closes with a question.
-
-
-class Kept:
-    """Counts of the kept rows. None grows with the rows."""
-
-    def __init__(self) -> None:
-        self.rows: Counter[str] = Counter()
-        self._asked: Counter[str] = Counter()  # the first reply asks
-        self._words_of: Counter[str] = Counter()
-        self._words: Counter[int] = Counter()
-        self._messages: Counter[int] = Counter()
-        self._turns: Counter[str] = Counter()
-
-    def add(self, row: Row) -> None:
-        kind, messages = row["kind"], row["messages"]
-        words = sum(len(message["content"].split()) for message in messages)
-        self.rows[kind] += 1
-        self._asked[kind] += asks(messages[1]["content"])
-        self._words_of[kind] += words
-        self._words[words] += 1
-        self._messages[len(messages)] += 1
-        replies = [message["content"] for message in messages[1::2]]
-        self._turns.update(
-            {"all": len(replies), "ask": sum(map(closes_asking, replies)), "end": closes_asking(replies[-1])}
-        )
-
-    def parts(self, rejected: Mapping[str, int]) -> Iterator[str]:
-        total = self.rows.total()
-        if not total:
-            yield "No rows."
-            return
-        lines = [
-            (
-                inline(kind), f"{rows / total:.1%}", f"{rows:,}", f"{rejected.get(kind, 0):,}",
-                f"{self._asked[kind] / rows:.1%}", f"{self._words_of[kind] / rows:.0f}",
-            )
-            for kind, rows in self.rows.most_common()
-        ]  # fmt: skip
-        yield table(("kind", "share", "rows", "rejected", "first reply asks", "words"), lines)
-        rows, asked = (sum(count[kind] for kind in ANSWERED_AT_ONCE) for count in (self.rows, self._asked))
-        turns, words = self._turns, sorted(self._words.items())
-        yield (
-            f"Of {rows:,} conversations that open with the whole problem, {asked / max(1, rows):.1%} are asked back first. Of "
-            f"{turns['all']:,} assistant turns {turns['ask'] / turns['all']:.1%} close with a question, of the last ones "
-            f"{turns['end'] / total:.1%}."
-        )
-        yield (
-            f"Words a conversation: {_percentile(words, 0.5)} (median), {_percentile(words, 0.9)} (90%), {words[-1][0]} (most). "
-            + (
-                f"Messages a conversation (rows): {', '.join(f'{n} ({rows:,})' for n, rows in sorted(self._messages.items()))}."
-            )
-        )
-
-
-def _percentile(counts: Sequence[tuple[int, int]], share: float) -> int:
-    """The value below or at which this share lies; `counts` in order."""
-    left = share * sum(rows for _, rows in counts)
-    for value, rows in counts:
-        left -= rows
+def _percentile(counts: Counter[int], share: float) -> int:
+    """The value below or at which this share lies."""
+    left = share * counts.total()
+    for value in sorted(counts):
+        left -= counts[value]
         if left <= 0:
             return value
-    return counts[-1][0]
-
-
-# --- Rejected rows by reason, with the first of each; and what the rows were held against.
-
-
-def _rejected(reasons: Counter[str], examples: Mapping[str, Row], asked: int) -> list[str]:
-    if not reasons:
-        return ["None."]
-    ordered = sorted(reasons, key=lambda reason: (-reasons[reason], reason))
-    counts = [(inline(one), f"{reasons[one]:,}", f"{reasons[one] / asked:.2%}") for one in ordered]
-    shown: list[str] = []
-    for reason in ordered:  # how the conversation begins, and its last turn
-        row, messages = examples[reason], examples[reason]["messages"]
-        ends = [*messages[:2], *(messages[-1:] if len(messages) > 2 else [])]
-        texts = [{**message, "content": excerpt(message["content"], _EXCERPT)} for message in ends]
-        heading = excerpt(f"{reason}: {row['id']}, answer {row['answer'] or 'unknown'}", _EXCERPT)
-        shown += ["", f"== {heading}", *chat(texts)]
-    return [table(("reason", "rows", "share"), counts), "One example of each:", block(shown)]
-
-
-def _compared(quality: dict[str, Any], checked: Sequence[Checked], reasons: Counter[str]) -> list[str]:
-    """What the rows were held against: the probe sets, and each other."""
-    lines = [
-        (inline(one.name), f"{one.rows:,}", f"{one.ngrams:,}", f"{reasons[f'contaminated:{one.name}']:,}")
-        for one in checked
-    ]
-    near = quality["near_duplicates"]
-    same = (
-        "not looked for"
-        if near is None
-        else f"of two of one kind that share {near:g} of their runs of 3 words, the first is kept"
-    )
-    return [
-        "## Held against",
-        "The problem and every turn, by runs of 13 words (arXiv 2005.14165, appendix C). A row that several sets reject is "
-        "counted at the first. What a probe asks and is not in this table may stand in the data.",
-        table(("set", "rows", "runs of 13 words", "rejected"), lines),
-        f"Near-duplicates (MinHash): {same}. At most {quality['max_same_wording']:.1%} of all rows are alike but for their "
-        "numbers and names.",
-    ]
-
-
-# --- Conversations between models: who talked, what they were asked, and which replies had to be asked for again.
-
-_CALLS = ("calls", "input", "output")
-
-
-class Talks:
-    """Who talked, and what the rows say about what was withheld and doubted."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
-        self._slips: Counter[str] = Counter()
-        self._needed: Counter[bool] = Counter()
-        self._doubts: Counter[bool] = Counter()
-
-    def add(self, row: Row) -> None:
-        told = row.get("dialogue", {})
-        for name in ("persona", "goal"):
-            if name in told:
-                self._counts[name][told[name]] += 1
-        self._slips.update(told.get("slips", "").split())
-        if "reason" in row:
-            return
-        self._doubts.update(row.get("doubts", ()))
-        measured = told.get("measured", {})
-        if "without" in measured:  # [right, tries] of a solver without what is withheld, and with it
-            self._needed[not measured["without"][0] and bool(measured.get("with", [0])[0])] += 1
-
-    def judgements(self) -> Iterator[str]:
-        needed, doubts = self._needed, self._doubts
-        yield "Withheld things that are needed, since a solver fails without and succeeds with them: " + (
-            f"{needed[True] / needed.total():.0%} of {needed.total():,}." if needed else "not measured."
-        )
-        yield "Doubts of the user that are right: " + (
-            f"{doubts[True] / doubts.total():.0%} of {doubts.total():,}." if doubts else "none is marked."
-        )
-
-    def lines(self, calls: Mapping[str, int]) -> list[str]:
-        lines = []
-        if self._counts:
-            who = [(name, inline(_listed(counts), 400)) for name, counts in self._counts.items()]
-            lines += ["## Who talked", table(("what", "conversations"), who)]
-        if calls:
-            roles = sorted({name.partition(".")[0] for name in calls})
-            counts = [(inline(role), *(f"{calls.get(f'{role}.{what}', 0):,}" for what in _CALLS)) for role in roles]
-            lines += ["## Calls", table(("role", "calls", "tokens in", "tokens out"), counts)]
-        if self._counts:
-            slips = inline(_listed(self._slips), 600) if self._slips else "none"
-            lines.append(f"Replies that could not be used and were asked for again: {self._slips.total():,} ({slips}).")
-        return lines
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {rows:,}" for name, rows in sorted(counts.items()))
+    return max(counts, default=0)
 
 
 # --- Text that others wrote, on a Markdown page: it is seen as it is, and nothing in it is taken for the page's own.
@@ -290,14 +177,6 @@ def excerpt(text: str, limit: int) -> str:
     if len(line) <= limit:
         return line
     return f"{line[: limit * 2 // 3].rstrip()} … {line[-limit // 3 :].lstrip()}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are safe already (`inline`); numbers stand on the right."""
-    body = list(rows)
-    right = [all(re.match(r"[\d.,–-]", line[place]) for line in body) for place in range(len(head))]
-    lines = [head, ["---:" if one else "---" for one in right], *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def block(lines: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,7 @@ def _word_hash(word: str) -> int:
     return number | 1 if word[0].isalnum() or word[0] == "_" else number & ~1
 
 
-def _hash64(text: bytes, signed: bool = True) -> int:
-    """64 bits; signed, which is what SQLite holds."""
+def _hash64(text: bytes, signed: bool = True) -> int:  # signed is what SQLite holds
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), signed=signed)
 
 
@@ -88,8 +87,7 @@ BEGIN;
 """  # one transaction, never committed: nobody reads the file after this
 
 
-@dataclass(frozen=True)
-class Print:
+class Print(NamedTuple):
     """What of a conversation is compared: hashes of its text and of its wording, its signature and that one's bands."""
 
     text: int
@@ -110,7 +108,6 @@ class Kept:
     def __init__(self, path: Path, threshold: float | None, permutations: int) -> None:
         self._path = path
         self._threshold = threshold
-        self._opened: sqlite3.Connection | None = None
         self._texts: set[int] = set()
         self._wordings: Counter[int] = Counter()
         self._rows = 0
@@ -123,8 +120,7 @@ class Kept:
             self._bands, self._width = bands.b, bands.r
 
     def print_of(self, texts: Sequence[str], words: Sequence[Hashes], kind: str) -> Print:
-        """Of a conversation's turns and their words."""
-        # Without white space, turn by turn; and without numbers and capitalised words.
+        """Of a conversation's turns and their words: without white space, and without numbers and capitalised words."""
         text = "\n".join("".join(one.split()) for one in texts).lower()
         wording = re.sub(r"\b[A-Z]\w*", "@", re.sub(r"\d+", "#", " ".join(" ".join(texts).split())))
         both = _hash64(text.encode(errors="replace")), _hash64(wording.encode(errors="replace"))
@@ -146,22 +142,17 @@ class Kept:
         """Why a row says nothing new; `most_alike` rows may be alike but for their numbers and names."""
         if made.text in self._texts:
             return "duplicate"
-        if self._nearly_same(made):
-            return "near_duplicate"
+        if made.signature is not None and self._threshold is not None:  # rows of its kind with a band in common
+            found = self._file.execute(
+                f"SELECT signature FROM signatures JOIN (SELECT row, COUNT(*) AS common FROM bands "
+                f"WHERE band IN ({', '.join('?' * len(made.bands))}) GROUP BY row ORDER BY common DESC, row DESC "
+                f"LIMIT {_LOOKED_AT}) USING (row)",
+                made.bands,
+            ).fetchall()
+            alike = (np.mean(np.frombuffer(one, dtype=np.uint32) == made.signature) for (one,) in found)
+            if any(float(share) >= self._threshold for share in alike):
+                return "near_duplicate"
         return "same_wording" if self._wordings[made.wording] >= most_alike else None
-
-    def _nearly_same(self, made: Print) -> bool:
-        """Whether a row of the same kind is estimated to be as similar as the threshold."""
-        if made.signature is None or self._threshold is None:
-            return False
-        rows = self._file.execute(
-            f"SELECT row, signature FROM signatures JOIN (SELECT row, COUNT(*) AS common FROM bands "
-            f"WHERE band IN ({', '.join('?' * len(made.bands))}) GROUP BY row ORDER BY common DESC, row DESC "
-            f"LIMIT {_LOOKED_AT}) USING (row)",
-            made.bands,
-        )
-        signatures = (np.frombuffer(signature, dtype=np.uint32) for _, signature in rows.fetchall())
-        return any(float(np.mean(one == made.signature)) >= self._threshold for one in signatures)
 
     def add(self, made: Print) -> None:
         self._texts.add(made.text)
@@ -174,19 +165,17 @@ class Kept:
 
     def close(self) -> None:
         """Closes and deletes the file."""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        if (opened := vars(self).pop("_file", None)) is not None:
+            opened.close()
             self._path.unlink(missing_ok=True)
 
-    @property
+    @functools.cached_property
     def _file(self) -> sqlite3.Connection:
-        if self._opened is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.unlink(missing_ok=True)  # of a build that was killed
-            self._opened = sqlite3.connect(self._path, isolation_level=None)
-            self._opened.executescript(_TABLES)
-        return self._opened
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)  # of a build that was killed
+        opened = sqlite3.connect(self._path, isolation_level=None)
+        opened.executescript(_TABLES)
+        return opened
 
 
 # --- What a probe asks, which is kept out of the training data.
@@ -222,17 +211,17 @@ class ProbeTexts:
     """
 
     def __init__(self, sets: Mapping[str, Path]) -> None:
-        self._names = _short_names(list(sets))
+        self._names = ["/".join(Path(one).parts[-2:]) for one in sets]
         rows, texts, owners = [0] * len(sets), [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
         for owner, path in enumerate(sets.values()):
             for number, row in read_jsonl(path):
-                found = list(_texts(row))
+                found = [np.unique(runs(words_only(hashed(text)), NGRAM)) for text in _texts(row)]
                 if not found:
                     wanted = ", ".join(_TEXT_FIELDS)
                     raise DataError(f"{path}:{number}: nothing to decontaminate against, wanted one of {wanted}")
                 rows[owner] += 1
-                texts += [np.unique(runs(words_only(hashed(text)), NGRAM)) for text in found]
-                owners += [np.full(len(one), owner) for one in texts[-len(found) :]]
+                texts += found
+                owners += [np.full(len(one), owner) for one in found]
         # A run belongs to the first set that holds it; `first` points there, since the sets stand in order.
         unique, first, counts = np.unique(np.concatenate(texts), return_index=True, return_counts=True)
         self._found = unique[counts <= COMMON]
@@ -260,12 +249,3 @@ def _texts(value: Any) -> Iterable[str]:
     if isinstance(value, dict):
         return [text for name in _TEXT_FIELDS if name in value for text in _texts(value[name])]
     return [text for part in value for text in _texts(part)] if isinstance(value, list) else []
-
-
-def _short_names(sets: Sequence[str]) -> list[str]:
-    """The name of a set, or as much of the end of its path as tells it from the others."""
-    parts = [Path(one).parts for one in sets]
-    length = 2
-    while length < max(map(len, parts), default=0) and len({one[-length:] for one in parts}) < len({*parts}):
-        length += 1
-    return ["/".join(one[-length:]) for one in parts]

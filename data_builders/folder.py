@@ -11,15 +11,12 @@ from typing import Any
 from data_builders.card import WARN, card
 from data_builders.duplicates import Checked
 from probe.errors import BadInput, DataError
-from probe.files import atomic, read_json, read_jsonl, sha256_file, write_atomic, write_json
+from probe.files import read_json, read_jsonl, sha256_file, write_atomic, write_json
 from probe.store import refuse_changes
 from probe.terminal import say
 
+# Beside sft: prompts for reinforcement learning, what there was to choose from in self-play, and pairs of replies.
 VIEWS = ("rl", "candidates", "pairs", "preference")
-"""Folders beside sft: prompts for reinforcement learning, where two models talked what there was to choose from, and pairs of
-replies."""
-
-
 WORK = ".work"
 """The folder inside a build's for what is needed only until it ends."""
 
@@ -28,7 +25,7 @@ def finished(out: Path, settings: dict[str, Any]) -> bool:
     """Whether `out` holds a finished build with these settings. Raises SettingsChanged for other settings."""
     if not (out / "manifest.json").is_file():
         return False
-    _refuse_changes(out, settings)
+    refuse_changes(out, "built", read_json(out / "settings.json"), settings)
     shutil.rmtree(out / WORK, ignore_errors=True)  # of a build that was killed at its very end
     return True
 
@@ -38,15 +35,11 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.exists() and not out.is_dir():
         raise BadInput(f"{out}: is a file, wanted a folder for the data")
     if (out / "settings.json").is_file():
-        _refuse_changes(out, settings)
+        refuse_changes(out, "built", read_json(out / "settings.json"), settings)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new folder with --out")
     else:
         write_json(out / "settings.json", settings)
-
-
-def _refuse_changes(out: Path, settings: dict[str, Any]) -> None:
-    refuse_changes(out, "built", read_json(out / "settings.json"), settings)
 
 
 def shards(out: Path, view: str) -> list[Path]:
@@ -64,14 +57,6 @@ def shards(out: Path, view: str) -> list[Path]:
     return found
 
 
-def concatenate(parts: Sequence[Path], target: Path) -> None:
-    """Joins files into one, atomically and without holding them in memory."""
-    with atomic(target) as file:
-        for part in parts:
-            with part.open("rb") as source:
-                shutil.copyfileobj(source, file)
-
-
 def finish(
     out: Path, settings: dict[str, Any], totals: dict[str, Any], checked: Sequence[Checked], max_giveaway: float
 ) -> dict[str, Any]:
@@ -84,15 +69,13 @@ def finish(
     """
     rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
     parts = sorted((out / "sft").glob("part-*.jsonl"))
-    kept_rows = (row for part in parts for _, row in read_jsonl(part))
-    rejected_rows = (row for _, row in read_jsonl(out / "rejected.jsonl"))
-    page = card(kept_rows, rejected_rows, settings, checked, totals.get("calls"))
+    kept_rows, lost = (row for part in parts for _, row in read_jsonl(part)), read_jsonl(out / "rejected.jsonl")
+    page = card(kept_rows, (row for _, row in lost), settings, checked, totals.get("calls"))
     write_atomic(out / "card.md", page.text)
     auc = page.giveaway.value
     if auc is not None and auc > WARN:
-        told = (
-            f"{out}: the first message alone tells what lacks something (AUC {auc:.2f} of {page.giveaway.n} openings)"
-        )
+        found = f"AUC {auc:.2f} of {page.giveaway.n} openings"
+        told = f"{out}: the first message alone tells what lacks something ({found})"
         if auc > max_giveaway:
             raise DataError(
                 f"{told}, more than quality.max_giveaway {max_giveaway:g}: a model would learn that wording; see "

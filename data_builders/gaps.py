@@ -17,15 +17,17 @@ from data_builders.text import (
     Text,
     arithmetic,
     balanced,
+    by_itself,
+    equations,
     number,
-    places,
     plain_inner,
     read,
     same_value,
     squeezed,
     stands_in,
-)
+)  # fmt: skip
 from probe.grading import boxed
+from probe.judges.text import stem, words
 from probe.sets import Problem
 
 
@@ -36,14 +38,17 @@ def task_from(problem: Problem) -> Task:
     steps = steps_of(solution, prose=latex)
     said = [question.raw[start:end] for start, end in question.sentences]
     asked = next((text for text in reversed(said) if _ASKS.search(text) and not _FORM.search(text)), "")
+    whole = question.whole and solution.whole
+    found = tuple(gaps(problem, question, solution)) if whole else ()
+    boxes = problem.solution if latex else ""
     task = Task(
-        id=problem.id,
-        question=problem.question,
-        answer=problem.answer,
-        source=problem.source,
-        steps=steps,
-        gaps=tuple(gaps(problem, question, solution)) if question.whole and solution.whole else (),
-        boxed_solution=problem.solution if latex else "",
+        problem.id,
+        problem.question,
+        problem.answer,
+        problem.source,
+        steps,
+        gaps=found,
+        boxed_solution=boxes,
         asked=asked,
     )
     if not asked or len(asked) > _LONGEST_ASKED or not solution.whole or "(A)" in problem.question:
@@ -85,19 +90,10 @@ def gaps(problem: Problem, question: Text, solution: Text) -> Iterator[Gap]:
         )
         if not fits or stands_in(gap.value, left) or same_value(gap.value, problem.answer):
             continue
-        if any(stands_in(gap.value, text) for text in (gap.ask, gap.clause, gap.thing)) or _in_words(gap.value, left):
-            continue
-        if _needed(gap, solution.raw):
+        in_words = gap.value in map(stem, words(left))  # "all six bracelets"
+        told = in_words or any(stands_in(gap.value, text) for text in (gap.ask, gap.clause, gap.thing))
+        if not told and _needed(gap, solution.raw):
             yield gap
-
-
-_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-
-
-def _in_words(value: str, text: str) -> bool:
-    """Whether the number stands in the text as a word: "all six bracelets"."""
-    word = dict(enumerate(_WORDS, start=2)).get(int(value)) if value.isdigit() else None
-    return word is not None and re.search(rf"\b{word}\b", text, re.IGNORECASE) is not None
 
 
 def _needed(gap: Gap, solution: str) -> bool:
@@ -109,8 +105,8 @@ def _needed(gap: Gap, solution: str) -> bool:
     if value in (0, 1):
         return False
     for form in {gap.value, gap.value.replace(",", "")}:
-        for at in places(form, solution):
-            beside = solution[max(0, at - 7) : at] + " " + solution[at + len(form) : at + len(form) + 7]
+        for match in re.finditer(by_itself(form), solution):
+            beside = solution[max(0, match.start() - 7) : match.start()] + " " + solution[match.end() : match.end() + 7]
             if value >= _SMALL or value.denominator > 1 or _BESIDE.search(beside):
                 return True
     return False
@@ -180,13 +176,9 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
     rest = read(question, latex=True)
     formulas = " ; ".join(rest.inner(formula) for formula in rest.formulas)
     function, name = _FUNCTION.fullmatch(left), re.fullmatch(_NAME, left)
-    letters = (
-        [function[1] or left]
-        if function
-        else [left]
-        if name
-        else sorted(set(re.findall("[A-Za-z]", _COMMAND.sub(" ", inner))))
-    )
+    letters = sorted(set(re.findall("[A-Za-z]", _COMMAND.sub(" ", inner))))
+    if function or name:
+        letters = [function[1] or left] if function else [left]
     known = all(
         re.search(
             rf"(?<![\\A-Za-z]){re.escape(one)}|{re.escape(one)}(?![A-Za-z])",
@@ -194,13 +186,8 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
         )
         for one in letters
     )
-    if (
-        not 1 <= len(letters) <= 3
-        or not known
-        or re.search(rf"(?<![\w}})]){re.escape(squeezed(left))}=", squeezed(formulas))
-    ):
-        return None
-    if function and not defines:
+    again = re.search(rf"(?<![\w}})]){re.escape(squeezed(left))}=", squeezed(formulas))
+    if not 1 <= len(letters) <= 3 or not known or again or (function and not defines):
         return None
     if function or name:
         clause, value, thing = f"what ${left}$ is", right, f"the {'definition' if function else 'value'} of ${left}$"
@@ -247,60 +234,30 @@ def number_gaps(text: Text) -> Iterator[Gap]:
         yield Gap(question, f"how many {counted} {where}", ask, f"It's {short}.", short, match[1] or match[2])
 
 
-# --- The steps of a reference solution: its lines or sentences, with the equation where the arithmetic comes out.
-
-_PLAIN_NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
-_TWO_OPERANDS = re.compile(
-    rf"(?<![\d.)*/+%-])\s*\$?({_PLAIN_NUMBER})\s*([-+*/x×])\s*\$?({_PLAIN_NUMBER})\s*=\s*\$?({_PLAIN_NUMBER})(?!\s*[*/+×-]\s*\d)(?![\d%])"
-)
-# A longer sum or product, as GSM8K writes it: "3 x 4 + $2.50 = $14.50".
-_MANY_OPERANDS = re.compile(
-    r"(?<![\w.%)])([($]*\d[\d,.$()+*/x×% -]{0,80}[\d)%])\s*=\s*\$?(\d[\d,]*(?:\.\d+)?)(?![\d%/*+-]|\s*[*/+×x-]\s*[\d$(])"
-)
-# Units between the numbers ("15 gallons * 0.2 = 3 gallons") are left out of an equation.
-_UNITS_BETWEEN = re.compile(r"(?<=[\d)])(?: ?(?:[a-z]{2,}|km|cm|£|€)(?:/[a-z]+)*| ?/ ?[a-z]+){1,4}(?=\s*[-+*/=)–])")
-_MOST_OPERATIONS = 12
+# --- The steps of a reference solution: the sentences of prose, or its lines with the equation where the arithmetic comes out.
 
 
 def steps_of(solution: Text, prose: bool) -> tuple[Step, ...]:
-    """The sentences of prose, or the lines of a solution that is written one step a line."""
     if prose:
-        return tuple(_step(solution.raw[start:end]) for start, end in solution.sentences)
+        return tuple(Step(solution.raw[start:end]) for start, end in solution.sentences)
     return tuple(_step(line.strip()) for line in solution.raw.split("\n") if line.strip())
 
 
 def _step(line: str) -> Step:
-    for left, op, right, result in _TWO_OPERANDS.findall(_UNITS_BETWEEN.sub("", line)):
-        op = {"x": "*", "×": "*"}.get(op, op)
-        if computed(f"({left}){op}({right})") == Fraction(result.replace(",", "")):
-            return Step(line, left, op, right, result)
+    for one in equations(line):
+        if one.is_true and (two := re.fullmatch(r"([\d.]+)([-+*/])([\d.]+)", one.left)):
+            return Step(line, two[1], two[2], two[3], one.result)
     return Step(line)
 
 
-def step_slips(steps: tuple[Step, ...], answer: str) -> tuple[Slip, ...]:
+def step_slips(steps: tuple[Step, ...], answer: str) -> Iterator[Slip]:
     """Results of lines on the way, where a user may have stopped; each number must name one line."""
-    results = [(step.result, step.equation) if step.op else _long_result(step.text) for step in steps]
-    values = [result for result, _ in results]
-    return tuple(
-        Slip(at, "", result, equation.rpartition("=")[0].strip())
-        for at, (result, equation) in enumerate(results[:-1])
-        if result and sum(same_value(result, value) for value in values) == 1 and not same_value(result, answer)
-    )
-
-
-def _long_result(line: str) -> tuple[str, str]:
-    """The result and the whole of the last equation of a line whose arithmetic comes out; two empty texts without."""
-    for match in reversed(list(_MANY_OPERANDS.finditer(_UNITS_BETWEEN.sub("", line.replace("–", "-"))))):
-        if computed(match.group(1)) == Fraction(match.group(2).replace(",", "")):
-            return match.group(2), match.group().strip()
-    return "", ""
-
-
-def computed(expression: str) -> Fraction | float | None:
-    """What a sum, product or fraction of plain numbers comes to, as people type it; None for anything else."""
-    bare = re.sub(r"[$,\s]", "", expression).replace("x", "*").replace("×", "*")
-    bare = re.sub(r"(\d+(?:\.\d+)?|\.\d+)%", r"(\1/100)", bare)
-    return None if "**" in bare or len(re.findall(r"[+*/-]", bare)) > _MOST_OPERATIONS else arithmetic(bare)
+    last = [[one for one in equations(step.text) if one.is_true][-1:] for step in steps]
+    for at, found in enumerate(last[:-1]):
+        for one in found:
+            alike = sum(same_value(one.result, other.result) for others in last for other in others)
+            if alike == 1 and not same_value(one.result, answer):
+                yield Slip(at, "", one.result, one.left_shown)
 
 
 # --- Wrong results that a solution in prose itself offers: a value on the way, where a user may have stopped.
@@ -314,6 +271,7 @@ _ASSUMED = re.compile(
     r"\b(?:[Ww]hen|[Ii]f|[Ff]or|[Ww]here|[Ll]et|[Ss]et(?:ting)?|[Ss]uppose|[Aa]ssum\w+|[Pp]lug\w*|[Cc]ase|[Ss]ubstitut\w+|[Tt]ak(?:e|ing)"
     r"|[Tt]ry|[Gg]iven|at|with|[Cc]hoos\w+|not|using|[Ee]quation|check\w*|[Rr]ecall|know|either|or|minimum|maximum|divisible|divisors?|digits?|largest|smallest|greatest|least|close|consider)\b"
 )
+_MOST_OPERATIONS = 12
 _ONE_OF_SEVERAL = re.compile(r"\b(?:or|not|cannot|composite|fails?|too|impossible|possible|solutions?)\b")
 
 
@@ -331,28 +289,24 @@ def text_slips(problem: Problem, question: Text, solution: Text) -> Iterator[Sli
                 continue
             seen.add(match[2])
             name, value = match[1].strip(), match[2]
-            true = computed(_typed(name)) == number(value) and value != name
+            true = computed(name) == number(value) and value != name
             if true and not stands_in(value, question.raw) and not same_value(value, problem.answer):
                 yield Slip(at, "", value, f"${name}$")
 
 
-def _typed(formula: str) -> str:
-    """Arithmetic in LaTeX as people type it."""
-    formula = re.sub(r"\\d?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", formula)
-    return re.sub(r"\\(?:cdot|times)(?![a-z])", "*", formula).replace(r"\div", "/")
+def computed(formula: str) -> Fraction | float | None:
+    """What arithmetic in LaTeX comes to; None for anything else, and for more than a sentence would hold."""
+    bare = re.sub(r"\\d?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", formula)
+    bare = re.sub(r"[$,\s]", "", re.sub(r"\\(?:cdot|times)(?![a-z])", "*", bare).replace(r"\div", "/"))
+    return None if "**" in bare or len(re.findall(r"[+*/-]", bare)) > _MOST_OPERATIONS else arithmetic(bare)
 
 
 def plausible(value: str, problem: Problem) -> bool:
     """Whether somebody might believe the value: a plain number as the answer is one, of its sign, kind and size."""
     mine, right = number(value), number(problem.answer)
-    if (
-        mine is None
-        or right is None
-        or mine == right
-        or mine * right <= 0
-        or "probability" in problem.question
-        and mine >= 1
-    ):
+    if mine is None or right is None or mine == right or mine * right <= 0:
+        return False
+    if "probability" in problem.question and mine >= 1:
         return False
     whole = right.denominator > 1 or mine.denominator == 1
     return whole and Fraction(1, 2) <= mine / right <= 2

@@ -8,24 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from data_builders.build import Build
+from data_builders.dialogue import prompts
 from data_builders.dialogue.build import DialogueBuild, conversation_of
 from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.conversation import Finished
-from data_builders.dialogue.prompts import (
-    Plan,
-    User,
-    act_prompt,
-    assistant_prompt,
-    choose_prompt,
-    judge_prompt,
-    leave_out_prompt,
-    opening_prompt,
-    plans_of,
-    review_prompt,
-    simulator_prompt,
-)
+from data_builders.dialogue.prompts import Plan, plans_of
 from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.settings import Dialogue, Price, Role
 from data_builders.recipe import DataRecipe
@@ -34,7 +24,7 @@ from data_builders.scripted import Conversation
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
 from data_builders.text import estimated_tokens
-from probe.conversations import Message, learned
+from probe.conversations import Message, learned, user
 
 _SAMPLE = 500
 
@@ -54,10 +44,8 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
         yield f"and about {count * fraction / (1 - fraction):,.0f} replay rows"
 
     # Not every problem carries every kind, so the shares may be others than the recipe's.
-    found = Counter(one.kind for one in made)
-    yield f"kinds in a sample of {len(made)}: " + ", ".join(
-        f"{kind} {rows / len(made):.1%}" for kind, rows in found.most_common()
-    )
+    kinds = Counter(one.kind for one in made).most_common()
+    yield f"kinds in a sample of {len(made)}: " + ", ".join(f"{kind} {rows / len(made):.1%}" for kind, rows in kinds)
 
     # What the gate says to the sample; how many are alike shows only over all rows.
     with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
@@ -68,9 +56,7 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     yield f"of the sample's {len(made)} conversations the gate keeps {kept / len(made):.1%}{rejected}"
     yield from replay_lines(build)
     if (pairs := build.recipe.preferences) is not None:
-        whose = (
-            "the conversations' own" if pairs.model is None else f"those of {pairs.model.model or 'the served model'}"
-        )
+        whose = f"those of {pairs.model.model or 'the served model'}" if pairs.model else "the conversations' own"
         yield f"and pairs of replies to the openings, where one is found; the replies to leave are {whose}"
     for name, rows in build.eval_rows.items():
         yield f"{name}: {len(rows)} held-out rows"
@@ -113,32 +99,26 @@ def chat_lines(heading: str, messages: Sequence[Message]) -> Iterator[str]:
 
 def replay_lines(build: Build) -> Iterator[str]:
     """What the model that answers the replay questions will be asked at least and at most."""
-    section = build.replay.section
-    if (asked := section.asked) is None:
+    section, asked = build.replay.section, build.replay.section.asked
+    tasks = [task for index in range(len(build.problems)) for task in build.replay.tasks(index)] if asked else []
+    if asked is None or not tasks:
         return
-    count = len(build.problems)
-    sampled = range(0, count, max(1, count // _SAMPLE))
-    tasks = [task for index in sampled for task in build.replay.tasks(index)]
-    questions = sum(build.replay.count(index) for index in range(count))
-    if not tasks:
-        yield f"replay: about {questions} questions"
-        return
-    given = sum(estimated_tokens(question(task)) for task in tasks) / len(tasks)
-    lengths = [estimated_tokens([{"content": "word " * words_of_reply(task)}]) for task in tasks]
-    made = sum(min(asked.max_tokens, length) for length in lengths) / len(tasks)
-    slots = asked.server.concurrency if asked.server is not None else 1
-    yield f"replay: {questions:,} questions to {asked.model or (asked.server and asked.server.model)}, estimated"
-    for least, tries in (
-        ("if every first reply is right", 1),
-        (f"if all are asked {section.tries} times", section.tries),
-    ):
-        calls = questions * tries
-        cost = asked.price.of(calls * given, calls * made)
+    sample = tasks[:: max(1, len(tasks) // _SAMPLE)]
+    share, slots = len(tasks) / len(sample), asked.server.concurrency if asked.server is not None else 1
+    given = share * sum(estimated_tokens(question(task)) for task in sample)
+    made = share * sum(min(asked.max_tokens, _tokens("word " * words_of_reply(task))) for task in sample)
+    yield f"replay: {len(tasks):,} questions to {asked.model or (asked.server and asked.server.model)}, estimated"
+    for least, n in ("if every first reply is right", 1), (f"if all are asked {section.tries} times", section.tries):
         yield (
-            f"  {least}: {calls:,} calls, {calls * given:,.0f} tokens in, {calls * made:,.0f} out, "
-            f"{duration(calls * asked.latency_s / slots)}" + (f", cost {cost:,.2f}" if asked.price != Price() else "")
+            f"  {least}: {n * len(tasks):,} calls, {n * given:,.0f} tokens in, {n * made:,.0f} out, "
+            f"{duration(n * len(tasks) * asked.latency_s / slots)}"
+            + (f", cost {asked.price.of(n * given, n * made):,.2f}" if asked.price != Price() else "")
         )
     yield f"  where a reply takes {asked.latency_s:g} s (`latency_s`) and {slots} are made at once"
+
+
+def _tokens(text: str) -> int:
+    return estimated_tokens([{"content": text}])
 
 
 # --- What `--dry-run` and `--preview` show of self-play.
@@ -173,10 +153,9 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
     Prompts are the real ones. How often a reply has to be asked for again is what a small model took; candidates beyond
     the first, with their look-aheads, come on top.
     """
-    total: dict[str, float] = {}
+    total: Counter[str] = Counter()
     for plan in plans:
-        for name, number in _calls_of(plan, settings).items():
-            total[name] = total.get(name, 0.0) + number
+        total.update(_calls_of(plan, settings))
     roles, cost, seconds, many = settings.roles(), 0.0, 0.0, conversations / len(plans)
     yield f"about, for {conversations:,.0f} conversations asked for:"
     for role, section in roles.items():
@@ -191,44 +170,46 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
     yield f"  cost      {at}"
 
 
-def _calls_of(plan: Plan, settings: Dialogue) -> dict[str, float]:
+def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
     """Replies and tokens of one conversation, by role."""
     question, solution = plan.question, "word " * words_of_reply(plan.task)
-    chat: list[Message] = [{"role": "user", "content": question}, {"role": "assistant", "content": solution}] * 2
-    counts = {f"{role}.{name}": 0.0 for role in settings.roles() for name in ("calls", "input", "output")}
+    chat: list[Message] = [user(question), {"role": "assistant", "content": solution}] * 2
+    counts: Counter[Any] = Counter()
 
     def add(role: Role, times: float, prompt: Sequence[Message], text: str) -> None:
-        counts[f"{role}.calls"] += times
-        counts[f"{role}.input"] += times * estimated_tokens(prompt)
-        counts[f"{role}.output"] += times * min(
-            estimated_tokens([{"content": text}]), settings.roles()[role].max_tokens
-        )
+        made = min(_tokens(text), settings.roles()[role].max_tokens)
+        given = {"calls": times, "input": times * estimated_tokens(prompt), "output": times * made}
+        counts.update({f"{role}.{name}": number for name, number in given.items()})
 
-    alone, given = assistant_prompt(chat[:1], "solve"), Proposal("12 marbles", "how many marbles are in each bag")
-    said, user = _AGAIN["message"], User(question, plan.persona, plan.goal)
+    alone, given = (
+        prompts.assistant_prompt(chat[:1], "solve"),
+        Proposal("12 marbles", "how many marbles are in each bag"),
+    )
+    said, opening = _AGAIN["message"], prompts.opening_prompt(plan, question)
     if plan.withholds:
         tried = _AGAIN["proposal"]
-        add("assistant", tried * said, choose_prompt(question, ""), "word " * 25)
-        add("assistant", tried * said, leave_out_prompt(_USER, given), _USER)
+        add("assistant", tried * said, prompts.choose_prompt(question, ""), "word " * 25)
+        add("assistant", tried * said, prompts.leave_out_prompt(_USER, given), _USER)
         add("assistant", tried * settings.tries, alone, solution)
-        add("simulator", (tried - 1) * said, opening_prompt(plan, question), question)
-        add("assistant", said, assistant_prompt(chat[:1], "ask", name=given.name), _USER)
-        add("simulator", said, act_prompt(plan.persona, "reveal", _USER, fact=given.fact), _USER)
+        add("simulator", (tried - 1) * said, opening, question)
+        add("assistant", said, prompts.assistant_prompt(chat[:1], "ask", name=given.name), _USER)
+        add("simulator", said, prompts.act_prompt(plan.persona, "reveal", _USER, fact=given.fact), _USER)
     else:  # the problem is solved once for both conversations
         add("assistant", _AGAIN["solution"], alone, solution)
-    add("simulator", said, opening_prompt(plan, question), question)
+    add("simulator", said, opening, question)
     if plan.goal in ("result", "child", "slip"):
-        add("assistant", _AGAIN["solution"], assistant_prompt(chat[:3], "solve"), solution)
+        add("assistant", _AGAIN["solution"], prompts.assistant_prompt(chat[:3], "solve"), solution)
     turns = _TURNS[plan.goal] * said
-    add("simulator", turns, act_prompt(plan.persona, "why", solution), f"<message>{_USER}</message>")
-    add("assistant", turns * settings.candidates, assistant_prompt(chat[:3]), _REPLY)
+    add("simulator", turns, prompts.act_prompt(plan.persona, "why", solution), f"<message>{_USER}</message>")
+    add("assistant", turns * settings.candidates, prompts.assistant_prompt(chat[:3]), _REPLY)
     if settings.candidates > 1:
         looked = _TURNS[plan.goal] * settings.candidates * settings.samples
-        add("simulator", looked * settings.window, simulator_prompt(user, chat), f"<message>{_USER}</message>")
-        add("assistant", looked * settings.window, assistant_prompt(chat[:3]), _REPLY)
-        add("judge", looked * (settings.judge is not None), judge_prompt(chat), _VERDICT)
+        simulated = prompts.simulator_prompt(prompts.User(question, plan.persona, plan.goal), chat)
+        add("simulator", looked * settings.window, simulated, f"<message>{_USER}</message>")
+        add("assistant", looked * settings.window, prompts.assistant_prompt(chat[:3]), _REPLY)
+        add("judge", looked * (settings.judge is not None), prompts.judge_prompt(chat), _VERDICT)
     if settings.judged_at_least:
-        add("judge", 1, review_prompt(plan, "", chat), _VERDICT)
+        add("judge", 1, prompts.review_prompt(plan, "", chat), _VERDICT)
     return counts
 
 
@@ -244,7 +225,7 @@ def _dialogue_dry_run(build: DialogueBuild, out: Path) -> Iterator[str]:
         yield f"{name}: {len(rows)} held-out rows"
     plan = plans[0]
     yield f"\n--- {plan.id} ({plan.persona}, {plan.goal}): how the opening of a complete problem is asked for"
-    yield from opening_prompt(plan, plan.question)[0]["content"].split("\n")
+    yield from prompts.opening_prompt(plan, plan.question)[0]["content"].split("\n")
     yield "--- the assistant's turns, and nothing else, carry loss; its own planted slips do not"
     yield "dry run: no model was asked, nothing was written"
 

@@ -21,7 +21,7 @@ from data_builders.text import stands_in
 from data_builders.written import WrittenKind
 from probe.errors import RecipeError
 from probe.files import sha256_file
-from probe.recipe import section
+from probe.recipe import Count, section
 from probe.sets import Problem, locate, read_problems
 
 Kind = Literal["starter", "gsm8k", "math", "jsonl"]
@@ -37,7 +37,7 @@ class Source:
 
     kind: Kind | Literal["written"]
     path: str | None = None
-    n: int | None = None  # how many problems; more than a file holds takes it again with other wording
+    n: Count | None = None  # how many problems; more than a file holds takes it again with other wording
     kinds: list[WrittenKind] | None = None  # written only
     levels: list[int] | None = None  # MATH's levels; for starter problems the numbers of steps, 1 to 3
     largest: int | None = None  # starter only: no number above this, results included
@@ -68,8 +68,6 @@ class Problems:
             return
         if source.kinds:
             raise RecipeError(f"{where}.kinds: only the written conversations are chosen by kinds")
-        if source.n is not None and source.n < 1:
-            raise RecipeError(f"{where}.n: given {source.n}, wanted 1 or more")
         if source.kind == "starter":
             if source.path or source.subjects or source.n is None:
                 raise RecipeError(f"{where}: the starter source is generated: it wants `n` and no path or subjects")
@@ -139,7 +137,5 @@ def _part(problems: list[Problem], reserved: float, replay: bool) -> list[Proble
 def _wanted(problem: Problem, source: Source) -> bool:
     if re.search(r"\[asy\]|\\begin\{tabular", problem.question + problem.solution):  # code is nothing to say in a chat
         return False
-    subjects = {subject.lower() for subject in source.subjects or ()}
-    return (not source.levels or problem.level in source.levels) and (
-        not subjects or (problem.subject or "").lower() in subjects
-    )
+    subjects = [subject.lower() for subject in source.subjects or [problem.subject or ""]]
+    return (not source.levels or problem.level in source.levels) and (problem.subject or "").lower() in subjects

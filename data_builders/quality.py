@@ -22,11 +22,14 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from data_builders.scripted import Conversation
 from data_builders.text import states
 from probe.conversations import Message, learned
-from probe.errors import DataError, RecipeError
+from probe.errors import DataError
 from probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
 from probe.recipe import section
 from probe.sets import HUB, PACKAGED, locate
@@ -114,13 +117,8 @@ _DELIMITERS = re.compile(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$")
 
 def leak(conversation: Conversation) -> str | None:
     """Says "leak" of an assistant turn that holds what is withheld, "not_withheld" of a user turn; None of neither."""
-    withheld = [(conversation.hidden, conversation.reveal_at)] if conversation.hidden else []
-    return next((found for hidden, until in withheld if (found := _leak(conversation, hidden, until))), None)
-
-
-def _leak(conversation: Conversation, hidden: str, until: int) -> str | None:
-    said = ""
-    for message in conversation.messages[:until]:
+    said, hidden = "", conversation.hidden
+    for message in conversation.messages[: conversation.reveal_at if hidden else 0]:
         text = message["content"]
         if message["role"] == "user":
             said += f"\n{text}"
@@ -171,14 +169,14 @@ class Quality:
 
     decontaminate: list[str] = dataclasses.field(default_factory=list)
     """Sets that the probe measures: JSONL files, or known names (gsm8k, ifbench, mt_bench, ...), fetched once."""
-    near_duplicates: float | None = 0.9
+    near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.9
     """Two conversations of one kind count as the same from this share of common word runs on (Jaccard, by MinHash); null
     leaves the test out. On MATH, pairs at 0.9 and above differ in a few words of ours; at 0.8 in the numbers of a problem."""
-    permutations: int = 128
+    permutations: Annotated[int, Field(ge=16, le=1024)] = 128
     """Numbers in a MinHash signature. More tell 0.9 from 0.85 better and take more time: 128 are right to about 0.03."""
-    max_same_wording: float = 0.02
+    max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Share of all rows that may be alike but for their numbers and names, which MinHash does not see in short texts."""
-    max_giveaway: float = 0.8
+    max_giveaway: Annotated[float, Field(ge=0.5, le=1)] = 0.8
     """The build fails where the first message alone tells what lacks something with a higher AUC (data_builders/surface.py);
     1 lets anything pass. It may be raised afterwards: what is built stays."""
 
@@ -189,20 +187,12 @@ class Quality:
             DataError: neither a file nor a known name.
             SetOutOfReach: a known name whose set is neither in the cache nor to be had from the hub.
         """
-        return {given: _set_file(given) for given in self.decontaminate}
-
-    def check(self) -> None:
-        """Raises RecipeError where the settings cannot be used."""
-        if self.near_duplicates is not None and not 0.5 <= self.near_duplicates <= 1:
-            raise RecipeError(
-                f"quality.near_duplicates: given {self.near_duplicates:g}, wanted 0.5 to 1, or null to leave the test out"
-            )
-        if not 16 <= self.permutations <= 1024:
-            raise RecipeError(f"quality.permutations: given {self.permutations}, wanted 16 to 1024")
-        if not 0.5 <= self.max_giveaway <= 1:
-            raise RecipeError(f"quality.max_giveaway: given {self.max_giveaway}, wanted 0.5 to 1")
-        if not 0 < self.max_same_wording <= 1:
-            raise RecipeError(f"quality.max_same_wording: given {self.max_same_wording:g}, wanted above 0, at most 1")
+        for given in self.decontaminate:
+            if not Path(given).is_file() and given not in (*HUB, *PACKAGED):
+                known = ", ".join([*PACKAGED, *HUB])
+                raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({known})")
+        # Of a file it says so where that is no JSONL.
+        return {given: locate(given, given if Path(given).is_file() else None) for given in self.decontaminate}
 
 
 class Gate:
@@ -222,7 +212,6 @@ class Gate:
     def __init__(self, quality: Quality, asked: int, index: Path) -> None:
         from data_builders.duplicates import Kept, ProbeTexts  # numpy, which a recipe can be read without
 
-        quality.check()
         self._probe = ProbeTexts(quality.files())
         self.checked = self._probe.checked
         self._kept = Kept(index, quality.near_duplicates, quality.permutations)
@@ -236,8 +225,7 @@ class Gate:
         from data_builders.duplicates import hashed
 
         texts = [message["content"] for message in conversation.messages]
-        words = [hashed(text) for text in texts]
-        task = conversation.task
+        words, task = [hashed(text) for text in texts], conversation.task
         if held := self._probe.holding([*words, hashed(task.question)] if task and self.checked else words):
             return f"contaminated:{held}"
         made = self._kept.print_of(texts, words, conversation.kind)
@@ -255,12 +243,3 @@ class Gate:
 
     def close(self) -> None:
         self._kept.close()
-
-
-def _set_file(given: str) -> Path:
-    if Path(given).is_file():
-        return locate(given, given)  # says so where it is no JSONL
-    if given not in (*HUB, *PACKAGED):
-        known = ", ".join([*PACKAGED, *HUB])
-        raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({known})")
-    return locate(given)

@@ -14,7 +14,7 @@ from data_builders.replay import Replay
 from data_builders.scripted import Conversations
 from data_builders.written import Written
 from probe.errors import RecipeError
-from probe.recipe import load_recipe, section
+from probe.recipe import Count, load_recipe, section
 
 
 @section
@@ -28,7 +28,7 @@ class Evaluation:
 @section
 class Output:
     path: str
-    shard_size: int = 500  # problems
+    shard_size: Count = 500  # problems
 
 
 @section
@@ -74,7 +74,6 @@ class DataRecipe:
         self.replay.check()
         if self.preferences is not None:
             self.preferences.check()
-        self.quality.check()
         if self.dialogue is not None:
             if self.conversations != Conversations():
                 raise RecipeError(

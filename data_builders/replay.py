@@ -8,48 +8,45 @@ number, so that a shard always holds the same ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from data_builders.dialogue.roles import Meter, RoleModel, open_roles
+from pydantic import Field
+
+from data_builders.dialogue.roles import Meter, RoleModel, ask_each
 from data_builders.dialogue.score import Parsed, Reply, read_assistant
 from data_builders.dialogue.settings import RoleSection, check_role, role_shaping
 from data_builders.problems import Kind, Problems, Source
 from data_builders.scripted import Conversation
 from data_builders.tasks import Task
-from probe.conversations import Message
+from probe.conversations import Message, user
 from probe.engines.base import item_seed
 from probe.errors import RecipeError
-from probe.files import append_rows, open_append, read_jsonl
+from probe.files import read_jsonl, write_jsonl
 from probe.grading import lenient_answer, same_answer
-from probe.recipe import recipe_dict, section
+from probe.recipe import Count, recipe_dict, section
 
 
 @section
 class Replay:
     """`fraction` of all rows is replay, from `source` (the file at `path`, else generated or from the hub)."""
 
-    fraction: float = 0.0
+    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     source: Kind = "starter"
     path: str | None = None
     answers: Literal["reference", "model"] = "reference"
     """Where the assistant turn comes from; `model` and what follows count only for `model`."""
     model: RoleSection | None = None
     """Asked the bare question; the base model itself is meant, so that what it can do already stays."""
-    tries: int = 4
+    tries: Count = 4
     """How often a question is asked at most; the first right reply is kept, a question without one is rejected."""
     max_cost: float | None = None
     """The build stops before the replies cost more; the same command with a higher limit goes on."""
 
     def check(self) -> None:
         """Raises RecipeError where the settings cannot be used."""
-        if not 0 <= self.fraction < 1:
-            raise RecipeError(f"replay.fraction: given {self.fraction}, wanted 0 or more and less than 1")
-        if self.tries < 1:
-            raise RecipeError(f"replay.tries: given {self.tries}, wanted 1 or more")
         if self.answers == "model":
             if self.model is None:
                 raise RecipeError("replay.model: missing, wanted a section such as {engine: hf, model: smollm2-135m}")
@@ -84,17 +81,8 @@ class Answered:
 
     text: str
     reason: str
-    slips: tuple[dict[str, str], ...]
+    slips: list[dict[str, str]]
     calls: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """A replay row to be: its conversation, and why it cannot be used where no right reply came."""
-
-    conversation: Conversation
-    reason: str = ""
-    slips: tuple[dict[str, str], ...] = ()
 
 
 class ReplayRows:
@@ -116,21 +104,23 @@ class ReplayRows:
             source = Source(kind=replay.source, path=replay.path, n=n)
             self._problems = Problems(source, seed + 1, "replay", replay.reserved(reserved_for), replay=True)
 
-    def count(self, index: int) -> int:
-        """How many rows go with this problem."""
-        return math.floor((index + 1) * self._per_problem) - math.floor(index * self._per_problem)
-
     def tasks(self, index: int) -> list[Task]:
+        """The questions that go with this problem."""
         if self._problems is None:
             return []
-        first = math.floor(index * self._per_problem)  # no replay problem twice before all had their turn
-        return [self._problems[first + number] for number in range(self.count(index))]
+        # No replay problem twice before all had their turn.
+        first, last = (math.floor(place * self._per_problem) for place in (index, index + 1))
+        return [self._problems[number] for number in range(first, last)]
 
-    def for_problem(self, index: int, answers: Mapping[str, Answered]) -> list[Replayed]:
-        """Its rows, with the reference solutions, or with the `answers` of a model by `replay_id`."""
-        if self.section.asked is None:
-            return [Replayed(_plain(task, _reference(task))) for task in self.tasks(index)]
-        return [_answered(task, answers[replay_id(task)]) for task in self.tasks(index)]
+    def rows(self, index: int, answers: Mapping[str, Answered]) -> Iterator[tuple[Conversation, Answered]]:
+        """Its rows with the reference solutions, or where a model is asked with its `answers` by `replay_id`; one without a
+        right reply shows the last."""
+        for task in self.tasks(index):
+            reference = task.boxed_solution or f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
+            came = answers[replay_id(task)] if self.section.asked else Answered(reference, "", [], {})
+            text = came.text or (came.slips[-1]["text"] if came.slips else "")
+            reply = ({"role": "assistant", "content": text},) if text else ()
+            yield Conversation(replay_id(task), "replay", (*question(task), *reply), task.source, task.answer), came
 
     def inputs(self) -> dict[str, str]:
         return self._problems.inputs() if self._problems else {}
@@ -141,30 +131,7 @@ def replay_id(task: Task) -> str:
 
 
 def question(task: Task) -> tuple[Message, ...]:
-    return ({"role": "user", "content": task.question},)
-
-
-def _reference(task: Task) -> str:
-    return task.boxed_solution or f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
-
-
-def _answered(task: Task, answered: Answered) -> Replayed:
-    """A rejected one shows its last reply."""
-    text = answered.text or (answered.slips[-1]["text"] if answered.slips else "")
-    return Replayed(_plain(task, text), answered.reason, answered.slips if answered.reason else ())
-
-
-def _plain(task: Task, answer: str) -> Conversation:
-    reply = ({"role": "assistant", "content": answer},) if answer else ()
-    return Conversation(
-        id=replay_id(task), kind="replay", messages=(*question(task), *reply), source=task.source, answer=task.answer
-    )
-
-
-# --- Has a model answer the replay questions of a build, before anything else is made.
-
-# Questions that a model in this process gets together: full batches without holding a whole build.
-_TOGETHER = 256
+    return (user(task.question),)
 
 
 async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answered:
@@ -181,7 +148,7 @@ async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answere
 
     name = replay_id(task)
     came = await model.ask(question(task), read, lambda attempt: item_seed(seed, name, "replay", attempt), tries)
-    slips = tuple({"reason": one.unusable, "text": one.text} for one in came.unusable)
+    slips = [{"reason": one.unusable, "text": one.text} for one in came.unusable]
     if came.parsed is not None:
         return Answered(came.parsed.text, "", slips, came.calls)
     # A question that was answered wrongly once is a wrong one, whatever was cut or empty besides.
@@ -192,55 +159,25 @@ async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answere
 def answer_all(rows: ReplayRows, problems: int, folder: Path, seed: int) -> dict[str, Answered]:
     """What a model answers to the questions that go with `problems` problems, by `replay_id`; {} where none is asked.
 
-    `folder` keeps each reply the moment it comes, and what came of each question that a server was asked, failures
-    too: a build that was killed asks nothing twice, and shards that are written already stay true.
+    `folder` keeps each reply the moment it comes, and in the end what came of each question, failures too: shards that
+    are written already stay true when a build that was killed goes on.
 
     Raises:
         EngineError: a server cannot be reached, or answers nothing but failures.
         NextturnError: `replay.max_cost` is used up.
     """
-    from tqdm import tqdm
-
-    section, asked = rows.section, rows.section.asked
+    section, asked, finished = rows.section, rows.section.asked, folder / "answers.jsonl"
     if asked is None:
         return {}
+    if finished.is_file():
+        return {row.pop("id"): Answered(**row) for _, row in read_jsonl(finished)}
     # A source may come round to a problem again; it is asked once.
     tasks = {replay_id(task): task for index in range(problems) for task in rows.tasks(index)}
+
+    async def ask(name: str, model: RoleModel) -> Answered:
+        return await answer(tasks[name], model, section.tries, seed)
+
     meter = Meter({"replay": asked.price}, section.max_cost, "replay.max_cost")
-    answers: dict[str, Answered] = {}
-    rejected = 0
-    with (
-        tqdm(total=len(tasks), desc="replay", unit=" questions", disable=None) as bar,
-        closing(open_roles({"replay": asked}, seed, meter.heard)) as roles,
-    ):
-
-        async def one(name: str) -> None:
-            nonlocal rejected
-            answers[name] = await answer(tasks[name], roles["replay"], section.tries, seed)
-            bar.update()
-            rejected += bool(answers[name].reason)
-            bar.set_postfix({"rejected": rejected, **meter.shown()}, refresh=False)
-
-        if asked.server is not None:
-            finished = folder / "answers.jsonl"
-            for _, row in read_jsonl(finished) if finished.is_file() else ():
-                name = row.pop("id")
-                found = answers[name] = Answered(**{**row, "slips": tuple(row["slips"])})
-                meter.add(found.calls)
-                rejected += bool(found.reason)
-            bar.update(len(answers))
-            with open_append(finished) as file:
-
-                async def one_for_good(name: str) -> None:
-                    await one(name)
-                    append_rows(file, [{"id": name, **vars(answers[name])}])
-
-                left = [name for name in tasks if name not in answers]
-                roles.run(map(one_for_good, left), 3 * asked.server.concurrency, folder=folder)
-            return answers
-        # What a model in this process replies may hang on what is asked beside it: the same stretches in every run.
-        names = list(tasks)
-        for start in range(0, len(names), _TOGETHER):
-            stretch = names[start : start + _TOGETHER]
-            roles.run(map(one, stretch), _TOGETHER, folder=folder / f"part-{start // _TOGETHER:05}")
+    answers = ask_each(tasks, ask, asked, seed, meter, folder, "replay questions")
+    write_jsonl(finished, ({"id": name, **vars(one)} for name, one in answers.items()))
     return answers

@@ -11,7 +11,6 @@ from typing import Any
 from data_builders.folder import shards
 from data_builders.quality import holds
 from data_builders.scripted import Conversation
-from data_builders.tasks import Gap, Task
 from probe.conversations import Message, check_messages, learned, plain
 from probe.errors import DataError
 from probe.files import read_jsonl
@@ -87,19 +86,6 @@ class RlRow:
     short: str = ""
     persona: str = ""
 
-    @property
-    def task(self) -> Task:
-        """The problem as a simulated user knows it."""
-        return Task(self.id, self.problem, self.answer, source="rl", steps=(), boxed_solution=self.solution)
-
-    @property
-    def gap(self) -> Gap | None:
-        """What is withheld; None where nothing is, or where nothing names it."""
-        if not self.clause:
-            return None
-        value, question = "".join(self.hidden[:1]), self.prompt[0]["content"]
-        return Gap(question, self.clause, "", self.reveal, self.short, value, thing=self.thing)
-
 
 _TEXTS = tuple(field.name for field in dataclasses.fields(RlRow) if field.type == "str")
 _NEEDED = ("id", "kind", "answer", "problem")
@@ -111,28 +97,18 @@ def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
     if task is None:
         return
     for place in range(1, len(conversation.messages), 2):
+        turn, before, gap = place // 2, conversation.messages[:place], conversation.gap
+        held: dict[str, Any] = {}  # what the user has not told yet
+        if gap is not None and place <= conversation.reveal_at:
+            stated = any(holds(message["content"], gap.value) for message in before)
+            held = {name: getattr(gap, name) for name in ("clause", "thing", "reveal", "short")}
+            held["hidden"] = () if stated or not gap.value else (gap.value,)
         yield RlRow(
-            id=f"{conversation.id}-{place // 2}",
-            kind=conversation.kind,
-            turn=place // 2,
-            prompt=tuple(map(plain, conversation.messages[:place])),
-            answer=task.answer,
-            problem=task.question,
-            solution=task.boxed_solution or task.solution,
-            **_withheld(conversation, place),
-        )
+            f"{conversation.id}-{turn}", conversation.kind, turn, tuple(map(plain, before)), task.answer, task.question,
+            task.boxed_solution or task.solution, **held,
+        )  # fmt: skip
         if boxed(conversation.messages[place]["content"]):
             return
-
-
-def _withheld(conversation: Conversation, place: int) -> dict[str, Any]:
-    """What the user has not told before message `place`."""
-    gap = conversation.gap
-    if gap is None or place > conversation.reveal_at:
-        return {}
-    stated = any(holds(message["content"], gap.value) for message in conversation.messages[:place])
-    told = {name: getattr(gap, name) for name in ("clause", "thing", "reveal", "short")}
-    return {"hidden": () if stated or not gap.value else (gap.value,), **told}
 
 
 def load_rl_rows(path: Path) -> Iterator[RlRow]:

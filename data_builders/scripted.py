@@ -21,7 +21,7 @@ from data_builders.acts import Phrase, acts, say
 from data_builders.tasks import Gap, Slip, Step, Task
 from probe.conversations import Message
 from probe.errors import RecipeError
-from probe.recipe import section
+from probe.recipe import Share, section
 
 Kind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 
@@ -30,21 +30,19 @@ Kind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 class Conversations:
     """Shares of the kinds (they add up to 1), and how a conversation goes on. All are shares from 0 to 1."""
 
-    complete: float = 0.5
-    underspecified: float = 0.3
-    wrong_start: float = 0.1
-    right_start: float = 0.1
-    contrast_pairs: float = 0.9  # of the underspecified: the same problem also complete and answered at once
-    reactions: float = 0.6  # go on after the answer, where the problem knows a reason to give
-    casual: float = 0.3  # conversations whose user types without capital, final dot and, at times, apostrophes
+    complete: Share = 0.5
+    underspecified: Share = 0.3
+    wrong_start: Share = 0.1
+    right_start: Share = 0.1
+    contrast_pairs: Share = 0.9  # of the underspecified: the same problem also complete and answered at once
+    reactions: Share = 0.6  # go on after the answer, where the problem knows a reason to give
+    casual: Share = 0.3  # conversations whose user types without capital, final dot and, at times, apostrophes
 
     def check(self) -> None:
         """Raises RecipeError where the shares cannot be met."""
         total = sum(self.shares.values())
         if abs(total - 1) > 1e-6:
             raise RecipeError(f"conversations: the {len(self.shares)} kinds add up to {total:g}, wanted 1")
-        if not all(0 <= value <= 1 for value in vars(self).values() if isinstance(value, (int, float))):
-            raise RecipeError("conversations: a share is outside 0 to 1")
         if self.complete < self.paired - 1e-9:
             raise RecipeError(
                 f"conversations.complete: given {self.complete:g}, wanted at least contrast_pairs * underspecified "

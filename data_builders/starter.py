@@ -12,20 +12,18 @@ only who follows the question to its story can tell them apart. Others are short
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
+import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from data_builders.acts import wordings
 from data_builders.tasks import Gap, Slip, Step, Task, WhatIf
-from data_builders.wordings import check_slots, load_wordings
 from probe.errors import RecipeError
-from probe.recipe import section
 
 Split = Literal["train", "test"]
 
@@ -33,152 +31,71 @@ MAX_RESULT = 1000  # larger numbers test long multiplication, not the reading of
 TEST_SHARE = 5  # one combination in so many
 _DRAWS = 200  # draws before a template is given up: some have no numbers as small as wanted
 
-# --- The templates.
-
 _SHE = {"he": "she", "him": "her", "his": "her", "He": "She", "His": "Her"}
-_HE = {"he": "he", "him": "him", "his": "his", "He": "He", "His": "His"}
-_WORDS = ("name", "friend", "items", *_HE)  # what any sentence of a template may name
+_HE = {word: word for word in _SHE}
 _PRONOUN = re.compile(r"\{(he|him|his)\}", re.IGNORECASE)
-_GIVEN = re.compile(r"(\w+) from (\d+) to (\d+)(?: by (\d+))?")
-_STEP = re.compile(r"(\w+) = (\w+) ([-+*/%]) (\w+)")
 
 
-@section
-class GivenText:
-    """The sentences around a given: `sentence` states it, `clause` and `ask` name it, `instead` stands in its place."""
+@dataclass(frozen=True)
+class Given:
+    """A given of a template and the numbers it may take: `sentence` states it, `clause` and `ask` name it, `instead` stands
+    in its place."""
 
+    key: str
+    numbers: range
     sentence: str
     clause: str
     instead: str = ""
     ask: str = ""
 
-    @property
-    def question(self) -> str:
-        return self.ask or f"{self.clause[0].upper()}{self.clause[1:]}?"
-
-
-@section
-class StepText:
-    """What a step says, and why its operation fits."""
-
-    text: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A given of a template and the numbers it may take."""
-
-    key: str
-    numbers: range
-    words: GivenText
-
 
 @dataclass(frozen=True)
 class Operation:
-    """A step of a template: `key` names its result; operands are keys or whole numbers."""
+    """A step of a template, what it says, and why its operation fits. `key` names its result; operands are keys or whole
+    numbers."""
 
     key: str
     left: str
     op: str
     right: str
-    words: StepText
+    text: str
+    why: str
 
     def operands(self, known: Mapping[str, int]) -> tuple[int, int]:
         left, right = (int(one) if one.isdigit() else known[one] for one in (self.left, self.right))
         return left, right
 
 
-@section
+@dataclass(frozen=True)
 class Template:
     """One kind of problem, as `starter.yaml` writes it. `held_out` ones occur in the test split only."""
 
+    key: str
     topic: str
-    items: tuple[str, ...]
-    givens: dict[str, GivenText]  # "a from 3 to 12"
+    items: list[str]
+    givens: tuple[Given, ...]
+    steps: tuple[Operation, ...]
     question: str
-    steps: dict[str, StepText]  # "t = a * b"
     final: str
     held_out: bool = False
-    key: str = ""  # its name in the file
-
-    @functools.cached_property
-    def slots(self) -> tuple[Slot, ...]:
-        slots = []
-        for heading, words in self.givens.items():
-            match = _GIVEN.fullmatch(heading)
-            if match is None:
-                raise ValueError(f'givens: {heading!r}, wanted "a from 3 to 12" or "a from 20 to 100 by 10"')
-            slots.append(Slot(match[1], range(int(match[2]), int(match[3]) + 1, int(match[4] or 1)), words))
-        return tuple(slots)
-
-    @functools.cached_property
-    def operations(self) -> tuple[Operation, ...]:
-        operations = []
-        for heading, words in self.steps.items():
-            match = _STEP.fullmatch(heading)
-            if match is None:
-                raise ValueError(f'steps: {heading!r}, wanted "result = left operation right", one of + - * / %')
-            operations.append(Operation(match[1], match[2], match[3], match[4], words))
-        return tuple(operations)
-
-    def __post_init__(self) -> None:
-        """Raises ValueError where a heading, an operand or a {slot} of a sentence cannot be read."""
-        known = {*_WORDS, *(slot.key for slot in self.slots)}
-        for slot in self.slots:
-            key, words = f"givens.{slot.key}", slot.words
-            check_slots(f"{key}.sentence", words.sentence, known, needed=slot.key)
-            for text in (words.clause, words.ask, words.instead):
-                check_slots(key, text, _WORDS)
-        for operation in self.operations:
-            key = f"steps.{operation.key}"
-            for operand in (operation.left, operation.right):
-                if not operand.isdigit() and operand not in known:
-                    raise ValueError(f"{key}: operand {operand} is neither a given nor an earlier result")
-            check_slots(f"{key}.why", operation.words.why, known)
-            known.add(operation.key)
-            check_slots(f"{key}.text", operation.words.text, {*known, "eq"}, needed="eq")
-        check_slots("question", self.question, _WORDS)
-        check_slots("final", self.final, (*_WORDS, "box"), needed="box")
-
-
-@section
-class Names:
-    women: tuple[str, ...]
-    men: tuple[str, ...]
-
-
-@section
-class Words:
-    """`starter.yaml`: who and what the problems are about, and the templates."""
-
-    names: Names
-    general: tuple[str, ...]
-    topics: dict[str, tuple[str, ...]]
-    things: dict[str, tuple[str, ...]]
-    templates: dict[str, Template]
-
-    def __post_init__(self) -> None:
-        """Raises ValueError where an everyday sentence has an unknown {slot} or a template an unknown topic."""
-        for key, sentences in {"general": self.general, **self.topics}.items():
-            for sentence in sentences:
-                check_slots(key, sentence, _WORDS)
-        for key, template in self.templates.items():
-            if template.topic not in self.topics:
-                raise ValueError(f"templates.{key}.topic: {template.topic}, wanted one of {', '.join(self.topics)}")
-
-
-@functools.cache
-def words() -> Words:
-    """The checked `starter.yaml`. Raises DataError."""
-    return load_wordings(Words, Path(__file__).with_name("starter.yaml"))
 
 
 @functools.cache
 def templates(split: Split) -> tuple[Template, ...]:
     """The templates that occur in a split."""
-    named = (dataclasses.replace(template, key=key) for key, template in words().templates.items())
-    return tuple(template for template in named if split == "test" or not template.held_out)
+    found = []
+    for key, told in wordings("starter.yaml")["templates"].items():
+        givens = []
+        for heading, words in told["givens"].items():  # "a from 3 to 12", "a from 20 to 100 by 10"
+            name, _, low, _, high, *by = heading.split()
+            givens.append(Given(name, range(int(low), int(high) + 1, int((by or "11")[1])), **words))
+        steps = []
+        for heading, words in told["steps"].items():  # "t = a * b"
+            name, _, left, op, right = heading.split()
+            steps.append(Operation(name, left, op, right, **words))
+        rest = {name: value for name, value in told.items() if name not in ("givens", "steps")}
+        found.append(Template(key=key, givens=tuple(givens), steps=tuple(steps), **rest))
+    return tuple(template for template in found if split == "test" or not template.held_out)
 
 
 # --- The arithmetic. A what-if question and a wrong way are computed by the code that computes the solution, and so
@@ -187,12 +104,9 @@ def templates(split: Split) -> tuple[Template, ...]:
 
 def compute(op: str, left: int, right: int) -> int | None:
     """The result, or None where it is no whole number from 2 to MAX_RESULT."""
-    if op == "/":
-        result = left // right if right and left % right == 0 else 0
-    elif op == "%":
-        result = left * right // 100 if left * right % 100 == 0 else 0
-    else:
-        result = {"+": left + right, "-": left - right, "*": left * right}[op]
+    top, bottom = {"/": (left, right), "%": (left * right, 100)}.get(op, (0, 1))
+    whole = top // bottom if bottom and top % bottom == 0 else 0
+    result = {"+": left + right, "-": left - right, "*": left * right}.get(op, whole)
     return result if 2 <= result <= MAX_RESULT else None
 
 
@@ -204,7 +118,7 @@ def run(
     `forced` fixes results of steps, which is how a mistake is carried on to its wrong answer.
     """
     known = dict(values)
-    for operation in template.operations:
+    for operation in template.steps:
         result = (forced or {}).get(operation.key, compute(operation.op, *operation.operands(known)))
         if result is None:
             return None
@@ -215,7 +129,7 @@ def run(
 def draw_values(template: Template, rng: random.Random) -> dict[str, int]:
     """Numbers for which every step comes out, all givens different so that a number names one thing."""
     for _ in range(10_000):
-        values = {slot.key: rng.choice(slot.numbers) for slot in template.slots}
+        values = {slot.key: rng.choice(slot.numbers) for slot in template.givens}
         if len(set(values.values())) == len(values) and run(template, values) is not None:
             return values
     raise ValueError(f"template {template.key}: its ranges hold no numbers for which every step comes out")
@@ -223,17 +137,13 @@ def draw_values(template: Template, rng: random.Random) -> dict[str, int]:
 
 def solve(template: Template, values: Mapping[str, int], names: Mapping[str, str]) -> tuple[Step, ...]:
     """The worked steps for numbers that `run` accepts. `names` fills names, pronouns and items."""
-    known = run(template, values)
-    if known is None:
-        raise ValueError(f"template {template.key}: {dict(values)} gives a step that does not come out")
-    filled = {**names, **{key: str(value) for key, value in known.items()}}
+    filled = {**names, **{key: str(value) for key, value in (run(template, values) or {}).items()}}
     steps = []
-    for operation in template.operations:
-        left, right = (filled.get(operand, operand) for operand in (operation.left, operation.right))
-        bare = Step("", left, operation.op, right, filled[operation.key])
-        text = operation.words.text.format(**filled, eq=bare.equation)
-        why = operation.words.why.format(**filled)
-        steps.append(Step(text[0].upper() + text[1:], left, operation.op, right, filled[operation.key], why))
+    for one in template.steps:
+        left, right = (filled.get(operand, operand) for operand in (one.left, one.right))
+        bare = Step("", left, one.op, right, filled[one.key], one.why.format(**filled))
+        text = one.text.format(**filled, eq=bare.equation)
+        steps.append(replace(bare, text=text[0].upper() + text[1:]))
     return tuple(steps)
 
 
@@ -255,17 +165,13 @@ class Difficulty:
     levels: tuple[int, ...] = (1, 2, 3)
     largest: int = MAX_RESULT
 
-    def allows(self, template: Template, values: Mapping[str, int]) -> bool:
-        known = run(template, values)
-        return known is not None and max(known.values()) <= self.largest
-
 
 ANY = Difficulty()
 
 
-def starter_problems(n: int, seed: int, split: Split, start: int = 0, difficulty: Difficulty = ANY) -> Iterator[Task]:
-    """Problems `start` to `start + n` of this seed and split."""
-    return (starter_problem(index, seed, split, difficulty) for index in range(start, start + n))
+def starter_problems(n: int, seed: int, split: Split, difficulty: Difficulty = ANY) -> Iterator[Task]:
+    """The first `n` problems of this seed and split."""
+    return (starter_problem(index, seed, split, difficulty) for index in range(n))
 
 
 def starter_problem(index: int, seed: int, split: Split, difficulty: Difficulty = ANY) -> Task:
@@ -286,7 +192,7 @@ def starter_problem(index: int, seed: int, split: Split, difficulty: Difficulty 
         source="starter",
         steps=steps,
         final=template.final.format(**names, box="{box}"),
-        gaps=tuple(wording.gap(slot) for slot in template.slots),
+        gaps=tuple(wording.gap(slot) for slot in template.givens),
         what_ifs=_what_ifs(wording, split, rng),
         slips=_slips(template, values),
         template=template.key,
@@ -295,12 +201,13 @@ def starter_problem(index: int, seed: int, split: Split, difficulty: Difficulty 
 
 def _draw(rng: random.Random, split: Split, difficulty: Difficulty) -> tuple[Template, dict[str, int]]:
     """A template and its numbers, from the split and as hard as wanted."""
-    left = [template for template in templates(split) if len(template.operations) in difficulty.levels]
+    left = [template for template in templates(split) if len(template.steps) in difficulty.levels]
     while left:
         template = rng.choice(left)
         for _ in range(_DRAWS):
             values = draw_values(template, rng)
-            if split_of(template, values) == split and difficulty.allows(template, values):
+            numbers = (run(template, values) or {}).values()
+            if split_of(template, values) == split and max(numbers) <= difficulty.largest:
                 return template, values
         left.remove(template)
     raise RecipeError(
@@ -311,7 +218,7 @@ def _draw(rng: random.Random, split: Split, difficulty: Difficulty) -> tuple[Tem
 
 def _draw_names(template: Template, rng: random.Random, taken: str = "") -> dict[str, str]:
     """A name with its pronouns, a friend, and one of the template's items; no two names begin alike, or as `taken`."""
-    women, men = words().names.women, words().names.men
+    women, men = wordings("starter.yaml")["names"].values()
     name = rng.choice([one for one in women + men if one[0] not in taken])
     friend = rng.choice([one for one in women + men if one[0] not in taken + name[0]])
     return {"name": name, "friend": friend, "items": rng.choice(template.items), **(_SHE if name in women else _HE)}
@@ -325,25 +232,21 @@ class _Story:
     names: Mapping[str, str]
     values: Mapping[str, int]
 
-    def sentence(self, slot: Slot, values: Mapping[str, int] | None = None) -> str:
-        return self._filled(slot.words.sentence, self.names, values)
-
-    def _filled(self, text: str, names: Mapping[str, str], values: Mapping[str, int] | None = None) -> str:
-        return text.format(**names, **{key: str(value) for key, value in (values or self.values).items()})
+    def filled(self, text: str, values: Mapping[str, int] | None = None) -> str:
+        return text.format(**self.names, **(values or self.values))
 
     def told(self, withheld: str = "") -> list[str]:
         """Its sentences; that of the given `withheld` says nothing of the number, or is left out."""
-        texts = [slot.words.instead if slot.key == withheld else slot.words.sentence for slot in self.template.slots]
+        texts = [slot.instead if slot.key == withheld else slot.sentence for slot in self.template.givens]
         told, known = [], False
         for text in filter(None, texts):  # no pronoun stands before its name
             pronoun = _PRONOUN.search(text)
             first = pronoun and not known and not 0 <= text.find("{name}") < pronoun.start()
-            names = dict(self.names)
             if first and pronoun:
-                own = f"{names['name']}'s" if pronoun[1].lower() == "his" else names["name"]
+                own = "{name}'s" if pronoun[1].lower() == "his" else "{name}"
                 text = text[: pronoun.start()] + own + text[pronoun.end() :]
-            known = known or bool(first) or "{name}" in text
-            told.append(self._filled(text, names))
+            known = known or "{name}" in text
+            told.append(self.filled(text))
         return told
 
 
@@ -357,9 +260,10 @@ class _Wording:
     def __init__(self, template: Template, names: Mapping[str, str], values: Mapping[str, int], rng: random.Random):
         self.story = _Story(template, names, values)
         self.other = _other_story(self.story, rng) if rng.random() < _TWO_STORIES else None
-        self.other_gap = rng.choice(self.other.template.slots).key if self.other else ""
+        self.other_gap = rng.choice(self.other.template.givens).key if self.other else ""
         self.other_first = rng.random() < 0.5
-        everyday = [text for text in [*words().topics[template.topic], *words().general] if not _PRONOUN.search(text)]
+        words = wordings("starter.yaml")
+        everyday = [text for text in (*words["topics"][template.topic], *words["general"]) if not _PRONOUN.search(text)]
         count = rng.choice((1, 1, 2, 3)) if self.other is None and rng.random() < _EVERYDAY else 0
         self.everyday = [text.format(**names) for text in rng.sample(everyday, count + 1)]
 
@@ -374,17 +278,12 @@ class _Wording:
         other = self.other.told("" if withheld else self.other_gap)
         return " ".join([*other, *story, asked] if self.other_first else [*story, *other, asked])
 
-    def gap(self, slot: Slot) -> Gap:
+    def gap(self, slot: Given) -> Gap:
         """The problem with this given withheld."""
-        reveal, value, names = self.story.sentence(slot), str(self.story.values[slot.key]), self.story.names
-        return Gap(
-            question=self.question(slot.key),
-            clause=slot.words.clause.format(**names),
-            ask=slot.words.question.format(**names),
-            reveal=reveal,
-            short=_amount(value, reveal),
-            value=value,
-        )
+        filled, value = self.story.filled, str(self.story.values[slot.key])
+        reveal, clause = filled(slot.sentence), filled(slot.clause)
+        ask = filled(slot.ask) or f"{clause[0].upper()}{clause[1:]}?"
+        return Gap(self.question(slot.key), clause, ask, reveal, _amount(value, reveal), value)
 
 
 def _other_story(story: _Story, rng: random.Random) -> _Story:
@@ -402,9 +301,8 @@ def _other_story(story: _Story, rng: random.Random) -> _Story:
 def lower_first(text: str) -> str:
     """The text for the middle of a sentence: its first letter small, unless it begins with a name."""
     first = re.split(r"\W", text, maxsplit=1)[0]
-    names = words().names
-    kept = first in names.women or first in names.men or first in ("Monday", "Tuesday", "Wednesday")
-    return text if kept else text[:1].lower() + text[1:]
+    named = *itertools.chain(*wordings("starter.yaml")["names"].values()), "Monday", "Tuesday", "Wednesday"
+    return text if first in named else text[:1].lower() + text[1:]
 
 
 # What follows a number and is not what it counts: "3 times as many", "12 years older".
@@ -429,7 +327,7 @@ def _what_ifs(wording: _Wording, split: Split, rng: random.Random) -> tuple[What
     template, values = story.template, story.values
     before = solve(template, values, story.names)
     found = []
-    for slot in template.slots:
+    for slot in template.givens:
         for _ in range(40):
             changed = {**values, slot.key: rng.choice(slot.numbers)}
             fits = len(set(changed.values())) == len(changed) and changed != values
@@ -438,7 +336,7 @@ def _what_ifs(wording: _Wording, split: Split, rng: random.Random) -> tuple[What
             after = solve(template, changed, story.names)
             steps = tuple(new for old, new in zip(before, after, strict=True) if new != old)
             if steps and steps[-1].result != before[-1].result:
-                condition = lower_first(story.sentence(slot, changed).rstrip("."))
+                condition = lower_first(story.filled(slot.sentence, changed).rstrip("."))
                 found.append(WhatIf(re.sub(r"^then ", "", condition), steps, steps[-1].result))
                 break
     return tuple(found)
@@ -449,9 +347,9 @@ def _slips(template: Template, values: Mapping[str, int]) -> tuple[Slip, ...]:
     carried or borrowed."""
     known = run(template, values)
     assert known is not None
-    last = template.operations[-1].key
+    last = template.steps[-1].key
     slips = []
-    for at, operation in enumerate(template.operations):
+    for at, operation in enumerate(template.steps):
         left, right = operation.operands(known)
         result = known[operation.key]
         if operation.key != last and result != known[last]:

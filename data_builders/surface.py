@@ -13,14 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_builders.quality import ANSWERED_AT_ONCE, ASKED_ABOUT
-from probe.sets import read_pairs
 from probe.stats import NOTHING, Estimate, auc
 
 Row = dict[str, Any]
@@ -67,8 +65,8 @@ class Openings:
         self._kinds = {True: Sample(MOST, seed), False: Sample(MOST, seed)}
 
     def add(self, row: Row) -> None:
-        if row["kind"] in (*ASKED_ABOUT, "withheld") or row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay":
-            lacks = row["kind"] not in ANSWERED_AT_ONCE
+        lacks = row["kind"] in ASKED_ABOUT
+        if lacks or row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay":
             self._kinds[lacks].add(Opening(row["messages"][0]["content"], lacks, row["problem"]))
 
     def giveaway(self) -> Estimate:
@@ -76,16 +74,6 @@ class Openings:
         if any(len(one.rows) < LEAST for one in self._kinds.values()):
             return NOTHING
         return giveaway([opening for one in self._kinds.values() for opening in one.rows])
-
-
-def pair_openings(path: Path) -> list[Opening]:
-    """Both forms of each pair of a file for clarify. Raises DataError."""
-    pairs = read_pairs(path)
-    return [
-        one
-        for pair in pairs
-        for one in (Opening(pair.complete, False, pair.id), Opening(pair.underspecified, True, pair.id))
-    ]
 
 
 def giveaway(openings: Sequence[Opening]) -> Estimate:
@@ -161,9 +149,8 @@ def phrases(turns: Iterable[str], shown: int = 3) -> Phrases:
         first += found[: RUNS - len(first)]
         count += 1
     common = sorted(used.items(), key=lambda one: (-one[1], one[0]))[:shown]
-    return Phrases(
-        count, len(first), len(set(first)) / max(1, len(first)), tuple((run, n / count) for run, n in common)
-    )
+    distinct = len(set(first)) / max(1, len(first))
+    return Phrases(count, len(first), distinct, tuple((run, n / count) for run, n in common))
 
 
 def turns_of(rows: Iterable[Row], role: str) -> Iterator[str]:

@@ -209,31 +209,72 @@ def stands_in(value: str, text: str) -> bool:
     """
     if value.isalpha():
         return re.search(rf"\b{value}\b", text, re.IGNORECASE) is not None
-    if re.fullmatch(r"[\d.,]+", value):
-        return next(places(value, text), None) is not None
-    return squeezed(value) in squeezed(text)
-
-
-def places(digits: str, text: str) -> Iterator[int]:
-    """Where a number stands by itself. Searched by hand: a pattern for each number would cost more than the search."""
-    at = text.find(digits)
-    while at >= 0:
-        before, after = text[max(0, at - 2) : at], text[at + len(digits) : at + len(digits) + 2]
-        inside = before[-1:].isdigit() or before[-1:] == "." or (before[-1:] == "," and before[:1].isdigit())
-        longer = after[:1].isdigit() or (after[:1] in (".", ",") and after[1:].isdigit())
-        if not inside and not longer:
-            yield at
-        at = text.find(digits, at + 1)
+    return states(text, value) if re.fullmatch(r"[\d.,]+", value) else squeezed(value) in squeezed(text)
 
 
 def states(text: str, value: str) -> bool:
     """Whether a value stands in the text by itself, not as a part of another number."""
-    return re.search(by_itself(value), text) is not None
+    return value in text and re.search(by_itself(value), text) is not None
 
 
 def by_itself(value: str) -> str:
     """A pattern for the value where it is no part of another number."""
     return rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)"
+
+
+# --- Equations of plain numbers, as they stand in a solution.
+
+# fmt: off
+_PLAIN = r"(?:\\?\$\s?)?(\d[\d,]*(?:\.\d+)?)(\s?\\?%)?"
+_UNITS = r"(?:\s*\\(?:text|mathrm)\{[^{}]*\}|(?:\s+[a-z]+(?:/[a-z]+)?){1,2})?"
+_SIGN = r"\s*(\+|-|−|–|\*|×|·|÷|/|\\times|\\cdot|\\div)\s*"
+_LEFT_SIDE = re.compile(rf"{_PLAIN}{_UNITS}(?:{_SIGN}{_PLAIN}{_UNITS})+\s*=\s*")
+_RESULT = re.compile(_PLAIN)
+_GOES_ON = re.compile(rf"{_UNITS}(?:{_SIGN}|\s*[\^(])")
+_PART = re.compile(rf"{_SIGN}|{_PLAIN}")
+_BEFORE = re.compile(r"[-+−–*×·÷/^_({.\\\d]\s*$|(?<![A-Za-z])[a-zA-Z]\s*$")
+_AS_PYTHON = {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", r"\times": "*", r"\cdot": "*", r"\div": "/"}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Equation:
+    """`text[start:end]`; `left` in Python's signs, the result's digits at `at`."""
+
+    start: int
+    end: int
+    at: int
+    left: str
+    result: str
+
+    @property
+    def left_shown(self) -> str:
+        return self.left.replace("*", " × ").replace("/", " ÷ ").replace("+", " + ").replace("-", " - ")  # noqa: RUF001
+
+    @property
+    def shown(self) -> str:
+        return f"{self.left_shown} = {self.result}"
+
+    @property
+    def is_true(self) -> bool:
+        value, places = arithmetic(self.left), len(self.result.partition(".")[2])
+        return value is None or abs(float(value) - float(self.result.replace(",", ""))) <= 0.51 * 10**-places
+
+
+def equations(text: str) -> Iterator[Equation]:
+    """Every "12 * 5 = 60" of a text; not one whose left side begins, or whose right side goes on, out of sight."""
+    place = 0
+    while match := _LEFT_SIDE.search(text, place):
+        result = _RESULT.match(text, match.end())
+        place = match.end() if result else match.start() + 1
+        if result is None or _GOES_ON.match(text, result.end()) or _BEFORE.search(text[: match.start()]):
+            continue
+        left = ""
+        for part in _PART.finditer(match.group()):
+            sign, digits, percent = part.groups()
+            left += _AS_PYTHON.get(sign, sign) if sign else digits.replace(",", "")
+            left += "/100" if percent and not result.group(2) else ""
+        yield Equation(match.start(), result.end(), result.start(1), left, result.group(1).rstrip(","))
 
 
 # --- How many tokens a text has, about, without loading a tokenizer.

@@ -11,20 +11,22 @@ It never says the answer, never says unasked what is withheld, and never says wh
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from data_builders.acts import simulated_user_messages
+from data_builders.acts import wordings
 from data_builders.text import states
 from probe.conversations import Message
 from probe.grading import lenient_answer, sentences, strict_answer
 from probe.judges.text import content_stems, stem
 
-if TYPE_CHECKING:  # rows bring numpy, which a recipe can be read without
-    from data_builders.rows import RlRow
+if TYPE_CHECKING:
+    from data_builders.rows import RlRow  # numpy, which a recipe is read without
 
 PATIENCE = 4  # messages in all that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")
@@ -62,7 +64,7 @@ class ScriptedUser:
         if not act or self._idle > PATIENCE:
             return None
         rng = random.Random(f"scripted-user:{self.seed}:{len(messages)}")
-        text = rng.choice(simulated_user_messages()[act])
+        text = rng.choice(wordings("acts.yaml")["simulated_user"][act])
         if self._casual:  # no capital at the start, no full stop at the end; slots stay as they are
             text = text if text.startswith(("{", "I ", "I'")) else text[:1].lower() + text[1:]
             text = text if text.endswith("}.") else text.removesuffix(".")
@@ -74,7 +76,9 @@ class ScriptedUser:
         given = marked_answer(text)
         if given is not None:
             wants_hint = self.row.kind == "hint" and len(messages) == len(self.row.prompt) + 1
-            if self.withheld or wants_hint or self._doubted or not self._doubts(len(messages)):
+            # By row and turn, never by what the answer says.
+            doubts = random.Random(f"doubt:{self.row.id}:{len(messages)}").random() < _DOUBTS
+            if self.withheld or wants_hint or self._doubted or not doubts:
                 return "", {}
             self._doubted = True
             # Nothing long, and nothing that a chat template could read as its own.
@@ -82,10 +86,6 @@ class ScriptedUser:
             return "doubt", {"given": given if repeated else "that"}
         readings = [read_question(one, self._question(messages)) for one in questions(text)]
         return self._answer(min(readings, key=lambda one: one.rank)) if readings else ("go_on", {})
-
-    def _doubts(self, length: int) -> bool:
-        """Whether an answer as message `length` is doubted: by row and turn, never by what it says."""
-        return random.Random(f"doubt:{self.row.id}:{length}").random() < _DOUBTS
 
     def _answer(self, reading: Reading) -> tuple[str, dict[str, str]]:
         if reading.about in ("withheld", "anything"):
@@ -95,17 +95,13 @@ class ScriptedUser:
             short = self.row.short
             in_a_word = 0 < len(short) <= _LONGEST_SHORT and "\n" not in short and short[-1] not in ".?!"
             prefers = random.Random(f"scripted-user:{self.seed}:short").random() < 0.5
-            return self._tell("tell_short" if prefers and in_a_word else "tell")
+            self.revealed = True
+            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self._reveal()}
         if reading.about == "given":
             words = reading.place.split()
             cut = " ".join(words[:_QUOTED_WORDS]) + " ..."
             return "quote", {"quote": reading.place if len(words) <= _QUOTED_WORDS else cut}
         return ("yes" if reading.about == "following" else "unknown"), {}
-
-    def _tell(self, act: str) -> tuple[str, dict[str, str]]:
-        slots = {"short": self.row.short, "reveal": self._reveal()}
-        self.revealed = True
-        return act, slots
 
     def _reveal(self) -> str:
         """What the user tells when asked: the row's own sentence, or those of the problem that hold what is hidden."""
@@ -134,31 +130,6 @@ _AT_LEAST = 0.5
 
 # An answer that is stated without a mark.
 _STATED_ANSWER = re.compile(r"\banswer\s*(?:is|:|=)[\s:*$\\(]{0,6}-?\d", re.IGNORECASE)
-# A request without a question mark.
-_REQUEST = re.compile(
-    r"\b(?:please (?:tell|give|share|provide|say|send|specify|clarify|state|add)|(?:tell|give) me|let me know"
-    r"|(?:i|we)(?:'d| would)? (?:still |also |first )?need (?:the|a|one|to know|more)|(?:is|are) (?:still )?missing"
-    r"|you (?:did(?: not|n't)|have(?: not|n't)|never|forgot to) (?:say|said|tell|told|give|given|mention|state)\w*"
-    r"|(?:is|are)(?: not|n't) (?:given|stated|specified|clear)"
-    r"|can(?:not|'t| not) (?:be )?(?:solve|finish|answer|compute|calculate|determine|go on|continue)\w*)\b",
-    re.IGNORECASE,
-)
-# A question for whatever is missing.
-_GENERAL = re.compile(
-    r"\b(?:what(?:'s| is| else is)? (?:still )?missing|(?:anything|something) (?:else|missing|is missing|you left)"
-    r"|(?:more|missing|additional|further) (?:information|details?|context|data)|is (?:that|this) (?:all|everything)"
-    r"|(?:full|whole|complete|entire|exact) (?:problem|question|text|statement|exercise|task)"
-    r"|(?:did|have) you (?:leave|left|forget|forgot)|(?:number|value|detail|information|given|part|piece)s? (?:is|are) missing"
-    r"|(?:another|one more) (?:number|value|detail|piece)|how does (?:it|the (?:text|problem|sentence)) (?:end|go on|continue)"
-    r"|which (?:one|of (?:the|these|those|them|both)|value|number)\b.{0,40}\b(?:right|correct|holds?|counts?|true|valid|meant?|use))\b",
-    re.IGNORECASE,
-)
-# Whether the user follows and wants to go on.
-_FOLLOWING = re.compile(
-    r"\b(?:sense|clear|follow|understand|with me|so far|got (?:it|that)|see (?:why|how|that)|looks? right|(?:shall|should) (?:i|we)"
-    r"|(?:would|do) you (?:like|want)|want me to|ready|help|any questions|try|next)\b",
-    re.IGNORECASE,
-)
 # It leans on the sentence before it.
 _LEANING = re.compile(r"\b(?:it|that|this|those|them|these|there|here)\b", re.IGNORECASE)
 # It tells a whole from a part.
@@ -176,10 +147,6 @@ _PARTS = re.compile(r"(?:,|;|\band\b|\bbut\b)\s+")
 _QUANTITY_WORD = re.compile(r"\s*(?:(?:the|more|of|other|new|different)\s+)*([^\s?.,]+)", re.IGNORECASE)
 # Dollars around mathematics, not before two prices.
 _FORMULA = re.compile(r"(?<!\\)\$(?=[^$]*[=\\^{}+<>]|\d*[A-Za-z]\b|[A-Z]{2,3}\b)[^$]{1,80}(?<!\\)\$")
-# Where something was left out of a text.
-_BLANK = re.compile(
-    r"_{3,}|\[(?:\?|unreadable|formula(?: missing)?|image|cut off)\]|\((?:\?|formula didn't paste|can't read this part)\)"
-)
 # Words that point at a place instead of naming a quantity.
 _POINTING = frozenset(map(stem, ("mean", "means", "meant", "belongs", "exactly", "there", "stand", "stands", "amount")))
 _MUCH = "much"
@@ -191,6 +158,13 @@ _SAME = {
     }.items()
     for word in others.split()
 }  # fmt: skip
+
+
+@cache
+def _phrases(name: str) -> re.Pattern[str]:
+    """`request`, `general` or `following` of acts.yaml."""
+    lines = wordings("acts.yaml")["questions"][name].splitlines()
+    return re.compile(rf"\b(?:{'|'.join(lines)})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -228,12 +202,11 @@ def marked_answer(text: str) -> str | None:
 
 def questions(text: str) -> list[str]:
     """The questions and requests of a reply, each with the sentence before it where it leans on that."""
-    parts = sentences(_BLANK.sub("___", text))
-    found = []
-    for place in range(max(0, len(parts) - _LAST_SENTENCES), len(parts)):
-        if parts[place].endswith("?") or _REQUEST.search(parts[place]):
-            leans = place > 0 and _LEANING.search(parts[place]) and not _FOLLOWING.search(parts[place])
-            found.append(f"{parts[place - 1]} {parts[place]}" if leans else parts[place])
+    parts, found = ["", *sentences(text)], []
+    for before, part in list(itertools.pairwise(parts))[-_LAST_SENTENCES:]:
+        if part.endswith("?") or _phrases("request").search(part):
+            leans = before and _LEANING.search(part) and not _phrases("following").search(part)
+            found.append(f"{before} {part}" if leans else part)
     return found
 
 
@@ -242,16 +215,14 @@ def read_question(text: str, question: Question) -> Reading:
     asked = _quantity(text)
     stated = (_quantity(part, stated=True) for part in _stating(question.user_messages))
     given = max(stated, key=asked.shared, default=_NOTHING)
-    if question.withheld and _BLANK.search(text):  # it points at the place where something was left out
-        return Reading("withheld")
     for withheld in question.withheld:
         if _is_about(asked, _quantity(withheld), given, question.named):
             return Reading("withheld")
-    if _GENERAL.search(text):
+    if _phrases("general").search(text):
         return Reading("anything")
     if asked.shared(given) >= max(1, _AT_LEAST * len(asked.stems)):
         return Reading("given", given.text)
-    return Reading("following" if _FOLLOWING.search(text) else "other")
+    return Reading("following" if _phrases("following").search(text) else "other")
 
 
 @dataclass(frozen=True)
@@ -295,23 +266,21 @@ def _is_about(asked: _Quantity, withheld: _Quantity, given: _Quantity, named: bo
 def _stating(user_messages: tuple[str, ...]) -> Iterator[str]:
     """The parts of the user's messages that state a number or a formula."""
     for message in user_messages:
-        for sentence in sentences(_BLANK.sub("___", message)):
+        for sentence in sentences(message):
             for part in [sentence] if _FORMULA.search(sentence) else _PARTS.split(sentence):
                 has_value = "$" in part or any(one[0].isdigit() for one in content_stems(part))
-                if has_value and not part.endswith("?") and not _BLANK.search(part):
+                if has_value and not part.endswith("?"):
                     yield part
 
 
 def _quantity(text: str, stated: bool = False) -> _Quantity:
     """Words for one measure count as one; so does "each", since it tells a whole from a part."""
-    stems = {_SAME.get(one, one) for one in content_stems(text)} - _POINTING | (
-        {"each"} if _EACH.search(text) else set()
-    )
+    stems = {_SAME.get(one, one) for one in content_stems(text)} - _POINTING
+    if _EACH.search(text):
+        stems.add("each")
     for formula in _FORMULA.findall(text):  # a variable may look like a small word
         stems |= {f"${''.join(side.split()).strip('.,;')}$" for side in formula.strip("$").split("=")}
-    if stated:
-        return _Quantity(text, frozenset(stems), frozenset(_after(text, _COUNTED)))
-    return _Quantity(text, frozenset(stems), frozenset(_after(text, _HEAD)))
+    return _Quantity(text, frozenset(stems), frozenset(_after(text, _COUNTED if stated else _HEAD)))
 
 
 def _after(text: str, mark: re.Pattern[str]) -> Iterator[str]:

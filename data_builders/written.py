@@ -44,24 +44,18 @@ def written(chosen: Written, seed: int) -> list[Conversation]:
     rows = {row["id"]: row for _, row in read_jsonl(FILE)}
     groups: dict[str, list[Conversation]] = {}
     for row in rows.values():
-        if (
-            chosen.kinds
-            and row["kind"] not in chosen.kinds
-            or chosen.subjects
-            and row["subject"] not in chosen.subjects
-        ):
-            continue
-        twin = next((one for one in rows.values() if one["twin_of"] == row["id"]), row)
-        made = _conversation(row, twin)
-        groups.setdefault(row["twin_of"] or row["id"], []).append(made)
+        subjects, kinds = chosen.subjects or [row["subject"]], chosen.kinds or [row["kind"]]
+        if row["subject"] in subjects and row["kind"] in kinds:
+            twin = next((one for one in rows.values() if one["twin_of"] == row["id"]), row)
+            groups.setdefault(row["twin_of"] or row["id"], []).append(_conversation(row, twin))
     order = list(groups)
     random.Random(f"written:{seed}").shuffle(order)
     found = [one for name in order for one in groups[name]]
     if not 0 < (1 if chosen.n is None else chosen.n) <= len(found):
         known = ", ".join(sorted({row["subject"] for row in rows.values()}))
+        wanted = "some" if chosen.n is None else chosen.n
         raise RecipeError(
-            f"written: {len(found)} conversations of these kinds and subjects, wanted {'some' if chosen.n is None else chosen.n} "
-            f"(the subjects: {known})"
+            f"written: {len(found)} conversations of these kinds and subjects, wanted {wanted} (the subjects: {known})"
         )
     return found[: chosen.n]
 
@@ -80,10 +74,8 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
             gap = Gap(opening, row["withheld"], messages[1]["content"], reveal, reveal, "", thing=row["withheld"])
         text = messages[solved]["content"]
         found = boxed(text)
-        task = Task(
-            f"written-{row['twin_of'] or row['id']}", question, found[1] if found else "", "written", steps=(),
-            boxed_solution=text,
-        )  # fmt: skip
+        name = f"written-{row['twin_of'] or row['id']}"
+        task = Task(name, question, found[1] if found else "", "written", steps=(), boxed_solution=text)
     return Conversation(
         id=f"written-{row['id']}",
         kind=row["kind"],

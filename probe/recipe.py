@@ -15,10 +15,10 @@ import types
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as _pydantic_dataclass
 
 from probe.errors import RecipeError
@@ -26,6 +26,11 @@ from probe.errors import RecipeError
 R = TypeVar("R")
 
 STRICT = ConfigDict(extra="forbid", strict=True)
+
+# Types of keys: a whole number of 1 or more, a share from 0 to 1, a number of 0 or more.
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
 
 _WANTED = {
     "bool_type": "true or false",
@@ -39,6 +44,12 @@ _WANTED = {
     "dataclass_type": "a mapping of keys",
     "model_type": "a mapping of keys",
     "none_required": "nothing (null)",
+}
+_BOUNDS = {
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
 }
 
 
@@ -196,6 +207,8 @@ def _first_problem(cls: type, data: Any, error: ValidationError) -> str:
 def _wanted(problem: Any) -> str:
     if problem["type"] == "literal_error":
         return f"one of {problem['ctx']['expected']}"
+    if problem["type"] in _BOUNDS:
+        return _BOUNDS[problem["type"]].format(**problem["ctx"])
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return _WANTED.get(problem["type"], message)
 

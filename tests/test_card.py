@@ -229,4 +229,4 @@ def peak(rows: Iterable[Row]) -> int:
 
 def test_memory_does_not_grow_with_the_rows() -> None:
     peak(many(100))  # what is imported and compiled once
-    assert peak(many(8000)) < 1.1 * peak(many(2000)) + 50_000
+    assert peak(many(4000)) < 1.1 * peak(many(1500)) + 50_000

@@ -13,7 +13,7 @@ from data_builders.text import balanced, stands_in
 from probe.sets import Problem, read_problems
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-EVERY = 4  # one problem in so many of the real files
+EVERY = 8  # one problem in so many of the real files
 COMMAND = re.compile(r"\\[a-zA-Z]+|\\.")
 
 

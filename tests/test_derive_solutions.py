@@ -76,7 +76,7 @@ def test_lines_of_a_plain_solution_with_units_or_many_numbers_are_slips_too() ->
         "He used 15 gallons * 2 = 30 gallons.\nIn all 3 + 4 + 5 = 12 were sold.\nIt costs $20 x 15% = $3.50 then.\nSo 12 * 2 = 24.",
         "24",
     )
-    assert [(slip.answer, slip.quote) for slip in task.slips] == [("30", "15 * 2"), ("12", "3 + 4 + 5")], (
+    assert [(slip.answer, slip.quote) for slip in task.slips] == [("30", "15 × 2"), ("12", "3 + 4 + 5")], (
         "3.50 is false"
     )
     assert task.steps[0].equation == "15 * 2 = 30"
@@ -88,7 +88,7 @@ def test_lines_of_a_plain_solution_with_units_or_many_numbers_are_slips_too() ->
 def test_plain_sums_are_computed_exactly(a: int, b: int, c: int) -> None:
     assert computed(f"{a} + {b} * {c}") == a + b * c
     assert computed(f"(${a} - {b}) / {c}") == (a - b) / c or number(f"{a - b}/{c}") == computed(f"({a} - {b})/{c}")
-    assert computed(f"{b}% x {a}") == computed(f"{b}/100*{a}")
+    assert computed(f"\\frac{{{a}}}{{{b}}} \\cdot {c}") == computed(f"{a}/{b}*{c}")
     assert computed(f"{a} / 0") is None and computed("__import__('os')") is None
 
 
@@ -116,7 +116,7 @@ def test_sentences_end_outside_of_formulas_and_behind_displays() -> None:
 
 
 @given(st.text(alphabet="\\{}[]()$%&=<>^_,.?! \nxA1abegindsy*/+-", max_size=200))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_text_is_read_whole_and_any_problem_becomes_a_task(text: str) -> None:
     found = read(text, latex=True)
     assert len(found.mask) == len(text)

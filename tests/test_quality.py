@@ -12,7 +12,6 @@ from conversations import conversation
 from data_builders.quality import Gate, Quality, all_boxed
 from data_builders.scripted import Conversation, Conversations, converse, plan
 from data_builders.starter import starter_problems
-from probe.errors import RecipeError
 from probe.grading import closes_asking
 
 
@@ -156,12 +155,3 @@ def test_the_index_is_made_anew_at_the_first_row_and_deleted_at_the_end(tmp_path
     index.write_bytes(b"what a killed build left")
     assert reasons([row, row], index) == [None, "duplicate"]
     assert not index.exists() and reasons([row], index) == [None]
-
-
-@pytest.mark.parametrize(
-    "quality",
-    [Quality(near_duplicates=1.5), Quality(near_duplicates=0.1), Quality(permutations=4), Quality(max_same_wording=0)],
-)
-def test_settings_that_cannot_be_used_are_refused(quality: Quality, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"quality\."):
-        Gate(quality, 10, tmp_path / "index")

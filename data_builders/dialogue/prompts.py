@@ -1,7 +1,6 @@
-"""What a conversation is to be, and what each role is told in it: plain text, with tags around what others wrote.
+"""What a conversation is to be, and what each role is told in it (prompts.yaml), with tags around what others wrote.
 
-The problem and the chat stand in the prompts as they are, so that the formulas a simulator repeats are those that it
-was shown. The words are in prompts.yaml. Only what looks like one of our own tags is changed, since a reply could
+The problem and the chat stand there as they are. Only what looks like one of our own tags is changed, since a reply could
 otherwise end the chat it stands in.
 """
 
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.settings import GOALS, PERSONAS, PROMPTS, Dialogue
 from data_builders.tasks import Task
-from data_builders.text import ASY, by_itself, states
+from data_builders.text import states
 from probe.conversations import Message
 from probe.judges.llm import harmless, shortened
 
@@ -144,16 +143,11 @@ def act_prompt(persona: str, act: str, last: str, **words: str) -> Prompt:
 def simulator_prompt(user: User, messages: Sequence[Message]) -> Prompt:
     """Asks for the user's message after `messages`, with no part to play."""
     hidden = still_hidden(user.hidden, messages)
-    what = user.clause or " and ".join(f"the value of {place_of(user.question, value)}" for value in hidden)
-    return _one(
-        PROMPTS["simulator"].format(
-            persona=PERSONAS[user.persona],
-            goal=GOALS[user.goal],
-            question=quoted(user.question),
-            chat="\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages),
-            held=PROMPTS["held"].format(what=f"{what} ({' and '.join(hidden)})") if hidden else "",
-        )
-    )
+    what = f"{user.clause} ({' and '.join(hidden)})" if user.clause else " and ".join(hidden)
+    chat = "\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages)
+    who = {"persona": PERSONAS[user.persona], "goal": GOALS[user.goal], "question": quoted(user.question)}
+    held = PROMPTS["held"].format(what=what) if hidden else ""
+    return _one(PROMPTS["simulator"].format(**who, chat=chat, held=held))
 
 
 def judge_prompt(messages: Sequence[Message]) -> Prompt:
@@ -162,14 +156,8 @@ def judge_prompt(messages: Sequence[Message]) -> Prompt:
 
 def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message]) -> Prompt:
     """Asks whether a finished conversation is good; shows the problem, what was withheld ("" nothing) and the goal."""
-    return _one(
-        PROMPTS["review"].format(
-            question=quoted(plan.question),
-            withheld=withheld or "nothing",
-            goal=GOALS[plan.goal],
-            conversation=_judged(messages),
-        )
-    )
+    told = {"question": quoted(plan.question), "withheld": withheld or "nothing", "goal": GOALS[plan.goal]}
+    return _one(PROMPTS["review"].format(**told, conversation=_judged(messages)))
 
 
 def _judged(messages: Sequence[Message]) -> str:
@@ -183,10 +171,3 @@ def _judged(messages: Sequence[Message]) -> str:
 def quoted(text: str) -> str:
     """The text as it is, but for our own tags, which are shown as ‹tag>."""
     return _OWN_TAG.sub("\u2039", text)
-
-
-def place_of(question: str, value: str) -> str:
-    """Where the problem states a value, in its words: a bare number has lost its sign and what it counts."""
-    text = " ".join(ASY.sub(" ", question).split())
-    found = re.search(rf"(?:\S+ ){{0,4}}\S*{by_itself(value)}\S*(?: \S+){{0,2}}", text)
-    return f'"{found.group()}"' if found else "the problem"

@@ -1,25 +1,23 @@
 """The models of a recipe in their roles: `await roles["assistant"].ask(messages, ...)`, wherever the model runs.
 
-Whoever asks is a coroutine, many of which `Roles.run` lets go on side by side in the thread that calls it. What one of
-them asks hangs on its own replies alone, so the order in which replies come changes nothing.
-
-Servers are asked in a thread with an event loop of its own: no time limit runs out there while a shard is written or two
-answers are compared. A model in this process is asked when nobody can go on without it, so that its batches are as full
-as they can be, and the same in every run. Every reply is stored the moment it comes: a build that was killed asks for
-none twice.
+Whoever asks is a coroutine, many of which `Roles.run` lets go on side by side. What one asks hangs on its own replies
+alone, so the order in which replies come changes nothing. Servers are asked in a thread of its own, where no time limit
+runs out while a shard is written or answers are compared. A model in this process is asked when nobody can go on without
+it, so that its batches are full, and the same in every run. Each reply is stored the moment it comes: a build that was
+killed asks for none twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from data_builders.dialogue.score import Parsed, Reply
 from data_builders.dialogue.settings import Price, Role, RoleSection, place_of, servers
@@ -31,9 +29,6 @@ from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from probe.judges.llm import storable
-
-if TYPE_CHECKING:
-    from probe.store import StoredEngine
 
 T = TypeVar("T")
 COUNTS = ("calls", "input", "output")
@@ -91,8 +86,7 @@ class RoleModel:
             temperature = max(self.section.temperature, _AGAIN_AT_LEAST) if attempt else self.section.temperature
             reply = await self.reply(Ask(self.role, messages, seed(attempt), temperature, self.section.max_tokens))
             self.heard(self.role, reply)
-            for name, count in zip(COUNTS, (1, reply.prompt_tokens, reply.tokens), strict=True):
-                answer.calls[f"{self.role}.{name}"] += count
+            answer.calls.update(reply.counts(self.role))
             if reply.failure:  # its engine has tried already
                 answer.missing, answer.detail = f"{self.role}_{reply.failure}", reply.detail
                 return answer
@@ -124,8 +118,7 @@ _MANY = 10**6
 
 
 class Network:
-    """The thread in which servers are asked, how they are doing, and the slots of each: what its roles may have under
-    way, taken together; a section that stands for several roles counts once."""
+    """The thread in which servers are asked, how they are doing, and the slots of each, which its roles share."""
 
     def __init__(self, sections: Iterable[RoleSection]) -> None:
         most: Counter[tuple[str, ...]] = Counter()
@@ -149,8 +142,7 @@ class Network:
 
 
 class ServerRole(RoleModel):
-    """The same section always gives the same requests, whatever else is asked. Retries, rate limits and time limits are
-    those of `probe.client`."""
+    """Asks through `probe.client`, whose retries, rate limits and time limits hold."""
 
     def __init__(self, role: Role, section: RoleSection, network: Network) -> None:
         super().__init__(role, section)
@@ -180,8 +172,7 @@ class ServerRole(RoleModel):
             self._file.close()
 
     async def reply(self, ask: Ask) -> Reply:
-        # Each ask has a seed of its own and is made once, so what was handed out is not needed any more.
-        if self._stored and (stored := self._stored.pop(self._key(ask), None)) is not None:
+        if (stored := self._stored.pop(self._key(ask), None)) is not None:  # each ask is made once
             return Reply(**stored)
         self.under_way += 1
         try:
@@ -191,7 +182,6 @@ class ServerRole(RoleModel):
             self._changed.set()
 
     def _key(self, ask: Ask) -> str:
-        """Of all that shapes a reply."""
         identity = f"{self.server.model} {self.section.enable_thinking}"
         return sha256_text(identity + json_line([ask.role, ask.messages, ask.seed, ask.temperature, ask.max_tokens]))
 
@@ -203,15 +193,14 @@ class ServerRole(RoleModel):
         Raises:
             EngineError: no server can be reached, or nothing but failures has come for a while.
         """
-        as_reasoner = False
+        ways: list[bool] = []
 
         def body() -> dict[str, Any]:  # what waited for a slot while another was refused goes the new way at once
-            nonlocal as_reasoner
-            as_reasoner = self._reasoner
-            return self._body(ask, as_reasoner)
+            ways.append(self._reasoner)
+            return self._body(ask, self._reasoner)
 
         came = await self._session.request(body)
-        if not as_reasoner and client.wants_other_names(came):
+        if not ways[-1] and client.wants_other_names(came):
             self._reasoner = True
             came = await self._session.request(body)
         if came.failure is not None or came.body is None:
@@ -257,11 +246,7 @@ def _counted(given: Any, messages: Sequence[Message]) -> int:
 
 
 class LocalModel:
-    """A model that several roles may share; its weights are loaded when the first reply is asked for.
-
-    Raises:
-        ModelError: there is no such model here, or it has no chat template.
-    """
+    """A model that several roles may share; its weights are loaded when the first reply is asked for. Raises ModelError."""
 
     def __init__(self, section: RoleSection, seed: int) -> None:
         from probe.chat import Chat
@@ -273,14 +258,8 @@ class LocalModel:
         assert section.model is not None and section.engine != "openai", "checked with the recipe"
         folder = resolve(section.model)
         tokenizer = load_tokenizer(folder)
-        probe = ProbeSection(
-            sets={},
-            engine=section.engine,
-            vllm=section.vllm,
-            dtype=section.dtype,
-            batch_tokens=section.batch_tokens,
-            seed=seed,
-        )
+        shared = {name: getattr(section, name) for name in ("engine", "vllm", "dtype", "batch_tokens")}
+        probe = ProbeSection(sets={}, seed=seed, **shared)
         self.chat = Chat(tokenizer, section.enable_thinking)
         self.engine = open_engine(folder, tokenizer, probe)
         self.info = model_info(folder, self.chat)
@@ -292,16 +271,13 @@ class EngineRole(RoleModel):
     def __init__(self, role: Role, section: RoleSection, model: LocalModel) -> None:
         super().__init__(role, section)
         self.model = model
-        self.waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
 
     def begin(self, folder: Path | None, changed: asyncio.Event) -> None:
         from probe.store import StoredEngine
 
-        self.waiting = []
-        self._changed = changed
-        self._stored: StoredEngine | None = None
-        if folder is not None:
-            self._stored = StoredEngine(self.model.engine, folder / self.role, self.model.info)
+        self.waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
+        self._changed, model = changed, self.model
+        self._stored = StoredEngine(model.engine, folder / self.role, model.info) if folder is not None else None
 
     def end(self) -> None:
         if self._stored is not None:
@@ -324,8 +300,6 @@ class EngineRole(RoleModel):
             waiting[index][1].set_result(reply)
         self._changed.set()
 
-
-# --- All roles of a recipe, and the runs in which they are asked.
 
 # A reply wakes a chain of some eight callbacks (a task, what gathers it, the conversation, its next ask) before the loop
 # is quiet again. More turns than that with no new ask: nobody can go on without a model in this process.
@@ -359,7 +333,7 @@ class Roles(dict[Role, RoleModel]):
         changed = asyncio.Event()
         if self._network is not None:
             self._network.begin()
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             for model in self.values():
                 model.begin(folder, changed)
                 stack.callback(model.end)
@@ -370,12 +344,10 @@ class Roles(dict[Role, RoleModel]):
             # Batches are made between the turns of the loop and not in one: an engine may run a loop of its own.
             while (engine := runner.run(self._waited_for(running, changed))) is not None:
                 engine.make_replies()
-            try:
-                running.result()
-            except BaseExceptionGroup as group:
-                error: BaseException = group
-                while isinstance(error, BaseExceptionGroup):
-                    error = error.exceptions[0]
+            error = running.exception()
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            if error is not None:
                 raise error from None
 
     async def _run(self, jobs: Iterator[Coroutine[Any, Any, T]], at_once: int, take: Callable[[T], object]) -> None:
@@ -428,31 +400,62 @@ def open_roles(
     Raises:
         BadInput: a server's section or a model cannot be used. No request is sent, no weights are loaded.
     """
-    for section in sections.values():
-        if section.server is not None:
-            client.Client(section.server)  # checks its addresses and numbers
+    network = Network(sections.values()) if any(section.server for section in sections.values()) else None
     models: dict[tuple[object, ...], LocalModel] = {}
     by_role: dict[Role, RoleModel] = {}
-    local = {role: section for role, section in sections.items() if section.server is None}
-    for role, section in local.items():
-        same = (
-            section.engine,
-            section.model,
-            section.dtype,
-            section.batch_tokens,
-            section.vllm,
-            section.enable_thinking,
-        )
-        if same not in models:
-            models[same] = LocalModel(section, seed)
-        by_role[role] = EngineRole(role, section, models[same])
-    network = Network(sections.values()) if len(local) < len(sections) else None
     for role, section in sections.items():
         if network is not None and section.server is not None:
+            client.Client(section.server)  # checks its addresses and numbers
             by_role[role] = ServerRole(role, section, network)
+        else:
+            same = tuple(getattr(section, name) for name in _OF_A_MODEL)
+            if same not in models:
+                models[same] = LocalModel(section, seed)
+            by_role[role] = EngineRole(role, section, models[same])
         if heard is not None:
             by_role[role].heard = heard
     return Roles(by_role, list(models.values()), network)
+
+
+_OF_A_MODEL = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
+# Questions that a model in this process gets together: full batches without holding a whole build.
+_TOGETHER = 256
+
+
+def ask_each(
+    names: Collection[str],
+    ask: Callable[[str, RoleModel], Coroutine[Any, Any, T]],
+    section: RoleSection,
+    seed: int,
+    meter: Meter,
+    folder: Path,
+    unit: str,
+) -> dict[str, T]:
+    """What came of asking one model about each name, with a progress bar. Replies are kept in `folder`.
+
+    What a model in this process replies may hang on what is asked beside it: it gets the same stretches in every run.
+    """
+    from tqdm import tqdm
+
+    found: dict[str, T] = {}
+    size, at_once = _TOGETHER, _TOGETHER
+    if section.server is not None:
+        size, at_once = max(1, len(names)), 3 * section.server.concurrency
+    with (
+        tqdm(total=len(names), unit=f" {unit}", disable=None) as bar,
+        closing(open_roles({"replay": section}, seed, meter.heard)) as roles,
+    ):
+
+        async def one(name: str) -> None:
+            found[name] = await ask(name, roles["replay"])
+            bar.update()
+            bar.set_postfix(meter.shown(), refresh=False)
+
+        every = list(names)
+        for start in range(0, len(every), size):
+            part = folder / f"part-{start // size:05}"
+            roles.run(map(one, every[start : start + size]), at_once, folder=part)
+    return found
 
 
 # --- Counts replies, tokens and money while a build runs, and stops it where the money runs out.
@@ -469,21 +472,17 @@ class Meter:
 
     def heard(self, role: Role, reply: Reply) -> None:
         """Raises NextturnError where what was said costs more than the limit."""
-        self.add({f"{role}.calls": 1, f"{role}.input": reply.prompt_tokens, f"{role}.output": reply.tokens})
+        self.counts.update(reply.counts(role))
         if self.max_cost is not None and self.cost > self.max_cost:
             raise NextturnError(
                 f"{self.limit}: {self.max_cost:g} is used up ({self.cost:.2f} so far); what came is stored, and "
                 "the same command with a higher limit goes on from there"
             )
 
-    def add(self, counts: Mapping[str, int]) -> None:
-        self.counts.update(counts)
-
     @property
     def cost(self) -> float:
-        return sum(
-            price.of(self.counts[f"{role}.input"], self.counts[f"{role}.output"]) for role, price in self.prices.items()
-        )
+        counts = self.counts
+        return sum(one.of(counts[f"{role}.input"], counts[f"{role}.output"]) for role, one in self.prices.items())
 
     def shown(self) -> dict[str, str]:
         """For a progress bar; the cost where there is one."""

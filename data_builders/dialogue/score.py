@@ -1,6 +1,4 @@
-"""Reads what a model said in a role, and scores a simulated continuation: accuracy, interactivity, efficiency.
-
-Replies are read by rule, so that what makes one unusable has a name that a person can check.
+"""Reads what a model said in a role, by rule, and scores a simulated continuation: accuracy, interactivity, efficiency.
 
 Scores follow CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a candidate is worth the mean over several
 simulated continuations, each part from 0 to 1 and kept by itself. A part that could not be had is None, and so is the
@@ -38,6 +36,10 @@ class Reply:
     cut: bool = False
     failure: str = ""
     detail: str = ""
+
+    def counts(self, role: str) -> dict[str, int]:
+        """{"ROLE.calls": 1, "ROLE.input", "ROLE.output"}: this reply and its tokens."""
+        return {f"{role}.calls": 1, f"{role}.input": self.prompt_tokens, f"{role}.output": self.tokens}
 
 
 @dataclass(frozen=True)
@@ -240,12 +242,8 @@ def turn_marks(messages: Sequence[Message], place: int) -> TurnMarks:
 
 def interactivity_by_rule(messages: Sequence[Message]) -> float:
     """How well the assistant's turns take up what the user says, without any judge: the mean of all their marks."""
-    marks = [
-        fmean(turn_marks(messages, place))
-        for place, message in enumerate(messages)
-        if message["role"] == "assistant" and place
-    ]
-    return fmean(marks) if marks else 0.0
+    places = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place]
+    return fmean(fmean(turn_marks(messages, place)) for place in places) if places else 0.0
 
 
 def same_words(text: str, other: str) -> bool:

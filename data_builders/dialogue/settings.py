@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import Field
 
 from probe.errors import RecipeError
 from probe.files import sha256_text
-from probe.recipe import recipe_dict, section
+from probe.recipe import Count, Share, Weight, recipe_dict, section
 from probe.settings import ServerSection, VllmSection
 
 _FILE = Path(__file__).with_name("prompts.yaml").read_text(encoding="utf-8")
@@ -48,8 +49,8 @@ class RoleSection:
     the same `urls` share their slots: the sum of what each section may have under way."""
     model: str | None = None
     """For hf and vllm: a hub id, a folder, a GGUF file, or smollm2-135m."""
-    temperature: float = 0.8
-    max_tokens: int = 1024
+    temperature: Weight = 0.8
+    max_tokens: Count = 1024
     """The most tokens of one reply, thinking included; a reply that reaches it is asked for again."""
     enable_thinking: bool | None = None
     """Handed to the chat template; left out, its own default."""
@@ -75,12 +76,12 @@ class Goals:
     """How often users want what; the numbers are weights. `slip` is the assistant's: it is corrected, and concedes,
     about as often as a result that is right is doubted."""
 
-    result: float = 4.0
-    child: float = 1.0
-    hint: float = 1.5
-    steps: float = 1.0
-    check: float = 1.5
-    slip: float = 2.0
+    result: Weight = 4.0
+    child: Weight = 1.0
+    hint: Weight = 1.5
+    steps: Weight = 1.0
+    check: Weight = 1.5
+    slip: Weight = 2.0
 
 
 @section
@@ -92,31 +93,31 @@ class Dialogue:
     """Writes the users' messages."""
     judge: RoleSection | None = None
     """Reads each finished conversation; the policy judges at temperature 0."""
-    withheld: float = 0.7
+    withheld: Share = 0.7
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
     goals: Goals = field(default_factory=Goals)
     personas: tuple[str, ...] = tuple(PERSONAS)
-    reactions: int = 2
+    reactions: Count = 2
     """The most reactions to a solution; at least one."""
-    tries: int = 4
+    tries: Count = 4
     """How often a problem may be solved until it is right, and how often it is tried without what is withheld."""
-    again: int = 3
+    again: Count = 3
     """How often another reply is asked for that cannot be used, each time with another seed."""
-    proposals: int = 3
+    proposals: Count = 3
     """How many things to withhold are tried until one is needed."""
-    judged_at_least: int = 4
+    judged_at_least: Annotated[int, Field(ge=0)] = 4
     """The verdict, 1 to 5, under which a conversation is refused; 0 asks no judge."""
-    candidates: int = 1
+    candidates: Count = 1
     """Replies to choose from at each assistant turn but the solution; 1 takes the first that can be used. More are looked
     ahead: `window` exchanges, `samples` times over (arXiv 2502.00640)."""
-    window: int = 2
-    samples: int = 3
+    window: Annotated[int, Field(ge=0)] = 2
+    samples: Count = 3
     weights: Weights = field(default_factory=Weights)
-    efficient_tokens: int = 2000
+    efficient_tokens: Count = 2000
     """Assistant tokens at which a conversation's efficiency is down to a half."""
-    min_gap: float = 0.1
+    min_gap: Weight = 0.1
     """The least difference of two scores that makes a preference pair."""
-    at_once: int | None = None
+    at_once: Count | None = None
     """Problems under way together; left out: three for each request that the servers may hold, 256 otherwise."""
     max_cost: float | None = None
     """The build stops before it costs more; the same command with a higher limit goes on."""
@@ -147,26 +148,13 @@ class Dialogue:
 
     def check(self) -> None:
         """Raises RecipeError where the settings cannot be used."""
-        named = {"policy": self.policy, "simulator": self.simulator, "judge": self.judge}
-        for name, given in named.items():
-            if given is not None:
+        for name in ("policy", "simulator", "judge"):
+            if (given := getattr(self, name)) is not None:
                 check_role(f"dialogue.{name}", given)
-        least_of = {
-            "reactions": 1, "tries": 1, "again": 1, "proposals": 1, "candidates": 1, "samples": 1, "window": 0,
-            "judged_at_least": 0,
-        }  # fmt: skip
-        for name, least in least_of.items():
-            if getattr(self, name) < least:
-                raise RecipeError(f"dialogue.{name}: given {getattr(self, name)}, wanted {least} or more")
-        if self.at_once is not None and self.at_once < 1:
-            raise RecipeError(f"dialogue.at_once: given {self.at_once}, wanted 1 or more")
-        if not 0 <= self.withheld <= 1:
-            raise RecipeError(f"dialogue.withheld: given {self.withheld:g}, wanted a share from 0 to 1")
-        weights = vars(self.goals)
-        if min(weights.values()) < 0 or not self.goals.result:
-            raise RecipeError("dialogue.goals: wanted weights of 0 or more, and more than 0 for `result`")
-        if self.efficient_tokens < 1 or self.min_gap < 0:
-            raise RecipeError("dialogue: efficient_tokens is to be 1 or more, min_gap 0 or more")
+        if not self.goals.result:
+            raise RecipeError(
+                "dialogue.goals.result: given 0, wanted more: what has nothing for another goal becomes a result"
+            )
         unknown = [one for one in self.personas if one not in PERSONAS]
         if unknown or not self.personas:
             shown = repr(unknown[0]) if unknown else "none"
@@ -174,11 +162,11 @@ class Dialogue:
 
     def shaping(self) -> dict[str, Any]:
         """The settings that shape what is written; where a server lies and how fast it is asked does not."""
-        kept = recipe_dict(self)
+        kept = recipe_dict(self) | {
+            name: role_shaping(getattr(self, name)) for name in ("policy", "simulator", "judge")
+        }
         for name in ("max_cost", *(() if self.in_process else ("at_once",))):
             del kept[name]
-        for name in ("policy", "simulator", "judge"):
-            kept[name] = role_shaping(getattr(self, name))
         return kept
 
 
@@ -217,5 +205,3 @@ def check_role(where: str, given: RoleSection) -> None:
             )
     elif given.model is None or given.server is not None:
         raise RecipeError(f"{where}: the engine {given.engine} wants `model` and no `server`")
-    if given.max_tokens < 1 or given.temperature < 0:
-        raise RecipeError(f"{where}: max_tokens is to be 1 or more, temperature 0 or more")
