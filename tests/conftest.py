@@ -53,6 +53,14 @@ def tiny_chatml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def talker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Qwen3.5, taught to end its turns."""
+    from grpo_parts import teach_to_talk
+
+    return teach_to_talk(tiny_model, tmp_path_factory.mktemp("models") / "talker")
+
+
+@pytest.fixture(scope="session")
 def tiny_multimodal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a tiny random multimodal Qwen3.5, as the hub holds the real ones."""
     return build_tiny_multimodal(tmp_path_factory.mktemp("models") / "tiny-multimodal")

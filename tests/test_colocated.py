@@ -252,27 +252,3 @@ def test_sft_has_no_vllm_for_its_probe() -> None:
     recipe = Path(__file__).resolve().parent.parent / "recipes" / "qwen2b_sft.yaml"
     with pytest.raises(RecipeError, match="probe.engine: vllm, wanted hf"):
         load_sft_recipe(recipe, ["--probe.engine", "vllm"])
-
-
-def test_what_zero_3_leaves_in_the_place_of_linear_compiles_to_a_matrix_product(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """vLLM compiles its whole model in one graph, in inference mode, and calls `torch.nn.functional.linear` in it."""
-    import torch
-    from deepspeed.runtime.zero.linear import zero3_linear_wrap
-
-    graphs: list[str] = []
-
-    def keep(graph: Any, _: Any) -> Any:
-        graphs.append(graph.code)
-        return graph
-
-    def layer(x: Any, weight: Any) -> Any:
-        return torch.nn.functional.linear(x, weight)
-
-    x, weight = torch.randn(3, 8), torch.randn(4, 8)
-    wanted = layer(x, weight)
-    monkeypatch.setattr(torch.nn.functional, "linear", zero3_linear_wrap)
-    with torch.inference_mode():
-        torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend=keep)(x, weight), wanted)
-    assert len(graphs) == 1 and "matmul" in graphs[0] and "autograd" not in graphs[0]

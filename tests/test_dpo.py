@@ -19,7 +19,7 @@ from probe.errors import DataError, run_command
 from probe.files import read_json, read_jsonl, write_jsonl
 from probe.models import load_model, load_tokenizer, resolve
 from tests.grpo_parts import probe_section
-from tests.launches import history, kill_after, launch, shipped
+from tests.launches import history, launch, shipped
 from tests.loopback import Loopback, Seen, chat_reply
 from tests.model_parts import lora_on
 from tests.test_train_distributed import probed, take_back
@@ -193,18 +193,12 @@ def test_one_process_learns_the_preference_and_is_resumed(tiny_chatml: Path, tmp
     assert plan.count("⟦") == 3, "where it is explained, and of both sides"
 
 
-def test_two_processes_under_zero_2_are_killed_and_resumed(tiny_model: Path, tmp_path: Path) -> None:
+def test_two_processes_train_under_zero_2(tiny_model: Path, tmp_path: Path) -> None:
     """LoRA: the reference is the model without its adapter."""
     recipe = recipe_of(tmp_path, tiny_model, lora={"r": 4, "alpha": 8})
-    run = tmp_path / "run"
-    last = run / f"checkpoint-{STEPS}"
-    kill_after("dpo.py", recipe, "cpu2_zero2.yaml", last / "complete.json")
-    (last / "complete.json").unlink()
-    said = launch("dpo.py", recipe, "cpu2_zero2.yaml")
-    assert "ZeRO-2 on 2 processes" in said and f"resumes from {run / f'checkpoint-{SAVE}'}" in said
-    before, again = history(run / f"set-aside-checkpoint-{STEPS}"), history(last)
-    assert [row["loss"] for row in before] == [row["loss"] for row in again] and len(again) == STEPS
-    assert again[-1]["rewards/margins"] > 0
+    assert "ZeRO-2 on 2 processes" in launch("dpo.py", recipe, "cpu2_zero2.yaml", "--probe.when", "never")
+    last = tmp_path / "run" / f"checkpoint-{STEPS}"
+    assert history(last)[0]["rewards/margins"] == 0 < history(last)[-1]["rewards/margins"]
     assert sorted(path.name for path in last.glob("adapter*")) == ["adapter_config.json", "adapter_model.safetensors"]
 
 

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,7 +16,6 @@ from probe.errors import NextturnError
 from tests.commands import ROOT, call
 from train import gpu_check
 from train.gpu_check import STAGES, main, verdict
-from train.speed import peak_tflops, training_flops
 
 
 def test_every_stage_with_a_tiny_model(
@@ -132,13 +130,3 @@ def test_wrong_kernels_are_found() -> None:
 
     with pytest.raises(NextturnError, match="do not train with them"):
         differences(wrong, rule, "cpu")
-
-
-def test_flops_and_peaks() -> None:
-    shape = SimpleNamespace(num_hidden_layers=4, num_attention_heads=8, hidden_size=64, head_dim=16,
-                            layer_types=["linear_attention"] * 3 + ["full_attention"])  # fmt: skip
-    assert training_flops(shape, 1000, length=10, lora=False) == 6000 + 6 * 10 * 128
-    assert training_flops(shape, 1000, length=10, lora=True) == 4000 + 6 * 10 * 128
-    assert peak_tflops("NVIDIA H100 80GB HBM3") == 989.4 and peak_tflops("NVIDIA H100 PCIe") == 756.0
-    assert peak_tflops("NVIDIA L40S") == 362.0 and peak_tflops("NVIDIA A100-SXM4-80GB") == 312.0
-    assert peak_tflops("NVIDIA A10G") is None and peak_tflops("Some new chip") is None

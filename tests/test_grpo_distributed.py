@@ -1,4 +1,4 @@
-"""GRPO in real launches: the shipped recipes as on GPUs under ZeRO-2, one killed and resumed; conversations under ZeRO-3.
+"""GRPO in real launches: the shipped recipe as on GPUs under ZeRO-2, killed and resumed; that for one GPU under ZeRO-3.
 
 NEXTTURN_GRPO_MATRIX=1 runs every stage, mode and kind of weights, each also killed and resumed.
 """
@@ -9,10 +9,11 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.grpo_parts import probe_section, teach_to_talk, write_prompts, write_recipe
+from tests.grpo_parts import probe_section, write_prompts, write_recipe
 from tests.launches import AS_ON_GPUS, PATIENCE_S, history, kill_after, launch, shipped
 from train.checkpoints import checkpoint_bytes
 from train.plan import size_of
@@ -23,12 +24,7 @@ MATRIX = [(mode, stage, lora) for mode in ("reply", "conversation") for stage in
 matrix = pytest.mark.skipif("NEXTTURN_GRPO_MATRIX" not in os.environ, reason="NEXTTURN_GRPO_MATRIX=1 runs all of them")
 
 
-@pytest.fixture(scope="module")
-def talker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return teach_to_talk(tiny_model, tmp_path_factory.mktemp("models") / "talker")
-
-
-def prepared(folder: Path, talker: Path, mode: str, lora: bool, steps: int = STEPS) -> Path:
+def prepared(folder: Path, talker: Path, mode: str, lora: bool) -> Path:
     """Groups of four over two processes with two samples each, so that each group lies on both."""
     model = {"lora": {"r": 2}} if lora else {}
     batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_completion_length": 48}
@@ -37,7 +33,7 @@ def prepared(folder: Path, talker: Path, mode: str, lora: bool, steps: int = STE
         talker,
         model=model,
         rollout={"mode": mode, "max_turns": 3},
-        train={**batch, "max_steps": steps, "ddp_timeout": PATIENCE_S},
+        train={**batch, "max_steps": STEPS, "ddp_timeout": PATIENCE_S},
     )
 
 
@@ -68,28 +64,23 @@ def killed_and_resumed(recipe: Path, config: str | Path) -> str:
     return output
 
 
-def test_conversations_with_lora_under_zero_3(talker: Path, tmp_path: Path) -> None:
-    recipe = prepared(tmp_path, talker, "conversation", lora=True, steps=SAVE)
-    assert "ZeRO-3 on 2 processes" in launch("grpo.py", recipe, "cpu2_zero3.yaml")
-    check_whole(tmp_path / "run", lora=True, steps=SAVE)
-
-
-def shipped_with_sizes(name: str, folder: Path, talker: Path, steps: int) -> Path:
+def shipped_with_sizes(name: str, folder: Path, talker: Path, steps: int, mode: str, **train: Any) -> Path:
     """Groups of four over two processes. At the recipes' own rates a few steps would move no bfloat16 weight."""
     sizes = {
         "max_steps": steps, "save_steps": SAVE, "num_generations": 4, "per_device_train_batch_size": 2,
         "max_completion_length": 24, "use_vllm": False, "learning_rate": 1e-3, "warmup_steps": 0, "eval_steps": SAVE,
+        **train,
     }  # fmt: skip
     return shipped(
         name, folder, model={"name": str(talker)}, data={"path": str(write_prompts(folder / "prompts.jsonl")), "held_out": 2},
-        rollout={"max_turn_tokens": 8, "samples_per_step": 8}, train=sizes,
+        rollout={"max_turn_tokens": 8, "samples_per_step": 8, "mode": mode}, train=sizes,
         probe={**probe_section(folder), "engine": "hf"},
     )  # fmt: skip
 
 
 def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: Path, tmp_path: Path) -> None:
     """All weights in bfloat16 with a reference, gradient checkpointing, trl's own head, replies looked ahead three times."""
-    said = killed_and_resumed(shipped_with_sizes("qwen2b_grpo", tmp_path, talker, STEPS), AS_ON_GPUS)
+    said = killed_and_resumed(shipped_with_sizes("qwen2b_grpo", tmp_path, talker, STEPS, "reply"), AS_ON_GPUS)
     assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said and "trainer   RowGRPOTrainer" in said
     assert "weights in bfloat16 with float32 copies" in said
     check_whole(tmp_path / "run", lora=False)
@@ -97,10 +88,11 @@ def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: P
     check_saved(tmp_path / "run" / f"checkpoint-{STEPS}", talker)
 
 
-def test_the_shipped_recipe_for_one_gpu_under_zero_2(talker: Path, tmp_path: Path) -> None:
+def test_the_shipped_recipe_for_one_gpu_on_conversations_under_zero_3(talker: Path, tmp_path: Path) -> None:
     """An adapter, which the reference leaves out."""
-    recipe = shipped_with_sizes("qwen2b_grpo_1gpu", tmp_path, talker, SAVE)
-    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in launch("grpo.py", recipe, AS_ON_GPUS)
+    sizes = {"max_completion_length": 48, "bf16": False}
+    recipe = shipped_with_sizes("qwen2b_grpo_1gpu", tmp_path, talker, SAVE, "conversation", **sizes)
+    assert "ZeRO-3 on 2 processes" in launch("grpo.py", recipe, "cpu2_zero3.yaml")
     check_whole(tmp_path / "run", lora=True, steps=SAVE)
     assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{SAVE}"))
 

@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 
 from probe.errors import TrainingStopped, run_command
-from tests.grpo_parts import teach_to_talk, write_recipe
+from tests.grpo_parts import write_recipe
 from tests.loopback import Answer, Loopback
 from train.grpo import main
-
-
-@pytest.fixture(scope="module")
-def talker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Qwen3.5 that ends its turns."""
-    return teach_to_talk(tiny_model, tmp_path_factory.mktemp("models") / "talker")
 
 
 def history(run_dir: Path, step: int, having: str = "loss") -> list[dict[str, Any]]:
@@ -74,26 +68,22 @@ def test_replies_are_trained_with_lora_on_a_checkpoint_and_a_kl_term(talker: Pat
     main([str(first)])
     checkpoint = tmp_path / "first" / "run" / "checkpoint-2"
     assert (checkpoint / "adapter_model.safetensors").is_file()
-    for name, model in {
-        "merged": {},
-        "merged-lora": {"lora": {"r": 2}},
-        "trained-on": {"lora": {"adapter": "continue"}},
-    }.items():
+    for name, model in {"merged": {"lora": {"r": 2}}, "trained-on": {"lora": {"adapter": "continue"}}}.items():
         recipe = write_recipe(tmp_path / name, checkpoint, model=model, **more)
         main([str(recipe)])
         rows = history(tmp_path / name / "run", 2)
         assert rows[0]["kl"] == pytest.approx(0, abs=1e-5), f"{name}: the reference is the model that it started from"
         assert rows[1]["kl"] != 0 and rows[0]["grad_norm"] > 0
-    saved = json.loads((tmp_path / "merged-lora" / "run" / "checkpoint-2" / "adapter_config.json").read_text())
+    saved = json.loads((tmp_path / "merged" / "run" / "checkpoint-2" / "adapter_config.json").read_text())
     assert Path(saved["base_model_name_or_path"]).name.startswith("merged-")
 
 
 def test_a_non_finite_gradient_stops_the_run_before_the_step(
     talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import train.setup
+    import train.run
 
-    load, calls = train.setup.load_policy, []
+    load, calls = train.run.load_policy, []
 
     def poisoned(*args: Any) -> Any:
         model = load(*args)
@@ -102,7 +92,7 @@ def test_a_non_finite_gradient_stops_the_run_before_the_step(
         down.register_hook(lambda gradient: gradient * (math.inf if calls.append(1) or len(calls) == 5 else 1))
         return model
 
-    monkeypatch.setattr(train.setup, "load_policy", poisoned)
+    monkeypatch.setattr(train.run, "load_policy", poisoned)
     recipe = write_recipe(tmp_path, talker, probe={"when": "never"})
     with pytest.raises(TrainingStopped, match=r"before step 3: the gradient of model.layers.1.mlp.down_proj.weight"):
         main([str(recipe)])

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.grpo_parts import rl_row
 from tests.sample_parts import sample
 from train.rewards import Scored
+from train.run import reward_line
 from train.samples import memorising, samples_table, step_line, write_samples
-from train.setup import reward_line
 
 
 def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:

@@ -1,6 +1,6 @@
 """kill -9 at random moments of `probe run`: the run that takes it up ends with the results of one that was not killed.
 
-Three trials, in bfloat16 and with a model as judge; NEXTTURN_KILL_TRIALS=20 makes twenty.
+Two trials, in bfloat16 and with a model as judge; NEXTTURN_KILL_TRIALS=20 makes twenty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loopback import Faults, Loopback, Seen, chat_reply
 
 from probe.files import read_json, read_jsonl, write_jsonl
 
-TRIALS = int(os.environ.get("NEXTTURN_KILL_TRIALS", "3"))
+TRIALS = int(os.environ.get("NEXTTURN_KILL_TRIALS", "2"))
 CONCURRENCY = 4
 LABELS = ("genuine_followup", "new_task", "malformed", "role_drift")
 

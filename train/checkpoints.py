@@ -215,13 +215,10 @@ def mark_checkpoints(trainer: Any) -> None:
     trainer.add_callback(CompletionMarker())
 
 
-def watch_line(run_dir: Path, launched: bool = True) -> str:
+def watch_line(run_dir: Path) -> str:
     """How to measure a run with `probe.when: watch`, which starts no probe of its own.
 
     A watcher takes the first GPU that it sees, and that one trains here: where there are GPUs the line names another.
-
-    Args:
-        launched: whether this process is one of the training's, so that it is known which GPUs those take.
     """
     import torch
 
@@ -229,7 +226,7 @@ def watch_line(run_dir: Path, launched: bool = True) -> str:
     line = command(run_dir)
     if not gpus:
         return f"probe     not here; start it in this directory, on another GPU or machine: {line}"
-    if launched and gpus > taken:  # the processes take the first ones of those that are visible
+    if gpus > taken:  # the processes take the first ones of those that are visible
         numbers = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         return (
             f"probe     not here; start it in this directory: CUDA_VISIBLE_DEVICES={numbers.split(',')[taken]} {line}"

@@ -23,7 +23,7 @@ from train.recipe import RolloutSection
 # Under ZeRO-3 it is started, and compiles, in a process in which `torch.nn.functional.linear` is DeepSpeed's: `zero.Init` puts
 # an autograd function in its place and leaves it there (deepspeed/runtime/zero/partition_parameters.py). It is not taken out
 # around vLLM, since that does no harm: vLLM runs and compiles in inference mode, where the function is traced through to the
-# same matrix product (tests/test_colocated.py); and training needs it, or each layer's gathered weights stay in memory.
+# same matrix product; and training needs it, or each layer's gathered weights stay in memory.
 
 
 @contextmanager

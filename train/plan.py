@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -106,6 +106,26 @@ class _Model:
         return cpu_wanted(self.given) or (small and not torch.cuda.is_available())
 
 
+@dataclass(frozen=True)
+class _Stage:
+    """What SFT, DPO and GRPO each say of themselves.
+
+    Attributes:
+        lines: of data, steps and what they are made of.
+        example: one row or prompt, as text.
+        steps: optimizer steps of the run, by number of processes.
+        step_s: seconds of one of them, by number of processes.
+        length: of the longest sequence in tokens, of which GRPO trains the last `completion`.
+    """
+
+    lines: list[str]
+    example: list[str]
+    steps: Callable[[int], int]
+    step_s: Callable[[int], float]
+    length: int
+    completion: int | None = None
+
+
 def describe(recipe: TrainRecipe) -> str:
     """The plan as text. Raises BadInput for what is wrong; what is out of reach is listed at the end."""
     model = _model(recipe)
@@ -115,17 +135,15 @@ def describe(recipe: TrainRecipe) -> str:
         size = f"not there yet ({kind})"
     else:
         size = f"{model.size.parameters / 1e6:,.1f}M parameters, {model.size.trained / 1e6:,.1f}M trained ({kind})"
-    lines = [f"model     {recipe.model.name}: {size}, {recipe.model.dtype}"]
-    example: list[str] = []
     if isinstance(recipe, GrpoRecipe):
-        more, example, training = _grpo(recipe, model)
-    elif isinstance(recipe, DpoRecipe):
-        more, example, training = _dpo(recipe, model)
+        stage = _grpo(recipe, model)
     else:
-        more, training = _sft(recipe, model)
-    lines += [*more, *_probe_lines(recipe, model, training)]
+        stage = _dpo(recipe, model) if isinstance(recipe, DpoRecipe) else _sft(recipe, model)
+    lines = [f"model     {recipe.model.name}: {size}, {recipe.model.dtype}", *stage.lines]
+    lines += [*_memory_lines(recipe, model, stage.length, stage.completion), *_disk_lines(recipe, model, stage.steps)]
+    lines += _probe_lines(recipe, model, stage)
     lines += [f"could not check {line}" for line in model.unchecked]
-    return "\n".join([*lines, *example, "nothing was written"])
+    return "\n".join([*lines, *stage.example, "nothing was written"])
 
 
 def _model(recipe: TrainRecipe) -> _Model:
@@ -144,18 +162,38 @@ def _model(recipe: TrainRecipe) -> _Model:
         return _Model(given, size_of(recipe.model, None) if known else None, None, unchecked)
 
 
-@dataclass(frozen=True)
-class _Training:
-    """What a plan knows of the time that training takes on some GPUs: optimizer steps, and seconds of each."""
+def _sample(
+    recipe: TrainRecipe, read: Callable[[Path], Iterable[T]], take: Callable[[Any], Iterable[T]]
+) -> tuple[list[T], float]:
+    """The data, or what `take` makes of a sample of the conversations that a data recipe would build, with its share."""
+    build = _unbuilt(recipe.data.recipe)
+    if build is None:
+        return list(read(data_path(recipe.data.path, recipe.data.recipe))), 1.0
+    made, share = build.sample(SAMPLE)
+    return [one for conversation in made for one in take(conversation)], share
 
-    steps: int
-    step_s: float
+
+def _unbuilt(recipe: str | None) -> Any:
+    """The `Build` of a data recipe that is not built yet; None where the data lies ready."""
+    if recipe is None:
+        return None
+    from data_builders.build import Build
+    from data_builders.recipe import load_data_recipe
+
+    data = load_data_recipe(Path(recipe))
+    return None if (Path(data.output.path) / "manifest.json").is_file() else Build(data)
 
 
-def _sft(recipe: SftRecipe, model: _Model) -> tuple[list[str], Callable[[int], _Training]]:
-    """Rows, steps, an example with its loss mask, memory; and the time that it takes on so many GPUs."""
+def _tokens(texts: Iterable[str]) -> int:
+    """About how many, where the tokenizer is out of reach."""
+    return round(sum(len(text.split()) for text in texts) * WORD)
+
+
+# --- SFT and DPO: rows.
+
+
+def _sft(recipe: SftRecipe, model: _Model) -> _Stage:
     given, chat = model.given, model.chat
-    source = recipe.data.path or recipe.data.recipe
     counts, estimated, example = ASSUMED_ROWS, True, []
     try:
         conversations, share = _sample(recipe, read_conversations, lambda made: [made.messages])
@@ -163,8 +201,8 @@ def _sft(recipe: SftRecipe, model: _Model) -> tuple[list[str], Callable[[int], _
         model.unchecked.append(f"the data: {error}; rows and tokens are those of {ASSUMED_SOURCE}")
     else:
         if chat is None:
-            words = sum(len(message["content"].split()) for messages in conversations for message in messages)
-            counts = RowCounts(len(conversations), len(conversations), round(words * WORD), 0, 0, 0)
+            tokens = _tokens(message["content"] for messages in conversations for message in messages)
+            counts = RowCounts(len(conversations), len(conversations), tokens, 0, 0, 0)
             model.unchecked.append(
                 f"the loss mask: it needs the model's tokenizer; tokens are {WORD} per word, a row a conversation"
             )
@@ -178,47 +216,32 @@ def _sft(recipe: SftRecipe, model: _Model) -> tuple[list[str], Callable[[int], _
             counts = replace(RowCounts(**scaled), longest=counts.longest)
     with_loss = f", {counts.loss_tokens / counts.tokens:.0%} with loss" if counts.loss_tokens else ""
     longest = f", longest row {counts.longest}" if counts.longest else ""
-    data = (
-        f"data      {source}: {counts.conversations:,} conversations, {counts.rows:,} rows, "
+    lines = [
+        f"data      {recipe.data.path or recipe.data.recipe}: {counts.conversations:,} conversations, {counts.rows:,} rows, "
         f"{counts.tokens:,} tokens{with_loss}{longest}, {counts.too_long} rows too long and left out"
         f"{', estimated' if estimated else ''}"
-    )
+    ]
 
-    def steps(ranks: int) -> str:
-        return _sft_steps(fitted(recipe, ranks), counts, ranks)
+    def beside_s(at_once: int, tokens: float) -> float:
+        """What the base's answers take beside the rows of a pass."""
+        if recipe.kl is None:
+            return 0.0
+        held = rows_beside(at_once, recipe.kl.share) * _answer_length(recipe.kl, _length(given))
+        return _pass_s(recipe, model, held) + speed.forward_s(_shape(model), _chip(), held)
 
-    def all_steps(ranks: int) -> int:
-        here = fitted(recipe, ranks)
-        return _max_steps(here, _sft_epoch(here, counts, ranks))
-
-    def more(stage: int, ranks: int) -> dict[str, float]:
-        return {"reference": _reference(recipe, model, stage, ranks)} if recipe.kl and recipe.model.lora is None else {}
-
-    length = given.get("max_length", 1024) or UNLIMITED
-    memory, disk = _memory_lines(recipe, model, length, more=more), _disk_lines(recipe, model, all_steps)
-
-    def training(ranks: int) -> _Training:
-        here = fitted(recipe, ranks)
-        rows = here.get("per_device_train_batch_size", 8)
-        each = _pass_s(recipe, model, here, rows * counts.tokens / counts.rows)
-        if recipe.kl is not None:
-            tokens = rows_beside(rows, recipe.kl.share) * _answer_length(recipe.kl, length)
-            each += _pass_s(recipe, model, here, tokens) + speed.forward_s(_shape(model), _chip(), tokens)
-        return _Training(all_steps(ranks), (here.get("gradient_accumulation_steps") or 1) * each)
-
-    held = _kl_lines(recipe, model)
-    return [data, *_on_each("steps", model, steps), *held, *example, *memory, *disk], training
+    stage = _rows_stage(recipe, model, lines, example, counts.rows, counts.tokens, beside_s)
+    return replace(stage, lines=[*stage.lines, *_kl_lines(recipe, model)])
 
 
-def _dpo(recipe: DpoRecipe, model: _Model) -> tuple[list[str], list[str], Callable[[int], _Training]]:
-    """Pairs, steps, memory; an example; the time."""
+def _dpo(recipe: DpoRecipe, model: _Model) -> _Stage:
     given, chat = model.given, model.chat
-    source = recipe.data.path or recipe.data.recipe
     pairs, share = _pairs(recipe)
     example: list[str] = []
     if chat is None:
-        words = sum(len(text.split()) for pair in pairs for text in _both(pair))
-        counts = PairCounts(len(pairs), dict(Counter(pair.kind for pair in pairs)), round(words * WORD), 0, 0)
+        sides = ([*(message["content"] for message in pair.prompt), side]
+                 for pair in pairs for side in (pair.chosen, pair.rejected))  # fmt: skip
+        tokens = _tokens(text for side in sides for text in side)
+        counts = PairCounts(len(pairs), dict(Counter(pair.kind for pair in pairs)), tokens, 0, 0)
         model.unchecked.append(f"the tokens of the pairs: they need the model's tokenizer; {WORD} are counted per word")
     else:
         rows, counts = make_pairs(pairs, chat, given.get("max_length", 1024))
@@ -231,33 +254,52 @@ def _dpo(recipe: DpoRecipe, model: _Model) -> tuple[list[str], list[str], Callab
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.kinds.items()))
     longest = f", longest {counts.longest}" if counts.longest else ""
     most = "" if share is None else ", at most: a pair needs a reply of the other kind"
-    data = (
-        f"data      {source}: {counts.pairs:,} pairs ({kinds}), {counts.tokens:,} tokens of both sides{longest}, "
-        f"{counts.too_long} too long and left out{most}"
-    )
-    as_rows = RowCounts(counts.pairs, counts.pairs, counts.tokens, 0, counts.longest, counts.too_long)
-
-    def all_steps(ranks: int) -> int:
-        here = fitted(recipe, ranks)
-        return _max_steps(here, _sft_epoch(here, as_rows, ranks))
-
-    def training(ranks: int) -> _Training:
-        here = fitted(recipe, ranks)
-        tokens = here.get("per_device_train_batch_size", 8) * counts.tokens / max(1, counts.pairs)
-        # The reference reads both sides, too.
-        each = _pass_s(recipe, model, here, tokens) + speed.forward_s(_shape(model), _chip(), tokens)
-        return _Training(all_steps(ranks), (here.get("gradient_accumulation_steps") or 1) * each)
-
-    def more(stage: int, ranks: int) -> dict[str, float]:
-        return {"reference": _reference(recipe, model, stage, ranks)} if recipe.model.lora is None else {}
-
     loss = " + ".join(given.get("loss_type") or ["sigmoid"])
     reference = "a frozen copy" if recipe.model.lora is None else "the adapter switched off"
-    lines = [data, f"loss      {loss}, beta {given.get('beta', 0.1):g}; the reference is {reference}"]
-    lines += _on_each("steps", model, lambda ranks: _sft_steps(fitted(recipe, ranks), as_rows, ranks))
-    length = given.get("max_length", 1024) or UNLIMITED
-    lines += _memory_lines(recipe, model, length, more=more)
-    return [*lines, *_disk_lines(recipe, model, all_steps)], example, training
+    lines = [
+        f"data      {recipe.data.path or recipe.data.recipe}: {counts.pairs:,} pairs ({kinds}), {counts.tokens:,} tokens of "
+        f"both sides{longest}, {counts.too_long} too long and left out{most}",
+        f"loss      {loss}, beta {given.get('beta', 0.1):g}; the reference is {reference}",
+    ]
+    # The reference reads both sides, too.
+    return _rows_stage(
+        recipe, model, lines, example, counts.pairs, counts.tokens,
+        lambda at_once, tokens: speed.forward_s(_shape(model), _chip(), tokens),
+    )  # fmt: skip
+
+
+def _rows_stage(
+    recipe: SftRecipe | DpoRecipe, model: _Model, lines: list[str], example: list[str], rows: int, tokens: int,
+    beside_s: Callable[[int, float], float],
+) -> _Stage:  # fmt: skip
+    """Steps over `rows` rows of `tokens` in all; `beside_s` are seconds beside a pass of (rows, tokens)."""
+
+    def sizes(ranks: int) -> tuple[int, int, int]:
+        """Rows that a process takes at once, parts of a step, steps of an epoch."""
+        here = fitted(recipe, ranks)
+        at_once, parts = here.get("per_device_train_batch_size", 8), here.get("gradient_accumulation_steps") or 1
+        return at_once, parts, math.ceil(math.ceil(rows / (at_once * ranks)) / parts)
+
+    def steps(ranks: int) -> int:
+        return _max_steps(model.given, sizes(ranks)[2])
+
+    def step_s(ranks: int) -> float:
+        at_once, parts, _ = sizes(ranks)
+        passed = at_once * tokens / max(1, rows)
+        return parts * (_pass_s(recipe, model, passed) + beside_s(at_once, passed))
+
+    def line(ranks: int) -> str:
+        (at_once, parts, epoch), total = sizes(ranks), steps(ranks)
+        return (
+            f"{total:,} at {at_once * parts * ranks} rows ({at_once} a process x {ranks} x {parts} accumulated), "
+            f"{epoch:,} an epoch, {round(tokens * total / epoch):,} tokens in all"
+        )
+
+    return _Stage([*lines, *_on_each("steps", model, line)], example, steps, step_s, _length(model.given))
+
+
+def _length(given: Mapping[str, Any]) -> int:
+    return given.get("max_length", 1024) or UNLIMITED
 
 
 def _pairs(recipe: DpoRecipe) -> tuple[list[Pair], float | None]:
@@ -274,13 +316,6 @@ def _pairs(recipe: DpoRecipe) -> tuple[list[Pair], float | None]:
             kind, reply = "ask" if one.gap else "answer", one.messages[1]["content"]
             found.append(Pair("", kind, one.messages[:1], reply, reply))
     return found, share
-
-
-def _both(pair: Pair) -> Iterator[str]:
-    """The text of both sides, each with the prompt."""
-    for side in (pair.chosen, pair.rejected):
-        yield from (message["content"] for message in pair.prompt)
-        yield side
 
 
 def _shown_pair(pair: Pair, row: dict[str, list[int]], chat: Chat) -> list[str]:
@@ -330,12 +365,6 @@ def _answer_length(kl: KlSection, length: int) -> int:
     return length if kl.problems is None else min(length, QUESTION + kl.max_answer_tokens)
 
 
-def _reference(recipe: TrainRecipe, model: _Model, stage: int, ranks: int) -> float:
-    """Bytes of the frozen copy that a KL term needs where no adapter can be switched off, held as the policy is."""
-    assert model.size is not None, "asked only where the model is known"
-    return model.size.parameters * _width(held_in(recipe.model, stage)) / (ranks if stage == 3 else 1)
-
-
 # What people launch on: one GPU, a node of eight, two of them.
 LAUNCHES = (1, 8, 16)
 
@@ -343,10 +372,6 @@ LAUNCHES = (1, 8, 16)
 def _launches(model: _Model) -> list[int]:
     """Processes for which a plan speaks: this launch's, and the usual ones where it is for GPUs."""
     return [processes()] if model.on_cpu else sorted({processes(), *LAUNCHES})
-
-
-def _gpus(ranks: int) -> str:
-    return "1 GPU" if ranks == 1 else "2 x 8 GPUs" if ranks == 16 else f"{ranks} GPUs"
 
 
 def _on_each(name: str, model: _Model, line: Callable[[int], str]) -> list[str]:
@@ -357,26 +382,9 @@ def _on_each(name: str, model: _Model, line: Callable[[int], str]) -> list[str]:
             found = line(ranks)
         except RecipeError as error:
             found = f"not as the recipe is: {error}"
-        where = "" if model.on_cpu else f"on {_gpus(ranks)}: "
-        lines.append(f"{'' if lines else name:<9} {where}{found}")
+        gpus = {1: "1 GPU", 16: "2 x 8 GPUs"}.get(ranks, f"{ranks} GPUs")
+        lines.append(f"{'' if lines else name:<9} {'' if model.on_cpu else f'on {gpus}: '}{found}")
     return lines
-
-
-def _sft_steps(given: dict[str, Any], counts: RowCounts, ranks: int) -> str:
-    per_device = given.get("per_device_train_batch_size", 8)
-    accumulation = given.get("gradient_accumulation_steps") or 1
-    per_epoch = _sft_epoch(given, counts, ranks)
-    steps = _max_steps(given, per_epoch)
-    return (
-        f"{steps:,} at {per_device * accumulation * ranks} rows ({per_device} a process x {ranks} x {accumulation} "
-        f"accumulated), {per_epoch:,} an epoch, {round(counts.tokens * steps / per_epoch):,} tokens in all"
-    )
-
-
-def _sft_epoch(given: dict[str, Any], counts: RowCounts, ranks: int) -> int:
-    """Steps of an epoch."""
-    batches = math.ceil(counts.rows / (given.get("per_device_train_batch_size", 8) * ranks))
-    return math.ceil(batches / (given.get("gradient_accumulation_steps") or 1))
 
 
 def _max_steps(given: dict[str, Any], per_epoch: float) -> int:
@@ -384,11 +392,10 @@ def _max_steps(given: dict[str, Any], per_epoch: float) -> int:
     return steps if steps > 0 else math.ceil(per_epoch * given.get("num_train_epochs", 3.0))
 
 
-def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str], Callable[[int], _Training]]:
-    """Prompts, steps, what a generation takes of the policy and of other models at most, memory; an example; the time.
+# --- GRPO: prompts and what is generated from them. A generation is one optimizer step unless the recipe says otherwise.
 
-    A generation is one optimizer step unless the recipe says otherwise.
-    """
+
+def _grpo(recipe: GrpoRecipe, model: _Model) -> _Stage:
     given, rollout, reward = model.given, recipe.rollout, recipe.reward
     batch = batch_of(fitted(recipe))
     counts, example = _prompts(recipe, model, batch.prompts)
@@ -396,6 +403,7 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str], Call
     longest = f", longest {counts.longest}" if counts.longest else ""
     estimated = ", estimated" if example is None or _unbuilt(recipe.data.recipe) is not None else ""
     iterations = given.get("num_iterations", 1)
+    prompt = counts.tokens / max(1, counts.prompts)
     epoch = batch.steps(counts.prompts, iterations)
     each = batch.steps_per_generation * iterations / batch.accumulation
 
@@ -408,7 +416,7 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str], Call
 
     lines = [
         f"prompts   {recipe.data.path or recipe.data.recipe}: {counts.prompts:,}{f' ({kinds})' if kinds else ''}, "
-        f"{counts.tokens / max(1, counts.prompts):,.0f} tokens on average{longest}, {counts.too_long} too long and left "
+        f"{prompt:,.0f} tokens on average{longest}, {counts.too_long} too long and left "
         f"out{f', {counts.held_out} held out' if counts.held_out else ''}{estimated}",
         f"steps     {_max_steps(given, epoch):,}, {epoch:,.0f} an epoch"
         f"{'' if each == 1 else f', a generation every {each:g} steps'}",
@@ -431,62 +439,44 @@ def _grpo(recipe: GrpoRecipe, model: _Model) -> tuple[list[str], list[str], Call
         users, verdicts = batch.samples * (rollout.max_turns - 1), batch.samples
         trained, ahead = batch.samples * min(completion, rollout.max_turns * turn), 0
         mode = f"conversation: at most {rollout.max_turns} turns of {turn} tokens, all trained"
-    lines += [
-        f"rollout   {mode}",
-        f"generate  {trained + ahead:,} tokens at most a generation ({trained:,} trained, {ahead:,} ahead; "
-        f"{(trained + ahead) // batch.samples:,} a sample), {'vLLM' if given.get('use_vllm') else 'transformers'}",
-    ]
     chat_tokens = 2 * counts.tokens // max(1, counts.prompts) + turn
     calls = f"scripted: {users:,} user turns at most a generation, no model"
     if rollout.simulator.engine != "scripted":
         calls = _calls(rollout.simulator, users, chat_tokens)
     parts = ", ".join(f"{name} {weight:g}" for name, weight in reward.weight_of.items() if weight)
     needed = ", ".join(sorted(reward.required_parts)) or "none"
-    lines += [f"simulator {calls}", f"reward    mean of {parts}; without {needed} a sample is left out"]
+    lines += [
+        f"rollout   {mode}",
+        f"generate  {trained + ahead:,} tokens at most a generation ({trained:,} trained, {ahead:,} ahead; "
+        f"{(trained + ahead) // batch.samples:,} a sample), {'vLLM' if given.get('use_vllm') else 'transformers'}",
+        f"simulator {calls}",
+        f"reward    mean of {parts}; without {needed} a sample is left out",
+    ]
     if reward.judge is not None:
         lines.append(f"judge     {_calls(reward.judge, verdicts, chat_tokens)}")
 
-    def more(stage: int, ranks: int) -> dict[str, float]:
-        found: dict[str, float] = {}
-        if model.size is not None and given.get("beta") and recipe.model.lora is None:
-            found["reference"] = _reference(recipe, model, stage, ranks)
-        if model.size is not None and not given.get("use_vllm"):
-            here = batch_of(fitted(recipe, ranks), ranks)
-            rows = here.per_device * here.steps_per_generation
-            found["generation"] = generation_bytes(model.size, recipe.model.dtype, rollout.batch_tokens, rows)
-        return found
-
-    length = recipe.data.max_prompt_tokens + completion
-    lines += _memory_lines(recipe, model, length, completion, more)
-    if given.get("use_vllm"):
-        share = f"takes {given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU's memory beside these parts"
-        on_server = given.get("vllm_mode", "colocate") == "server"
-        lines.append(f"vllm      {'on a server of its own' if on_server else share}")
-
-    def all_steps(ranks: int) -> int:
+    def steps(ranks: int) -> int:
         return _max_steps(given, batch_of(fitted(recipe, ranks), ranks).steps(counts.prompts, iterations))
 
-    lines += _disk_lines(recipe, model, all_steps)
-
-    def training(ranks: int) -> _Training:
-        here = fitted(recipe, ranks)
-        split = batch_of(here, ranks)
-        prompt = counts.tokens / max(1, counts.prompts)
+    def step_s(ranks: int) -> float:
+        split = batch_of(fitted(recipe, ranks), ranks)
         generation = _generation_s(recipe, model, split.per_device * split.steps_per_generation, prompt)
         tokens = split.per_device * (prompt + speed.MEAN * completion)
-        shape, chip = _shape(model), _chip()
         # Forward passes beside training's own: of the KL reference, and of the policy as vLLM sampled from it.
         beside = bool(given.get("beta")) + bool(given.get("use_vllm"))
-        once = _pass_s(recipe, model, here, tokens) * iterations + beside * speed.forward_s(shape, chip, tokens)
-        seconds = generation + split.steps_per_generation * once
-        return _Training(all_steps(ranks), seconds * split.accumulation / (split.steps_per_generation * iterations))
+        forward = speed.forward_s(_shape(model), _chip(), tokens)
+        seconds = generation + split.steps_per_generation * (
+            _pass_s(recipe, model, tokens) * iterations + beside * forward
+        )
+        return seconds * split.accumulation / (split.steps_per_generation * iterations)
 
-    if example is None:
-        return lines, [], training
-    text = model.chat.prompt_text(example.prompt) if model.chat else "\n".join(m["content"] for m in example.prompt)
-    withheld = f"; withheld: {'; '.join(example.hidden)}" if example.hidden else ""
-    head = f"an example ({example.kind}; the answer is {example.answer}{withheld}):"
-    return lines, [head, *(f"  | {line}" for line in text.splitlines())], training
+    shown: list[str] = []
+    if example is not None:
+        text = model.chat.prompt_text(example.prompt) if model.chat else "\n".join(m["content"] for m in example.prompt)
+        withheld = f"; withheld: {'; '.join(example.hidden)}" if example.hidden else ""
+        shown = [f"an example ({example.kind}; the answer is {example.answer}{withheld}):"]
+        shown += [f"  | {line}" for line in text.splitlines()]
+    return _Stage(lines, shown, steps, step_s, recipe.data.max_prompt_tokens + completion, completion)
 
 
 def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCounts, RlRow | None]:
@@ -501,9 +491,9 @@ def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCount
         model.unchecked.append(f"the prompts: {error}; their number is that of {ASSUMED_SOURCE}")
         return ASSUMED_PROMPTS, None
     if model.chat is None:
-        words = sum(len(message["content"].split()) for row in rows for message in row.prompt)
+        tokens = _tokens(message["content"] for row in rows for message in row.prompt)
         model.unchecked.append(f"the length of prompts: it needs the model's tokenizer; tokens are {WORD} per word")
-        return PromptCounts(round(len(rows) / share), {}, round(words * WORD / share), 0, 0), rows[0]
+        return PromptCounts(round(len(rows) / share), {}, round(tokens / share), 0, 0), rows[0]
     where = str(recipe.data.path or recipe.data.recipe)
     least, seed = least if share == 1 else 1, model.given.get("seed", 42)
     chosen = choose_prompts(rows, recipe.data, model.chat, seed, least, where)
@@ -524,35 +514,18 @@ def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCount
 def _calls(role: RoleSection, calls: int, chat: int) -> str:
     """Calls to a model with conversations of `chat` tokens, and what they cost."""
     read, written = calls * (INSTRUCTION + chat), calls * REPLY
-    cost = (read * role.price.input + written * role.price.output) / 1e6
+    cost = role.price.of(read, written)
     money = f", {cost:.4g} a generation" if cost else ", no price given"
     who = role.server.model if role.server is not None else role.model
     return f"{role.engine} {who}: {calls:,} calls at most a generation, about {read:,} tokens in and {written:,} out{money}"
 
 
-def _sample(
-    recipe: TrainRecipe, read: Callable[[Path], Iterable[T]], take: Callable[[Any], Iterable[T]]
-) -> tuple[list[T], float]:
-    """The data, or what `take` makes of a sample of the conversations that a data recipe would build, with its share."""
-    build = _unbuilt(recipe.data.recipe)
-    if build is None:
-        return list(read(data_path(recipe.data.path, recipe.data.recipe))), 1.0
-    made, share = build.sample(SAMPLE)
-    return [one for conversation in made for one in take(conversation)], share
+# --- The probe, and the time of inline probes beside that of training, by train/speed.py's assumptions.
+
+MUCH = 0.1  # share of training's time from which on a plan says how to probe less
 
 
-def _unbuilt(recipe: str | None) -> Any:
-    """The `Build` of a data recipe that is not built yet; None where the data lies ready."""
-    if recipe is None:
-        return None
-    from data_builders.build import Build
-    from data_builders.recipe import load_data_recipe
-
-    data = load_data_recipe(Path(recipe))
-    return None if (Path(data.output.path) / "manifest.json").is_file() else Build(data)
-
-
-def _probe_lines(recipe: TrainRecipe, model: _Model, training: Callable[[int], _Training]) -> list[str]:
+def _probe_lines(recipe: TrainRecipe, model: _Model, stage: _Stage) -> list[str]:
     if recipe.probe is None or recipe.probe.when == "never":
         return ["probe     none during training"]
     probe, lines, whole = recipe.probe, [], Work(0, 0, 0)
@@ -588,45 +561,30 @@ def _probe_lines(recipe: TrainRecipe, model: _Model, training: Callable[[int], _
             f"probe     in all {whole.tokens:,} tokens at most per checkpoint, shared by the processes of an inline probe"
         )
     if probe.when == "inline" and whole.tokens and model.size is not None and not model.on_cpu:
-        lines += _probe_share(probe, model, whole, training)
+        lines += _probe_share(probe, model, whole, stage)
     return lines
 
 
-# --- Time: of the inline probes beside that of training, by train/speed.py's assumptions.
-
-MUCH = 0.1  # share of training's time from which on a plan says how to probe less
-
-
-def _probe_share(probe: ProbeSection, model: _Model, whole: Work, training: Callable[[int], _Training]) -> list[str]:
+def _probe_share(probe: ProbeSection, model: _Model, whole: Work, stage: _Stage) -> list[str]:
     per_item = max(1, work(0, 1, probe).user_turns)
 
     def share(ranks: int) -> str:
-        trained = training(ranks)
-        given = model.given
-        strategy, every, epochs = (
-            given.get(key, default)
-            for key, default in (("save_strategy", "steps"), ("save_steps", 500), ("num_train_epochs", 3.0))
-        )
-        probes = 1 + saves(strategy, every, trained.steps, epochs)
+        steps = stage.steps(ranks)
         each = speed.probe_s(
             _shape(model), _chip(), whole.answers, whole.user_turns // per_item, whole.user_turns,
             probe.max_answer_tokens, probe.max_user_tokens, probe.grounding, probe.engine == "vllm", ranks,
         )  # fmt: skip
-        seconds = trained.steps * trained.step_s
-        part = probes * each / seconds
-        advice = ""
+        probes, seconds = 1 + _saves(model.given, steps), steps * stage.step_s(ranks)
+        trained = f"{seconds / 60:,.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} hours"
+        part, advice = probes * each / seconds, ""
         if part > MUCH:
             advice = "; save and so probe less often (train.save_steps), or elsewhere (probe.when: watch)"
-        return f"{probes} times {each:,.0f} s beside {_minutes(seconds)} of training, {part:.0%}{advice}"
+        return f"{probes} times {each:,.0f} s beside {trained} of training, {part:.0%}{advice}"
 
     return [
         *_on_each("probe", model, share),
         f"          as on an {_chip().name}, within a factor of two: train/speed.py says what that rests on",
     ]
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:,.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} hours"
 
 
 def _shape(model: _Model) -> speed.Shape:
@@ -642,9 +600,9 @@ def _chip() -> speed.Chip:
     return speed.chip(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
 
 
-def _pass_s(recipe: TrainRecipe, model: _Model, given: Mapping[str, Any], tokens: float) -> float:
+def _pass_s(recipe: TrainRecipe, model: _Model, tokens: float) -> float:
     """A forward and a backward pass over so many tokens."""
-    checkpointing = bool(given.get("gradient_checkpointing", True))
+    checkpointing = bool(model.given.get("gradient_checkpointing", True))
     return speed.training_s(_shape(model), _chip(), tokens, recipe.model.lora is not None, checkpointing)
 
 
@@ -781,25 +739,18 @@ def zero_stage(given: dict[str, Any]) -> int:
     return int((config or {}).get("zero_optimization", {}).get("stage", 0))
 
 
-def _memory_lines(
-    recipe: TrainRecipe,
-    model: _Model,
-    length: int,
-    completion: int | None = None,
-    more: Callable[[int, int], dict[str, float]] = lambda stage, ranks: {},
-) -> list[str]:
+def _memory_lines(recipe: TrainRecipe, model: _Model, length: int, completion: int | None = None) -> list[str]:
     """For this launch and the usual ones; for the CPU alone where the launch would train on it.
 
     Args:
         length: the longest sequence in tokens; a process's forward pass holds as many as a process takes at once.
         completion: tokens at their end that GRPO trains; None for SFT.
-        more: bytes of further parts by (ZeRO stage, processes).
     """
     if model.size is None:
         return []
     from train.step_memory import Step, step_memory
 
-    stage, on_cpu, make = zero_stage(model.given), model.on_cpu, model.size.make
+    size, stage, on_cpu, dpo = model.size, zero_stage(model.given), model.on_cpu, isinstance(recipe, DpoRecipe)
     steps: dict[tuple[int, str], StepMemory] = {}  # by rows and the type that weights are held in
     lines: list[str] = []
     for ranks in _launches(model):
@@ -807,23 +758,29 @@ def _memory_lines(
             given = fitted(recipe, ranks)
         except RecipeError:
             continue  # said where the steps are
-        rows = given.get("per_device_train_batch_size", 8) * (2 if isinstance(recipe, DpoRecipe) else 1)  # both sides
+        rows = given.get("per_device_train_batch_size", 8) * (2 if dpo else 1)  # both sides
         used = stage if ranks > 1 else 0
         dtype = held_in(recipe.model, used)
         if (rows, dtype) not in steps:
             kl = recipe.kl if isinstance(recipe, SftRecipe) else None
             held = (math.ceil(rows_beside(rows, kl.share)), _answer_length(kl, length)) if kl else (0, 0)
-            step = Step(rows, length, completion, on_cpu, given, held, fused=isinstance(recipe, DpoRecipe))
-            steps[rows, dtype] = step_memory(partial(make, dtype), step)
-        parts = {**memory_parts(model.size, steps[rows, dtype], given, used, ranks), **more(used, ranks)}
+            step = Step(rows, length, completion, on_cpu, given, held, fused=dpo)
+            steps[rows, dtype] = step_memory(partial(size.make, dtype), step)
+        parts = memory_parts(size, steps[rows, dtype], given, used, ranks)
+        if recipe.model.lora is None and _reads_base(recipe, given):
+            # A frozen copy, where no adapter can be switched off, held as the policy is.
+            parts["reference"] = size.parameters * _width(dtype) / (ranks if used == 3 else 1)
+        if isinstance(recipe, GrpoRecipe) and not given.get("use_vllm"):
+            split = batch_of(given, ranks)
+            texts = split.per_device * split.steps_per_generation
+            parts["generation"] = generation_bytes(size, recipe.model.dtype, recipe.rollout.batch_tokens, texts)
         # An inline probe comes between two steps, in the place of activations.
-        scored = recipe.probe is not None and recipe.probe.when == "inline" and recipe.probe.grounding
-        scores = LOGITS_BYTES if scored and not on_cpu else 0
-        if recipe.probe is not None and recipe.probe.when == "inline" and recipe.model.lora is None:
+        if recipe.probe is not None and recipe.probe.when == "inline":
+            scores = LOGITS_BYTES if recipe.probe.grounding and not on_cpu else 0
             # The base, loaded beside the model for its KL.
-            scores = max(scores, model.size.parameters * _width(recipe.model.dtype))
-        if scores > parts["activations"]:
-            parts["probe"] = scores - parts["activations"]
+            base = size.parameters * _width(recipe.model.dtype) if recipe.model.lora is None else 0
+            if (most := max(scores, base)) > parts["activations"]:
+                parts["probe"] = most - parts["activations"]
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
         if dtype != recipe.model.dtype:
             listed = listed.replace(",", f" in {dtype},", 1)
@@ -837,10 +794,29 @@ def _memory_lines(
         )
     if not on_cpu:
         lines.append("          beside CUDA's own 0.5 to 1 GiB and what fragments")
+    if model.given.get("use_vllm"):
+        share = (
+            f"takes {model.given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU's memory beside these parts"
+        )
+        on_server = model.given.get("vllm_mode", "colocate") == "server"
+        lines.append(f"vllm      {'on a server of its own' if on_server else share}")
     return lines
 
 
+def _reads_base(recipe: TrainRecipe, given: Mapping[str, Any]) -> bool:
+    """Whether the loss compares with what the model was before training."""
+    if isinstance(recipe, SftRecipe):
+        return recipe.kl is not None
+    return isinstance(recipe, DpoRecipe) or bool(given.get("beta"))
+
+
 # --- Room on the disk for checkpoints, as a real run asks for it before its first step (train/checkpoints.py).
+
+
+def _saves(given: Mapping[str, Any], steps: int) -> int:
+    """Checkpoints of a run of so many steps."""
+    strategy, every = given.get("save_strategy", "steps"), given.get("save_steps", 500)
+    return saves(strategy, every, steps, given.get("num_train_epochs", 3.0))
 
 
 def _disk_lines(recipe: TrainRecipe, model: _Model, steps: Callable[[int], int]) -> list[str]:
@@ -853,14 +829,11 @@ def _disk_lines(recipe: TrainRecipe, model: _Model, steps: Callable[[int], int])
     def needed(ranks: int) -> tuple[dict[str, float], int]:
         """Bytes of a checkpoint by part, and how many there are at once."""
         zero = stage if ranks > 1 else 0
-        width = (
-            (2 if half else _width(recipe.model.dtype)) if zero else 4
-        )  # without ZeRO all that is trained is float32
+        # Without ZeRO all that is trained is float32.
+        width = (2 if half else _width(recipe.model.dtype)) if zero else 4
         whole, adapter = not given.get("save_only_model", False), recipe.model.lora is not None
-        strategy, every = given.get("save_strategy", "steps"), given.get("save_steps", 500)
-        made = saves(strategy, every, steps(ranks), given.get("num_train_epochs", 3.0))
         parts = checkpoint_bytes(size.parameters, size.trained, size.tied, adapter, width, zero, whole)
-        return parts, held_at_once(given.get("save_total_limit"), 0, made)
+        return parts, held_at_once(given.get("save_total_limit"), 0, _saves(given, steps(ranks)))
 
     def line(ranks: int) -> str:
         parts, at_once = needed(ranks)

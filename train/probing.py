@@ -38,10 +38,6 @@ def sets_to_probe(probe: ProbeSection | None) -> list[LoadedSet]:
     return load_sets(probe) if probe and probe.when == "inline" else []
 
 
-def watched_elsewhere(probe: ProbeSection | None) -> bool:
-    return probe is not None and probe.when == "watch"
-
-
 def asks_vllm(probe: ProbeSection | None) -> bool:
     """Whether the live weights are measured by trl's vLLM, in the training processes."""
     return probe is not None and probe.when == "inline" and probe.engine == "vllm"

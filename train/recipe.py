@@ -7,10 +7,10 @@ import ast
 import importlib.util
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, create_model
 
@@ -21,6 +21,8 @@ from probe.recipe import STRICT, load_recipe, section
 from probe.settings import ProbeSection, VllmSection
 from probe.terminal import processes
 from probe.tracking import TrackingSection, check_tracking
+
+R = TypeVar("R")
 
 # --- The `train:` section: trl's own field names, checked without importing trl or torch.
 #
@@ -125,6 +127,10 @@ class ModelSection:
     lora: LoraSection | None = None
     """Left out: all weights are trained."""
 
+    @property
+    def continues_adapter(self) -> bool:
+        return self.lora is not None and self.lora.adapter == "continue"
+
 
 @section
 class DataSection:
@@ -184,59 +190,67 @@ class SftRecipe:
 
 def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
     """Raises RecipeError, in one line, for anything that the run would trip over later."""
-    recipe = load_recipe(SftRecipe, path, overrides)
-    given = _check_sections(path, recipe, _SFT_OURS)
-    try:
+
+    def check(recipe: SftRecipe, given: dict[str, Any]) -> None:
         fitted(recipe)
         if recipe.kl is not None:
             recipe.kl.check()
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-    if recipe.kl is not None and recipe.model.lora is not None and recipe.model.lora.adapter == "continue":
-        raise RecipeError(
-            f"{path}: kl: not with `adapter: continue`, whose base without the adapter is not what training starts from; "
-            "wanted `adapter: new`, which merges it first"
-        )
-    # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
-    missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
-    if missing and (given.get("packing") or given.get("padding_free")):
-        raise RecipeError(
-            f"{path}: train.packing and train.padding_free need {' and '.join(missing)} to keep documents apart "
-            f"in linear attention; install nextturn[gpu] and causal-conv1d, or leave them out"
-        )
-    if given.get("packing") and (given.get("packing_strategy", "bfd") != "bfd" or not given.get("max_length", 1024)):
-        raise RecipeError(f"{path}: train.packing: wanted packing_strategy bfd, which cuts no row, and a max_length")
-    return recipe
+            if recipe.model.continues_adapter:
+                raise RecipeError(
+                    "kl: not with `adapter: continue`, whose base without the adapter is not what training starts from; "
+                    "wanted `adapter: new`, which merges it first"
+                )
+        # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
+        missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
+        if missing and (given.get("packing") or given.get("padding_free")):
+            raise RecipeError(
+                f"train.packing and train.padding_free need {' and '.join(missing)} to keep documents apart "
+                "in linear attention; install nextturn[gpu] and causal-conv1d, or leave them out"
+            )
+        bfd = given.get("packing_strategy", "bfd") == "bfd"
+        if given.get("packing") and not (bfd and given.get("max_length", 1024)):
+            raise RecipeError("train.packing: wanted packing_strategy bfd, which cuts no row, and a max_length")
+
+    return _load(SftRecipe, path, overrides, _SFT_OURS, check)
 
 
-def _check_sections(path: Path, recipe: Any, ours: dict[str, str]) -> dict[str, Any]:
-    """What every training recipe is checked for; gives the `train:` section as it was given.
+def _load(
+    kind: type[R],
+    path: Path,
+    overrides: Sequence[str],
+    ours: dict[str, str],
+    check: Callable[[R, dict[str, Any]], None],
+) -> R:
+    """A recipe of a stage, checked for what all of them are, and by `check`, which gets the `train:` section as given.
 
     Args:
-        recipe: with `model`, `data` (of which `path` and `recipe`), `train`, `probe` and `tracking`.
         ours: {key of `train:` that is not for a recipe: why}, beside OURS.
 
     Raises:
-        RecipeError: in one line.
+        RecipeError: in one line, which begins with the file.
     """
-    given: dict[str, Any] = recipe.train.model_dump(exclude_unset=True)
-    for key, reason in {**OURS, **ours}.items():
-        if key in given:
-            raise RecipeError(f"{path}: train.{key}: not for a recipe ({reason})")
-    if "output_dir" not in given:
-        raise RecipeError(f"{path}: train.output_dir: missing, wanted the run folder such as runs/{path.stem}")
-    if (recipe.data.path is None) == (recipe.data.recipe is None):
-        raise RecipeError(f"{path}: data: give either `path` or `recipe`")
-    lora = recipe.model.lora
-    if lora is not None and lora.adapter == "continue" and lora != LoraSection(adapter="continue"):
-        raise RecipeError(f"{path}: model.lora: `adapter: continue` keeps the checkpoint's own settings; give it alone")
-    if recipe.probe and recipe.probe.when == "inline":
-        _check_inline(path, recipe.probe, given)
+    recipe: Any = load_recipe(kind, path, overrides)
+    try:
+        given: dict[str, Any] = recipe.train.model_dump(exclude_unset=True)
+        for key, reason in {**OURS, **ours}.items():
+            if key in given:
+                raise RecipeError(f"train.{key}: not for a recipe ({reason})")
+        if "output_dir" not in given:
+            raise RecipeError(f"train.output_dir: missing, wanted the run folder such as runs/{path.stem}")
+        if (recipe.data.path is None) == (recipe.data.recipe is None):
+            raise RecipeError("data: give either `path` or `recipe`")
+        if recipe.model.continues_adapter and recipe.model.lora != LoraSection(adapter="continue"):
+            raise RecipeError("model.lora: `adapter: continue` keeps the checkpoint's own settings; give it alone")
+        if recipe.probe and recipe.probe.when == "inline":
+            _check_inline(recipe.probe, given)
+        check(recipe, given)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
     check_tracking(recipe.tracking)
-    return given
+    return recipe
 
 
-def _check_inline(path: Path, probe: ProbeSection, given: Mapping[str, Any]) -> None:
+def _check_inline(probe: ProbeSection, given: Mapping[str, Any]) -> None:
     """The live weights are measured in the training processes: by transformers, or by the vLLM that GRPO has there."""
     colocated = (
         given.get("use_vllm")
@@ -245,15 +259,13 @@ def _check_inline(path: Path, probe: ProbeSection, given: Mapping[str, Any]) -> 
     )
     if probe.engine == "openai" or (probe.engine == "vllm" and not colocated):
         raise RecipeError(
-            f"{path}: probe.engine: {probe.engine}, wanted hf: with `when: inline` the live weights are measured in the "
+            f"probe.engine: {probe.engine}, wanted hf: with `when: inline` the live weights are measured in the "
             "training processes, where vllm is only with GRPO's use_vllm, vllm_mode colocate and vllm_tensor_parallel_size "
             "1; give `when: watch` to measure checkpoints with another engine"
         )
     if probe.engine == "vllm" and (probe.dtype != "auto" or probe.vllm != VllmSection()):
         key, why = ("dtype", "the live weights as they are") if probe.dtype != "auto" else ("vllm", "train.vllm_*")
-        raise RecipeError(
-            f"{path}: probe.{key}: not with `engine: vllm` and `when: inline`, where trl's vLLM has {why}"
-        )
+        raise RecipeError(f"probe.{key}: not with `engine: vllm` and `when: inline`, where trl's vLLM has {why}")
 
 
 # --- The recipe of train/dpo.py.
@@ -290,18 +302,16 @@ class DpoRecipe:
 
 def load_dpo_recipe(path: Path, overrides: Sequence[str] = ()) -> DpoRecipe:
     """Raises RecipeError, in one line, for anything that the run would trip over later."""
-    recipe = load_recipe(DpoRecipe, path, overrides)
-    _check_sections(path, recipe, _DPO_OURS)
-    try:
+
+    def check(recipe: DpoRecipe, given: dict[str, Any]) -> None:
         fitted(recipe)
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-    if recipe.model.lora is not None and recipe.model.lora.adapter == "continue":
-        raise RecipeError(
-            f"{path}: model.lora.adapter: continue, wanted new, which merges the adapter first: DPO compares with the model "
-            "without its adapter, and so with what training starts from"
-        )
-    return recipe
+        if recipe.model.continues_adapter:
+            raise RecipeError(
+                "model.lora.adapter: continue, wanted new, which merges the adapter first: DPO compares with the model "
+                "without its adapter, and so with what training starts from"
+            )
+
+    return _load(DpoRecipe, path, overrides, _DPO_OURS, check)
 
 
 # --- `reward:`, which parts a reward has, what they are worth, and what happens where one fails.
@@ -654,22 +664,27 @@ def batch_of(given: dict[str, Any], ranks: int | None = None) -> Batch:
 
 def load_grpo_recipe(path: Path, overrides: Sequence[str] = ()) -> GrpoRecipe:
     """Raises RecipeError, in one line, for anything that the run would trip over later."""
-    recipe = load_recipe(GrpoRecipe, path, overrides)
-    given = _check_sections(path, recipe, _OURS)
-    try:
+
+    def check(recipe: GrpoRecipe, given: dict[str, Any]) -> None:
         batch_of(fitted(recipe))
         check_rollout(recipe.rollout, {"max_completion_length": MAX_COMPLETION, **given})
         recipe.reward.check()
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-    for name in ("max_prompts", "max_prompt_tokens"):
-        value = getattr(recipe.data, name)
-        if value is not None and value < 1:
-            raise RecipeError(f"{path}: data.{name}: given {value}, wanted 1 or more")
-    held_out, when = recipe.data.held_out, given.get("eval_strategy", "no")
-    if held_out < 0 or (held_out > 0) != (when != "no"):
-        raise RecipeError(
-            f"{path}: data.held_out: given {held_out} with train.eval_strategy {when!r}; wanted held-out problems and "
-            "`eval_strategy: steps`, `eval_steps: N`, or neither"
-        )
-    return recipe
+        for name in ("max_prompts", "max_prompt_tokens"):
+            value = getattr(recipe.data, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"data.{name}: given {value}, wanted 1 or more")
+        held_out, when = recipe.data.held_out, given.get("eval_strategy", "no")
+        if held_out < 0 or (held_out > 0) != (when != "no"):
+            raise RecipeError(
+                f"data.held_out: given {held_out} with train.eval_strategy {when!r}; wanted held-out problems and "
+                "`eval_strategy: steps`, `eval_steps: N`, or neither"
+            )
+
+    return _load(GrpoRecipe, path, overrides, _OURS, check)
+
+
+LOADERS: dict[str, Callable[..., TrainRecipe]] = {
+    "sft": load_sft_recipe,
+    "dpo": load_dpo_recipe,
+    "grpo": load_grpo_recipe,
+}

@@ -1,51 +1,25 @@
-"""What sft.py and grpo.py share: the command line, the launch, the policy that is trained, the folder of the run."""
+"""What the stages train with: the launch and trl's arguments in it, the policy, trl's trainers as a CPU and rollouts need them."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import logging
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from probe.checkpoints import finish_run, finished
 from probe.errors import BadInput, ModelError
-from probe.files import read_json, sha256_text, write_atomic, write_json
 from probe.models import ModelFolder, merged_folder, resolve
-from probe.recipe import recipe_dict
-from probe.scaling import write_base
-from probe.store import refuse_changes
-from probe.terminal import is_main_process, processes, say
+from probe.terminal import processes, say
 from probe.weights import sha256_of_seen
-from train.recipe import LoraSection, ModelSection, fitted, stated_batch
+from train.recipe import LoraSection, ModelSection, fitted
 
 if TYPE_CHECKING:
     from train.recipe import TrainRecipe
-
-
-def command_line(stage: str, does: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """(recipe, dry_run, resume), and the overrides in the recipe's own words; `stage` names the script."""
-    parser = argparse.ArgumentParser(
-        prog=f"accelerate launch train/{stage}.py",
-        description=f"{does} and probes it before training and at every checkpoint.",
-        epilog="Options in the recipe's own words override it: --train.learning_rate 2e-5",
-    )
-    parser.add_argument("recipe", type=Path, help=f"a recipe such as recipes/qwen2b_{stage}.yaml")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, show the plan, change nothing")
-    parser.add_argument(
-        "--resume",
-        default="auto",
-        metavar="auto|never|weights|PATH",
-        help="default: the newest whole checkpoint; weights: that, with a new optimizer, on another number of GPUs",
-    )
-    return parser.parse_known_args(argv)
 
 
 # --- The launch: no GPU, one, or many; with DeepSpeed where it takes effect, saying where it does not.
@@ -427,91 +401,3 @@ def check_engine(args: Any) -> None:
         raise BadInput("train.use_vllm: vllm is not installed; pip install 'nextturn[gpu]', or give false")
     if args.use_cpu:
         raise BadInput("train.use_vllm: given true, wanted false without a GPU: trl's weight transfer needs one")
-
-
-# --- The run's folder: recipe.json first, checkpoints and probes as they come, finished.json and the card last.
-
-# What may differ when a run is taken up again: it changes what is kept or shown, or where and how patiently servers are
-# asked, not what is computed.
-_SERVED = ("price", "latency_s", "server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
-_FREE = (
-    *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens"),
-    *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
-    *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),
-)
-
-
-def already_finished(run_dir: Path, recipe: TrainRecipe) -> bool:
-    """Whether the folder holds a finished run of this recipe. Writes nothing: the input may still prove wrong.
-
-    Raises:
-        SettingsChanged: the folder holds a run of another recipe; the differing keys are named.
-    """
-    if (run_dir / "recipe.json").is_file():
-        # Where a step's rows are stated, how many of them a process takes at once changes memory alone.
-        free = (*_FREE, "train.per_device_train_batch_size") if stated_batch(recipe)[1] else _FREE
-        refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
-    done = finished(run_dir)
-    if done:
-        say(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")
-    return done is not None
-
-
-def claim(run_dir: Path, recipe: TrainRecipe) -> None:
-    """Writes recipe.json, once all input has been found good, and before it what the run starts from; on the main process."""
-    if is_main_process() and not (run_dir / "recipe.json").is_file():
-        write_base(run_dir, policy_folder(recipe.model))
-        write_json(run_dir / "recipe.json", recipe_dict(recipe))
-
-
-def conclude(
-    run_dir: Path, trainer: Any, recipe: TrainRecipe, summary: tuple[str, str], **facts: dict[str, Any]
-) -> None:
-    """Writes the model card and the mark of a finished run; on the main process.
-
-    Args:
-        summary: what the card says was done to the model and on what, such as ("fine-tuned", "on 12 conversations: ...").
-        facts: counts for finished.json.
-    """
-    if not trainer.accelerator.is_main_process:
-        return
-    step = trainer.state.global_step
-    comparison = run_dir / "probe" / "comparison" / "comparison.md"
-    table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
-    table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
-    anew = [row["step"] for row in trainer.state.log_history if "optimizer_anew" in row]
-    since = f"The optimizer began anew at step {', '.join(map(str, anew))} (`--resume weights`). " if anew else ""
-    card = f"""# {run_dir.name}
-
-{recipe.model.name}, {summary[0]} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary[1]}
-{since}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
-
-#{table}
-## Recipe
-
-```json
-{json.dumps(recipe_dict(recipe), indent=2)}
-```
-"""
-    write_atomic(run_dir / "README.md", card)
-    finish_run(run_dir, step, sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True)), **facts)
-    print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
-
-
-def reward_line(history: Sequence[Mapping[str, Any]]) -> str:
-    """For the model card: the mean reward at the beginning and at the end of the run, from the trainer's log.
-
-    The interval is Welch's for the means of two samples, each step's mean counting once.
-    """
-    rewards = [row["reward"] for row in history if row.get("reward") is not None]
-    if not rewards:
-        return "No reward was logged."
-    fifth = max(1, len(rewards) // 5)
-    first, last = rewards[:fifth], rewards[-fifth:]
-    said = f"Mean reward: {fmean(first):.3f} in the first fifth of the logged steps, {fmean(last):.3f} in the last"
-    if len(set(first)) < 2 and len(set(last)) < 2:  # nothing to take an interval from
-        return f"{said}."
-    from scipy.stats import ttest_ind
-
-    low, high = ttest_ind(last, first, equal_var=False).confidence_interval(0.95)
-    return f"{said}: {fmean(last) - fmean(first):+.3f} [{low:+.3f}, {high:+.3f}]."

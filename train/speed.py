@@ -63,15 +63,19 @@ class Chip:
 
 def chip(device_name: str | None) -> Chip:
     """By torch's device name; the assumed one for a name that is not in the table, or for none."""
-    words = f"{device_name or ''} ".replace("-", " ")
-    found = next((name for name in CHIPS if f"{name} " in words), ASSUMED_CHIP)
+    found = _known(device_name) or ASSUMED_CHIP
     return Chip(found, CHIPS[found][0] * 1e12, CHIPS[found][1] * 1e12)
 
 
 def peak_tflops(device_name: str) -> float | None:
     """None for a chip that is not in the table."""
-    words = f"{device_name} ".replace("-", " ")
-    return next((peak for name, (peak, _) in CHIPS.items() if f"{name} " in words), None)
+    known = _known(device_name)
+    return CHIPS[known][0] if known else None
+
+
+def _known(device_name: str | None) -> str | None:
+    words = f"{device_name or ''} ".replace("-", " ")
+    return next((name for name in CHIPS if f"{name} " in words), None)
 
 
 def training_flops(config: Any, parameters: int, length: int, lora: bool) -> float:

@@ -1,0 +1,205 @@
+"""What all stages do around their trainer: the command, the input, the run's folder, guards and probes, the model card.
+
+A stage makes a `Run`, then its rows, then its trainer; `Run.train` trains from the beginning or from a checkpoint. The folder
+of a run: recipe.json first, checkpoints and probes as they come, finished.json and the card last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from probe.chat import Chat
+from probe.checkpoints import finish_run, finished
+from probe.files import read_json, sha256_text, write_atomic, write_json
+from probe.models import load_tokenizer
+from probe.recipe import recipe_dict
+from probe.scaling import write_base
+from probe.store import refuse_changes
+from probe.terminal import is_main_process, say
+from probe.tracking import start_tracking
+from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch, without_optimizer
+from train.recipe import LOADERS, TrainRecipe, stated_batch
+from train.rows import data_path
+from train.setup import held_in, launch_line, load_policy, main_process_first, policy_folder, zero_in_force
+
+
+def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, str], None]) -> None:
+    """The command of a stage, which names its script and the kind of its recipe; `train` is given recipe and `--resume`."""
+    parser = argparse.ArgumentParser(
+        prog=f"accelerate launch train/{stage}.py",
+        description=f"{does} and probes it before training and at every checkpoint.",
+        epilog="Options in the recipe's own words override it: --train.learning_rate 2e-5",
+    )
+    parser.add_argument("recipe", type=Path, help=f"a recipe such as recipes/qwen2b_{stage}.yaml")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, show the plan, change nothing")
+    parser.add_argument(
+        "--resume",
+        default="auto",
+        metavar="auto|never|weights|PATH",
+        help="default: the newest whole checkpoint; weights: that, with a new optimizer, on another number of GPUs",
+    )
+    arguments, overrides = parser.parse_known_args(argv)
+    recipe = LOADERS[stage](arguments.recipe, overrides)
+    if arguments.dry_run:
+        from train.plan import describe
+
+        print(describe(recipe))
+    else:
+        train(recipe, arguments.resume)
+
+
+class Run:
+    """One run of a recipe in this launch. To make it looks at all input but the rows, before a model is loaded: one process
+    downloads, converts and builds while the others wait.
+
+    Args:
+        args: trl's config, from `training_arguments`.
+        resume: what `--resume` says.
+
+    Attributes:
+        folder: of the model that training starts from.
+        data: the folder or file of the rows.
+        checkpoint: the one that is taken up, known after `begin`; None from the beginning.
+    """
+
+    def __init__(self, recipe: TrainRecipe, args: Any, resume: str) -> None:
+        from train.probing import sets_to_probe
+
+        self.recipe, self.args, self.resume = recipe, args, resume
+        self.run_dir = _run_dir(recipe)
+        with main_process_first(args):
+            self.folder = policy_folder(recipe.model)
+            self.data = data_path(recipe.data.path, recipe.data.recipe)
+            self.sets = sets_to_probe(recipe.probe)
+        self.tokenizer = load_tokenizer(self.folder)
+        self.chat = Chat(self.tokenizer, recipe.data.enable_thinking)
+        self.checkpoint: Path | None = None
+
+    def begin(self) -> None:
+        """Once all input has been found good: finds the checkpoint to take up, and writes recipe.json and the base's name."""
+        self.checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
+        if is_main_process() and not (self.run_dir / "recipe.json").is_file():
+            write_base(self.run_dir, self.folder)
+            write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
+
+    @property
+    def weights(self) -> Path | None:
+        """The checkpoint whose weights alone are taken (`--resume weights`)."""
+        return self.checkpoint if self.resume == "weights" else None
+
+    def load_policy(self) -> Any:
+        """The model to train, whole or with LoRA, on no device yet."""
+        section = self.recipe.model
+        return load_policy(self.folder, section, held_in(section, zero_in_force(self.args)), self.weights)
+
+    def train(self, trainer: Any, stage: str) -> None:
+        """Trains from the beginning, or from the checkpoint after setting aside what a killed run left past it.
+
+        At every step nothing that is not finite reaches a weight. At every checkpoint comes first the mark that it is whole,
+        then the probe, whose results the tracker shows.
+        """
+        from train.guards import ReturnsFreedMemory, install_guard
+        from train.probing import probe_checkpoints
+
+        recipe, probe = self.recipe, self.recipe.probe
+        say(launch_line(trainer))
+        install_guard(trainer)
+        mark_checkpoints(trainer)
+        probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype)
+        if self.args.use_cpu:
+            trainer.add_callback(ReturnsFreedMemory())
+        shared = probe is not None and probe.when == "watch"
+        start_tracking(recipe.tracking, self.run_dir, recipe_dict(recipe), stage, shared=shared)
+
+        if trainer.accelerator.is_main_process:
+            remove_incomplete(self.run_dir, self.checkpoint)
+        trainer.accelerator.wait_for_everyone()
+        if self.weights is not None:
+            without_optimizer(trainer, self.weights)
+        trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
+
+    def conclude(self, trainer: Any, did: str, summary: str, **facts: dict[str, Any]) -> None:
+        """Writes the model card and the mark of a finished run; on the main process.
+
+        Args:
+            did: what was done to the model, such as "fine-tuned"; `summary` says on what.
+            facts: counts for finished.json.
+        """
+        if not trainer.accelerator.is_main_process:
+            return
+        recipe, run_dir, step = self.recipe, self.run_dir, trainer.state.global_step
+        comparison = run_dir / "probe" / "comparison" / "comparison.md"
+        table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
+        table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
+        anew = [row["step"] for row in trainer.state.log_history if "optimizer_anew" in row]
+        since = f"The optimizer began anew at step {', '.join(map(str, anew))} (`--resume weights`). " if anew else ""
+        card = f"""# {run_dir.name}
+
+{recipe.model.name}, {did} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
+{since}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+
+#{table}
+## Recipe
+
+```json
+{json.dumps(recipe_dict(recipe), indent=2)}
+```
+"""
+        write_atomic(run_dir / "README.md", card)
+        finish_run(run_dir, step, sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True)), **facts)
+        print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
+
+
+def _run_dir(recipe: TrainRecipe) -> Path:
+    return Path(recipe.train.output_dir)  # type: ignore[attr-defined]
+
+
+# What may differ when a run is taken up again: it changes what is kept or shown, or where and how patiently servers are
+# asked, not what is computed.
+_SERVED = ("price", "latency_s", "server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
+_FREE = (
+    *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens"),
+    *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
+    *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),
+)
+
+
+def already_finished(recipe: TrainRecipe) -> bool:
+    """Whether the recipe's folder holds a finished run of it. Writes nothing: the input may still prove wrong.
+
+    Raises:
+        SettingsChanged: the folder holds a run of another recipe; the differing keys are named.
+    """
+    run_dir = _run_dir(recipe)
+    if (run_dir / "recipe.json").is_file():
+        # Where a step's rows are stated, how many of them a process takes at once changes memory alone.
+        free = (*_FREE, "train.per_device_train_batch_size") if stated_batch(recipe)[1] else _FREE
+        refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
+    done = finished(run_dir)
+    if done:
+        say(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")
+    return done is not None
+
+
+def reward_line(history: Sequence[Mapping[str, Any]]) -> str:
+    """For GRPO's model card: the mean reward at the beginning and at the end of the run, from the trainer's log.
+
+    The interval is Welch's for the means of two samples, each step's mean counting once.
+    """
+    rewards = [row["reward"] for row in history if row.get("reward") is not None]
+    if not rewards:
+        return "No reward was logged."
+    fifth = max(1, len(rewards) // 5)
+    first, last = rewards[:fifth], rewards[-fifth:]
+    said = f"Mean reward: {fmean(first):.3f} in the first fifth of the logged steps, {fmean(last):.3f} in the last"
+    if len(set(first)) < 2 and len(set(last)) < 2:  # nothing to take an interval from
+        return f"{said}."
+    from scipy.stats import ttest_ind
+
+    low, high = ttest_ind(last, first, equal_var=False).confidence_interval(0.95)
+    return f"{said}: {fmean(last) - fmean(first):+.3f} [{low:+.3f}, {high:+.3f}]."
