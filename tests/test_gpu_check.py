@@ -24,7 +24,7 @@ def test_every_stage_with_a_tiny_model(
     """All in this process, which has imported what each would import anew."""
 
     def run_stage(name: str, out: Path, tiny: bool) -> dict[str, Any]:
-        return {**STAGES[name].run(out, tiny), "seconds": 1.0}
+        return {**STAGES[name](out, tiny), "seconds": 1.0}
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "cache"))

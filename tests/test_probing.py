@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import NextturnError
+from tests.ranks import Ranks
 from train import probing
 from train.probing import SharedEngine
 
@@ -45,57 +45,22 @@ class Counting:
         pass
 
 
-class Ranks:
-    """Ranks as threads, whose broadcasts and gathers meet at a barrier: one that does not come makes the others fail."""
+def run(engines: Sequence[Counting], ask: Callable[[SharedEngine], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What `ask` gets of rank 0's engine while the other ranks serve; raises what any rank raised."""
+    ranks = Ranks(len(engines))
+    monkeypatch.setattr("accelerate.utils.broadcast_object_list", lambda given: list(ranks.exchange(given)[0]))
+    monkeypatch.setattr("accelerate.utils.gather_object", ranks.gather)
 
-    def __init__(self, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.number, self.barrier = number, threading.Barrier(number, timeout=20)
-        self.here = threading.local()
-        self.shared: dict[int, Any] = {}
-        monkeypatch.setattr("accelerate.utils.broadcast_object_list", self.broadcast)
-        monkeypatch.setattr("accelerate.utils.gather_object", self.gather)
+    def work(rank: int) -> Any:
+        shared = SharedEngine(engines[rank], SimpleNamespace(num_processes=ranks.number, process_index=rank))
+        if rank:
+            return shared.serve()
+        try:
+            return ask(shared)
+        finally:
+            shared.close()
 
-    def broadcast(self, objects: list[Any]) -> list[Any]:
-        return list(self._exchanged(objects)[0])
-
-    def gather(self, objects: list[Any]) -> list[Any]:
-        everyone = self._exchanged(objects)
-        return [one for rank in range(self.number) for one in everyone[rank]]
-
-    def _exchanged(self, objects: list[Any]) -> dict[int, Any]:
-        self.shared[self.here.rank] = objects
-        self.barrier.wait()
-        everyone = dict(self.shared)
-        self.barrier.wait()
-        return everyone
-
-    def run(self, engines: Sequence[Counting], ask: Callable[[SharedEngine], Any]) -> Any:
-        """What `ask` gets of rank 0's engine while the other ranks serve; raises what any rank raised."""
-        results: dict[int, Any] = {}
-
-        def work(rank: int) -> None:
-            self.here.rank = rank
-            shared = SharedEngine(engines[rank], SimpleNamespace(num_processes=self.number, process_index=rank))
-            try:
-                if rank:
-                    results[rank] = shared.serve()
-                    return
-                try:
-                    results[0] = ask(shared)
-                finally:
-                    shared.close()
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                results[rank] = error
-
-        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.number)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for result in results.values():
-            if isinstance(result, BaseException):
-                raise result
-        return results[0]
+    return ranks.run(work)[0]
 
 
 def asked(number: int) -> list[Request]:
@@ -110,7 +75,7 @@ def test_each_rank_makes_one_of_the_engines_batches_at_a_time_and_even_parts_of_
         rounds = shared.batches(requests)  # as the store asks: round by round
         return rounds, [dict(shared.stream([requests[index] for index in one])) for one in rounds]
 
-    rounds, made = Ranks(2, monkeypatch).run(engines, ask)
+    rounds, made = run(engines, ask, monkeypatch)
     assert [sorted(one) for one in rounds] == [list(range(3, 11)), [0, 1, 2]]
     assert engines[0].asked == [[10, 9, 8, 7], [2]]
     assert engines[1].asked == [[6, 5, 4, 3], [1, 0]]
@@ -125,21 +90,21 @@ def test_an_engine_without_batches_gets_even_shares_of_all_that_is_asked(monkeyp
         assert shared.batches(asked(4)) == [[3], [2], [1], [0]]
         return dict(shared.stream(asked(300))), dict(shared.stream(asked(1))), list(shared.stream([]))
 
-    many, one, none = Ranks(3, monkeypatch).run(engines, ask)
+    many, one, none = run(engines, ask, monkeypatch)
     assert {place: done.text for place, done in many.items()} == {n: str(n) for n in range(300)}
     assert [len(engine.asked[0]) for engine in engines] == [100, 100, 100]
     assert (one[0].text, none) == ("0", [])
     assert all(len(engine.asked) == 2 for engine in engines), "every rank is asked equally often, if for nothing"
     engines = [Counting(1), Counting(1), Counting(1)]
     monkeypatch.setattr(probing, "_ROUND", 10)
-    Ranks(3, monkeypatch).run(engines, lambda shared: dict(shared.stream(asked(70))))
+    run(engines, lambda shared: dict(shared.stream(asked(70))), monkeypatch)
     assert [[len(one) for one in engine.asked] for engine in engines] == [[10, 10, 3], [10, 10, 3], [10, 10, 4]]
 
 
 def test_equal_prefixes_are_scored_on_one_rank(monkeypatch: Any) -> None:
     engines = [Counting(1), Counting(1)]
     requests = [ScoreRequest((n % 2,), (5,)) for n in range(8)]
-    scores = Ranks(2, monkeypatch).run(engines, lambda shared: dict(shared.score(requests)))
+    scores = run(engines, lambda shared: dict(shared.score(requests)), monkeypatch)
     assert scores == {n: -float(n % 2) for n in range(8)}
     assert [engine.asked for engine in engines] == [[[0] * 4], [[1] * 4]]
 
@@ -148,4 +113,4 @@ def test_what_fails_on_one_rank_is_told_on_all_of_them(monkeypatch: Any) -> None
     engines = [Counting(4), Counting(4)]
     engines[1].fails = True
     with pytest.raises(NextturnError, match="the probe failed; rank 1: MemoryError: no room"):
-        Ranks(2, monkeypatch).run(engines, lambda shared: dict(shared.stream(asked(8))))
+        run(engines, lambda shared: dict(shared.stream(asked(8))), monkeypatch)

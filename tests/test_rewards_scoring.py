@@ -143,19 +143,14 @@ def test_a_broken_function_costs_its_own_sample_and_no_other(opened: Any) -> Non
     assert reason_kind(scored[2].reasons["own"]) == "error"
 
 
-def test_workers_are_kept_between_steps(opened: Any) -> None:
+def test_workers_are_kept_between_steps_and_end_with_the_rewards(opened: Any) -> None:
     rewards = opened(section("custom_rewards:worker_pid"))
     first, second = (rewards.score([sample("x")])[0].parts["own"] for _ in range(2))
     assert first == second
-
-
-def test_closing_ends_the_workers(opened: Any) -> None:
-    rewards = opened(section("custom_rewards:worker_pid"))
-    pid = int(rewards.score([sample("x")])[0].value)
-    os.kill(pid, 0)
+    os.kill(int(first), 0)
     rewards.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(int(first), 0)
 
 
 @pytest.mark.parametrize("function", ["custom_rewards:no_such", "no_such_module:length"])

@@ -5,7 +5,6 @@ vLLM itself is not run: its CPU build cannot take trl's weights.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,51 +15,16 @@ from rollout_parts import ToldUsers, chat_of, rolled, rollout_of
 
 from probe.chat import spans
 from probe.engines.base import Request
+from tests.ranks import Ranks
 from train.rollouts import VllmPolicy
 
 TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
 
 
-class Processes:
-    """A few processes as threads, whose gathers meet at a barrier: one that does not come makes the others fail."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.barrier = threading.Barrier(number, timeout=20)
-        self.shared: dict[int, list[Any]] = {}
-
-    def run(self, work: Callable[[int], Any]) -> list[Any]:
-        results: dict[int, Any] = {}
-
-        def one(rank: int) -> None:
-            try:
-                results[rank] = work(rank)
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                self.barrier.abort()
-                results[rank] = error
-
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.number)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for result in results.values():
-            if isinstance(result, BaseException):
-                raise result
-        return [results[rank] for rank in range(self.number)]
-
-    def gather(self, rank: int, own: list[Any]) -> list[Any]:
-        self.shared[rank] = own
-        self.barrier.wait()
-        everyone = [one for place in range(self.number) for one in self.shared[place]]
-        self.barrier.wait()
-        return everyone
-
-
 class ServedGeneration:
     """trl's `VLLMGeneration` in server mode: it gathers, and slices by this process's number of prompts."""
 
-    def __init__(self, processes: Processes, rank: int, turn_end: int) -> None:
+    def __init__(self, processes: Ranks, rank: int, turn_end: int) -> None:
         self.processes, self.rank, self.turn_end = processes, rank, turn_end
         self.max_completion_length, self.temperature = 500, 0.9
         self.generation_kwargs: dict[str, Any] = {"seed": 1}
@@ -74,7 +38,7 @@ class ServedGeneration:
                 "options": self.generation_kwargs,
             }
         )  # fmt: skip
-        everyone = self.processes.gather(self.rank, prompts)
+        everyone = self.processes.gather(prompts)
         made = [self.complete(ids) for ids in everyone]
         mine = made[self.rank * len(prompts) : (self.rank + 1) * len(prompts)]
         log_probs = [[[-0.5 - place] for place in range(len(ids))] for ids in mine]
@@ -90,7 +54,7 @@ class ServedGeneration:
         )
 
 
-def trainer_of(processes: Processes, rank: int, turn_end: int) -> Any:
+def trainer_of(processes: Ranks, rank: int, turn_end: int) -> Any:
     state = SimpleNamespace(deepspeed_plugin=None)
     accelerator = SimpleNamespace(num_processes=processes.number, process_index=rank, state=state)
     args = SimpleNamespace(max_completion_length=120, temperature=0.7, use_vllm=True, top_p=0.9)
@@ -101,17 +65,17 @@ def trainer_of(processes: Processes, rank: int, turn_end: int) -> Any:
 
 
 @pytest.fixture
-def gathering(monkeypatch: Any) -> Callable[[Processes], None]:
-    def install(processes: Processes) -> None:
+def gathering(monkeypatch: Any) -> Callable[[Ranks], None]:
+    def install(processes: Ranks) -> None:
         def gathered(policy: VllmPolicy, own: list[Any]) -> list[Any]:
-            return processes.gather(policy.accelerator.process_index, own) if processes.number > 1 else own
+            return processes.gather(own)
 
         monkeypatch.setattr(VllmPolicy, "_gathered", gathered)
 
     return install
 
 
-def play(processes: Processes, folder: Path, courses: Sequence[Sequence[str]], **section: Any) -> list[Any]:
+def play(processes: Ranks, folder: Path, courses: Sequence[Sequence[str]], **section: Any) -> list[Any]:
     """One rollout of four prompts on every process; `courses[rank]` is what the users of that process do."""
     turn_end = chat_of(folder).turn_end_ids[-1]
 
@@ -131,7 +95,7 @@ def test_all_processes_ask_equally_often_with_equally_many_prompts(
     mode: str, number: int, tiny_chatml: Path, gathering: Any
 ) -> None:
     """Also where one process's conversations end at once and another's go on: trl slices by the number of prompts."""
-    processes = Processes(number)
+    processes = Ranks(number)
     gathering(processes)
     courses = [["END"], TALKATIVE, ["Why?", "END"]][:number] if number > 1 else [TALKATIVE]
     done = play(processes, tiny_chatml, courses, mode=mode, window=3, max_turns=3)
@@ -144,7 +108,7 @@ def test_all_processes_ask_equally_often_with_equally_many_prompts(
 
 
 def test_each_process_gets_the_completions_of_its_own_prompts(tiny_chatml: Path, gathering: Any) -> None:
-    processes = Processes(2)
+    processes = Ranks(2)
     gathering(processes)
     chat = chat_of(tiny_chatml)
     turn_end = chat.turn_end_ids[-1]
@@ -165,7 +129,7 @@ def test_each_process_gets_the_completions_of_its_own_prompts(tiny_chatml: Path,
 def test_a_call_has_the_limits_of_its_round_and_leaves_the_trainers_as_they_were(
     tiny_chatml: Path, gathering: Any
 ) -> None:
-    processes = Processes(1)
+    processes = Ranks(1)
     gathering(processes)
     trainer = trainer_of(processes, 0, turn_end=9)
     policy = VllmPolicy(trainer.vllm_generation, trainer.accelerator, chat_of(tiny_chatml).tokenizer)
@@ -183,7 +147,7 @@ def test_a_call_has_the_limits_of_its_round_and_leaves_the_trainers_as_they_were
 
 
 def test_log_probs_stand_by_the_sampled_tokens_and_nothing_by_the_others(tiny_chatml: Path, gathering: Any) -> None:
-    processes = Processes(1)
+    processes = Ranks(1)
     gathering(processes)
     ((out, _),) = play(processes, tiny_chatml, [TALKATIVE], mode="conversation", max_turns=3)
     assert any(0 in mask for mask in out["env_mask"])

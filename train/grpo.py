@@ -37,11 +37,12 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     from trl import GRPOConfig
 
+    from data_builders.rows import load_rl_rows
     from train.colocated import colocated_vllm, keep_base_weights
     from train.probing import asks_vllm
     from train.rewards import Rewards
     from train.rollouts import make_rollout
-    from train.rows import load_prompts, prompt_dataset
+    from train.rows import choose_prompts, prompt_dataset
     from train.samples import keep_samples, print_step_lines, warn_of_memorising
     from train.scoring import ComposedReward
     from train.setup import check_engine, grpo_trainer_class, new_adapter, quiet_trl, training_arguments
@@ -54,7 +55,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     # Prompts: conversations so far, with what is still withheld; at least as many as one generation batch takes.
     least = args.generation_batch_size // args.num_generations
-    prompts = load_prompts(run.data, recipe.data, run.chat, args.seed, least)
+    prompts = choose_prompts(load_rl_rows(run.data), recipe.data, run.chat, args.seed, least, str(run.data))
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves it out where a required part fails; trl makes advantages within each group.

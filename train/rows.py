@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_builders.folder import shards
-from data_builders.rows import RlRow, load_rl_rows, load_sft_rows, read_sft_rows
+from data_builders.rows import RlRow, load_sft_rows, read_sft_rows
 from probe.chat import Chat, Message
 from probe.conversations import check_messages
 from probe.errors import DataError
@@ -247,23 +247,18 @@ class Prompts:
         return {**self.trained, **self.held_out}
 
 
-def load_prompts(path: Path, section: PromptSection, chat: Chat, seed: int, least: int) -> Prompts:
-    """The rows of a data build.
-
-    Args:
-        path: a builder's output folder or a JSONL file.
-        least: prompts of one generation batch; with fewer, trl would train no step.
-
-    Raises:
-        DataError: a broken row (file:line), an unknown kind, or too few prompts.
-    """
-    return choose_prompts(load_rl_rows(path), section, chat, seed, least, str(path))
-
-
 def choose_prompts(
     rows: Iterable[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
 ) -> Prompts:
-    """The same from rows at hand; `where` names them in errors."""
+    """The prompts of a data build's rl rows.
+
+    Args:
+        least: prompts of one generation batch; with fewer, trl would train no step.
+        where: names the rows in errors.
+
+    Raises:
+        DataError: an unknown kind, or too few prompts.
+    """
     every = list(rows)
     kept = [row for row in every if section.kinds is None or row.kind in section.kinds]
     there = sorted({row.kind for row in every})

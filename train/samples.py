@@ -217,13 +217,10 @@ def write_samples(path: Path, table: dict[str, list[Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    types = {int: pa.int64(), bool: pa.bool_(), str: pa.string(), float: pa.float64()}
-    fields = []
-    for name, values in table.items():
-        kind = float if name in ("reward", "advantage") or name.startswith("part_") else type(values[0])
-        fields.append(pa.field(name, types[kind]))
+    numbers = [name for name in table if name in ("reward", "advantage") or name.startswith("part_")]
+    columns = {name: pa.array(values, pa.float64() if name in numbers else None) for name, values in table.items()}
     buffer = io.BytesIO()
-    parquet.write_table(pa.table(table, schema=pa.schema(fields)), buffer)
+    parquet.write_table(pa.table(columns), buffer)
     write_atomic(path, buffer.getvalue())
 
 
