@@ -12,7 +12,7 @@ from probe.models import load_model, load_tokenizer, resolve
 from tests.model_parts import logits, lora_on
 from train.recipe import LoraSection, ModelSection
 from train.rows import as_dataset
-from train.setup import held_in, load_policy, lora_config, new_adapter, policy_folder, zero_in_force
+from train.setup import held_in, load_policy, new_adapter, policy_folder, zero_in_force
 
 CONTINUE = LoraSection(adapter="continue")
 
@@ -117,9 +117,9 @@ def test_there_must_be_an_adapter_to_train_on(tiny_model: Path) -> None:
 
 def test_lora_on_a_model_with_none_of_the_targets_is_refused(tiny_chatml: Path) -> None:
     model = load_policy(resolve(str(tiny_chatml)), ModelSection(name="m", dtype="float32"))
-    assert "in_proj_qkv" not in lora_config(LoraSection(), model).target_modules
+    assert "in_proj_qkv" not in new_adapter(ModelSection(name="m", lora=LoraSection()), model).target_modules
     with pytest.raises(ModelError, match="none of in_proj_qkv"):
-        lora_config(LoraSection(target_modules=("in_proj_qkv",)), model)
+        new_adapter(ModelSection(name="m", lora=LoraSection(target_modules=("in_proj_qkv",))), model)
 
 
 def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) -> None:
@@ -129,9 +129,8 @@ def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) 
     from probe.engines.hf import _rounded
     from probe.weights import load_causal_lm
 
-    live = get_peft_model(
-        load_causal_lm(tiny_model), lora_config(LoraSection(r=4, alpha=8), load_causal_lm(tiny_model))
-    )
+    base = load_causal_lm(tiny_model)
+    live = get_peft_model(base, new_adapter(ModelSection(name="m", lora=LoraSection(r=4, alpha=8)), base))
     with torch.no_grad():
         for name, parameter in live.named_parameters():
             if "lora_B" in name:  # zero until the first step, and an adapter of zeros changes nothing

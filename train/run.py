@@ -24,7 +24,6 @@ from probe.terminal import is_main_process, say
 from probe.tracking import start_tracking
 from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch, without_optimizer
 from train.recipe import LOADERS, TrainRecipe, stated_batch
-from train.rows import data_path
 from train.setup import held_in, launch_line, load_policy, main_process_first, policy_folder, zero_in_force
 
 
@@ -69,6 +68,7 @@ class Run:
 
     def __init__(self, recipe: TrainRecipe, args: Any, resume: str) -> None:
         from train.probing import sets_to_probe
+        from train.rows import data_path  # which needs numpy, and a recipe is read without it
 
         self.recipe, self.args, self.resume = recipe, args, resume
         self.run_dir = _run_dir(recipe)

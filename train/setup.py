@@ -16,7 +16,7 @@ from probe.errors import BadInput, ModelError
 from probe.models import ModelFolder, merged_folder, resolve
 from probe.terminal import processes, say
 from probe.weights import sha256_of_seen
-from train.recipe import LoraSection, ModelSection, fitted
+from train.recipe import ModelSection, fitted
 
 if TYPE_CHECKING:
     from train.recipe import TrainRecipe
@@ -186,7 +186,7 @@ def policy_folder(section: ModelSection) -> ModelFolder:
         ModelError: nothing is there under this name, or no adapter where one is to be continued.
     """
     folder = resolve(section.name)
-    if section.lora is not None and section.lora.adapter == "continue":
+    if section.continues_adapter:
         if folder.base is None:
             raise ModelError(f"model.lora.adapter: continue, but {section.name} is no LoRA checkpoint")
         return folder
@@ -255,35 +255,25 @@ def load_policy(
 
 
 def new_adapter(section: ModelSection, model: Any) -> Any:
-    """PEFT's config of the adapter that trl is to put on the model; None where it puts none, or the model has its own."""
-    from peft import PeftModel
-
-    if section.lora is None or section.lora.adapter == "continue" or isinstance(model, PeftModel):
-        return None
-    return lora_config(section.lora, model)
-
-
-def lora_config(section: LoraSection, model: Any) -> Any:
-    """PEFT's config with the target modules that `model` has.
+    """PEFT's config of the adapter that trl is to put on the model, with the target modules that it has; None where it puts
+    none, or the model has its own.
 
     Raises:
-        ModelError: the model has none of them.
+        ModelError: the model has none of the target modules.
     """
-    from peft import LoraConfig
+    from peft import LoraConfig, PeftModel
 
+    lora = section.lora
+    if lora is None or section.continues_adapter or isinstance(model, PeftModel):
+        return None
     there = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    targets = [name for name in section.target_modules if name in there]
+    targets = [name for name in lora.target_modules if name in there]
     if not targets:
-        raise ModelError(f"model.lora.target_modules: the model has none of {', '.join(section.target_modules)}")
-    left_out = [name for name in section.target_modules if name not in there]
-    if left_out:
+        raise ModelError(f"model.lora.target_modules: the model has none of {', '.join(lora.target_modules)}")
+    if left_out := [name for name in lora.target_modules if name not in there]:
         say(f"LoRA: this model has no {', '.join(left_out)}")
     return LoraConfig(
-        r=section.r,
-        lora_alpha=section.alpha,
-        lora_dropout=section.dropout,
-        target_modules=targets,
-        task_type="CAUSAL_LM",
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
 
 
