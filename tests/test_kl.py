@@ -284,9 +284,9 @@ def test_a_base_that_cannot_be_one_is_refused(tiny_model: Path, tmp_path: Path, 
         assert said in error and error.count("\n") == 1, error
 
 
-def test_a_plan_counts_the_answers(tiny_model: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_plan_counts_the_answers(tiny_chatml: Path, tmp_path: Path, capsys: Any) -> None:
     recipe = write_recipe(
-        tmp_path, tiny_model, {"path": str(write_data(tmp_path))}, train={"gradient_accumulation_steps": 3}
+        tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, train={"gradient_accumulation_steps": 3}
     )
     assert run_command(main, [str(recipe), "--dry-run"]) == 0
     without = capsys.readouterr().out

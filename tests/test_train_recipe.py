@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, tiny_model: Path) -> Path:
-    return write_recipe(tmp_path, tiny_model)
+def recipe(tmp_path: Path, tiny_chatml: Path) -> Path:
+    return write_recipe(tmp_path, tiny_chatml)
 
 
 @pytest.mark.parametrize(
