@@ -218,7 +218,7 @@ def test_the_plan_counts_the_calls_of_models_and_what_they_cost(recipe: Path) ->
     )
     assert "simulator openai big: 8 calls at most a generation" in plan
     assert "judge     openai big: 8 calls at most a generation" in plan
-    assert "8 calls at most a generation, about 3,800 tokens in and 480 out, 0.0124 a generation" in plan
+    assert "8 calls at most a generation, about 4,264 tokens in and 480 out, 0.01333 a generation" in plan
     assert "reference" not in plan and "LoRA r=4" in plan
 
 

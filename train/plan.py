@@ -79,8 +79,8 @@ QUESTION = 256  # tokens of a plain problem, with room
 # A simulated user's or a judge's instruction, and a usual reply of theirs, in tokens.
 INSTRUCTION, REPLY = 400, 60
 LARGE = 1e9  # from so many parameters on nobody trains on a CPU
-# A checkpoint that another run has yet to make.
-_LATER = re.compile(r"[/\\]checkpoint-\d+/?$")
+# What another run has yet to make: the run by its usual place, or a checkpoint of it.
+_LATER = re.compile(r"^runs[/\\]|[/\\]checkpoint-\d+/?$")
 
 
 @dataclass(frozen=True)
@@ -539,7 +539,8 @@ def _probe_lines(recipe: TrainRecipe, model: _Model, stage: _Stage) -> list[str]
 
         later.append(Path(load_data_recipe(Path(recipe.data.recipe)).output.path))
     if _LATER.search(recipe.model.name) and not Path(recipe.model.name).exists():
-        later.append(Path(recipe.model.name).parents[1])
+        run = Path(recipe.model.name)
+        later.append(run.parents[1] if run.name.startswith("checkpoint-") else run.parent)
     for name, loaded in sets_within_reach(probe, model.unchecked, later).items():
         section = probe.sets[name]
         items = KNOWN_ITEMS.get(name) if section.n is None else min(section.n, KNOWN_ITEMS.get(name, section.n))
