@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.grpo_parts import probe_section, write_prompts
+from tests.grpo_parts import probe_section, teach_to_talk, write_prompts
 from tests.launches import AS_ON_GPUS, history, kill_after, launch, shipped
 from train.checkpoints import checkpoint_bytes
 from train.plan import size_of
@@ -66,8 +66,9 @@ def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: P
     check_saved(tmp_path / "run" / f"checkpoint-{STEPS}", talker)
 
 
-def test_the_shipped_recipe_for_one_gpu_on_conversations_under_zero_3(talker: Path, tmp_path: Path) -> None:
+def test_the_shipped_recipe_for_one_gpu_on_conversations_under_zero_3(tiny_chatml: Path, tmp_path: Path) -> None:
     """An adapter, which the reference leaves out."""
+    talker = teach_to_talk(tiny_chatml, tmp_path / "talker")
     sizes: dict[str, Any] = {"dtype": "float32", "max_completion_length": 48, "bf16": False}
     recipe = shipped_with_sizes("qwen2b_grpo_1gpu", tmp_path, talker, SAVE, "conversation", **sizes)
     assert "ZeRO-3 on 2 processes" in launch("grpo.py", recipe, "cpu2_zero3.yaml")

@@ -196,7 +196,7 @@ def _gpus() -> int:
 # Of the Qwen3.5 family and small enough for a CPU; layers, heads and vocabulary are those of no release.
 TINY_SHAPE = {
     "model_type": "qwen3_5_text", "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256,
-    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
     "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
     "max_position_embeddings": 4096, "tie_word_embeddings": True,
 }  # fmt: skip
