@@ -11,7 +11,7 @@ from typing import Any
 from data_builders.card import WARN, card
 from data_builders.duplicates import Checked
 from probe.errors import BadInput, DataError
-from probe.files import read_json, read_jsonl, sha256_file, write_atomic, write_json
+from probe.files import read_json, read_jsonl, remove_unfinished, sha256_file, write_atomic, write_json
 from probe.store import refuse_changes
 from probe.terminal import say
 
@@ -34,6 +34,8 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     """Writes settings.json first, or checks the one that is there."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"{out}: is a file, wanted a folder for the data")
+    if out.is_dir():
+        remove_unfinished(out)
     if (out / "settings.json").is_file():
         refuse_changes(out, "built", read_json(out / "settings.json"), settings)
     elif out.is_dir() and any(out.iterdir()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,13 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what `atomic` was writing anywhere in a folder when a kill came; only for a folder that nobody else writes to."""
+    for path in folder.rglob(".*"):
+        if re.fullmatch(r"\..+\.(json|jsonl|md)\.[a-z0-9_]{8}", path.name) and path.is_file():
+            path.unlink()
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -388,7 +388,7 @@ def test_numbers_count_by_their_value() -> None:
         ("Ann has marbles of the kind wanted in each of her 5 red bags and loses 7 on the way home.", "placeholder"),
         ("Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home.", "still_stated"),
         ("Ann has marbles in each of her red bags and loses 7 of them on the way home.", "loses_number"),
-        ("Ann has marbles.", "loses_number"),
+        ("Ann has marbles.", "too_little"),
         ("Ann has many marbles in each of her 5 red bags, 3 green ones and 7 lost. Mean weight?", "adds_words"),
     ],
 )
@@ -405,6 +405,30 @@ def test_a_number_in_a_formula_is_not_withheld_nor_the_formula_changed() -> None
     assert checks.facts("Ann pays $12 for 3 pens and $4 for a book, twenty-one in all.") == ["$12", "3 pens", "$4"]
     given = Proposal("2b", "what b is multiplied by")
     assert checks.unfit_rest(question.replace("2b", "b"), given, question) == "changes_formula"
+
+
+def test_a_number_does_not_go_without_its_sign_nor_a_problem_without_its_words() -> None:
+    assert checks.facts("A sequence begins with -3 and grows by 4 each time.") == ["4"]
+    assert (
+        checks.unfit_rest("Find.", Proposal("the sum of 2 and 3", "which sum"), "Find the sum of 2 and 3.")
+        == "too_little"
+    )
+
+
+def test_a_slip_is_not_carried_into_a_formula_where_nobody_could_follow_it() -> None:
+    solution = "First 4 * 30 = 120.\nSo x^2 + 120x = 121 has x = 1, and 120 + 5 = 125.\n\\boxed{125}"
+    plain = solution.replace("So x^2 + 120x = 121 has x = 1, and", "Then")
+    made = [
+        checks.slipped(text, "125", "How many?", random.Random(seed)) for text in (solution, plain) for seed in range(9)
+    ]
+    assert all(slip is None or slip.right != "120" for slip in made[:9])
+    assert any(slip is not None and slip.right == "120" for slip in made[9:])
+
+
+def test_a_judge_is_told_which_turn_is_wrong_on_purpose() -> None:
+    planted = {"role": "assistant", "content": "So 2 + 2 = 5.", "loss": False}
+    prompt = review_prompt(PLAN, "", [*chat("hi"), planted, *chat("no, 4", "You are right.")])[0]["content"]
+    assert prompt.count(" planted>") == 1 and '<message from="assistant" planted>\nSo 2 + 2 = 5.' in prompt
 
 
 def test_a_question_names_what_is_missing_by_a_new_word_or_by_most_of_its_name() -> None:

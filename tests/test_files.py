@@ -19,6 +19,7 @@ from probe.files import (
     open_append,
     read_json,
     read_jsonl,
+    remove_unfinished,
     sha256_file,
     sha256_text,
     write_atomic,
@@ -189,3 +190,12 @@ def test_a_row_is_one_line_whatever_stands_in_it(value: Any) -> None:
     assert line.endswith("\n")
     assert "\r" not in line
     assert json.loads(line) == {"value": value}
+
+
+def test_what_a_kill_left_half_written_goes_and_nothing_else(tmp_path: Path) -> None:
+    kept = ["part-1.jsonl", ".hidden", ".env.json", "a/.part-1.jsonl.ab12", ".work/gate.sqlite"]
+    for name in [*kept, ".settings.json.ab12_xyz", "a/.part-1.jsonl.abcdefgh"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(kept)

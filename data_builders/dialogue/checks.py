@@ -122,9 +122,11 @@ def facts(question: str) -> list[str]:
         for match in _FACT.finditer(question)
         if not any(start < match.start() < end or start == match.start() and match.end() < end for start, end in spans)
     ]
-    return [
-        fact for fact in found if question.count(fact) == 1 and not values(fact) & values(question.replace(fact, " "))
-    ]
+    once = [fact for fact in found if question.count(fact) == 1]
+    signed = [
+        fact for fact in once if question[: question.index(fact)].endswith(("-", "\u2212"))
+    ]  # would lose its sign
+    return [fact for fact in once if fact not in signed and not values(fact) & values(question.replace(fact, " "))]
 
 
 def sentence_with(fact: str, question: str) -> str:
@@ -160,6 +162,8 @@ def unfit_rest(text: str, given: Proposal, question: str) -> str:
     nothing in its place: two readers refused 8 and 10 of 22 openings whose hole was described, and none that left it out."""
     if shows_hole(text, question):
         return "placeholder"
+    if len(text.split()) < 7:
+        return "too_little"
     if set(content_stems(text)) - set(content_stems(question)) - set(content_stems(given.name)):
         return "adds_words"
     if not _formulas(text) <= _formulas(question):
@@ -264,10 +268,19 @@ def _carried_on(text: str, found: list[Equation], place: int, changed: str) -> s
         value = arithmetic(left)
         if value is None or float(value) <= 0 or not (100 * float(value)).is_integer():
             return None
+        before = text[at : equation.start]
+        if _in_formula(before, instead):
+            return None
         made += _replaced(text[at : equation.at], instead) + _shown(float(value), equation.result)
         at = equation.at + len(equation.result)
         instead[_number(equation.result)] = float(value)
-    return made + _replaced(text[at:], instead)
+    return None if _in_formula(text[at:], instead) else made + _replaced(text[at:], instead)
+
+
+def _in_formula(text: str, instead: dict[float, float]) -> bool:
+    """Whether one of the numbers stands where it cannot be followed: in an equation that is none of plain numbers."""
+    lines = (line for line in text.split("\n") if re.search(r"[=^\u2248<>]|\d[a-z]\b", line))
+    return any(set(digits(re.sub(r"\\boxed\{[^{}]*\}", "", line))) & set(instead) for line in lines)
 
 
 def _replaced(text: str, instead: dict[float, float]) -> str:

@@ -260,7 +260,7 @@ class _Talk:
         """A hint, a try or two, and a confirmation that ends it: the result is the user's own."""
         slip = None if self.plan.tries_right else self.slip(solution)
         await self.open(self.plan.question)
-        await self.assistant("hint", self.hides_result, first=_steps(solution)[0], answer=self.answer)
+        await self.assistant("hint", self.hides_result, first=self.first(solution), answer=self.answer)
         if slip is not None:
             await self.user("attempt", self.shows(slip.answer), "try", work=checks.shown_work(slip.text))
             await self.assistant("wrong_try", self.hides_result, wrong=slip.wrong, right=slip.right)
@@ -307,11 +307,17 @@ class _Talk:
         rng = random.Random(f"slip:{self.seed}:{self.plan.id}")
         return checks.slipped(solution, self.answer, self.plan.question, rng)
 
+    def first(self, solution: str) -> str:
+        """The first line of a solution that does not tell the result; "" where there is none."""
+        return next((line for line in solution.split("\n") if line.strip() and not self.hides_result(line)), "")
+
     def possible(self, solution: str) -> bool:
         """Whether the solution has what the goal takes: steps, work to show, a line to get wrong."""
+        # An attempt that does not come to the result cannot be told to be right.
+        work = set(checks.digits(self.answer)) <= checks.values(checks.shown_work(solution))
         needs: dict[str, Callable[[], object]] = {
-            "hint": lambda: checks.shown_work(solution),
-            "check": lambda: checks.shown_work(solution),
+            "hint": lambda: work and checks.shown_work(solution) and self.first(solution),
+            "check": lambda: work and checks.shown_work(solution),
             "steps": lambda: len(_steps(solution)) > 1,
             "slip": lambda: self.slip(solution),
         }
@@ -404,7 +410,9 @@ class _Talk:
     async def react(self, most: int) -> None:
         """Reactions to what was said last, each with its reply; one that does not come off is left out, or ends it."""
         wanted = self.rng.randint(1, most)
-        for act in self.plan.reactions[: wanted + 1]:
+        # Who has just worked it out does not doubt it.
+        acts = [act for act in self.plan.reactions if act != "doubt" or self.plan.goal not in ("check", "slip")]
+        for act in acts[: wanted + 1]:
             start, answer = len(self.done.messages), self.answer
             last = checks.values(self.done.messages[-1]["content"])
             where, words = f"{act}.{start}", {"answer": answer} if act in ("doubt", "proof") else {}

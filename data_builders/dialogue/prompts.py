@@ -162,7 +162,7 @@ def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message]) -> Pro
 
 def _judged(messages: Sequence[Message]) -> str:
     blocks = (
-        f'<message from="{one["role"]}">\n{shortened(harmless(one["content"]), _MESSAGE_LIMIT)}\n</message>'
+        f'<message from="{one["role"]}"{"" if one.get("loss", True) else " planted"}>\n{shortened(harmless(one["content"]), _MESSAGE_LIMIT)}\n</message>'
         for one in messages
     )
     return shortened("\n".join(blocks), _JUDGED_LIMIT)
