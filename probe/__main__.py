@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from probe import compare, correct, frontier, label, rejudge, watch
 from probe.comparison import format_table
@@ -13,46 +14,35 @@ from probe.errors import BadInput, run_command
 from probe.judges import agreement
 
 DESCRIPTION = "Measures what a chat model solves and whether it knows what a person would say next."
+RUN = "Measures one model. Options in the recipe's own words override it: --probe.seed 1"
 
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m probe", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_run_arguments(
-        commands.add_parser(
-            "run",
-            help="measure one model or checkpoint",
-            description="Measures one model. Options in the recipe's own words override it: --probe.seed 1",
-        )
-    )
-    watch.add_arguments(
-        commands.add_parser("watch", help="measure a training run's checkpoints", description=watch.__doc__)
-    )
-    frontier.add_arguments(
-        commands.add_parser(
-            "frontier", help="measure the models between base and checkpoint", description=frontier.__doc__
-        )
-    )
-    rejudge.add_arguments(
-        commands.add_parser("judge", help="judge a finished run anew, without generating", description=rejudge.__doc__)
-    )
-    compare.add_arguments(commands.add_parser("compare", help="compare runs: base, SFT, RL"))
-    agreement.add_arguments(commands.add_parser("agreement", help="check a judge against human labels"))
-    label.add_arguments(
-        commands.add_parser("label", help="read user turns blind and label them", description=label.__doc__)
-    )
-    correct.add_arguments(
-        commands.add_parser("correct", help="rates corrected by labels, with intervals", description=correct.__doc__)
-    )
+
+    def add(name: str, told: str, add_arguments: Any, run: Any, description: str | None = None) -> None:
+        command = commands.add_parser(name, help=told, description=description)
+        command.set_defaults(run_command=run)
+        add_arguments(command)
+
+    add("run", "measure one model or checkpoint", _add_run_arguments, _run, RUN)
+    add("watch", "measure a training run's checkpoints", watch.add_arguments, watch.run, watch.__doc__)
+    told = "measure the models between base and checkpoint"
+    add("frontier", told, frontier.add_arguments, frontier.run, frontier.__doc__)
+    told = "judge a finished run anew, without generating"
+    add("judge", told, rejudge.add_arguments, rejudge.run, rejudge.__doc__)
+    add("compare", "compare runs: base, SFT, RL", compare.add_arguments, compare.run)
+    add("agreement", "check a judge against human labels", agreement.add_arguments, agreement.run)
+    add("label", "read user turns blind and label them", label.add_arguments, label.run, label.__doc__)
+    add("correct", "rates corrected by labels, with intervals", correct.add_arguments, correct.run, correct.__doc__)
     arguments, rest = parser.parse_known_args(argv)
-    with_recipe = {"run": _run, "watch": watch.run, "frontier": frontier.run, "judge": _judge}
-    if arguments.command in with_recipe:
-        with_recipe[arguments.command](arguments, rest)
-        return
-    if rest:
+    if arguments.command in ("run", "watch", "frontier", "judge"):  # what is left are the recipe's own keys
+        arguments.run_command(arguments, rest)
+    elif rest:
         raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")
-    others = {"compare": compare.run, "agreement": agreement.run, "label": label.run, "correct": correct.run}
-    others[arguments.command](arguments)
+    else:
+        arguments.run_command(arguments)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,16 +78,6 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     report_run(recipe.tracking, arguments.out, recipe_dict(recipe))
     print(format_table([results]))
     print(f"{arguments.out / 'results.json'}")
-
-
-def _judge(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from probe.judges import get_judge
-    from probe.settings import load_probe_recipe
-
-    probe = load_probe_recipe(arguments.recipe, overrides).probe
-    results = rejudge.rejudge(arguments.run, get_judge(probe.judge, probe.judge_server), arguments.out)
-    print(format_table([results]))
-    print((arguments.out or arguments.run) / "results.json")
 
 
 if __name__ == "__main__":

@@ -67,10 +67,10 @@ class Followup(_Part):
     ci95: tuple[float, float] | None
     labels: dict[str, int]
     unscored: dict[str, int]
-    role_consistency: Cell | float | None = None
-    specificity: Cell | float | None = None
-    grounding: Cell | float | None = None
-    changed_text: Cell | float | None = None
+    role_consistency: float | None = None
+    specificity: float | None = None
+    grounding: Cell | None = None
+    changed_text: Cell | None = None
 
     @property
     def genuine(self) -> Estimate:
@@ -153,7 +153,7 @@ def figures_of(results: Results) -> Iterator[tuple[Metric, Estimate]]:
 
 
 def estimate_of(value: Cell | float | None, n: int = 0) -> Estimate:
-    """A figure that older runs store without an interval, or not at all."""
+    """A figure of results.json, with or without an interval."""
     if isinstance(value, Cell):
         return Estimate(value.value, value.ci95, n) if value.value is not None else NOTHING
     return Estimate(value, None, n)
@@ -188,17 +188,11 @@ class Grounded(NamedTuple):
 class Samples:
     """What a comparison needs of samples.jsonl.
 
-    `values` has the values of each metric by item, `grounded` the turns by set, of all temperatures. The rest says how
-    large a page with all rows would be: the items of each set in their order, the number of rows, the characters that
-    belong to one row each, and those of each distinct message, by the hash of its text.
+    `values` has the values of each metric by item, `grounded` the turns by set, of all temperatures.
     """
 
     values: dict[Metric, dict[str, list[float]]]
     grounded: dict[str, list[Grounded]]
-    items: dict[str, dict[str, None]]
-    rows: int
-    characters: int
-    messages: dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -237,8 +231,9 @@ def runs_of(results: Sequence[dict[str, Any]]) -> tuple[Run, ...]:
     checked = [Results.model_validate(result) for result in results]
     folders = [Path(result.model.path) for result in checked]
     names = _names(folders, [result.model for result in checked])
-    empty = Samples({}, {}, {}, 0, 0, {})
-    return tuple(Run(folder, name, result, empty) for folder, name, result in zip(folders, names, checked, strict=True))
+    return tuple(
+        Run(folder, name, result, Samples({}, {})) for folder, name, result in zip(folders, names, checked, strict=True)
+    )
 
 
 def expand(folders: Sequence[Path]) -> list[Path]:
@@ -301,9 +296,6 @@ def read_samples(path: Path) -> Samples | None:
 def _read_samples(path: Path, modified: int, size: int) -> Samples:
     values: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     grounded: dict[str, list[Grounded]] = defaultdict(list)
-    items: dict[str, dict[str, None]] = defaultdict(dict)
-    messages: dict[int, int] = {}
-    rows = characters = 0
     for number, row in read_jsonl(path):
         try:
             item, name = str(row["item"]), str(row["set"])
@@ -313,15 +305,9 @@ def _read_samples(path: Path, modified: int, size: int) -> Samples:
                 label, grounding = row["label"], row.get("grounding")  # older runs have no grounding
                 if label is not None and grounding is not None:
                     grounded[name].append(Grounded(item, label, float(grounding)))
-            rows += 1
-            items[name][item] = None
-            characters += len(row.get("user_turn") or "") + len(row.get("judge_raw") or "")
-            texts = [str(message["content"]) for message in row.get("messages") or ()]
-            messages.update((hash(text), len(text)) for text in texts)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}:{number}: not a row of a probe run ({error!r})") from None
-    plain = {metric: dict(by_item) for metric, by_item in values.items()}
-    return Samples(plain, dict(grounded), dict(items), rows, characters, messages)
+    return Samples({metric: dict(by_item) for metric, by_item in values.items()}, dict(grounded))
 
 
 def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
@@ -666,7 +652,6 @@ def _perturbed(run: Run) -> Iterator[Perturbed]:
         if metric.measure == "followup" and metric.perturbation != "none":
             plain = Metric("followup", metric.set, metric.name)
             changed = run.results.followup[metric.set][metric.perturbation][metric.name].changed_text
-            changed = Cell(value=changed, ci95=None) if isinstance(changed, float) else changed
             difference = _difference(run.samples, plain, run.samples, metric)
             yield Perturbed(run.name, metric.set, metric.perturbation, metric.name, changed, difference)
 

@@ -291,10 +291,7 @@ def _backend(file: _File) -> Any:
         )
     tokens, kinds = file.values["tokenizer.ggml.tokens"], file.values["tokenizer.ggml.token_type"]
     known = {token: index for index, token in enumerate(tokens) if kinds[index] != _UNUSED}
-    try:
-        backend = byte_level_bpe(known, _merges(file), pre)
-    except Exception as error:  # noqa: BLE001 - tokenizers raises no narrower class
-        raise ModelError(f"{file.path}: its vocabulary and merges do not fit ({one_line(error)})") from None
+    backend = _own_bpe(file, known)
     for token, index in known.items():
         if kinds[index] in (_UNKNOWN, _CONTROL, _USER_DEFINED):
             special = kinds[index] != _USER_DEFINED
@@ -304,9 +301,15 @@ def _backend(file: _File) -> Any:
     return backend
 
 
-def _merges(file: _File) -> list[tuple[str, str]]:
+def _own_bpe(file: _File, vocabulary: dict[str, int]) -> Any:
+    """Of the file's merges, with words cut by its rule, or by GPT-2's where that is not known."""
     pairs = (merge.partition(" ") for merge in file.values["tokenizer.ggml.merges"])
-    return [(first, second) for first, _, second in pairs]
+    pre = file.values.get("tokenizer.ggml.pre")
+    try:
+        merges = [(first, second) for first, _, second in pairs]
+        return byte_level_bpe(vocabulary, merges, pre if pre in _CUTS else "gpt-2")
+    except Exception as error:  # noqa: BLE001 - tokenizers raises no narrower class
+        raise ModelError(f"{file.path}: its vocabulary and merges do not fit ({one_line(error)})") from None
 
 
 def byte_level_bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]], pre: str = "smollm") -> Any:
@@ -331,11 +334,11 @@ _TEXTS = (
     "def f(x):\n\n    return x ** 2  # two  spaces,\ttabs \r\nand a line break   ",
     "\\boxed{\\frac{1}{2}} na\u00efve Z\u00fcrich \u4f60\u597d\u3002 \u041f\u0440\u0438\u0432\u0435\u0442 \U0001f642\U0001f642 x\u00b2 \u2264 \u0664\u0665",
 )
-"""What is merged by hand to compare: digits, blank lines before a list, code, spaces in a row, other scripts."""
+"""What two tokenizers may cut differently: digits, blank lines before a list, code, spaces in a row, other scripts."""
 
 
 def check_tokenizer(file: _File, tokenizer: Any) -> None:
-    """Compares a tokenizer with the file token by token, and on `_TEXTS` with the file's merges applied by hand.
+    """Compares a tokenizer with the file token by token, and on `_TEXTS` with one that the file's own words and merges make.
 
     Raises:
         ModelError: with the first difference.
@@ -351,44 +354,19 @@ def check_tokenizer(file: _File, tokenizer: Any) -> None:
             raise ModelError(f"{differ} the text {token!r} becomes {ids[:9]}, wanted its own token, {index}")
     if extra := sorted(set(vocabulary) - set(tokens)):
         raise ModelError(f"{differ} {len(extra)} tokens are not in the file, first {extra[0]!r}")
-    if "tokenizer.ggml.merges" not in file.values:  # no BPE, so that nothing can be merged by hand
+    if "tokenizer.ggml.merges" not in file.values:  # no BPE, so that nothing can be merged
         return
-    for text, wanted in zip(_TEXTS, _encoded_by_hand(file, tokenizer), strict=True):
-        ids = tokenizer.encode(text, add_special_tokens=False)
+    own = _own_bpe(file, {token: index for index, token in enumerate(tokens)})
+    if file.values.get("tokenizer.ggml.pre") not in _CUTS:
+        own.pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+    for text in _TEXTS:
+        ids, wanted = tokenizer.encode(text, add_special_tokens=False), own.encode(text).ids
         if ids != wanted:
             at = next((n for n, pair in enumerate(zip(ids, wanted, strict=False)) if pair[0] != pair[1]), len(wanted))
             got, want = (tokenizer.convert_ids_to_tokens(found[at : at + 3]) for found in (ids, wanted))
             raise ModelError(f"{differ} {text[:40]!r} is cut into ...{got}, and by the file's merges into ...{want}")
         if tokenizer.decode(ids) != text:
             raise ModelError(f"{differ} {text[:40]!r} comes back as {tokenizer.decode(ids)[:40]!r}")
-
-
-def _encoded_by_hand(file: _File, tokenizer: Any) -> list[list[int]]:
-    """The token ids of each of _TEXTS, by merging the best-ranked neighbours of every word, one pair at a time.
-
-    The words are those of the file's own rule where it is known, whatever the tokenizer does.
-    """
-    pre = file.values.get("tokenizer.ggml.pre")
-    words = (byte_level_bpe({}, [], pre) if pre in _CUTS else tokenizer.backend_tokenizer).pre_tokenizer
-    whole = pre in _CUTS and _CUTS[pre].whole_words
-    ids = {token: index for index, token in enumerate(file.values["tokenizer.ggml.tokens"])}
-    ranks = {pair: rank for rank, pair in enumerate(_merges(file))}
-
-    def merged(word: str) -> list[str]:
-        pieces = [word] if whole and word in ids else list(word)
-        while len(pieces) > 1:
-            found = [ranks.get(pair, len(ranks)) for pair in zip(pieces, pieces[1:], strict=False)]
-            best = min(found)
-            if best == len(ranks):
-                break
-            at = found.index(best)
-            pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
-        return pieces
-
-    return [
-        [ids[piece] for word, _ in words.pre_tokenize_str(text) for piece in merged(word) if piece in ids]
-        for text in _TEXTS
-    ]
 
 
 # --- The weights, in a fresh model.

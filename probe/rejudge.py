@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from probe.comparison import format_table
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
+from probe.judges import get_judge
 from probe.judges.labels import Judge
 from probe.measures import case_of, figures, judged
 from probe.store import ModelInfo, RunStore, StoredJudge
@@ -25,6 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="DIR", help="a finished probe run")
     parser.add_argument("recipe", type=Path, help="a recipe whose probe.judge and probe.judge_server are used")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run with the new verdicts")
+
+
+def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
+    from probe.settings import load_probe_recipe
+
+    probe = load_probe_recipe(arguments.recipe, overrides).probe
+    print(format_table([rejudge(arguments.run, get_judge(probe.judge, probe.judge_server), arguments.out)]))
+    print((arguments.out or arguments.run) / "results.json")
 
 
 def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """comparison.md and report.html: the sections of a report, made once and written as Markdown and as a page.
 
 A section is a list of tables, paragraphs and bullet points, and a cell of a table a list of `Part`s: text that may lead
-to conversations on the page. What the page has beyond the Markdown, of its larger space, is asked for by `page`: every
-run and temperature, links, marks, small drawings. Titles and notes stand in report.yaml.
+to conversations on the page. Beyond the Markdown the page has links, marks and drawings. Titles and notes stand in
+report.yaml.
 
 The page is one file that works offline: figures first, readable without a script, then every conversation behind them
 as JSON, which the page's script shows as text, never as markup. Names come from folders, recipes, data files and
@@ -56,7 +56,7 @@ class Part:
 
     `most` is set for text from outside: Markdown shows so many characters of it, escaped, and the page all. `look` is
     a class of the page's style sheet; a badge is bold in Markdown too. `link` is an address within the page.
-    `interval` draws an interval: zero, its two ends and the value, in percent of the cell's width.
+    `interval` draws an interval: zero, its two ends and the value, in percent of the cell's width. `page`: not in Markdown.
     """
 
     text: str
@@ -64,6 +64,7 @@ class Part:
     look: str = ""
     link: str = ""
     interval: tuple[float, ...] = ()
+    page: bool = False
 
     @property
     def shown(self) -> str:
@@ -72,28 +73,13 @@ class Part:
 
 
 Cell = list[Part]
-BREAK = Part("", look="break")
-
-
-@dataclass(frozen=True)
-class Bar:
-    """User turns of one run by label: (label, count of `n`, address of their conversations), and the follow-up rate."""
-
-    name: str
-    n: int
-    rate: str
-    parts: list[tuple[str, int, str]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """`bars` are drawn above the table, of which the page then shows one at a time; `group` is theirs in the choice."""
-
     head: list[Cell]
     rows: list[list[Cell]]
     caption: Cell = field(default_factory=list)
-    group: str = ""
-    bars: list[Bar] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -109,10 +95,32 @@ class Drawings:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """User turns of one run by label: (label, count of `n`, address of their conversations), and the follow-up rate."""
+
+    name: str
+    n: int
+    rate: str
+    parts: list[tuple[str, int, str]]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One set, perturbation and temperature, of which the page shows one at a time; `group` is theirs in the choice."""
+
+    caption: Cell
+    group: str
+    bars: list[Bar]
+
+
+Content = list[Table | Bullets | Drawings | Bars | Cell]
+
+
+@dataclass(frozen=True)
 class Section:
     id: str
     title: Cell
-    blocks: list[Table | Bullets | Drawings | Cell]
+    blocks: Content
 
 
 @cache
@@ -122,53 +130,42 @@ def words() -> dict[str, Any]:
     return found
 
 
-Content = list[Table | Bullets | Drawings | Cell]
-
 MARKDOWN = (
-    "results", "correction", "scales", "changes", "patterns", "shortened", "outcomes", "labels", "perturbations", "grounding", "actual",
-    "measured",
-)  # fmt: skip
-PAGE = (
-    "results", "correction", "tradeoff", "scales", "patterns", "changes", "labels", "outcomes", "perturbations", "grounding", "actual",
-    "measured",
-)  # fmt: skip
+    "results correction scales changes patterns shortened outcomes labels perturbations grounding actual measured"
+)
+PAGE = "results correction tradeoff scales patterns changes shortened labels outcomes perturbations grounding actual measured"
 
 
 def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
-    """The sections in order; one without anything to show is left out.
+    """The sections in the order of PAGE or MARKDOWN; one without anything to show is left out.
 
-    Without `page` details are shown of `Comparison.ends` alone, and of the first and last temperature: it is to be
-    read, and comparison.json has the rest.
+    Details are shown of `Comparison.ends` alone, and of the first and last temperature: comparison.json has the rest.
     """
     builders = {
-        "results": _results, "correction": _correction, "tradeoff": _tradeoff, "scales": _scales, "changes": _changes, "patterns": _patterns,
-        "shortened": _shortened, "outcomes": _outcomes, "labels": _labels, "perturbations": _perturbations,
-        "grounding": _grounding, "actual": _actual, "measured": _measured,
+        "results": _results, "correction": _correction, "tradeoff": _tradeoff, "scales": _scales, "changes": _changes,
+        "patterns": _patterns, "shortened": _shortened, "outcomes": _outcomes, "labels": _labels,
+        "perturbations": _perturbations, "grounding": _grounding, "actual": _actual, "measured": _measured,
     }  # fmt: skip
-    for name in PAGE if page else MARKDOWN:
-        if content := builders[name](comparison, page):
+    for name in (PAGE if page else MARKDOWN).split():
+        if content := builders[name](comparison):
             told = words()[name]
-            heading = [Part(told.get("page_title") or told["title"])] if page else [Part(told["title"])]
-            subject = [outside(comparison.names[0])] if name == "changes" and not page else []
-            yield Section(name, [*heading, *subject] if told["title"] else [], content)
+            title = [Part(told.get("page_title", told["title"]) if page else told["title"])]
+            title += [outside(comparison.names[0])] if name == "changes" and not page else []
+            yield Section(name, title if told["title"] else [], content)
 
 
-def _results(comparison: Comparison, page: bool) -> Content:
+def _results(comparison: Comparison) -> Content:
     content: Content = []
     for block in blocks(comparison):
         rows = []
         for index, name in enumerate(comparison.names):
             row = [[outside(name)]]
-            if page and index == 0 and len(comparison.runs) > 1:
-                row[0].append(Part(" baseline", look="small"))
             for metric in block:
-                cell = rate(comparison.figures[metric][index])
-                cell += _mark(comparison.paired[metric][index]) if page else []
-                strict = comparison.figures.get(_strict(metric))
-                if strict and strict[index].n:
-                    cell += [BREAK] if page else []
-                    cell += [Part(" (strict "), *rate(strict[index]), Part(")")]
-                    cell += _mark(comparison.paired[_strict(metric)][index]) if page else []
+                cell = [*rate(comparison.figures[metric][index]), *_mark(comparison.paired[metric][index])]
+                strict = _strict(metric)
+                if strict in comparison.figures and comparison.figures[strict][index].n:
+                    cell += [Part(" (strict "), *rate(comparison.figures[strict][index])]
+                    cell += [*_mark(comparison.paired[strict][index]), Part(")")]
                 row.append(cell)
             rows.append(row)
         sizes: dict[tuple[str, str], list[str]] = {}
@@ -176,22 +173,17 @@ def _results(comparison: Comparison, page: bool) -> Content:
             sizes.setdefault((metric.set, comparison.sizes(metric)), []).append(title(metric))
         listed = [[outside(name), Part(f" {n} ({', '.join(titles)})")] for (name, n), titles in sizes.items()]
         content += [Table(_metric_head(block), rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
-    if content or not page:
-        marks = f" {words()['results']['page']}" if page and len(comparison.runs) > 1 else ""
-        content.append([Part(words()["results"]["note"] + marks)])
-    if comparison.unscored and not page:  # the page says so at its top
-        content.append(
-            Bullets([[Part("Unscored, in no rate: "), outside(line, 400), Part(".")] for line in comparison.unscored])
-        )
-    return content
+    told = words()["results"]
+    content.append([Part(told["note"]), Part(f" {told['page']}", page=True)])
+    return content + _bullets("Unscored, in no rate: ", comparison.unscored)
 
 
-def _correction(comparison: Comparison, page: bool) -> Content:
+def _correction(comparison: Comparison) -> Content:
     """A row per rate and run, judged beside corrected, and its difference to the baseline, both ways."""
     correction = comparison.correction
     if correction is None:
         return []
-    shown = [run.name for run in _runs(comparison, page)]
+    shown = [run.name for run in _runs(comparison)]
     changes = {(change.run, change.set, change.temperature): change for change in correction.differences}
     rows = []
     for one in grouped(correction.rates):
@@ -199,29 +191,18 @@ def _correction(comparison: Comparison, page: bool) -> Content:
             change = changes.get((one.run, one.set, one.temperature))
             named = outside(one.set) if one.set else Part("all")
             where = [[named], [Part(one.temperature or "all")], [outside(one.run)], [Part(str(one.labels))]]
-            figures = [rate(one.judged), rate(one.corrected), bias(one.bias)]
-            both = [bias(change.judged), bias(change.corrected)] if change else [[Part("-")]] * 2
+            figures = [rate(one.judged), rate(one.corrected), difference(one.bias)]
+            both = [difference(change and change.judged), difference(change and change.corrected)]
             rows.append([*where, *figures, *both])
-    head = [
-        "set",
-        "decoding",
-        "run",
-        "labels",
-        "judged",
-        "corrected",
-        "judge's bias",
-        "change judged",
-        "change corrected",
-    ]
-    told = words()["correction"]["note"]
-    note: Cell = [Part(f"{told} Behind them are "), outside(correction.behind, 400), Part(".")]
+    head = "set, decoding, run, labels, judged, corrected, judge's bias, change judged, change corrected"
+    note: Cell = [Part(f"{words()['correction']['note']} Behind them are "), outside(correction.behind, 400), Part(".")]
     without = [name for name, count in correction.labels.items() if not count]
     if without:
         note += [Part(" Without labels, and so not corrected: "), outside(", ".join(without), 400), Part(".")]
-    return [Table([[Part(column)] for column in head], rows), note]
+    return [Table(_head(*head.split(", ")), rows), note]
 
 
-def _tradeoff(comparison: Comparison, page: bool) -> Content:
+def _tradeoff(comparison: Comparison) -> Content:
     def link(name: str, point: Point, decoding: str) -> str:
         run = comparison.names[point.run]
         return view(a=run, kind="followup", set=name, perturbation="none", temperature=decoding)
@@ -232,29 +213,27 @@ def _tradeoff(comparison: Comparison, page: bool) -> Content:
     return [Drawings(drawings), [Part(note)]] if drawings else []
 
 
-def _scales(comparison: Comparison, page: bool) -> Content:
+def _scales(comparison: Comparison) -> Content:
     """A table per checkpoint that was scaled: every scale against the base, and what the rule makes of them."""
     content: Content = []
     for curve in curves_of(comparison):
         rows = []
         for point in curve.points:
-            told = [_badge("most follow-up")] if point.run == curve.best else []
-            told = [Part("loses accuracy")] if point.loses else told
-            changes = [tested(one, page) if point.scale else [Part("base")] for one in (point.accuracy, point.followup)]
-            rows.append(
-                [[Part(f"{point.scale:g}")], [outside(comparison.names[point.run])], *changes, told or [Part("")]]
-            )
-        head = ["scale", "run", "accuracy against the base", "follow-up against the base", ""]
-        content += [Table([[Part(column)] for column in head], rows, [outside(curve.checkpoint)])]
+            told = _badge("most follow-up") if point.run == curve.best else Part("")
+            told = Part("loses accuracy") if point.loses else told
+            changes = [tested(one) if point.scale else [Part("base")] for one in (point.accuracy, point.followup)]
+            rows.append([[Part(f"{point.scale:g}")], [outside(comparison.names[point.run])], *changes, [told]])
+        head = _head("scale", "run", "accuracy against the base", "follow-up against the base", "")
+        content += [Table(head, rows, [outside(curve.checkpoint)])]
         content.append([outside(verdict(curve, comparison), 600), Part(".")])
     return [*content, [Part(words()["scales"]["note"])]] if content else []
 
 
-def _changes(comparison: Comparison, page: bool) -> Content:
+def _changes(comparison: Comparison) -> Content:
     """One table per block of columns, as in the results, so that a reader finds a figure's change where it stood."""
-    shown = [(metric, changes) for metric, changes in comparison.paired.items() if metric.perturbation == "none"]
-    bounds = [bound for _, changes in shown for change in changes if change for bound in change.ci95 or ()]
-    scale = (min(0.0, *bounds), max(0.0, *bounds)) if page and bounds else None
+    shown = [change for metric, found in comparison.paired.items() if metric.perturbation == "none" for change in found]
+    bounds = [bound for change in shown if change for bound in change.ci95 or ()]
+    scale = (min(0.0, *bounds), max(0.0, *bounds)) if bounds else (0.0, 0.0)
     content: Content = []
     tests = unmatched = 0
     for block in blocks(comparison):
@@ -264,13 +243,9 @@ def _changes(comparison: Comparison, page: bool) -> Content:
             for metric in block:
                 change = comparison.paired[metric][index]
                 strict = comparison.paired.get(_strict(metric), {index: None})[index]
-                cell = tested(change, page, scale, _changed_links(comparison, metric, index))
-                if strict and page:
-                    links = _changed_links(comparison, _strict(metric), index)
-                    cell += [BREAK, Part("strict "), *tested(strict, page, scale, links)]
-                elif strict:
-                    cell += [Part("; strict "), *difference(strict)]
-                row.append(cell)
+                cell = tested(change, _changed_links(comparison, metric, index))
+                cell += [Part("; strict "), *difference(strict)] if strict else []
+                row.append([*cell, *_drawn(change, scale)])
                 tests += change is not None and change.p_value is not None
                 unmatched = max(unmatched, change.unmatched if change else 0)
             rows.append(row)
@@ -280,23 +255,18 @@ def _changes(comparison: Comparison, page: bool) -> Content:
         told = words()["changes"]
         notes = [told["note"].format(tests=tests)]
         notes += [told["unmatched"].format(unmatched=unmatched)] if unmatched else []
-        notes += [told["page"].format(least=f"{100 * scale[0]:+.0f}", most=f"{100 * scale[1]:+.0f}")] if scale else []
-        content.append([Part(" ".join(notes))])
-    if comparison.warnings and not page:  # the page says so at its top
-        content.append(
-            Bullets([[Part("Judge's bias: "), outside(line, 400), Part(".")] for line in comparison.warnings])
-        )
-    return content
+        drawn = told["page"].format(least=f"{100 * scale[0]:+.0f}", most=f"{100 * scale[1]:+.0f}")
+        content.append([Part(" ".join(notes)), Part(f" {drawn}", page=True)])
+    return content + _bullets("Judge's bias: ", comparison.warnings)
 
 
-def _patterns(comparison: Comparison, page: bool) -> Content:
+def _patterns(comparison: Comparison) -> Content:
     if not comparison.patterns:
         return []
 
     def cell(pattern: Pattern) -> Cell:
-        rates = [found for found in (pattern.greedy, pattern.sampled) if found.value is not None]
-        shown = [rate(found) if page else [Part(f"{100 * (found.value or 0):.1f}")] for found in rates]
-        return [_badge(pattern.name), *([Part(" ("), *_joined(shown, " → "), Part(")")] if shown else [])]
+        rates = [f"{100 * found.value:.1f}" for found in (pattern.greedy, pattern.sampled) if found.value is not None]
+        return [_badge(pattern.name), *([Part(f" ({' → '.join(rates)})")] if rates else [])]
 
     rows = []
     for index, name in enumerate(comparison.names):
@@ -311,20 +281,20 @@ def _patterns(comparison: Comparison, page: bool) -> Content:
     return [Table(head, rows), Bullets(meaning), [Part(told["note"].format(low=f"{LOW:.0%}"))]]
 
 
-def _shortened(comparison: Comparison, page: bool) -> Content:
+def _shortened(comparison: Comparison) -> Content:
     if len(comparison.ends) == len(comparison.runs):
         return []
-    kept = _joined([[outside(comparison.names[index])] for index in comparison.ends], ", ")
+    kept = _joined([[outside(run.name)] for run in _runs(comparison)], ", ")
     told = words()["shortened"]["note"].format(many=MANY)
     return [[Part(f"{told} "), *kept, Part(". comparison.json has all of them.")]]
 
 
-def _outcomes(comparison: Comparison, page: bool) -> Content:
+def _outcomes(comparison: Comparison) -> Content:
     rows = []
     accuracies = [run.results.accuracy for run in comparison.runs]
     kinds = list(dict.fromkeys(kind for found in accuracies for part in found.values() for kind in part.outcomes))
     for name in comparison.sets("accuracy"):
-        for run in _runs(comparison, page):
+        for run in _runs(comparison):
             if part := run.results.accuracy.get(name):
                 where = {"a": run.name, "kind": "accuracy", "set": name}
                 counts = [(kind, part.outcomes.get(kind, 0)) for kind in kinds]
@@ -332,114 +302,95 @@ def _outcomes(comparison: Comparison, page: bool) -> Content:
                     [Part(str(count), link=view(**where, outcome=kind) if count else "")] for kind, count in counts
                 ]
                 rows.append([[outside(name)], [outside(run.name)], *cells, [Part(str(part.n))]])
-    head = [[Part("set")], [Part("run")], *([outside(kind)] for kind in kinds), [Part("n")]]
+    head = [*_head("set", "run"), *([outside(kind)] for kind in kinds), [Part("n")]]
     return [Table(head, rows)] if rows else []
 
 
-def _labels(comparison: Comparison, page: bool) -> Content:
-    """How user turns fail: a row of labels per run. Markdown has a table per set, with a row per temperature too, the
-    page one per set, temperature and perturbation, with bars."""
-    content: Content = []
-    metrics = [metric for metric in comparison.figures if metric.measure == "followup"]
-    if page:
-        groups = [[metric] for metric in metrics]
-    else:
-        groups = [
-            [Metric("followup", name, decoding) for decoding in _decodings(comparison, name, page)]
-            for name in comparison.sets("followup")
-        ]
-    for group in groups:
-        found: list[tuple[str, str, Followup, dict[str, str]]] = []
-        for run in _runs(comparison, page):
-            for metric in group:
-                cells = run.results.followup.get(metric.set, {}).get(metric.perturbation, {})
-                if metric.name in cells:
-                    where = {"a": run.name, "kind": "followup", "set": metric.set, "perturbation": metric.perturbation}
-                    found.append((run.name, metric.name, cells[metric.name], {**where, "temperature": metric.name}))
-        name, decoding, perturbation = group[0].set, group[0].name, group[0].perturbation
-        # The real user turns of a transcript are the same whichever run was probed: those of the first that has them.
-        real = next((run for run in comparison.runs if name in run.results.actual), None)
-        if real and perturbation == "none":
-            where = {"a": real.name, "kind": "actual", "set": name}
-            found.append(("real users", "-", real.results.actual[name], where))
+def _labels(comparison: Comparison) -> Content:
+    """How user turns fail: bars for each set, perturbation and temperature, and a table per set of the plain run."""
+    bars: Content = []
+    tables: Content = []
+    for metric in (metric for metric in comparison.figures if metric.measure == "followup"):
+        told = f", {metric.name}{' (greedy)' if metric.name == 'T=0.0' else ''}"
+        caption = [outside(metric.set), Part(told)]
+        caption += [Part(", "), outside(metric.perturbation)] if metric.perturbation != "none" else []
+        found = _labelled(comparison, [metric])
+        bars.append(Bars(caption, metric.set, [_bar(run, part, where) for run, _, part, where in found]))
+    for name in comparison.sets("followup"):
+        found = _labelled(comparison, [Metric("followup", name, at) for at in _decodings(comparison, name)])
         labels = in_order({label for _, _, part, _ in found for label, count in part.labels.items() if count})
-        rows = [
-            [[outside(run)], [Part(at)], *_label_cells(part, labels, where, page)] for run, at, part, where in found
-        ]
-        head = [[Part("run")], [Part("decoding")], *([_label_part(label, page)] for label in labels)]
-        head += [[Part(column)] for column in ("unscored", "role-consistent", "specific", "grounding")]
-        if page:
-            greedy = " (greedy)" if decoding == "T=0.0" else ""
-            caption = [outside(name), Part(f", {decoding}{greedy}")]
-            caption += [Part(", "), outside(perturbation)] if perturbation != "none" else []
-            bars = [_bar(run, part, where) for run, _, part, where in found]
-            content.append(Table(head, rows, caption, name, bars))
-        else:
-            content.append(Table(head, rows, [outside(name)]))
+        rows = [[[outside(run)], [Part(at)], *_label_cells(part, labels, where)] for run, at, part, where in found]
+        head = [*_head("run", "decoding"), *map(_label_head, labels)]
+        head += _head("unscored", "role-consistent", "specific", "grounding")
+        tables.append(Table(head, rows, [outside(name)]))
     told = words()["labels"]
-    return [*content, [Part(f"{told['note']} {told['page' if page else 'shortened']}")]] if content else []
+    note = [Part(f"{told['note']} {told['shortened']}"), Part(f" {told['page']}", page=True)]
+    return [*bars, *tables, note] if tables else []
 
 
-def _perturbations(comparison: Comparison, page: bool) -> Content:
+def _labelled(comparison: Comparison, metrics: Sequence[Metric]) -> list[tuple[str, str, Followup, dict[str, str]]]:
+    """(run, decoding, figures, filters of their conversations) of some metrics of one set, and of its real users' turns."""
+    name, perturbation = metrics[0].set, metrics[0].perturbation
+    found = []
+    for run in _runs(comparison):
+        for metric in metrics:
+            if part := run.results.followup.get(name, {}).get(perturbation, {}).get(metric.name):
+                where = {"a": run.name, "kind": "followup", "set": name, "perturbation": perturbation}
+                found.append((run.name, metric.name, part, {**where, "temperature": metric.name}))
+    # The real user turns of a transcript are the same whichever run was probed: those of the first that has them.
+    real = next((run for run in comparison.runs if name in run.results.actual), None)
+    if real and perturbation == "none":
+        where = {"a": real.name, "kind": "actual", "set": name}
+        found.append(("real users", "-", real.results.actual[name], where))
+    return found
+
+
+def _perturbations(comparison: Comparison) -> Content:
     """Per set a row per perturbation and run: rates without and with it, the paired difference, and what changed."""
     places = {(one.run, one.set, one.perturbation, one.temperature): one for one in comparison.perturbed}
     kinds = list(dict.fromkeys((one.set, one.perturbation) for one in comparison.perturbed))
     content: Content = []
     for name in dict.fromkeys(name for name, _ in kinds):
-        decodings = _decodings(comparison, name, page)
-        if page:
-            measured = {one.temperature for one in comparison.perturbed if one.set == name}
-            decodings = [decoding for decoding in decodings if decoding in measured]
+        decodings = _decodings(comparison, name)
         rows = []
         for perturbation in (kind for of_set, kind in kinds if of_set == name):
-            for run in _runs(comparison, page):
+            for run in _runs(comparison):
                 cells: list[Cell] = []
                 for decoding in decodings:
-                    one = places.get((run.name, name, perturbation, decoding))
-                    before, after = (
-                        _followup_rate(comparison, run, name, decoding, kind) for kind in ("none", perturbation)
-                    )
-                    if one:
-                        cells += [
-                            [before, Part(" → "), after],
-                            tested(one.difference, page),
-                            rate(estimate_of(one.changed_text)),
-                        ]
+                    if one := places.get((run.name, name, perturbation, decoding)):
+                        both = [_followup_rate(run, name, decoding, kind) for kind in ("none", perturbation)]
+                        changed = rate(estimate_of(one.changed_text))
+                        cells += [[both[0], Part(" → "), both[1]], tested(one.difference), changed]
                     else:
                         cells += [[Part("-")]] * 3
-                if any(places.get((run.name, name, perturbation, decoding)) for decoding in decodings):
+                if any((run.name, name, perturbation, decoding) in places for decoding in decodings):
                     rows.append([[outside(perturbation)], [outside(run.name)], *cells])
         columns = ("without → with", "difference", "turns changed")
         head = ["perturbation", "run", *(f"{decoding}: {column}" for decoding in decodings for column in columns)]
-        content.append(Table([[Part(column)] for column in head], rows, [outside(name)]))
+        content.append(Table(_head(*head), rows, [outside(name)]))
     return [*content, [Part(words()["perturbations"]["note"])]] if content else []
 
 
-def _grounding(comparison: Comparison, page: bool) -> Content:
-    shown = {run.name for run in _runs(comparison, page)}
+def _grounding(comparison: Comparison) -> Content:
+    shown = {run.name for run in _runs(comparison)}
     found = [one for one in comparison.grounding if one.run in shown]
     labels = in_order({label for one in found for label in one.labels})
     rows = []
     for name in dict.fromkeys(one.set for one in found):
         for one in (one for one in found if one.set == name):
-            means = [one.labels.get(label, NOTHING) for label in labels]
-            cells = [
-                [*number(mean), *([Part(f" n = {mean.n}", look="small")] if page and mean.n else [])] for mean in means
-            ]
-            rows.append([[outside(name)], [outside(one.run)], number(one.auc), [Part(str(one.auc.n))], *cells])
-    head = [[Part("set")], [Part("run")], [Part("AUC")], [Part("n")], *([_label_part(label, page)] for label in labels)]
+            means = [number(one.labels.get(label, NOTHING)) for label in labels]
+            rows.append([[outside(name)], [outside(one.run)], number(one.auc), [Part(str(one.auc.n))], *means])
+    head = [*_head("set", "run", "AUC", "n"), *map(_label_head, labels)]
     return [Table(head, rows), [Part(words()["grounding"]["note"])]] if rows else []
 
 
-def _actual(comparison: Comparison, page: bool) -> Content:
+def _actual(comparison: Comparison) -> Content:
     """Generated user turns against those that real users wrote at the same place, which are the ceiling."""
     places = {(one.run, one.set, one.temperature): one for one in comparison.against_actual}
-    found = [name for run in comparison.runs for name in run.results.actual]
-    decodings = sorted({one.temperature for one in comparison.against_actual}, key=temperature)
-    decodings = decodings if page else list(dict.fromkeys([*decodings[:1], *decodings[-1:]]))
+    decodings = _ends(sorted({one.temperature for one in comparison.against_actual}, key=temperature))
     rows = []
-    for name in dict.fromkeys(found):
-        for run in _runs(comparison, page):
+    for name in dict.fromkeys(name for run in comparison.runs for name in run.results.actual):
+        for run in _runs(comparison):
             if not (part := run.results.actual.get(name)):
                 continue
             unscored = f", {sum(part.unscored.values())} unscored" if part.unscored else ""
@@ -447,27 +398,18 @@ def _actual(comparison: Comparison, page: bool) -> Content:
             cells = [[*real, Part(f" (n {part.n_judged}{unscored})")]]
             for decoding in decodings:
                 one = places.get((run.name, name, decoding))
-                cells += [[_followup_rate(comparison, run, name, decoding) if one else Part("-")]]
-                cells += [tested(one.difference, page) if one else [Part("-")]]
+                cells += [[_followup_rate(run, name, decoding)], tested(one.difference)] if one else [[Part("-")]] * 2
             rows.append([[outside(name)], [outside(run.name)], *cells])
     head = ["set", "run", "real users", *(f"{one}{column}" for one in decodings for column in ("", ": minus real"))]
-    return [Table([[Part(column)] for column in head], rows), [Part(words()["actual"]["note"])]] if rows else []
+    return [Table(_head(*head), rows), [Part(words()["actual"]["note"])]] if rows else []
 
 
-def _measured(comparison: Comparison, page: bool) -> Content:
+def _measured(comparison: Comparison) -> Content:
     results = comparison.runs[0].results
-    rows: list[list[Cell]] = [
-        [
-            [Part("set "), outside(name)],
-            [
-                Part(f"{info.n} items; "),
-                outside(", ".join(info.measures)),
-                Part("; sha256 "),
-                outside(info.sha256[:12]),
-            ],
-        ]
-        for name, info in results.settings.sets.items()
-    ]
+    rows: list[list[Cell]] = []
+    for name, info in results.settings.sets.items():
+        told = [Part(f"{info.n} items; "), outside(", ".join(info.measures)), Part("; sha256 ")]
+        rows.append([[Part("set "), outside(name)], [*told, outside(info.sha256[:12])]])
     for key, value in results.settings.others.items():
         written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         rows.append([[outside(key)], [outside(written, 400)]])
@@ -476,22 +418,16 @@ def _measured(comparison: Comparison, page: bool) -> Content:
     models = []
     for run in comparison.runs:
         model = run.results.model
-        where = [BREAK, Part(printable(str(run.folder), 400), look="small")] if page else []
         step, weights = str(model.step or "-"), (model.weights_sha256 or "-")[:12]
-        models.append([[outside(run.name)], [outside(model.path), *where], [Part(step)], [outside(weights)]])
+        models.append([[outside(run.name)], [outside(model.path)], [Part(step)], [outside(weights)]])
     baseline = [Part("Settings of "), outside(comparison.names[0])]
     whose = baseline if comparison.differences else [Part("Settings of every run")]
-    where_not = " at the top" if page else " below"
-    except_for = Part(f", but for what the list{where_not} says:" if comparison.remarks else ":")
-    remarks = (
-        [Bullets([[outside(line, 400)] for line in comparison.remarks])] if comparison.remarks and not page else []
-    )
     return [
         [Part(words()["measured"]["note"])],
-        [*whose, except_for],
-        Table([[Part("setting")], [Part("value")]], rows),
-        Table([[Part(column)] for column in ("run", "model", "step", "weights sha256")], models),
-        *remarks,
+        [*whose, Part(", but for what the list below says:" if comparison.remarks else ":")],
+        Table(_head("setting", "value"), rows),
+        Table(_head("run", "model", "step", "weights sha256"), models),
+        *_bullets("", comparison.remarks),
     ]
 
 
@@ -504,65 +440,54 @@ def outside(text: str, most: int = 80) -> Part:
 
 def rate(estimate: Estimate, link: str = "") -> Cell:
     """57.0 [47.2, 66.3]"""
-    return _with_interval(estimate, "-" if estimate.value is None else f"{100 * estimate.value:.1f}", 100, ".1f", link)
+    return _figure(estimate, 100, ".1f", link=link)
 
 
 def number(estimate: Estimate) -> Cell:
     """0.27 [0.22, 0.33]: a mean or an AUC."""
-    return _with_interval(estimate, "-" if estimate.value is None else f"{estimate.value:.2f}", 1, ".2f")
+    return _figure(estimate, 1, ".2f")
 
 
-def difference(change: PairedDifference | None) -> Cell:
+def difference(change: PairedDifference | Estimate | None) -> Cell:
     """+12.0 [+3.1, +20.5], in points; on the page in bold where the interval excludes zero."""
+    return _figure(change or NOTHING, 100, "+.1f", look="clear" if _direction(change) else "")
+
+
+def tested(change: PairedDifference | None, links: tuple[str, str] = ("", "")) -> Cell:
+    """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down)"""
     if change is None or change.value is None:
         return [Part("-")]
-    cell = _with_interval(Estimate(change.value, change.ci95, change.n), f"{100 * change.value:+.1f}", 100, "+.1f")
-    return [Part(cell[0].text, look="clear" if _direction(change) else ""), *cell[1:]]
-
-
-def bias(estimate: Estimate) -> Cell:
-    """As `difference`, of an estimate."""
-    return difference(PairedDifference(estimate.value, estimate.ci95, None, 0, 0, estimate.n, 0))
-
-
-def tested(
-    change: PairedDifference | None,
-    page: bool = False,
-    scale: tuple[float, float] | None = None,
-    links: tuple[str, str] = ("", ""),
-) -> Cell:
-    """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down); on the page in two lines, with a scale also drawn."""
-    if change is None or change.value is None:
-        return [Part("-")]
-    cell = difference(change)
-    if scale and change.ci95:
-        # Positions in percent of the drawing's width, with some room at either end.
-        width = scale[1] - scale[0] or 1
-        spots = tuple(3 + 94 * (spot - scale[0]) / width for spot in (0.0, *change.ci95, change.value))
-        cell.append(Part("", look="clear" if _direction(change) else "", interval=spots))
-    elif page:
-        cell.append(BREAK)
     p = change.p_value
-    told = "" if p is None else "p < 0.001 " if p < 0.001 else f"p = {p:.3f} "
+    told = "" if p is None else ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"
     up, down = Part(f"{change.gained} up", link=links[0]), Part(f"{change.lost} down", link=links[1])
-    return [*cell, Part(f"{',' if p is not None and not page else ''} {told}("), up, Part(", "), down, Part(")")]
+    return [*difference(change), Part(f"{told} ("), up, Part(", "), down, Part(")")]
 
 
-def _with_interval(estimate: Estimate, value: str, scale: int, form: str, link: str = "") -> Cell:
-    if estimate.value is None or estimate.ci95 is None:
-        return [Part(value, link=link)]
-    low, high = (format(scale * bound, form) for bound in estimate.ci95)
-    return [Part(value, link=link), Part(f" [{low}, {high}]", look="small")]
+def _drawn(change: PairedDifference | None, scale: tuple[float, float]) -> Cell:
+    """The interval of a change as a drawing: positions in percent of its width, with some room at either end."""
+    if change is None or change.value is None or change.ci95 is None:
+        return []
+    width = scale[1] - scale[0] or 1
+    spots = tuple(3 + 94 * (spot - scale[0]) / width for spot in (0.0, *change.ci95, change.value))
+    return [Part("", look="clear" if _direction(change) else "", interval=spots)]
 
 
-def _direction(change: PairedDifference | None) -> int:
+def _figure(of: Estimate | PairedDifference, scale: int, form: str, look: str = "", link: str = "") -> Cell:
+    if of.value is None:
+        return [Part("-")]
+    low, high = (format(scale * bound, form) for bound in of.ci95 or (0, 0))
+    interval = [Part(f" [{low}, {high}]", look="small")] if of.ci95 else []
+    return [Part(format(scale * of.value, form), look=look, link=link), *interval]
+
+
+def _direction(change: PairedDifference | Estimate | None) -> int:
     """1 or -1 where the interval lies above or below zero, else 0."""
     return int(change.ci95[0] > 0) - int(change.ci95[1] < 0) if change and change.ci95 else 0
 
 
 def _mark(change: PairedDifference | None) -> Cell:
     way = _direction(change)
-    return [Part(" ▲", look="up") if way > 0 else Part(" ▼", look="down")] if way else []
+    return [Part(" ▲" if way > 0 else " ▼", look="up" if way > 0 else "down", page=True)] if way else []
 
 
 def _share(count: int, n: int, link: str = "") -> Part:
@@ -574,8 +499,17 @@ def _badge(pattern: str) -> Part:
     return Part(pattern, look=f"badge {pattern.replace(' ', '-')}")
 
 
-def _label_part(label: str, page: bool) -> Part:
-    return Part(printable(label.replace("_", " ")), look=f"chip {_label_class(label)}") if page else outside(label)
+def _bullets(told: str, lines: Sequence[str]) -> Content:
+    end = [Part(".")] if told else []
+    return [Bullets([[Part(told), outside(line, 400), *end] for line in lines])] if lines else []
+
+
+def _head(*columns: str) -> list[Cell]:
+    return [[Part(column)] for column in columns]
+
+
+def _label_head(label: str) -> Cell:
+    return [Part(label, most=80, look=f"chip {_label_class(label)}")]
 
 
 def _label_class(label: str) -> str:
@@ -583,12 +517,10 @@ def _label_class(label: str) -> str:
     return f"label-{label}" if label.isidentifier() else "label-other"
 
 
-def _label_cells(part: Followup, labels: Sequence[str], where: dict[str, str], page: bool) -> list[Cell]:
+def _label_cells(part: Followup, labels: Sequence[str], where: dict[str, str]) -> list[Cell]:
     """Shares of the labels, of the unscored, and what else is known of a set's user turns."""
     cells = [[_share(part.labels.get(one, 0), part.n_judged, view(**where, label=one))] for one in labels]
-    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(part.unscored.items()))
     unscored = [_share(sum(part.unscored.values()), part.n_total, view(**where, label="unscored"))]
-    unscored += [Part(f" {printable(reasons, 400)}", look="small")] if page and reasons else []
     others = [rate(estimate_of(part.role_consistency)), rate(estimate_of(part.specificity))]
     return [*cells, unscored, *others, number(estimate_of(part.grounding))]
 
@@ -600,7 +532,7 @@ def _bar(name: str, part: Followup, where: dict[str, str]) -> Bar:
     return Bar(name, part.n_total, rate(part.genuine)[0].text, parts)
 
 
-def _followup_rate(comparison: Comparison, run: Run, name: str, decoding: str, perturbation: str = "none") -> Part:
+def _followup_rate(run: Run, name: str, decoding: str, perturbation: str = "none") -> Part:
     part = run.results.followup.get(name, {}).get(perturbation, {}).get(decoding)
     where = {"a": run.name, "kind": "followup", "set": name, "temperature": decoding, "perturbation": perturbation}
     return Part("-") if part is None or part.rate is None else Part(f"{100 * part.rate:.1f}", link=view(**where))
@@ -615,13 +547,16 @@ def _strict(metric: Metric) -> Metric:
     return Metric(metric.measure, metric.set, "strict" if metric.name == "lenient" else "")
 
 
-def _runs(comparison: Comparison, page: bool) -> list[Run]:
-    return list(comparison.runs) if page else [comparison.runs[index] for index in comparison.ends]
+def _runs(comparison: Comparison) -> list[Run]:
+    return [comparison.runs[index] for index in comparison.ends]
 
 
-def _decodings(comparison: Comparison, name: str, page: bool) -> list[str]:
-    found = comparison.temperatures(name)
-    return found if page else list(dict.fromkeys([found[0], found[-1]]))
+def _decodings(comparison: Comparison, name: str) -> list[str]:
+    return _ends(comparison.temperatures(name))
+
+
+def _ends(found: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*found[:1], *found[-1:]]))
 
 
 def _joined(cells: Iterable[Cell], between: str) -> Cell:
@@ -687,8 +622,8 @@ def markdown(comparison: Comparison) -> str:
 
 
 def _md_cell(cell: Cell) -> str:
-    texts = [_md(part.text, part.most) if part.most else part.text for part in cell]
-    return "".join(f"**{text}**" if part.look[:5] == "badge" else text for text, part in zip(texts, cell, strict=True))
+    told = [(part.look, _md(part.text, part.most) if part.most else part.text) for part in cell if not part.page]
+    return "".join(f"**{text}**" if look[:5] == "badge" else text for look, text in told)
 
 
 def _md(text: str, most: int = 80) -> str:
@@ -728,7 +663,7 @@ def html(comparison: Comparison, rows: int = ROWS, characters: int = CHARACTERS)
         told=told,
         style=Markup(style),
         script=Markup(script),
-        data=Markup(told.as_script()),
+        data=Markup(as_script(told.data)),
     )
 
 
@@ -795,21 +730,18 @@ class Conversations:
     items: int
     items_found: int
 
-    def as_script(self) -> str:
-        return as_script(self.data)
-
 
 def conversations(comparison: Comparison, rows: int = ROWS, characters: int = CHARACTERS) -> Conversations:
     """The rows of all runs, at most about `rows` of them with `characters` of text."""
-    read = [run.samples for run in comparison.runs if run.samples]
     items: dict[str, dict[str, None]] = {}
     messages: dict[int, int] = {}
-    for samples in read:
-        messages |= samples.messages
-        for name, found in samples.items.items():
-            items.setdefault(name, {}).update(found)
-    rows_found = sum(samples.rows for samples in read)
-    length = sum(samples.characters for samples in read) + sum(messages.values())
+    rows_found = length = 0
+    for _, row in _rows(comparison):
+        rows_found += 1
+        items.setdefault(str(row["set"]), {})[str(row["item"])] = None
+        length += len(row.get("user_turn") or "") + len(row.get("judge_raw") or "")
+        messages |= {hash(text): len(text) for text in (str(one["content"]) for one in row.get("messages") or ())}
+    length += sum(messages.values())
     share = min(1.0, rows / max(rows_found, 1), characters / max(length, 1))
     chosen = {name: _evenly(list(found), share) for name, found in items.items()}
 
@@ -820,11 +752,8 @@ def conversations(comparison: Comparison, rows: int = ROWS, characters: int = CH
         return tables[table].setdefault(value, len(tables[table]))
 
     kept = []
-    for run, one in enumerate(comparison.runs):
-        path = one.folder / "samples.jsonl"
-        for _, row in read_jsonl(path) if path.is_file() else ():
-            if str(row["item"]) not in chosen[str(row["set"])]:
-                continue
+    for run, row in _rows(comparison):
+        if str(row["item"]) in chosen[str(row["set"])]:
             kind = f"{row['kind']} {row['condition']}" if row.get("condition") else row["kind"]
             temperature = f"T={float(row.get('temperature') or 0)}"
             cell = (run, kind, row["set"], row.get("perturbation") or "none", temperature)
@@ -834,10 +763,15 @@ def conversations(comparison: Comparison, rows: int = ROWS, characters: int = CH
             kept.append([*where, number("contexts", context), *(row.get(name) for name in FIELDS)])
     shared = {name: list(table) for name, table in tables.items()}
     data = {"runs": list(comparison.names), "labels": list(LABELS), "genuine": GENUINE, "fields": list(FIELDS)}
-    items_found = sum(map(len, items.values()))
-    return Conversations(
-        {**data, **shared, "rows": kept}, len(kept), rows_found, sum(map(len, chosen.values())), items_found
-    )
+    counts = (sum(map(len, found.values())) for found in (chosen, items))
+    return Conversations({**data, **shared, "rows": kept}, len(kept), rows_found, *counts)
+
+
+def _rows(comparison: Comparison) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number of the run, row) of all runs whose rows are there."""
+    for index, run in enumerate(comparison.runs):
+        if run.samples:
+            yield from ((index, row) for _, row in read_jsonl(run.folder / "samples.jsonl"))
 
 
 def _evenly(items: list[str], share: float) -> set[str]:

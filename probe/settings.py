@@ -53,8 +53,6 @@ class ServerSection:
     """How a judge answers: a reason and a label, or one token, whose log-probabilities say how likely each label is."""
     confidence: float = 0.5
     """Of verdicts by probability: how sure genuine-or-not must be, 0.5 to 1; below it a turn is unscored ("unsure")."""
-    prompt_as: Literal["ids", "text"] = "ids"
-    """How raw prompts are sent. Both are in the protocol; a server whose tokenizer adds a start token wants ids."""
     extras: bool = True
     """Send fields that vLLM and SGLang know and the protocol does not: stop_token_ids, the handling of special tokens,
     and neutral top_k, min_p and repetition_penalty, which such servers else take from the model's own defaults."""

@@ -62,10 +62,19 @@ def wilson(successes: int, n: int) -> Estimate:
 
 def _wilson_bounds(rate: float, n: float) -> Interval:
     """Wilson's score bounds in [0, 1] around a rate; `n` may be an effective number that is not whole."""
-    middle = rate + Z95 * Z95 / (2 * n)
-    half = Z95 * math.sqrt(rate * (1 - rate) / n + Z95 * Z95 / (4 * n * n))
-    scale = 1 + Z95 * Z95 / n
-    return max(0.0, min(rate, (middle - half) / scale)), min(1.0, max(rate, (middle + half) / scale))
+    low, high = _wilson_arrays(rate, n, Z95)
+    return float(low), float(high)
+
+
+def _wilson_arrays(rate: Any, n: Any, quantile: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of many rates at once, with quantiles of one's own."""
+    import numpy as np
+
+    squared = quantile**2
+    middle = rate + squared / (2 * n)
+    half = quantile * np.sqrt(rate * (1 - rate) / n + squared / (4 * n * n))
+    low, high = (middle - half) / (1 + squared / n), (middle + half) / (1 + squared / n)
+    return np.clip(np.minimum(rate, low), 0, 1), np.clip(np.maximum(rate, high), 0, 1)
 
 
 def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> Estimate:
@@ -272,16 +281,11 @@ def auc(
     return Estimate(value, ci95, len(rows))
 
 
-def cohens_kappa(a: Sequence[str], b: Sequence[str]) -> float | None:
-    """Agreement of two raters beyond chance (Cohen 1960); None where chance alone makes them agree fully."""
-    observed, chance = _agreement(a, b)
-    return None if chance == 1 else (observed - chance) / (1 - chance)
-
-
 def kappa_ci(
     a: Sequence[str], b: Sequence[str], clusters: Sequence[str] | None = None, seed: int = 0, draws: int = 2000
 ) -> Estimate:
-    """Cohen's kappa with a percentile bootstrap over clusters (conversations, say).
+    """Cohen's kappa, agreement of two raters beyond chance (Cohen 1960), with a percentile bootstrap over clusters
+    (conversations, say); None where chance alone makes them agree fully.
 
     Raters who agree on everything, or a single cluster, leave a bootstrap without width: then Wilson's interval
     of the agreement, with the number of clusters as n, is carried over to kappa. Draws in which kappa is
@@ -430,17 +434,6 @@ def corrected(judged: np.ndarray, read: np.ndarray, weights: np.ndarray, items: 
     above += quantile**2 * together
     moved_judged[..., asked] = scale * by_item(judged - rate[..., None]) / turns
     return Corrected(value, rate, below, above, moved, moved_judged, quantile)
-
-
-def _wilson_arrays(rate: np.ndarray, n: np.ndarray, quantile: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`_wilson_bounds` of many rates at once, with quantiles of one's own."""
-    import numpy as np
-
-    squared = quantile**2
-    middle = rate + squared / (2 * n)
-    half = quantile * np.sqrt(rate * (1 - rate) / n + squared / (4 * n * n))
-    low, high = (middle - half) / (1 + squared / n), (middle + half) / (1 + squared / n)
-    return np.clip(np.minimum(rate, low), 0, 1), np.clip(np.maximum(rate, high), 0, 1)
 
 
 Bounds = tuple["np.ndarray", "np.ndarray", "np.ndarray"]

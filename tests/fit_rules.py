@@ -117,9 +117,9 @@ def cross_validated(examples: Sequence[Example], allowed: Weights, seed: int = 0
 def kappas(examples: Sequence[Example], found: Sequence[Decision]) -> tuple[float, float]:
     """Cohen's kappa genuine or not, and over all labels, of the scored ones."""
     pairs = [(one.turn.label, label) for one, (label, _) in zip(examples, found, strict=True) if label is not None]
-    binary = stats.cohens_kappa([str(a == GENUINE) for a, _ in pairs], [str(b == GENUINE) for _, b in pairs])
-    full = stats.cohens_kappa([a for a, _ in pairs], [b for _, b in pairs])
-    return binary or 0.0, full or 0.0
+    binary = stats.kappa_ci([str(a == GENUINE) for a, _ in pairs], [str(b == GENUINE) for _, b in pairs], draws=1)
+    full = stats.kappa_ci([a for a, _ in pairs], [b for _, b in pairs], draws=1)
+    return binary.value or 0.0, full.value or 0.0
 
 
 def by_source(examples: Sequence[Example]) -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ import yaml
 
 from probe.errors import run_command
 from probe.judges import get_judge
-from probe.judges.agreement import Group, agreement, read_labelled
+from probe.judges.agreement import agreement, read_labelled
 from probe.settings import ServerSection
 
 FILE = Path(__file__).resolve().parent.parent / "probe" / "judges" / "bias.yaml"
@@ -40,27 +40,28 @@ def main(argv: Sequence[str]) -> None:
     rows = [row for path in arguments.labels for row in read_labelled(path)]
     found = agreement(rows, judge, progress=True, by=[("temperature",), ("source", "temperature")])
     known = yaml.safe_load(FILE.read_text(encoding="utf-8")) or {} if FILE.exists() else {}
-    known[judge.version] = measured(found.groups)
+    known[judge.version] = measured(found["groups"])
     FILE.write_text(HEAD + yaml.safe_dump(known, sort_keys=False, default_flow_style=None, width=110), encoding="utf-8")
-    print(f"{FILE}: {judge.version} on {found.n_scored} turns")
+    print(f"{FILE}: {judge.version} on {found['n_scored']} turns")
 
 
-def measured(groups: Sequence[Group]) -> dict[str, Any]:
+def measured(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     whole, *others = groups
-    enough = [group for group in others if group.bias.n >= FEWEST]
+    enough = [group for group in others if group["n_scored"] >= FEWEST]
     sets: dict[str, dict[str, Any]] = {}
     for group in enough:
-        if "source" in group.of:
-            name = str(group.of["source"])
-            sets.setdefault(SETS.get(name, name), {})[f"T={group.of['temperature']}"] = figures(group)
-    temperatures = {f"T={group.of['temperature']}": figures(group) for group in enough if "source" not in group.of}
+        if "source" in group["by"]:
+            name = str(group["by"]["source"])
+            sets.setdefault(SETS.get(name, name), {})[f"T={group['by']['temperature']}"] = figures(group)
+    temperatures = {
+        f"T={group['by']['temperature']}": figures(group) for group in enough if "source" not in group["by"]
+    }
     return {"all": figures(whole), "temperatures": temperatures, "sets": sets}
 
 
-def figures(group: Group) -> dict[str, Any]:
-    assert group.bias.value is not None and group.bias.ci95 is not None
-    low, high = group.bias.ci95
-    return {"n": group.bias.n, "bias": round(group.bias.value, 3), "low": round(low, 3), "high": round(high, 3)}
+def figures(group: dict[str, Any]) -> dict[str, Any]:
+    low, high = group["bias_ci95"]
+    return {"n": group["n_scored"], "bias": round(group["bias"], 3), "low": round(low, 3), "high": round(high, 3)}
 
 
 if __name__ == "__main__":

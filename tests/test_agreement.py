@@ -60,11 +60,11 @@ def test_kappa_and_accuracy_of_a_table_worked_by_hand() -> None:
     human = ["genuine_followup"] * 25 + ["new_task"] * 25
     judged = ["genuine_followup"] * 20 + ["new_task"] * 5 + ["genuine_followup"] * 10 + ["new_task"] * 15
     found = agreement([row(label, str(index)) for index, label in enumerate(human)], Fixed(*judged))
-    assert found.binary.kappa.value == pytest.approx(0.4)
-    assert found.binary.accuracy.value == pytest.approx(0.7)
-    low, high = found.binary.kappa.ci95 or (0, 0)
+    assert found["binary"]["kappa"] == pytest.approx(0.4)
+    assert found["binary"]["accuracy"] == pytest.approx(0.7)
+    low, high = found["binary"]["ci95"]
     assert low < 0.4 < high
-    assert {label: of.judged_as for label, of in found.labels.items()} == {
+    assert {label: of["judged_as"] for label, of in found["labels"].items()} == {
         "genuine_followup": {"genuine_followup": 20, "new_task": 5},
         "new_task": {"genuine_followup": 10, "new_task": 15},
     }
@@ -73,25 +73,25 @@ def test_kappa_and_accuracy_of_a_table_worked_by_hand() -> None:
 def test_a_wrong_kind_of_failure_counts_against_the_full_figure_only() -> None:
     rows = [row("genuine_followup", "a"), row("new_task", "b"), row("role_drift", "c")]
     found = agreement(rows, Fixed("genuine_followup", "role_drift", "new_task"))
-    assert found.binary.accuracy.value == 1
-    assert found.full.accuracy.value == pytest.approx(1 / 3)
+    assert found["binary"]["accuracy"] == 1
+    assert found["full"]["accuracy"] == pytest.approx(1 / 3, abs=1e-6)
 
 
 def test_unscored_turns_are_left_out_and_counted_by_reason() -> None:
     rows = [row("genuine_followup", "a"), row("genuine_followup", "b"), row("new_task", "c")]
     found = agreement(rows, Fixed("genuine_followup", None, "new_task"))
-    assert (found.n, found.unscored) == (3, {"timeout": 1})
-    assert found.binary.accuracy.value == 1
-    assert found.as_json()["n_scored"] == 2
+    assert (found["n"], found["unscored"]) == (3, {"timeout": 1})
+    assert found["binary"]["accuracy"] == 1
+    assert found["n_scored"] == 2
     nothing = agreement([row("new_task")], Fixed(None))
-    assert nothing.binary.kappa.value is None and nothing.binary.accuracy.value is None, "no figure instead of a zero"
+    assert nothing["binary"]["kappa"] is None and nothing["binary"]["accuracy"] is None, "no figure instead of a zero"
     assert "not defined" in format_agreement(nothing)
 
 
 def test_precision_and_recall_of_a_label_worked_by_hand() -> None:
     human = ["genuine_followup"] * 8 + ["new_task"] * 2
     judged = ["genuine_followup"] * 6 + ["new_task"] * 4
-    found = agreement([row(label, str(i)) for i, label in enumerate(human)], Fixed(*judged)).as_json()["labels"]
+    found = agreement([row(label, str(i)) for i, label in enumerate(human)], Fixed(*judged))["labels"]
     assert set(found) == {"genuine_followup", "new_task"}
     genuine, new_task = found["genuine_followup"], found["new_task"]
     assert (genuine["human"], genuine["judge"], genuine["precision"], genuine["recall"]) == (8, 6, 1.0, 0.75)
@@ -99,9 +99,7 @@ def test_precision_and_recall_of_a_label_worked_by_hand() -> None:
     # Wilson's bounds for 6 of 8 and for 2 of 4.
     assert genuine["recall_ci95"] == pytest.approx([0.4093, 0.9285], abs=1e-4)
     assert new_task["precision_ci95"] == pytest.approx([0.15, 0.85], abs=1e-3)
-    one_sided = agreement([row("new_task", "a"), row("new_task", "b")], Fixed("role_drift", "new_task")).as_json()[
-        "labels"
-    ]
+    one_sided = agreement([row("new_task", "a"), row("new_task", "b")], Fixed("role_drift", "new_task"))["labels"]
     assert [one_sided["role_drift"][name] for name in ("precision", "recall", "recall_ci95")] == [0.0, None, None]
     assert new_task["judged_as"] == {"new_task": 2} and genuine["judged_as"] == {"genuine_followup": 6, "new_task": 2}
 
@@ -111,7 +109,7 @@ def test_turns_of_one_conversation_widen_the_interval() -> None:
     judged = ["genuine_followup", "new_task"] * 10 + ["new_task", "genuine_followup"] * 10
     apart = agreement([row(label, str(i)) for i, label in enumerate(human)], Fixed(*judged))
     together = agreement([row(label, str(i // 10)) for i, label in enumerate(human)], Fixed(*judged))
-    (low, high), (wide_low, wide_high) = apart.binary.kappa.ci95 or (0, 0), together.binary.kappa.ci95 or (0, 0)
+    (low, high), (wide_low, wide_high) = apart["binary"]["ci95"], together["binary"]["ci95"]
     assert wide_high - wide_low > high - low
 
 
@@ -163,25 +161,20 @@ def test_a_judge_that_errs_one_way_is_told_from_one_that_errs_both_ways() -> Non
         for index, label in enumerate(human)
     ]
     found = agreement(rows, Fixed(*one_way, *both_ways), by=[("model",), ("temperature", "model")])
-    whole, a, b, *crossed = found.groups
-    assert (whole.of, whole.n, a.of, b.of) == ({}, 80, {"model": "a"}, {"model": "b"})
-    assert [group.of for group in crossed] == [{"temperature": 0.7, "model": model} for model in "ab"]
-    assert a.kappa.value == pytest.approx(b.kappa.value) == pytest.approx(0.5)
-    assert (a.read.value, a.judged.value, a.bias.value) == pytest.approx((0.5, 0.75, 0.25))
-    assert b.bias.value == 0
+    whole, a, b, *crossed = found["groups"]
+    assert (whole["by"], whole["n"], b["by"]) == ({}, 80, {"model": "b"})
+    assert [group["by"] for group in crossed] == [{"temperature": 0.7, "model": model} for model in "ab"]
+    assert (b["kappa"], b["bias"]) == (0.5, 0.0)
     # Bonett and Price's bounds of 10 up and 0 down, and of 5 up and 5 down, of 40.
-    assert a.bias.ci95 == pytest.approx((0.0934, 0.3828), abs=1e-4)
-    assert b.bias.ci95 == pytest.approx((-0.1617, 0.1617), abs=1e-4)
-    printed = format_agreement(found)
-    assert "50.0 [39.3, 60.7] read, 62.5 [" in printed and "judged, bias +12.5 [+1.3, +23.1] points" in printed
-    assert " ".join(printed.splitlines()[-1].split()) == "0.7 b 40 0.50 [0.23, 0.75] 50.0 50.0 +0.0 [-16.2, +16.2]"
-    assert "groups" not in agreement(rows, Fixed(*one_way, *both_ways)).as_json(), "as it was where none is asked for"
-    told = found.as_json()["groups"][1]
-    assert {**told, "ci95": None} == {
+    assert b["bias_ci95"] == pytest.approx([-0.1617, 0.1617], abs=1e-4)
+    assert {**a, "ci95": None} == {
         "by": {"model": "a"}, "n": 40, "n_scored": 40, "kappa": 0.5, "ci95": None, "read": 0.5,
         "read_ci95": pytest.approx([0.352, 0.648], abs=1e-4), "judged": 0.75, "judged_ci95": pytest.approx([0.5981, 0.8581], abs=1e-4),
         "bias": 0.25, "bias_ci95": pytest.approx([0.0934, 0.3828], abs=1e-4),
     }  # fmt: skip
+    printed = format_agreement(found)
+    assert "50.0 [39.3, 60.7] read, 62.5 [" in printed and "judged, bias +12.5 [+1.3, +23.1] points" in printed
+    assert " ".join(printed.splitlines()[-1].split()) == "0.7 b 40 0.50 [0.23, 0.75] 50.0 50.0 +0.0 [-16.2, +16.2]"
 
 
 def test_turns_of_one_conversation_widen_the_interval_of_the_bias() -> None:
@@ -190,7 +183,7 @@ def test_turns_of_one_conversation_widen_the_interval_of_the_bias() -> None:
 
     def width(turns: int) -> float:
         rows = [row(label, str(index // turns)) for index, label in enumerate(human)]
-        low, high = agreement(rows, Fixed(*judged)).groups[0].bias.ci95 or (0, 0)
+        low, high = agreement(rows, Fixed(*judged))["groups"][0]["bias_ci95"]
         return high - low
 
     assert width(1) < width(2) < width(10)

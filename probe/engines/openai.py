@@ -81,7 +81,7 @@ class OpenAIEngine:
 
     Args:
         section: where they are and how they are asked.
-        tokenizer: the model's own; turns ids into text where text is sent, and counts tokens where a server does not.
+        tokenizer: the model's own; turns stop tokens into text, and counts tokens where a server does not.
     """
 
     name = "openai"
@@ -122,7 +122,7 @@ class OpenAIEngine:
                 if isinstance(score, float):
                     failures.done += 1
                     yield index, score
-                elif failures.done or score.failure not in ("refused", "no_logprobs", "other_tokens"):
+                elif failures.done or score.failure not in ("refused", "no_logprobs"):
                     failures.add(score)
                 else:
                     why = f"{score.detail}{failures.hint(score)}"
@@ -147,19 +147,13 @@ class OpenAIEngine:
         }
 
     def _prompt(self, ids: tuple[int, ...]) -> dict[str, Any]:
-        prompt = list(ids) if self.section.prompt_as == "ids" else self._text(ids)
-        return {
-            "model": self.client.model,
-            "prompt": prompt,
-            **PLAIN_SAMPLING,
-            **(EXTRAS if self.section.extras else {}),
-        }
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+        extras = EXTRAS if self.section.extras else {}
+        return {"model": self.client.model, "prompt": list(ids), **PLAIN_SAMPLING, **extras}
 
     def _stop_strings(self, request: Request) -> list[str]:
-        texts = dict.fromkeys(self._text([token]) for token in request.stop_ids)
+        texts = dict.fromkeys(
+            str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in request.stop_ids
+        )
         return [text for text in texts if text.strip()]
 
     def _completion(self, request: Request, body: dict[str, Any]) -> Completion:
@@ -187,28 +181,11 @@ class OpenAIEngine:
             return Reply(None, "no_logprobs", "its reply to echo with logprobs holds no token_logprobs")
         start = len(request.prefix_ids)
         end = start + len(request.target_ids)
-        if self.section.prompt_as == "text" and len(values) != end + 1:
-            before, whole = self._text(request.prefix_ids), self._text(request.prefix_ids + request.target_ids)
-            span = _span(logprobs.get("text_offset"), len(before), len(whole)) if whole.startswith(before) else None
-            if span is None:
-                detail = "it splits the prompt's text into other tokens, none of which starts at the target"
-                return Reply(None, "other_tokens", f"{detail}; set the server's `prompt_as: ids`")
-            start, end = span
         scores = values[start:end]
         if len(values) < end or not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
             given = sum(score is not None for score in values)
             return Reply(None, "no_logprobs", f"token_logprobs holds {given} numbers for a prompt of {end} tokens")
         return math.fsum(scores)
-
-
-def _span(offsets: Any, start: int, end: int) -> tuple[int, int] | None:
-    """The tokens that make up the characters from `start` to `end`, by where each token starts; None if none do.
-
-    The last token is the generated one. A start token that the server adds shifts its place, and shows there.
-    """
-    if not isinstance(offsets, list) or not offsets or offsets[-1] != end or start not in offsets:
-        return None
-    return offsets.index(start), len(offsets) - 1
 
 
 def _unusable(body: dict[str, Any]) -> str | None:

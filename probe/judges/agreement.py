@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,12 @@ def run(arguments: argparse.Namespace) -> None:
             found = agreement(rows, stored, progress=asks, by=groupings)
         finally:
             stored.close()
-    print(json.dumps(found.as_json(), indent=2) if arguments.json else format_agreement(found))
-    if not arguments.json and any("p" in row.fields for row in rows):
+    if arguments.json:
+        shown = {key: value for key, value in found.items() if key != "groups" or groupings}
+        print(json.dumps(shown, indent=2))
+        return
+    print(format_agreement(found))
+    if any("p" in row.fields for row in rows):
         print(f"\n{DRAWN}")
 
 
@@ -136,101 +140,18 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
-@dataclass(frozen=True)
-class Measure:
-    """Cohen's kappa and accuracy over the scored turns; both None when no turn was scored."""
-
-    kappa: stats.Estimate
-    accuracy: stats.Estimate
-
-
-@dataclass(frozen=True)
-class LabelFigures:
-    """One label: of the turns that the judge gave it, how many people did, too (precision), and the reverse (recall).
-
-    `n` of each counts those turns; a value is None where there are none. `judged_as` is what the judge made of the
-    turns that people gave the label.
-    """
-
-    precision: stats.Estimate
-    recall: stats.Estimate
-    judged_as: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Group:
-    """The rows that share the values `of` some fields: genuine or not, over the scored ones.
-
-    `read` and `judged` are the rates by the reader and by the judge, `bias` is judged minus read.
-    """
-
-    of: dict[str, str | float | bool | None]
-    n: int
-    kappa: stats.Estimate
-    read: stats.Estimate
-    judged: stats.Estimate
-    bias: stats.Estimate
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What `agreement` found. `labels` holds those that people or the judge used, unscored turns left out.
-
-    `groups` begins with all rows together; then those of each grouping that was asked for.
-    """
-
-    judge: str
-    calls: int
-    n: int
-    n_scored: int
-    unscored: dict[str, int]
-    binary: Measure
-    full: Measure
-    labels: dict[str, LabelFigures]
-    groups: list[Group]
-
-    def as_json(self) -> dict[str, Any]:
-        """What `--json` prints; "groups" only where some were asked for."""
-
-        def figure(name: str, estimate: stats.Estimate, interval: str) -> dict[str, Any]:
-            plain = estimate.as_json()
-            return {name: plain["value"], interval: plain["ci95"]}
-
-        def group(one: Group) -> dict[str, Any]:
-            found = {"by": one.of, "n": one.n, "n_scored": one.read.n, **figure("kappa", one.kappa, "ci95")}
-            for name in ("read", "judged", "bias"):
-                found |= figure(name, getattr(one, name), f"{name}_ci95")
-            return found
-
-        def measure(one: Measure) -> dict[str, Any]:
-            return {**figure("kappa", one.kappa, "ci95"), **figure("accuracy", one.accuracy, "accuracy_ci95")}
-
-        return {
-            "judge": self.judge,
-            "judge_calls": self.calls,
-            "n": self.n,
-            "n_scored": self.n_scored,
-            "unscored": self.unscored,
-            "binary": measure(self.binary),
-            "full": measure(self.full),
-            "labels": {
-                label: {
-                    "human": of.recall.n,
-                    "judge": of.precision.n,
-                    **figure("precision", of.precision, "precision_ci95"),
-                    **figure("recall", of.recall, "recall_ci95"),
-                    "judged_as": of.judged_as,
-                }
-                for label, of in self.labels.items()
-            },
-            **({"groups": [group(one) for one in self.groups]} if len(self.groups) > 1 else {}),
-        }
+Labelled = tuple[str, str | None, LabelledTurn]
+"""The label that people gave, the judge's or None, and the turn."""
 
 
 def agreement(
     rows: Sequence[LabelledTurn], judge: Judge, progress: bool = False, by: Sequence[Sequence[str]] = ()
-) -> Agreement:
-    """Judges every row and compares with its label.
+) -> dict[str, Any]:
+    """Judges every row and compares with its label; gives what `--json` prints, intervals as [low, high].
+
+    "binary" (genuine or not) and "full" have kappa and accuracy over the scored turns; "labels", for each that people or
+    the judge used, how many of the turns that the judge gave it people did, too (precision), and the reverse (recall);
+    "groups" begins with all rows together, genuine or not. What cannot be known is None.
 
     Args:
         progress: shows a bar on stderr.
@@ -238,126 +159,125 @@ def agreement(
     """
     stream = judge.stream([row.case for row in rows])
     verdicts = collected(stream, len(rows), f"judge {judge.name}", delay=0, unit="turn", disable=not progress)
-    # (human label, judge's label, conversation) of the turns that were scored
-    scored = [
-        (row.label, verdict.label, row.conversation)
-        for row, verdict in zip(rows, verdicts, strict=True)
-        if verdict.label is not None
-    ]
-    used = {label for human, machine, _ in scored for label in (human, machine)}
-    return Agreement(
-        judge=judge.version,
-        calls=judge.calls,
-        n=len(rows),
-        n_scored=len(scored),
-        unscored=dict(Counter(verdict.unscored or "no reason given" for verdict in verdicts if verdict.label is None)),
-        binary=_measure([(_binary(human), _binary(machine), where) for human, machine, where in scored]),
-        full=_measure(scored),
-        labels={
-            label: LabelFigures(
-                precision=_rate([(human == label, where) for human, machine, where in scored if machine == label]),
-                recall=_rate([(machine == label, where) for human, machine, where in scored if human == label]),
-                judged_as=dict(Counter(machine for human, machine, _ in scored if human == label)),
-            )
-            for label in LABELS
-            if label in used
-        },
-        groups=[
-            _group(dict(zip(names, values, strict=True)), members)
-            for names in ((), *by)
-            for values, members in _grouped(rows, [verdict.label for verdict in verdicts], names)
-        ],
-    )
+    judged: list[Labelled] = [(row.label, verdict.label, row) for row, verdict in zip(rows, verdicts, strict=True)]
+    scored = [(human, machine, row.conversation) for human, machine, row in judged if machine is not None]
+    labels = {}
+    for label in LABELS:
+        given = [(human == label, where) for human, machine, where in scored if machine == label]
+        meant = [(machine == label, where) for human, machine, where in scored if human == label]
+        if given or meant:
+            labels[label] = {
+                "human": len(meant),
+                "judge": len(given),
+                **_figure("precision", _rate(given)),
+                **_figure("recall", _rate(meant)),
+                "judged_as": dict(Counter(machine for human, machine, _ in scored if human == label)),
+            }
+    return {
+        "judge": judge.version,
+        "judge_calls": judge.calls,
+        "n": len(rows),
+        "n_scored": len(scored),
+        "unscored": dict(
+            Counter(verdict.unscored or "no reason given" for verdict in verdicts if verdict.label is None)
+        ),
+        "binary": _measure([(_binary(human), _binary(machine), where) for human, machine, where in scored]),
+        "full": _measure(scored),
+        "labels": labels,
+        "groups": [group for names in ((), *by) for group in _groups(judged, names)],
+    }
 
 
-def _grouped(
-    rows: Sequence[LabelledTurn], machine: Sequence[str | None], names: Sequence[str]
-) -> list[tuple[tuple[Any, ...], list[tuple[LabelledTurn, str | None]]]]:
-    """Rows beside the judge's labels by the values of the named fields, in the order of these; None where one lacks it."""
-    found: dict[tuple[Any, ...], list[tuple[LabelledTurn, str | None]]] = defaultdict(list)
-    for row, label in zip(rows, machine, strict=True):
-        found[tuple(row.fields.get(name) for name in names)].append((row, label))
-    return sorted(found.items(), key=lambda one: [(isinstance(value, str), value is None, value) for value in one[0]])
+def _groups(judged: Sequence[Labelled], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Genuine or not among the rows that share the values of some fields (None where one lacks it), in their order: the
+    rates by the reader and by the judge, and the bias, judged minus read."""
+    found: dict[tuple[Any, ...], list[Labelled]] = defaultdict(list)
+    for one in judged:
+        found[tuple(one[2].fields.get(name) for name in names)].append(one)
+    for values in sorted(found, key=lambda of: [(isinstance(value, str), value is None, value) for value in of]):
+        scored = [(human, label, row.conversation) for human, label, row in found[values] if label is not None]
+        human, machine = ([row[place] == GENUINE for row in scored] for place in (0, 1))
+        where = [conversation for _, _, conversation in scored]
+        yield {
+            "by": dict(zip(names, values, strict=True)),
+            "n": len(found[values]),
+            "n_scored": len(scored),
+            **_figure(
+                "kappa", stats.kappa_ci([str(one) for one in human], [str(one) for one in machine], where), "ci95"
+            ),
+            **_figure("read", stats.clustered_rate(human, where)),
+            **_figure("judged", stats.clustered_rate(machine, where)),
+            **_figure("bias", stats.bias(machine, human, where)),
+        }
 
 
-def _group(of: dict[str, Any], members: Sequence[tuple[LabelledTurn, str | None]]) -> Group:
-    scored = [(row.label, label, row.conversation) for row, label in members if label is not None]
-    human, machine = ([row[place] == GENUINE for row in scored] for place in (0, 1))
-    where = [conversation for _, _, conversation in scored]
-    return Group(
-        of=of,
-        n=len(members),
-        kappa=stats.kappa_ci([str(one) for one in human], [str(one) for one in machine], where),
-        read=stats.clustered_rate(human, where),
-        judged=stats.clustered_rate(machine, where),
-        bias=stats.bias(machine, human, where),
-    )
+def _measure(scored: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+    human, machine, where = ([row[place] for row in scored] for place in range(3))
+    right = _rate([(a == b, c) for a, b, c in scored])
+    return {**_figure("kappa", stats.kappa_ci(human, machine, where), "ci95"), **_figure("accuracy", right)}
 
 
 def _binary(label: str) -> str:
     return GENUINE if label == GENUINE else "other"
 
 
-def _measure(scored: Sequence[tuple[str, str, str]]) -> Measure:
-    human, machine, where = ([row[place] for row in scored] for place in range(3))
-    return Measure(stats.kappa_ci(human, machine, where), _rate([(a == b, c) for a, b, c in scored]))
-
-
 def _rate(right: Sequence[tuple[bool, str]]) -> stats.Estimate:
     return stats.clustered_rate([one for one, _ in right], [where for _, where in right])
 
 
-def format_agreement(found: Agreement) -> str:
+def _figure(name: str, estimate: stats.Estimate, interval: str = "") -> dict[str, Any]:
+    plain = estimate.as_json()
+    return {name: plain["value"], interval or f"{name}_ci95": plain["ci95"]}
+
+
+def format_agreement(found: Mapping[str, Any]) -> str:
     """The figures, precision and recall of each label, and the confusion table as plain text."""
 
-    def shown(estimate: stats.Estimate) -> str:
-        if estimate.value is None:
-            return "not defined"
-        bounds = f" [{estimate.ci95[0]:.3f}, {estimate.ci95[1]:.3f}]" if estimate.ci95 else ""
-        return f"{estimate.value:.3f}{bounds}"
+    def shown(of: Mapping[str, Any], name: str, interval: str = "") -> str:
+        return _told(of[name], of[interval or f"{name}_ci95"], ".3f", "not defined")
 
-    lines = [f"judge {found.judge}: {found.n} turns, {found.n_scored} scored, {found.calls} calls"]
-    lines += [f"  unscored, {reason}: {count}" for reason, count in found.unscored.items()]
-    for name, measure in (("genuine or not", found.binary), ("all labels", found.full)):
-        lines.append(f"{name:15} kappa {shown(measure.kappa)}   accuracy {shown(measure.accuracy)}")
-    whole, *groups = found.groups
-    points = f"{_percent(whole.read)} read, {_percent(whole.judged)} judged, bias {_percent(whole.bias, '+')} points"
-    lines.append(f"{'genuine rate':15} {points}" if whole.read.n else "genuine rate    not defined")
+    lines = [f"judge {found['judge']}: {found['n']} turns, {found['n_scored']} scored, {found['judge_calls']} calls"]
+    lines += [f"  unscored, {reason}: {count}" for reason, count in found["unscored"].items()]
+    for name, measure in (("genuine or not", found["binary"]), ("all labels", found["full"])):
+        lines.append(f"{name:15} kappa {shown(measure, 'kappa', 'ci95')}   accuracy {shown(measure, 'accuracy')}")
+    whole, *groups = found["groups"]
+    rates = f"{_points(whole, 'read')} read, {_points(whole, 'judged')} judged"
+    points = f"{rates}, bias {_points(whole, 'bias', '+')} points"
+    lines.append(f"{'genuine rate':15} {points if whole['n_scored'] else 'not defined'}")
     width = max(map(len, LABELS))
     lines += ["", f"{'':{width}}  {'human':>5}  {'judge':>5}  {'precision':22}  {'recall':22}"]
-    for label, of in found.labels.items():
-        counts = f"{of.recall.n:>5}  {of.precision.n:>5}"
-        lines.append(f"{label:{width}}  {counts}  {shown(of.precision):22}  {shown(of.recall):22}".rstrip())
-    columns = [label for label, of in found.labels.items() if of.precision.n]
+    for label, of in found["labels"].items():
+        both = f"{shown(of, 'precision'):22}  {shown(of, 'recall'):22}"
+        lines.append(f"{label:{width}}  {of['human']:>5}  {of['judge']:>5}  {both}".rstrip())
+    columns = [label for label, of in found["labels"].items() if of["judge"]]
     lines += ["", "human label, by row, against the judge's:"]
     lines.append(" " * width + "".join(f"  {label[:12]:>12}" for label in columns))
-    for label, of in found.labels.items():
-        if of.judged_as:
-            lines.append(f"{label:{width}}" + "".join(f"  {of.judged_as.get(column, 0):>12}" for column in columns))
-    for fields in dict.fromkeys(tuple(group.of) for group in groups):
-        lines += ["", *_group_table([group for group in groups if tuple(group.of) == fields])]
+    for label, of in found["labels"].items():
+        if of["judged_as"]:
+            lines.append(f"{label:{width}}" + "".join(f"  {of['judged_as'].get(column, 0):>12}" for column in columns))
+    for fields in dict.fromkeys(tuple(group["by"]) for group in groups):
+        lines += ["", *_group_table([group for group in groups if tuple(group["by"]) == fields])]
     return "\n".join(lines)
 
 
-def _group_table(groups: Sequence[Group]) -> list[str]:
+def _group_table(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     """One grouping: a row per group, rates in percent, bias in points (judged minus read)."""
-    rows = [[*groups[0].of, "n", "kappa", "read", "judged", "bias [95%]"]]
+    rows = [[*groups[0]["by"], "n", "kappa", "read", "judged", "bias [95%]"]]
     for one in groups:
-        kappa = "-" if one.kappa.value is None else f"{one.kappa.value:z.2f}"
-        if one.kappa.value is not None and one.kappa.ci95:
-            kappa += " [{:z.2f}, {:z.2f}]".format(*one.kappa.ci95)
-        shares = [_percent(stats.Estimate(rate.value, None, rate.n)) for rate in (one.read, one.judged)]
-        of = ["-" if value is None else " ".join(visible(str(value)).split()) for value in one.of.values()]
-        rows.append([*of, str(one.read.n), kappa, *shares, _percent(one.bias, "+")])
+        of = ["-" if value is None else " ".join(visible(str(value)).split()) for value in one["by"].values()]
+        shares = [_told(one[name] and 100 * one[name], None, ".1f") for name in ("read", "judged")]
+        kappa = _told(one["kappa"], one["ci95"], "z.2f")
+        rows.append([*of, str(one["n_scored"]), kappa, *shares, _points(one, "bias", "+")])
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _percent(estimate: stats.Estimate, sign: str = "") -> str:
+def _points(of: Mapping[str, Any], name: str, sign: str = "") -> str:
+    value, ci95 = of[name], of[f"{name}_ci95"]
+    return _told(value and 100 * value, ci95 and [100 * bound for bound in ci95], f"{sign}.1f")
+
+
+def _told(value: float | None, ci95: Sequence[float] | None, form: str, nothing: str = "-") -> str:
     """57.0 [47.2, 66.3]"""
-    if estimate.value is None:
-        return "-"
-    interval = (
-        "" if estimate.ci95 is None else " [{:{s}.1f}, {:{s}.1f}]".format(*(100 * b for b in estimate.ci95), s=sign)
-    )
-    return f"{100 * estimate.value:{sign}.1f}{interval}"
+    bounds = f" [{', '.join(format(bound, form) for bound in ci95)}]" if ci95 else ""
+    return nothing if value is None else f"{value:{form}}{bounds}"
