@@ -113,14 +113,6 @@ def test_a_process_id_means_nothing_on_another_machine(tmp_path: Path, clock: Cl
     assert mine.take("base") is not None
 
 
-def test_a_claim_that_was_never_written_is_succeeded_by_time_alone(tmp_path: Path, clock: Clock) -> None:
-    (tmp_path / "base.1").touch()
-    mine = Claims(tmp_path)
-    assert mine.take("base") is None
-    clock.now += 60
-    assert mine.take("base") is not None
-
-
 def test_an_owner_that_stood_still_stops_before_it_writes_again(tmp_path: Path, clock: Clock) -> None:
     owner, other = Claims(tmp_path).take("base"), Claims(tmp_path)
     assert owner is not None and other.take("base") is None
@@ -149,20 +141,6 @@ def test_a_withdrawn_claim_is_lost_and_does_not_come_back(tmp_path: Path) -> Non
     owner.release()
     assert mine.take("step-4") is None, "the new owner's claim was left alone"
     successor.check()
-
-
-def test_a_claim_in_use_refreshes_itself(tmp_path: Path) -> None:
-    owner = Claims(tmp_path, beat_s=0.02, stale_s=5).take("base")
-    assert owner is not None
-    before = owner.path.read_bytes()
-    with owner:
-        for _ in range(200):
-            threading.Event().wait(0.02)
-            if owner.path.read_bytes() != before:
-                break
-        after = owner.path.read_bytes()
-    assert after != before and len(after) == len(before)
-    assert not owner.path.exists()
 
 
 ACTIONS = st.lists(

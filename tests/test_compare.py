@@ -17,7 +17,7 @@ from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import Row, figures, make_row
-from probe.plot import Point, arrows, draw_tradeoff, frontier, marker_name, panels_of, path_name
+from probe.plot import Point, arrows, draw_tradeoff, marker_name, panels_of, path_name
 from probe.report import markdown
 from probe.stats import Estimate, mcnemar
 
@@ -452,11 +452,6 @@ def test_a_training_run_that_went_on_from_another_starts_where_that_one_ended(tm
     )
     other = compare_runs(load_runs([tmp_path / "sft/probe/base", tmp_path / "second/probe/base"]))
     assert arrows(other, points[:2]) == [(0, 1)], "a start alone is no path"
-
-
-def test_the_frontier_holds_what_nothing_beats() -> None:
-    assert frontier([(10, 10), (60, 5), (30, 40), (30, 20), (50, 40)]) == [(50, 40), (60, 5)]
-    assert frontier([(1, 1)]) == [(1, 1)]
 
 
 def test_a_comparison_of_many_runs_shows_where_each_training_run_ended(tmp_path: Path) -> None:

@@ -36,18 +36,6 @@ def test_a_multimodal_qwen35_becomes_text_only_once(tiny_multimodal: Path, own_c
     assert (folder.path / "model.safetensors").stat().st_mtime_ns == made
 
 
-def test_a_changed_template_gets_a_text_only_folder_of_its_own(
-    tiny_multimodal: Path, own_cache: Path, tmp_path: Path
-) -> None:
-    first = resolve(str(tiny_multimodal)).path
-    changed = copy_of(tiny_multimodal, tmp_path / "changed")
-    template = changed / "chat_template.jinja"
-    template.write_text(template.read_text() + " ")
-    second = resolve(str(changed))
-    assert second.path != first
-    assert load_tokenizer(second).chat_template.endswith(" ")
-
-
 def test_a_lora_on_a_multimodal_base_uses_its_text_only_folder(
     tiny_multimodal: Path, own_cache: Path, tmp_path: Path
 ) -> None:

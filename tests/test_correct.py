@@ -70,39 +70,6 @@ def test_labels_of_all_turns_give_the_readers_own_rate_whatever_the_judge_says()
         assert high - low == pytest.approx(0.126, abs=0.02), "as wide as Wilson's for 200 readings"
 
 
-def test_verdicts_without_a_label_leave_everything_possible_for_their_share() -> None:
-    found = one_rate([1] * 10 + [0] * 90, [0] * 100, [0] * 10 + [1] * 90)
-    value, low, high = stats.corrected_bounds(found)
-    assert value == pytest.approx(0.1) and low == pytest.approx(0, abs=0.01) and high > 0.1
-
-
-def test_several_labels_of_one_item_count_for_fewer_than_as_many_items() -> None:
-    rng = np.random.default_rng(1)
-    read = np.repeat(rng.random(40) < 0.4, 3).astype(float)
-    judged = rng.random(120) < 0.4
-    weights = np.ones(120)
-    apart = stats.corrected_bounds(stats.corrected(judged, read, weights, np.arange(120), 120))
-    together = stats.corrected_bounds(stats.corrected(judged, read, weights, np.repeat(np.arange(40), 3), 40))
-    assert together[0] == apart[0]
-    assert (together[2] - together[1]) / (apart[2] - apart[1]) == pytest.approx(3**0.5, rel=0.15)
-
-
-def test_a_difference_is_narrower_where_the_same_items_move_both_rates() -> None:
-    rng = np.random.default_rng(2)
-    judged = rng.random(300) < 0.5
-    read = judged.astype(float)
-    weights = np.ones(300)
-
-    def width(items: np.ndarray) -> float:
-        base = stats.corrected(judged, read, weights, np.arange(300), 600)
-        other = stats.corrected(judged, read, weights, items, 600)
-        value, low, high = stats.corrected_difference(base, other)
-        assert value == 0 and low < 0 < high
-        return float(high - low)
-
-    assert width(np.arange(300)) < 0.6 * width(np.arange(300, 600))
-
-
 # What ppi-python 0.2.3 (ppi_mean_pointestimate and ppi_mean_ci at 95%, which has no small-sample remedy, no clusters and
 # brings numba, statsmodels and scikit-learn) gives for the turns of `large_sample`.
 PPI = {"equal": (0.30732544, 0.27918550, 0.33546539), "stratified": (0.29238292, 0.25751917, 0.32724666)}
@@ -129,21 +96,6 @@ def test_many_labels_give_what_the_methods_own_package_gives(name: str) -> None:
     # The package tunes as if the labelled turns were not among the others; with few of them labelled that is little.
     assert value == pytest.approx(at, abs=1e-3)
     assert (low, high) == pytest.approx((least, most), abs=5e-3)
-
-
-def test_the_package_gives_what_is_written_here() -> None:
-    """Where it can be had: `pip install ppi-python==0.2.3`."""
-    package = pytest.importorskip("ppi_py", reason="ppi-python is not installed")
-    for name, (judged, read, weights) in large_sample().items():
-        chosen = weights > 0
-        given = (read[chosen], judged[chosen].astype(float), judged.astype(float))
-        [value] = package.ppi_mean_pointestimate(*given, w=weights[chosen])
-        low, high = package.ppi_mean_ci(*given, alpha=0.05, w=weights[chosen])
-        assert (value, low[0], high[0]) == pytest.approx(PPI[name], abs=1e-6)
-        p = [np.average(read[chosen & (judged == verdict)]) for verdict in (True, False)]
-        [best] = package.ppi_mean_pointestimate(*given, lam=p[0] - p[1], w=weights[chosen])
-        ours = stats.corrected(judged, read, weights, np.arange(20_000), 20_000)
-        assert ours.value == pytest.approx(best, abs=1e-12), "the same estimate at its best tuning"
 
 
 # --- the intervals hold the truth
@@ -182,16 +134,6 @@ def test_corrected_differences_hold_the_truth_where_the_judges_own_are_turned_ro
         assert simulated.covered(stats.bias_bounds(parts[0]), float(true_bias)) >= 0.935
     seen = runs[1].judged[:, :100].mean() - runs[0].judged[:, :100].mean()
     assert seen < 0.05, "the judge itself sees hardly any of the 24 points"
-
-
-def test_few_labels_a_rate_give_wide_intervals_that_still_hold_the_truth() -> None:
-    rng = np.random.default_rng(6)
-    for labels in (9, 15, 24):  # three, five and eight for each of three rates
-        for rate, kappa, tilt in ((0.1, 0.3, 1.5), (0.3, 0.3, 1.0), (0.45, 0.5, 0.7), (0.3, 0.7, 1.0)):
-            made = simulated.trials(1500, [simulated.cell(rate, kappa, tilt)] * 3, rng)
-            weights = simulated.draw(made, labels, rng)
-            assert simulated.covered(stats.corrected_bounds(simulated.corrected(made, weights, 0)), rate) >= 0.93
-            assert simulated.covered(stats.corrected_bounds(simulated.corrected(made, weights)), rate) >= 0.93
 
 
 # --- the command

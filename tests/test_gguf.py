@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import shutil
 from collections.abc import Callable
 from importlib.metadata import version
@@ -478,19 +477,3 @@ def test_llama_3_s_scaling_of_positions_and_begin_token_are_found_again(
     write_gguf(scaled, path, tensors=lambda tensors: tensors | {"rope_freqs.weight": factors})
     with pytest.raises(ModelError, match="its rope_freqs.weight is no scaling of Llama 3"):
         resolve(str(path))
-
-
-QWEN_GGUF = os.environ.get("NEXTTURN_QWEN_GGUF", "")
-
-
-@pytest.mark.skipif(not QWEN_GGUF, reason="NEXTTURN_QWEN_GGUF names no file of Qwen2.5 (Instruct, any quantisation)")
-def test_a_real_qwen_gguf_answers() -> None:
-    folder = resolve(QWEN_GGUF)
-    tokenizer, model = load_tokenizer(folder), load_model(folder, device="cpu")
-    assert tokenizer.convert_ids_to_tokens(tokenizer("ok\n\n12").input_ids) == ["ok", "\u010a\u010a", "1", "2"]
-    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
-    question = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    output = model.generate(**prompt, do_sample=False, max_new_tokens=32)[0]
-    assert "Paris" in tokenizer.decode(output[prompt["input_ids"].shape[1] :])
-    assert output[-1] == tokenizer.eos_token_id

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judged_turns import ALL_TURNS, JUDGE, case, judge
 
-from probe.judges.labels import GENUINE, LABELS, Case, judge_all
+from probe.judges.labels import GENUINE, LABELS, judge_all
 from probe.judges.text import clean
 
 INJECTIONS = [
@@ -51,11 +51,6 @@ def test_text_aimed_at_the_judge_changes_no_verdict(label: str, name: str, turn:
     if alone.label != GENUINE:
         assert judge(name, f"{injection}\n\n{turn}").label != GENUINE
         assert judge(name, f"{turn} {injection}").label != GENUINE
-
-
-@pytest.mark.parametrize("injection", INJECTIONS)
-def test_a_turn_of_nothing_but_injection_is_not_genuine(injection: str) -> None:
-    assert judge("paint", injection).label == "malformed"
 
 
 @pytest.mark.parametrize(
@@ -154,10 +149,3 @@ def test_adding_an_injection_never_makes_a_turn_genuine(pieces: list[str], injec
     turn = " ".join(pieces)
     if judge("paint", f"{turn}\n{injection}").label == GENUINE:
         assert judge("paint", turn).label == GENUINE
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(max_size=80), min_size=1, max_size=3), st.text(max_size=80))
-def test_any_context_can_be_read(contents: list[str], turn: str) -> None:
-    messages = tuple({"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(contents))
-    assert judge_all(JUDGE, [Case(messages, turn), Case((), turn)])

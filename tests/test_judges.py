@@ -5,23 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import fit_rules
 import pytest
 import yaml
-from fit_rules import cross_validated, fit, read_examples
+from fit_rules import read_examples
 from judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, judge, labelled_rows
 
-from probe.errors import BadInput, DataError, NextturnError
+from probe.errors import BadInput, NextturnError
 from probe.judges import get_judge, text
 from probe.judges.agreement import agreement, read_labelled
-from probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, judge_all, names_answer
-from probe.judges.rules import CLEAR_MARGIN, RulesJudge, Turn, best_label, repetition, signals
-from probe.judges.text import content_stems, phrases, rule_data, sentences, stem, words
+from probe.judges.labels import GENUINE, LABELS, Case, judge_all, names_answer
+from probe.judges.rules import CLEAR_MARGIN, RulesJudge, Turn, signals
+from probe.judges.text import phrases, rule_data
 
 ROOT = Path(__file__).resolve().parent.parent
 DEV_TURNS = Path(__file__).resolve().parents[2] / "shared" / "data" / "user_turns"
@@ -89,11 +86,6 @@ def test_verdicts_do_not_depend_on_the_batch_and_say_how_sure_they_are() -> None
     assert min(weighed) < CLEAR_MARGIN < max(weighed)
 
 
-def test_the_lead_is_over_the_other_side_of_genuine_or_not() -> None:
-    assert best_label({GENUINE: 3.0, "new_task": 1.0, "role_drift": 0.5}) == (GENUINE, 2.0)
-    assert best_label({GENUINE: 1.0, "new_task": 3.0, "role_drift": 2.5}) == ("new_task", 2.0)
-
-
 def test_an_unknown_judge_is_refused_with_those_there_are() -> None:
     with pytest.raises(BadInput, match="'gpt'.*rules"):
         get_judge("gpt")
@@ -111,24 +103,6 @@ def test_an_unknown_judge_is_refused_with_those_there_are() -> None:
 )
 def test_specificity_wants_something_that_only_the_answer_brought_up(turn: str, named: bool) -> None:
     assert names_answer(case("paint", turn)) is named
-
-
-def test_role_consistent_labels_speak_from_the_users_side() -> None:
-    assert GENUINE in ROLE_CONSISTENT
-    assert ROLE_CONSISTENT.isdisjoint({"role_drift", "assistant_restatement", "malformed", "degenerate"})
-
-
-def test_words_and_stems_bring_spellings_together() -> None:
-    assert words("Janet’s 1,000.50 muffins—three!") == ["janet's", "1,000.50", "muffins", "three"]
-    assert stem("1,000.50") == "1000.5" and stem("three") == stem("3.0") == "3"
-    assert stem("baking") == stem("bakes") == stem("baked")
-    assert content_stems("What is the answer to the second step?") == ("2", "step")
-    assert sentences('He said "no." Then left.\n\nOk') == ['He said "no.', "Then left.", "Ok"]
-
-
-def test_repetition_counts_sequences_seen_before() -> None:
-    assert repetition(["a", "b", "c", "d", "e", "f", "g"]) == 0
-    assert repetition(["a", "b", "c", "d"] * 10) > 0.8
 
 
 @pytest.mark.parametrize("name", ["real_dev.jsonl", "constructed_dev.jsonl"])
@@ -192,36 +166,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> list[fit_rules.Example
     return read_examples([path])
 
 
-def test_weights_come_out_the_same_and_stay_within_what_is_allowed(examples: list[fit_rules.Example]) -> None:
-    allowed = rule_data().weights
-    first = fit(examples, allowed)
-    assert first == fit(examples, allowed)
-    assert {name: set(row) for name, row in first[0].items()} == {name: set(row) for name, row in allowed.items()}
-    # Kept weights that separate: refused a signal, the fit must do without it.
-    assert "leaning" not in fit(examples, {name: row for name, row in allowed.items() if name != "leaning"})[0]
-
-
-def test_cross_validation_never_judges_a_conversation_it_learned_from(
-    examples: list[fit_rules.Example], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learned: list[set[str]] = []
-
-    def recording_fit(used: Sequence[fit_rules.Example], allowed: fit_rules.Weights) -> object:
-        learned.append({example.turn.conversation for example in used})
-        return fit(used, allowed)
-
-    monkeypatch.setattr(fit_rules, "fit", recording_fit)
-    found = cross_validated(examples, rule_data().weights)
-    assert len(found) == len(examples) and len(learned) == 10
-    conversations = {example.turn.conversation for example in examples}
-    assert set().union(*(conversations - each for each in learned)) == conversations
-
-
-def test_fitting_on_nothing_says_so() -> None:
-    with pytest.raises(DataError, match="labelled"):
-        fit([], rule_data().weights)
-
-
 def test_the_fitting_command_reports_leaves_out_and_prints_what_the_data_file_wants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +181,3 @@ def test_the_fitting_command_reports_leaves_out_and_prints_what_the_data_file_wa
     assert all(f"  {name}: 0.jsonl " in said for name in few)
     printed = yaml.safe_load(said[said.index("\nbias:") :])
     assert set(printed["bias"]) == set(rule_data().bias) and set(printed["weights"]) == set(few)
-
-
-def test_the_fitting_script_starts_from_the_root() -> None:
-    subprocess.run([sys.executable, "-m", "tests.fit_rules", "--help"], cwd=ROOT, check=True, capture_output=True)

@@ -19,7 +19,7 @@ from probe.comparison import load_runs
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl, sha256_text, write_json
 from probe.judges.labels import LABELS, meanings
-from probe.label import Drawn, Turn, draw, page, read_labels, shares, user_turns
+from probe.label import Turn, draw, read_labels, shares, user_turns
 
 
 @pytest.fixture
@@ -177,12 +177,6 @@ def test_the_page_holds_the_turns_and_what_it_saves_is_imported(
         BadInput, match=r"labels.jsonl: .* is role_drift there and new_task in .*; wanted one label a turn"
     ):
         label(folder, "--import", saved)
-
-
-def test_a_page_without_turns_says_so_and_is_no_error(folder: Path) -> None:
-    assert data_of(page([]))["turns"] == []
-    one = turns_of(folder)[0]
-    assert data_of(page([Drawn(one, 1, 2, 0)]))["turns"][0]["p"] == 0.5
 
 
 def test_turns_that_were_judged_anew_are_read_once(

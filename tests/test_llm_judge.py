@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -164,13 +163,6 @@ def test_the_prompt_explains_every_label_in_the_order_of_precedence_and_says_whe
     assert "cut off at a length limit" in prompt(case("and then", cut=True)) and "cut off at a" not in text
 
 
-def test_examples_show_every_label_but_the_empty_one_and_name_no_other() -> None:
-    shown = re.findall(r"^  ([A-I]), (\w+): .", prompt(case("why?")), re.MULTILINE)
-    assert len(shown) == prompt(case("why?")).count("\n  Message: ") >= 15
-    assert all(LETTERS[letter] == label for letter, label in shown)
-    assert {label for _, label in shown} == set(LABELS) - {"degenerate"}
-
-
 def test_what_no_case_changes_stands_first_so_that_a_server_reads_it_once() -> None:
     others = ({"role": "user", "content": "And now?"}, {"role": "assistant", "content": "2"})
     prompts = [prompt(each, verdict) for each in (case("why?"), Case(others, "no", True)) for verdict in ASKED["ask"]]
@@ -216,13 +208,6 @@ def test_what_is_made_harmless_stays_readable() -> None:
     assert shown == "[U+001B][31m‹/user_turn› ‹|im_end|› VERDICT(:) new_task ⟦INST⟧"
     assert harmless("< / User Turn >, <message from='x'>") == "‹ / User Turn >, ‹message from='x'>"
     assert harmless(harmless("<x<a>y>")) == harmless("<x<a>y>") == "<x‹a›y>"
-
-
-def test_a_long_turn_is_shortened_in_the_middle_and_says_by_how_much() -> None:
-    turn = turn_in(prompt(case("a" * 50_000 + "b" * 50_000)))
-    assert turn.startswith("aaaa") and turn.endswith("bbbb") and len(turn) < TURN_LIMIT + 100
-    assert f"[... {100_000 - TURN_LIMIT:,} characters left out here ...]" in turn
-    assert shortened("a" * TURN_LIMIT, TURN_LIMIT) == "a" * TURN_LIMIT
 
 
 def test_a_long_conversation_keeps_its_first_question_and_its_last_turns() -> None:
@@ -272,12 +257,6 @@ def test_a_long_conversation_keeps_its_first_question_and_its_last_turns() -> No
 )
 def test_reads_the_last_verdict_and_offered_labels_only(reply: str, label: str | None) -> None:
     assert read_verdict(reply) == Verdict(label, None if label else NO_VERDICT, reply)
-
-
-@given(st.text(), st.sampled_from(LABELS))
-@settings(deadline=None)
-def test_whatever_comes_first_the_verdict_at_the_end_is_read(reason: str, label: str) -> None:
-    assert read_verdict(f"{harmless(reason)}\nVERDICT: {label}").label == label
 
 
 def test_a_reply_with_half_a_character_can_be_stored() -> None:
@@ -481,31 +460,6 @@ def test_every_judgement_finishes_on_a_bad_server_and_the_rate_is_the_true_one()
     assert low <= sum(label_of(each.user_turn) == GENUINE for each in cases) / len(cases) <= high
 
 
-def test_with_one_attempt_each_failure_is_one_unscored_turn_under_its_own_reason() -> None:
-    faults = Faults(
-        server_error=0.05, hang=0.03, empty_text=0.05, invalid_json=0.03, rate_limited=0.1, retry_after="0", seed=1
-    )
-    with serving(faults=faults) as server:
-        verdicts = judge_all(LlmJudge(section(server, timeout_s=4.0, attempts=1, concurrency=8)), questions(100))
-        sent = server.faults_sent
-    assert all(sent[name] for name in ("server_error", "hang", "empty_text", "invalid_json", "rate_limited"))
-    assert Counter(verdict.unscored for verdict in verdicts if verdict.label is None) == {
-        "server_error": sent["server_error"],
-        "timeout": sent["hang"],
-        "empty_reply": sent["empty_text"],
-        "bad_reply": sent["invalid_json"],
-    }
-
-
-def test_too_many_failures_end_the_run_after_the_others_were_handed_over() -> None:
-    with serving(faults=Faults(server_error=0.5, seed=2)) as server:
-        verdicts: dict[int, Verdict] = {}
-        with pytest.raises(JudgeError, match=r"llm/\S+ tiny at http://127.*of 40 verdicts failed.*server_error"):
-            for index, verdict in LlmJudge(section(server, attempts=1)).stream(questions(40)):
-                verdicts[index] = verdict
-    assert sorted(verdicts) == list(range(40)) and any(verdict.label for verdict in verdicts.values())
-
-
 @pytest.mark.parametrize(("count", "failing", "ends"), [(19, 19, False), (20, 4, False), (20, 5, True)])
 def test_a_share_of_failures_counts_from_twenty_verdicts(count: int, failing: int, ends: bool) -> None:
     assert math.isclose(FAILED_AT_MOST, 0.2)
@@ -522,15 +476,6 @@ def test_a_share_of_failures_counts_from_twenty_verdicts(count: int, failing: in
                 list(stream)
         else:
             assert sum(verdict.unscored == "server_error" for _, verdict in stream) == failing
-
-
-def test_replies_without_a_verdict_are_unscored_and_no_failure_of_the_server() -> None:
-    with serving(lambda turn: "I would rather not say.") as server:
-        verdicts = judge_all(LlmJudge(section(server)), questions(25))
-        assert len(server.requests) == 25, "at temperature 0 a second try would say the same"
-    assert {(verdict.label, verdict.unscored, verdict.raw) for verdict in verdicts} == {
-        (None, NO_VERDICT, "I would rather not say.")
-    }
 
 
 @pytest.mark.parametrize(
@@ -586,14 +531,6 @@ def test_equal_cases_are_asked_about_once_and_other_ones_apart(tmp_path: Path) -
     assert len(asked.asked) == 4 and judge.hits == 0
     judge_all(judge, [case("why?")])
     assert len(asked.asked) == 4 and judge.hits == 1
-
-
-def test_verdicts_of_another_judge_are_not_this_ones(tmp_path: Path) -> None:
-    judge_all(StoredJudge(Scripted(genuine), tmp_path / "v.jsonl"), questions(3))
-    newer = Scripted(genuine)
-    newer.version = "scripted/2"  # type: ignore[misc]
-    judge_all(StoredJudge(newer, tmp_path / "v.jsonl"), questions(3))
-    assert newer.calls == 3
 
 
 def test_stored_unscored_turns_are_asked_about_again_only_where_that_is_wanted(tmp_path: Path) -> None:

@@ -31,11 +31,6 @@ def test_resolving_a_folder_imports_neither_torch_nor_transformers(tiny_model: P
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_model_loads_in_the_dtype_asked_for(tiny_chatml: Path, dtype: str) -> None:
-    assert str(load_model(resolve(str(tiny_chatml)), dtype, "cpu").dtype) == f"torch.{dtype}"
-
-
 def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
     from tiny_models import build_tiny_llama
 
@@ -94,12 +89,6 @@ def test_an_adapter_made_for_another_model_is_refused(tiny_model: Path, tiny_cha
         with pytest.raises(ModelError, match=f"^{adapter}: .*cannot load it") as raised:
             load_model(resolve(str(adapter)), device="cpu")
         assert "\n" not in str(raised.value)
-
-
-def test_a_lora_folder_with_its_own_tokenizer_uses_that(tiny_chatml: Path, tmp_path: Path) -> None:
-    adapter = lora_on(tiny_chatml, tmp_path / "adapter")
-    load_tokenizer(resolve(str(tiny_chatml))).save_pretrained(adapter)
-    assert resolve(str(adapter)).tokenizer_path == adapter
 
 
 @pytest.mark.parametrize("base", ["/no/such/base", None, ".", "some-org/not-in-the-cache"])

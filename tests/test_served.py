@@ -12,7 +12,7 @@ from commands import start
 from loopback import Answer, Loopback, Seen, chat_reply
 from model_server import model_server
 
-from probe.files import read_json, read_jsonl, write_json, write_jsonl
+from probe.files import read_json, read_jsonl, write_jsonl
 from probe.models import load_model, load_tokenizer, resolve
 
 TALKS = [
@@ -155,16 +155,3 @@ def test_a_server_without_log_probabilities_leaves_grounding_out_and_says_so(
     cell = read_json(tmp_path / "out" / "results.json")["followup"]["own"]["none"]["T=0.0"]
     assert cell["grounding"] is None
     assert cell["n_judged"] == 2
-
-
-def test_a_run_from_before_grounding_can_be_judged_too(here: Path, recipe: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    rows = [row for _, row in read_jsonl(here / "samples.jsonl") if row["kind"] != "actual"]
-    write_jsonl(old / "samples.jsonl", [{k: v for k, v in row.items() if k not in ("grounding", "log_p", "changed")} for row in rows])  # fmt: skip
-    results = read_json(here / "results.json")
-    results.pop("actual")
-    write_json(old / "results.json", {**results, "settings": {**results["settings"], "judge": "rules/0"}})
-    probe("judge", old, recipe, "--out", tmp_path / "new")
-    new = read_json(tmp_path / "new" / "results.json")
-    assert new["followup"]["own"]["none"]["T=0.0"]["labels"] == results["followup"]["own"]["none"]["T=0.0"]["labels"]
-    assert new["followup"]["own"]["none"]["T=0.0"]["grounding"] is None

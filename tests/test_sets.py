@@ -83,10 +83,6 @@ def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Ite
     assert items(row) == [expected]
 
 
-def test_rows_without_an_id_are_called_by_their_line(items: Any) -> None:
-    assert [item.id for item in items({"prompt": "a"}, {"prompt": "b", "id": "x"}, {"prompt": "c"})] == ["1", "x", "3"]
-
-
 def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items: Any) -> None:
     (item,) = items({"messages": TALK}, instruction="Answer after ####.")
     assert item.messages == (*TALK[:-1], user("What is 2 + 3?\n\nAnswer after ####."))
@@ -204,10 +200,6 @@ def test_a_choice_keeps_the_order_and_depends_on_the_seed_alone(size: int, n: in
     assert chosen == choose(items, n, seed)
 
 
-def test_another_seed_chooses_others() -> None:
-    assert len({tuple(choose(range(1000), 10, seed)) for seed in range(5)}) == 5
-
-
 def test_the_hash_tells_what_was_asked_apart() -> None:
     item = Item("1", (user("Q?"),), "5")
     changes: list[dict[str, Any]] = [{"id": "2"}, {"messages": (user("R?"),)}, {"answer": None}, {"reply": "a"}]
@@ -245,11 +237,6 @@ def test_a_set_that_is_out_of_reach_gives_one_line_with_the_way_out(own_cache: P
     assert not list(own_cache.rglob("*.jsonl")), "nothing half-written is left to be taken for the set"
 
 
-def test_a_set_that_was_stored_once_is_taken_from_the_cache(own_cache: Path) -> None:
-    write_jsonl(own_cache / "sets" / "gsm8k.jsonl", [{"question": "Q?", "answer": "#### 5"}])
-    assert read_items(locate("gsm8k"))[0].answer == "5"
-
-
 def test_a_file_from_windows_is_read_like_any_other(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     rows = '{"question": "Größe?", "answer": 5}\r\n\r\n  \r\n{"question": "b", "answer": "6"}'
@@ -274,11 +261,6 @@ def test_a_file_of_another_kind_is_told_apart(tmp_path: Path, name: str, content
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"{name}: {kind}.* \(set 'own'\), wanted JSONL: one JSON object a line"):
         locate("own", tmp_path / name)
-
-
-def test_the_name_of_a_file_alone_does_not_matter(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "set.csv", [{"prompt": "a"}])
-    assert len(read_items(locate("own", tmp_path / "set.csv"))) == 1
 
 
 HUB_ROWS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ import pytest
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.errors import SettingsChanged
 from probe.files import read_json, read_jsonl
-from probe.store import ModelInfo, RunStore, StoredEngine, differences
+from probe.store import ModelInfo, RunStore, StoredEngine
 
 MODEL = ModelInfo("models/a", "a", None, "w" * 64, "t" * 64)
 SETTINGS = {"seed": 0, "temperatures": [0.0, 1.0], "sets": {"own": {"n": 3}}}
@@ -61,18 +61,6 @@ def test_a_rerun_makes_together_what_the_first_run_did_whatever_its_engine_would
     again, engine = stored(tmp_path, together=5)
     assert len(dict(engine.stream(asked))) == 5
     assert sorted(request.prompt_ids for request in again.asked) == [(3,), (4,)], "the second batch alone, and whole"
-
-
-def test_one_request_asked_twice_is_made_once_and_both_get_it(tmp_path: Path) -> None:
-    echo, engine = stored(tmp_path)
-    other = replace(GREEDY, prompt_ids=(9,))
-    done = collect(engine, [GREEDY, other, GREEDY])
-    assert echo.asked == [other, GREEDY]
-    assert [completion.text for completion in done] == ["(1, 2, 3) 0.0 0", "(9,) 0.0 0", "(1, 2, 3) 0.0 0"]
-    assert collect(engine, [other]) == [done[1]]
-    assert len(echo.asked) == 2
-    assert engine.hits == 1
-    assert len(list(read_jsonl(tmp_path / "generations.jsonl"))) == 2
 
 
 def test_another_process_takes_up_what_was_stored_and_a_torn_line_is_made_again(tmp_path: Path) -> None:
@@ -165,12 +153,6 @@ def test_other_settings_are_refused_with_every_key_that_differs(tmp_path: Path) 
         RunStore(tmp_path, replace(MODEL, weights_sha256="x" * 64), SETTINGS)
     assert (tmp_path / "manifest.json").read_bytes() == before
     RunStore(tmp_path, MODEL, SETTINGS)
-
-
-def test_differences_name_the_path_to_each_key() -> None:
-    assert list(differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": None})) == ["a.c: 2 then, 3 now"]
-    assert list(differences({"a": 1}, {"a": {"b": 1}})) == ["a: 1 then, {'b': 1} now"]
-    assert list(differences({"a": [1]}, {})) == ["a: [1] then, None now"]
 
 
 def test_what_another_process_has_taken_over_is_not_written(tmp_path: Path) -> None:

@@ -124,14 +124,6 @@ def test_what_holds_nothing_to_probe_is_left_out_and_counted(items: Any, capsys:
     assert capsys.readouterr().out == ""
 
 
-def test_a_file_without_one_usable_conversation_is_an_error(items: Any, tmp_path: Path) -> None:
-    message = rf"t\.jsonl: no conversation that can be probed: 2 with {NO_REACTION} \(first: line 1\)"
-    with pytest.raises(DataError, match=message):
-        items({"messages": [user("a"), assistant("b")]}, {"turns": ["First.", "Second."]})
-    with pytest.raises(DataError, match=r"t\.jsonl: no rows"):
-        items()
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -152,12 +144,6 @@ def test_a_file_without_one_usable_conversation_is_an_error(items: Any, tmp_path
 def test_what_is_no_conversation_is_named_by_file_and_line(items: Any, row: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=rf"t\.jsonl:2: {message}"):
         items({"messages": LONG}, row)
-
-
-def test_ids_are_the_rows_own_and_stand_once(items: Any) -> None:
-    assert [item.id for item in items({"conversation_id": "k", "conversation": LONG}, {"messages": LONG})] == ["k", "2"]
-    with pytest.raises(DataError, match="the id 'x' stands twice"):
-        items({"id": "x", "messages": LONG}, {"id": "x", "messages": LONG})
 
 
 def test_a_transcript_takes_no_instruction(items: Any, tmp_path: Path) -> None:
