@@ -14,7 +14,7 @@ that are history):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -168,14 +168,3 @@ def _unused(messages: Sequence[Message], letter: str = "") -> str:
     while any(mark in message["content"] for message in messages):
         mark += "X"
     return mark
-
-
-def spans(loss_mask: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The runs of loss-carrying tokens as (start, end)."""
-    start = None
-    for position, value in enumerate([*loss_mask, 0]):
-        if value and start is None:
-            start = position
-        elif not value and start is not None:
-            yield start, position
-            start = None

@@ -26,6 +26,7 @@ from probe.files import read_json, read_jsonl
 from probe.grading import CLARIFY, clarify_right
 from probe.judges.labels import GENUINE, in_order
 from probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
+from probe.terminal import aligned
 
 # --- What results.json holds. Files of older runs of the same schema lack the newer keys.
 
@@ -223,16 +224,6 @@ def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
     return tuple(
         Run(folder, name, result, read_samples(folder / "samples.jsonl"))
         for folder, name, result in zip(folders, names, results, strict=True)
-    )
-
-
-def runs_of(results: Sequence[dict[str, Any]]) -> tuple[Run, ...]:
-    """Runs from contents of results.json that are at hand; their rows stay out, so nothing is paired."""
-    checked = [Results.model_validate(result) for result in results]
-    folders = [Path(result.model.path) for result in checked]
-    names = _names(folders, [result.model for result in checked])
-    return tuple(
-        Run(folder, name, result, Samples({}, {})) for folder, name, result in zip(folders, names, checked, strict=True)
     )
 
 
@@ -883,25 +874,26 @@ def title(metric: Metric) -> str:
     return "accuracy" if metric.name == "lenient" else metric.name
 
 
-def percent(estimate: Estimate) -> str:
+def percent(estimate: Estimate, sign: str = "") -> str:
     """57.0 [47.2, 66.3]"""
     if estimate.value is None:
         return "-"
-    interval = "" if estimate.ci95 is None else " [{:.1f}, {:.1f}]".format(*(100 * bound for bound in estimate.ci95))
-    return f"{100 * estimate.value:.1f}{interval}"
+    bounds = ", ".join(f"{100 * bound:{sign}.1f}" for bound in estimate.ci95 or ())
+    return f"{100 * estimate.value:{sign}.1f}{bounds and f' [{bounds}]'}"
 
 
 def points(estimate: Estimate) -> str:
     """+12.0 [+3.1, +20.5]: a difference"""
-    if estimate.value is None:
-        return "-"
-    interval = "" if estimate.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * bound for bound in estimate.ci95))
-    return f"{100 * estimate.value:+.1f}{interval}"
+    return percent(estimate, "+")
 
 
 def format_table(results: Sequence[dict[str, Any]]) -> str:
-    """The main table of one or more contents of results.json, for the terminal."""
-    return terminal_table(compare_runs(runs_of(results)))
+    """The main table of one or more contents of results.json, for the terminal; their rows stay out, so nothing is paired."""
+    checked = [Results.model_validate(result) for result in results]
+    folders = [Path(result.model.path) for result in checked]
+    names = _names(folders, [result.model for result in checked])
+    runs = [Run(*one, Samples({}, {})) for one in zip(folders, names, checked, strict=True)]
+    return terminal_table(compare_runs(runs))
 
 
 def terminal_table(comparison: Comparison) -> str:
@@ -940,8 +932,7 @@ def _terminal_block(comparison: Comparison, block: Sequence[Metric]) -> str:
         span = sum(widths[index] for index in columns) + 2 * (len(columns) - 1)
         sets += "  " + _shortened(f"{printable(name)}, n = {', '.join(sizes)}", span).ljust(span)
     rows = [["", *map(title, block)], *([name, *row] for name, *row in zip(names, *cells, strict=True))]
-    padded = ["  ".join(cell.ljust(width) for cell, width in zip(row, [first, *widths], strict=True)) for row in rows]
-    head, *lines = [line.rstrip() for line in padded]
+    head, *lines = aligned(rows)
     return "\n".join([sets.rstrip(), head, "-" * max(map(len, [head, *lines])), *lines])
 
 

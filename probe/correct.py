@@ -38,6 +38,7 @@ from probe.errors import BadInput
 from probe.files import write_json
 from probe.label import FEWEST, Label, Turn, of_these, read_labels, told, user_turns
 from probe.stats import Estimate
+from probe.terminal import aligned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -229,13 +230,8 @@ def correction_table(correction: Correction) -> str:
     notes = [f"follow-up corrected by {correction.behind}; percent, bias and differences in points [95% interval]"]
     notes += [f"without labels, and not corrected: {', '.join(map(printable, without))}"] if without else []
     tables = [rates, changes] if len(changes) > 1 else [rates]
-    return "\n\n".join(["\n".join(notes), *map(aligned, tables)])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    shown = [aligned(table) for table in tables]
+    return "\n\n".join(["\n".join(notes), *("\n".join([one[0], "-" * max(map(len, one)), *one[1:]]) for one in shown)])
 
 
 # --- Which differences could be the judge's

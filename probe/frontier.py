@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from probe.run import load_sets, work_of
+    from probe.run import load_sets, refuse_other_settings, work_of
     from probe.settings import load_probe_recipe
 
     scales = check_scales([*args.scales, *([] if 0 in args.scales else [0.0])])
@@ -68,7 +68,8 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     ends = trained(checkpoint, args.base)
     step, folder = step_of(checkpoint), (args.out or run_dir) / "probe"
     sets = load_sets(probe)
-    _refuse_other_settings(folder, probe, sets)
+    told = "this probe (another folder: --out DIR) was made"
+    refuse_other_settings([folder / "base", *(path for _, _, path in probes_of(folder))], told, probe, sets)
     if args.dry_run:
         works = [work_of(loaded, probe) for loaded in sets]
         for scale in scales:
@@ -139,19 +140,6 @@ def _is_measured(folder: Path, model: ModelFolder) -> bool:
             f"({fingerprint(model)[:12]}); delete it, or name another folder with --out"
         )
     return True
-
-
-def _refuse_other_settings(folder: Path, probe: ProbeSection, sets: Sequence[LoadedSet]) -> None:
-    """What lies in one folder is compared, so all of it has to be measured alike."""
-    from probe.judges import get_judge
-    from probe.run import settings_of
-    from probe.store import refuse_changes
-
-    now = settings_of(probe, sets, get_judge(probe.judge, probe.judge_server).version)
-    for path in (folder / "base", *(path for _, _, path in probes_of(folder))):
-        if (path / "manifest.json").is_file():
-            before = read_json(path / "manifest.json")["settings"]
-            refuse_changes(path, "this probe (another folder: --out DIR) was made", before, now)
 
 
 def _disk(ends: Trained, probe: ProbeSection, scales: Sequence[float]) -> str:

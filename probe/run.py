@@ -21,7 +21,7 @@ from probe.divergence import answers_of, kl_figures
 from probe.engines import open_engine
 from probe.engines.base import Engine, Request
 from probe.errors import CannotScore, DataError, SetOutOfReach
-from probe.files import read_jsonl
+from probe.files import read_json, read_jsonl
 from probe.judges import get_judge
 from probe.measures import (
     Row,
@@ -41,7 +41,7 @@ from probe.perturb import parse_perturbations
 from probe.recipe import recipe_dict
 from probe.sets import Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from probe.settings import Measure, ProbeSection, ServerSection, SetSection
-from probe.store import ModelInfo, RunStore, StoredEngine, StoredJudge
+from probe.store import ModelInfo, RunStore, StoredEngine, StoredJudge, refuse_changes
 from probe.terminal import collected, say
 
 T = TypeVar("T")
@@ -373,6 +373,14 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
     }
     perturbations = [one.name for one in parse_perturbations(probe.perturbations)[1:]]
     return {**kept, "perturbations": perturbations, "judge": judge_version, "sets": asked}
+
+
+def refuse_other_settings(folders: Sequence[Path], made: str, probe: ProbeSection, sets: Sequence[LoadedSet]) -> None:
+    """What is compared has to be measured alike: raises SettingsChanged where one of these probes was begun otherwise."""
+    now = settings_of(probe, sets, get_judge(probe.judge, probe.judge_server).version)
+    for folder in folders:
+        if (folder / "manifest.json").is_file():
+            refuse_changes(folder, made, read_json(folder / "manifest.json")["settings"], now)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from pathlib import Path
 from string import ascii_uppercase as LETTERS
 from typing import Any
 
+import yaml
+
 from probe.conversations import Message, check_messages, check_text, conversation_in, read_transcripts, row_id, user
 from probe.errors import DataError, SetOutOfReach
 from probe.files import read_jsonl, sha256_text, write_jsonl
@@ -196,9 +198,8 @@ def _check_ids(path: Path, ids: list[str]) -> None:
 
 # Where the named sets live on the hub, and the one copy of each that is kept here.
 #
-# The table is the paper's sets (arXiv 2604.02315), MT-Bench, and the sources of problems. Only the columns that are read
-# are kept: rubrics, annotators and the like stay on the hub. A set that moved or changed its columns gives a line with
-# what was found; any set can be given as a JSONL file by its `path` instead.
+# Only the columns that are read are kept. A set that moved or changed its columns gives a line with what was found; any
+# set can be given as a JSONL file by its `path` instead.
 
 
 @dataclass(frozen=True)
@@ -217,32 +218,9 @@ class HubSet:
     gated: bool = False
 
 
-_GPQA = ("Question", "Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-_MATH = HubSet(
-    # One of several mirrors: the authors' own copy was withdrawn. Its test split is MATH-500, its train split the rest.
-    "nlile/hendrycks-MATH-benchmark",
-    "test",
-    ("problem", "solution"),
-    more=("answer", "level", "subject", "type", "unique_id"),
-)
-HUB: dict[str, HubSet] = {
-    "gsm8k": HubSet("openai/gsm8k", "test", ("question", "answer"), config="main"),
-    "gsm8k_train": HubSet("openai/gsm8k", "train", ("question", "answer"), config="main"),
-    "gpqa_diamond": HubSet(
-        "Idavidrein/gpqa", "train", _GPQA, config="gpqa_diamond", more=("Record ID", "Subdomain"), gated=True
-    ),
-    "ifbench": HubSet("allenai/IFBench_test", "train", ("prompt",), more=("key",)),
-    # Four files with different columns; this one holds all 5,000 conversations, the others a choice or judgments of it.
-    "healthbench": HubSet(
-        "openai/healthbench", "train", ("prompt",), file="2025-05-07-06-14-12_oss_eval.jsonl", more=("prompt_id",)
-    ),
-    # 1,078 prompts, each {messages} with developer, user and assistant. The paper's rates fit 31 of them; it does not
-    # say which, so `n: 31` is another draw. Not verified: whether every prompt ends with the user.
-    "coval": HubSet("openai/coval", "train", ("prompt",), config="comparisons", more=("prompt_id",)),
-    # `prompt` is the list of both turns; the second needs an answer to the first, so only the first is asked.
-    "mt_bench": HubSet("HuggingFaceH4/mt_bench_prompts", "train", ("prompt",), more=("prompt_id", "category")),
-    "math": _MATH,
-    "math_train": HubSet(_MATH.hub_id, "train", _MATH.fields, more=_MATH.more),
+HUB = {
+    name: HubSet(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
+    for name, row in yaml.safe_load(Path(__file__).with_name("hub_sets.yaml").read_text(encoding="utf-8")).items()
 }
 
 

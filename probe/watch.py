@@ -122,7 +122,10 @@ class Watcher:
             SettingsChanged: the run was probed with other settings already.
             NextturnError: some probes failed; the others are done.
         """
-        self._refuse_other_settings()
+        from probe.run import refuse_other_settings
+
+        folders = [self.folder / "base", *(folder for _, folder in numbered(self.folder, "step"))]
+        refuse_other_settings(folders, "this probe was made", self.probe, self.sets)
         self.keep_new()
         now = set(self.steps()) if once else None
         while True:
@@ -250,16 +253,6 @@ class Watcher:
             for step in self.steps():
                 if self._finished(step):
                     track_probe(self.folder / _name(step), self.run_dir)
-
-    def _refuse_other_settings(self) -> None:
-        from probe.judges import get_judge
-        from probe.run import settings_of
-        from probe.store import refuse_changes
-
-        now = settings_of(self.probe, self.sets, get_judge(self.probe.judge, self.probe.judge_server).version)
-        for folder in (self.folder / "base", *(folder for _, folder in numbered(self.folder, "step"))):
-            if (folder / "manifest.json").is_file():
-                refuse_changes(folder, "this probe was made", read_json(folder / "manifest.json")["settings"], now)
 
     def _conclude(self) -> None:
         from probe.tracking import finish_tracking

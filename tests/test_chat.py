@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from conversations import spans
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_models import tiny_tokenizer
 
-from probe.chat import Chat, spans
+from probe.chat import Chat
 from probe.errors import TemplateError
 
 TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conversations import spans
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_parts import Calls, ToldUsers, chat_of, redrawn, rollout_of, trainer_of
 from tiny_models import tiny_tokenizer
 
-from probe.chat import Chat, spans
+from probe.chat import Chat
 from probe.errors import TemplateError
 
 FAMILIES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]

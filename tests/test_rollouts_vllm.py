@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conversations import spans
 from rollout_parts import ToldUsers, chat_of, rolled, rollout_of
 
-from probe.chat import spans
 from probe.engines.base import Request
 from tests.ranks import Ranks
 from train.rollouts import VllmPolicy

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conversations import spans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import tiny_tokenizer
@@ -22,7 +23,7 @@ from data_builders.rows import load_rl_rows, load_sft_rows, read_sft_rows
 from data_builders.run import build
 from data_builders.user import ScriptedUser
 from data_builders.written import FILE, Written, written
-from probe.chat import Chat, spans
+from probe.chat import Chat
 from probe.conversations import check_messages
 from probe.errors import DataError, RecipeError
 from probe.files import read_jsonl, write_jsonl

@@ -23,7 +23,7 @@ from probe.judges import KNOWN_JUDGES, get_judge
 from probe.judges.labels import GENUINE, LABELS, Case, Judge
 from probe.settings import ServerSection
 from probe.store import StoredJudge
-from probe.terminal import collected, visible
+from probe.terminal import aligned, collected, visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -268,8 +268,7 @@ def _group_table(groups: Sequence[Mapping[str, Any]]) -> list[str]:
         shares = [_told(one[name] and 100 * one[name], None, ".1f") for name in ("read", "judged")]
         kappa = _told(one["kappa"], one["ci95"], "z.2f")
         rows.append([*of, str(one["n_scored"]), kappa, *shares, _points(one, "bias", "+")])
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return aligned(rows)
 
 
 def _points(of: Mapping[str, Any], name: str, sign: str = "") -> str:
