@@ -28,7 +28,7 @@ from probe.judges.labels import GENUINE, in_order
 from probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
 from probe.terminal import aligned
 
-# --- What results.json holds. Files of older runs of the same schema lack the newer keys.
+# --- What results.json holds.
 
 SCHEMA = 1
 
@@ -293,7 +293,7 @@ def _read_samples(path: Path, modified: int, size: int) -> Samples:
             for metric, value in _values(row):
                 values[metric][item].append(float(value))
             if row["kind"] == "followup" and row["perturbation"] == "none":
-                label, grounding = row["label"], row.get("grounding")  # older runs have no grounding
+                label, grounding = row["label"], row["grounding"]
                 if label is not None and grounding is not None:
                     grounded[name].append(Grounded(item, label, float(grounding)))
         except (KeyError, TypeError, ValueError) as error:
@@ -724,9 +724,6 @@ def _level(estimate: Estimate) -> str:
 # Another engine gives the same kind of number; the others decide which numbers there are, not what each of them is.
 MAY_DIFFER = ("engine", "temperatures", "samples", "perturbations", "grounding", "actual")
 
-# What a run certainly did that was made before the setting existed.
-BEFORE: dict[str, Any] = {"perturbations": [], "grounding": False}
-
 
 def differences(runs: Sequence[Run]) -> list[str]:
     """Why these runs should not be compared, one line per reason; empty when they were measured alike."""
@@ -751,7 +748,7 @@ def remarks(runs: Sequence[Run]) -> list[str]:
 
 
 def _values_of(runs: Sequence[Run], key: str) -> list[Any]:
-    return [run.results.settings.others.get(key, BEFORE.get(key)) for run in runs]
+    return [run.results.settings.others.get(key) for run in runs]
 
 
 def _set_infos(runs: Sequence[Run]) -> dict[str, list[SetInfo | None]]:

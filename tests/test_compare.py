@@ -38,13 +38,12 @@ def probe_run(
     perturbations: Sequence[str] = ("none",),
     grounding: float | None = None,
     actual: float | None = None,
-    older: bool = False,
     **settings: Any,
 ) -> Path:
     """A finished run made of fake rows and the real summaries of each measure.
 
     A perturbation doubles the rate. `grounding` is how much better genuine turns are grounded; `actual` is the
-    rate of real users' turns. An `older` run has nothing that came later.
+    rate of real users' turns.
     """
     rng = random.Random(5)
     rows: list[Row] = []
@@ -89,12 +88,6 @@ def probe_run(
     known |= {"perturbations": [name for name in perturbations if name != "none"], "grounding": grounding is not None}
     known |= {"temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
     results = figures(rows)
-    if older:
-        del known["perturbations"], known["grounding"]
-        cells = [cell for name in results["followup"].values() for found in name.values() for cell in found.values()]
-        for part in (*rows, *cells):
-            for key in ("grounding", "changed", "changed_text"):
-                part.pop(key, None)
     write_jsonl(folder / "samples.jsonl", rows)
     write_json(
         folder / "results.json",
@@ -355,27 +348,6 @@ def test_real_users_turns_are_the_ceiling_of_transcripts(tmp_path: Path) -> None
     assert "## Real users' turns" in page and "| real users | - |" in page
     assert f"real users on chat: {100 * cell['rate']:.1f} [" in format_table([read_json(folders[0] / "results.json")])
     assert "actual" not in {metric.measure for metric in comparison.figures}, "no figure of a model"
-
-
-def test_an_older_run_is_read_and_compared_with_one_that_measured_more(tmp_path: Path) -> None:
-    genuine = {"chat": (0.2, 0.3, 0.4)}
-    old = probe_run(tmp_path / "old", genuine=genuine, older=True)
-    plain = probe_run(tmp_path / "plain", "plain", genuine=genuine)
-    more = probe_run(
-        tmp_path / "more", "more", genuine=genuine, grounding=0.2, actual=0.6, perturbations=("none", "truncate(0.5)")
-    )
-    assert compare_runs(load_runs([old, plain])).remarks == (), "what an older run lacks is what a plain one left out"
-    comparison = compare([old, plain, more], tmp_path / "out")
-    assert comparison.differences == ()
-    assert [line.split(":")[0] for line in comparison.remarks] == ["perturbations", "grounding"]
-    for found in (comparison.perturbed, comparison.grounding, comparison.against_actual):
-        assert {one.run for one in found} == {"more"}
-    assert all(changes[2] for metric, changes in comparison.paired.items() if metric.perturbation == "none")
-    assert comparison.paired[Metric("followup", "chat", "T=0.0", "truncate(0.5)")] == (None, None, None)
-    data = read_json(tmp_path / "out/comparison.json")
-    assert data["actual"]["base"] == {} and list(data["actual"]["more"]) == ["chat"]
-    write_json(tmp_path / "late" / "results.json", {**read_json(old / "results.json"), "a_key_of_tomorrow": 1})
-    assert compare_runs(load_runs([tmp_path / "late"])).names == ("base",)
 
 
 def test_names_are_told_apart_and_cannot_break_the_page_or_the_terminal(tmp_path: Path) -> None:

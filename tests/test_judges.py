@@ -10,7 +10,6 @@ from pathlib import Path
 import fit_rules
 import pytest
 import yaml
-from fit_rules import read_examples
 from judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, judge, labelled_rows
 
 from probe.errors import BadInput, NextturnError
@@ -157,13 +156,6 @@ def test_a_broken_data_file_is_one_line(
 
 
 # ----- the weights made anew
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> list[fit_rules.Example]:
-    path = tmp_path_factory.mktemp("fit") / "labels.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in labelled_rows()))
-    return read_examples([path])
 
 
 def test_the_fitting_command_reports_leaves_out_and_prints_what_the_data_file_wants(
