@@ -479,7 +479,8 @@ def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequ
                 boxes[box] = distance - 2 * math.cos(angle) + covered / (extent.width * extent.height)
         box = min(boxes, key=boxes.__getitem__)
         taken.append(box)
-        text.set_position(to_data.transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)))
+        at_x, at_y = to_data.transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
+        text.set_position((float(at_x), float(at_y)))
         text.set(horizontalalignment="center", verticalalignment="center_baseline")
         nearest = (min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3]))
         if math.dist(nearest, (x, y)) > 11 * unit:

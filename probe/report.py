@@ -192,7 +192,7 @@ def _correction(comparison: Comparison) -> Content:
             named = outside(one.set) if one.set else Part("all")
             where = [[named], [Part(one.temperature or "all")], [outside(one.run)], [Part(str(one.labels))]]
             figures = [rate(one.judged), rate(one.corrected), difference(one.bias)]
-            both = [difference(change and change.judged), difference(change and change.corrected)]
+            both = [difference(change.judged), difference(change.corrected)] if change else [[Part("-")]] * 2
             rows.append([*where, *figures, *both])
     head = "set, decoding, run, labels, judged, corrected, judge's bias, change judged, change corrected"
     note: Cell = [Part(f"{words()['correction']['note']} Behind them are "), outside(correction.behind, 400), Part(".")]
