@@ -19,6 +19,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
 from probe.conversations import Message, check_messages, check_text, conversation_in, read_transcripts, row_id, user
 from probe.errors import DataError, SetOutOfReach
@@ -218,10 +219,9 @@ class HubSet:
     gated: bool = False
 
 
-HUB = {
-    name: HubSet(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
-    for name, row in yaml.safe_load(Path(__file__).with_name("hub_sets.yaml").read_text(encoding="utf-8")).items()
-}
+HUB = TypeAdapter(dict[str, HubSet]).validate_python(
+    yaml.safe_load(Path(__file__).with_name("hub_sets.yaml").read_text(encoding="utf-8"))
+)
 
 
 # Sets that come with this package: problems of our own, complete and with one needed thing left out (Apache-2.0).
