@@ -244,7 +244,9 @@ def _changes(comparison: Comparison) -> Content:
                 change = comparison.paired[metric][index]
                 strict = comparison.paired.get(_strict(metric), {index: None})[index]
                 cell = tested(change, _changed_links(comparison, metric, index))
-                cell += [Part("; strict "), *difference(strict)] if strict else []
+                if strict:
+                    links = _changed_links(comparison, _strict(metric), index)
+                    cell += [Part("; strict "), *difference(strict), *_counts(strict, links, page=True)]
                 row.append([*cell, *_drawn(change, scale)])
                 tests += change is not None and change.p_value is not None
                 unmatched = max(unmatched, change.unmatched if change else 0)
@@ -455,12 +457,20 @@ def difference(change: PairedDifference | Estimate | None) -> Cell:
 
 def tested(change: PairedDifference | None, links: tuple[str, str] = ("", "")) -> Cell:
     """+12.0 [+3.1, +20.5], p = 0.004 (14 up, 2 down)"""
+    return [*difference(change), *_counts(change, links)]
+
+
+def _counts(change: PairedDifference | None, links: tuple[str, str], page: bool = False) -> Cell:
+    """, p = 0.004 (14 up, 2 down)"""
     if change is None or change.value is None:
-        return [Part("-")]
+        return []
     p = change.p_value
     told = "" if p is None else ", p < 0.001" if p < 0.001 else f", p = {p:.3f}"
-    up, down = Part(f"{change.gained} up", link=links[0]), Part(f"{change.lost} down", link=links[1])
-    return [*difference(change), Part(f"{told} ("), up, Part(", "), down, Part(")")]
+    up, down = (
+        Part(f"{n} {way}", link=link, page=page)
+        for n, way, link in zip((change.gained, change.lost), ("up", "down"), links, strict=True)
+    )
+    return [Part(f"{told} (", page=page), up, Part(", ", page=page), down, Part(")", page=page)]
 
 
 def _drawn(change: PairedDifference | None, scale: tuple[float, float]) -> Cell:
