@@ -32,6 +32,7 @@ from probe.files import write_atomic
 from probe.stats import Estimate
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -437,8 +438,8 @@ def _sizes(comparison: Comparison, metric: Metric) -> str:
     return str(min(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)}–{max(sizes)}"
 
 
-# --- Names beside markers: every name tries rings of places, near ones first, and takes the one that covers least of other
-# names, of markers and of what lies outside the panel. Good enough for a dozen names.
+# --- Names beside markers, placed so that they cover neither each other nor what is drawn: every name tries rings of
+# positions, near ones first, and takes the one that covers least. Good enough for a dozen names.
 
 DISTANCES = (5.0, 9.0, 15.0, 23.0, 33.0)  # points from the marker
 DIRECTIONS = 16
@@ -446,37 +447,48 @@ DIRECTIONS = 16
 
 def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequence[tuple[str, str]]) -> None:
     """Names each run beside its first marker, with a thin leader where the name stands away from it."""
+    import numpy as np
     from matplotlib.patheffects import withStroke
 
     figure = axis.get_figure(root=True)
     assert figure is not None
     unit = figure.dpi / 72  # pixels to the point
-    frame, to_data = axis.get_window_extent(), axis.transData.inverted()
+    frame = axis.get_window_extent()
     room = (frame.x0, frame.y0, frame.x1, frame.y1)
-    markers = [tuple(axis.transData.transform(point.at)) for points in panel.points.values() for point in points]
+    to_data = axis.transData.inverted()
+
+    def pixels(spot: Spot) -> Spot:
+        x, y = axis.transData.transform(spot)
+        return float(x), float(y)
+
+    markers = [pixels(point.at) for points in panel.points.values() for point in points]
     crowd = [(x - 4 * unit, y - 4 * unit, x + 4 * unit, y + 4 * unit) for x, y in markers]
+    # Covering a line is counted by points along it.
+    lines = [(pixels(start), pixels(end)) for start, end in _lines(comparison, panel)]
+    along = [np.linspace(*ends, max(2, int(math.dist(*ends) / (2 * unit)))) for ends in lines]
+    grains = np.concatenate([np.empty((0, 2)), *along])
     taken: list[Box] = []
     named = {curve.best for curve in curves_of(comparison)}
     for point in next(iter(panel.points.values())):
         if point.run not in comparison.ends and comparison.scale(point.run) is None:
             continue
-        colour, name = styles[point.run][0], marker_name(comparison, point.run)
+        colour = styles[point.run][0]
+        name = marker_name(comparison, point.run)
         weight = "bold" if point.run in named else "normal"
         text = axis.text(*point.at, name, fontsize=7, color=colour, zorder=6, gid="name", fontweight=weight)
         text.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
         extent = text.get_window_extent()
-        x, y = axis.transData.transform(point.at)
-        boxes: dict[Box, float] = {}
+        x, y = pixels(point.at)
+        boxes = {}
         for distance in DISTANCES:
-            for angle in (2 * math.pi * step / DIRECTIONS for step in range(DIRECTIONS)):
-                left = x + math.cos(angle) * (distance * unit + extent.width / 2) - extent.width / 2
-                bottom = y + math.sin(angle) * (distance * unit + extent.height / 2) - extent.height / 2
+            for step in range(DIRECTIONS):
+                across, up = math.cos(2 * math.pi * step / DIRECTIONS), math.sin(2 * math.pi * step / DIRECTIONS)
+                middle_x = x + across * (distance * unit + extent.width / 2)
+                middle_y = y + up * (distance * unit + extent.height / 2)
+                left, bottom = middle_x - extent.width / 2, middle_y - extent.height / 2
                 box = (left, bottom, left + extent.width, bottom + extent.height)
-                covered = 500 * sum(_overlap(box, other) for other in taken)
-                covered += 200 * sum(_overlap(box, other) for other in crowd)
-                covered += 1500 * (extent.width * extent.height - _overlap(box, room))
                 # Near and to the right is best.
-                boxes[box] = distance - 2 * math.cos(angle) + covered / (extent.width * extent.height)
+                boxes[box] = distance + 2 * (1 - across) + _cost(box, room, taken, crowd, grains, unit)
         box = min(boxes, key=boxes.__getitem__)
         taken.append(box)
         at_x, at_y = to_data.transform(((box[0] + box[2]) / 2, (box[1] + box[3]) / 2))
@@ -488,5 +500,29 @@ def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequ
             axis.plot(*zip(*ends, strict=True), color=colour, linewidth=0.5, alpha=0.7, zorder=5)
 
 
+def _cost(box: Box, room: Box, taken: Sequence[Box], crowd: Sequence[Box], grains: np.ndarray, unit: float) -> float:
+    """What a box covers: other names cost most, then markers and the edge of the panel, then lines."""
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    padded = (box[0] - unit, box[1] - unit, box[2] + unit, box[3] + unit)
+    names = sum(_overlap(padded, other) for other in taken) / area
+    markers = sum(_overlap(padded, other) for other in crowd) / (8 * unit) ** 2
+    outside = 1 - _overlap(box, room) / area
+    covered = ((grains >= box[:2]) & (grains <= box[2:])).all(axis=1).sum()
+    return float(500 * names + 200 * markers + 1500 * outside + 1.5 * covered)
+
+
 def _overlap(a: Box, b: Box) -> float:
     return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+
+
+def _lines(comparison: Comparison, panel: Panel) -> list[tuple[Spot, Spot]]:
+    """Every arrow and interval of a panel, in percent."""
+    lines: list[tuple[Spot, Spot]] = []
+    for hollow, points in enumerate(panel.points.values()):
+        at = {point.run: point.at for point in points}
+        lines += [(at[start], at[end]) for start, end in (*arrows(comparison, points), *dotted(comparison, points))]
+        for point in points:
+            (x, y), across, up = point.at, point.x.ci95, point.y.ci95
+            lines += [((100 * across[0], y), (100 * across[1], y))] if across and not hollow else []
+            lines += [((x, 100 * up[0]), (x, 100 * up[1]))] if up else []
+    return lines

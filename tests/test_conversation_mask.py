@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from conversations import spans
@@ -35,7 +36,7 @@ TEXT = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ids_grown_turn_by_turn_are_the_rendering_of_the_whole(name: str, texts: list[str], edge: str) -> None:
     chat = family(name)
-    clean = ["x" + text.replace("<", "").strip() for text in texts]
+    clean = [normalize("NFC", "x" + text.replace("<", "").strip()) for text in texts]  # as Qwen's tokenizer does itself
     clean[2] = edge + clean[2] + edge  # the simulator's text is rendered as the template has it
     talk = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(clean)]
     grown = chat.prompt_ids(talk[:1])
