@@ -29,6 +29,7 @@ from probe.comparison import (
     CLEAR,
     LOW,
     MANY,
+    MOVED,
     Comparison,
     Followup,
     Metric,
@@ -156,7 +157,8 @@ def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
 
 def _results(comparison: Comparison) -> Content:
     content: Content = []
-    for block in blocks(comparison):
+    moved = comparison.moved
+    for place, block in enumerate(blocks(comparison)):
         rows = []
         for index, name in enumerate(comparison.names):
             row = [[outside(name)]]
@@ -167,14 +169,16 @@ def _results(comparison: Comparison) -> Content:
                     cell += [Part(" (strict "), *rate(comparison.figures[strict][index])]
                     cell += [*_mark(comparison.paired[strict][index]), Part(")")]
                 row.append(cell)
-            rows.append(row)
+            rows.append([*row, *([_figure(moved[index], 1, ".3f")] if moved and not place else [])])
         sizes: dict[tuple[str, str], list[str]] = {}
         for metric in block:
             sizes.setdefault((metric.set, comparison.sizes(metric)), []).append(title(metric))
         listed = [[outside(name), Part(f" {n} ({', '.join(titles)})")] for (name, n), titles in sizes.items()]
-        content += [Table(_metric_head(block), rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
+        head = [*_metric_head(block), *(_head(", ".join(MOVED)) if moved and not place else [])]
+        content += [Table(head, rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
     told = words()["results"]
     content.append([Part(told["note"]), Part(f" {told['page']}", page=True)])
+    content += [[Part(told["moved"])]] if moved else []
     return content + _bullets("Unscored, in no rate: ", comparison.unscored)
 
 

@@ -228,6 +228,8 @@ def test_checkpoints_are_measured_against_the_base(tiny_chatml: Path, tmp_path: 
     assert 0 < first["kl_to_base"]["value"] < last["kl_to_base"]["value"]
     assert flatten(last)["probe/kl_to_base"] == last["kl_to_base"]["value"]
     assert flatten(last)["probe/kl_to_base_lo"] == last["kl_to_base"]["ci95"][0]
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "| KL to its base, nats a token |" in card and f"| {last['kl_to_base']['value']:.3f} [" in card
 
     from probe.__main__ import main as probe_main
 
