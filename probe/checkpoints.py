@@ -72,6 +72,11 @@ def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]
     return None, skipped
 
 
+def none_complete(skipped: list[tuple[Path, str]]) -> str:
+    """What to say where `newest_complete` found none, after a folder's name."""
+    return "no complete checkpoint in it" + (f" ({skipped[0][0].name}: {skipped[0][1]})" if skipped else "")
+
+
 def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> None:
     """Writes `finished.json`, last of all: the run has trained all its steps with this recipe."""
     write_json(run_dir / FINISHED, {"schema": SCHEMA, "step": step, "recipe_sha256": recipe_sha256, **facts})

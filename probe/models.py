@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from probe.checkpoints import newest_complete
+from probe.checkpoints import newest_complete, none_complete
 from probe.conversions import cache_root, is_multimodal, made_once, text_only_folder
 from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
@@ -110,8 +110,8 @@ def _local(name: str, folder: Path) -> ModelFolder:
         checkpoint, skipped = newest_complete(folder)
         if checkpoint is not None:
             return _local(name, checkpoint)
-        cut = f"; {skipped[0][0].name} is not complete: {skipped[0][1]}" if skipped else ""
-        raise ModelError(f"{name}: this folder holds no model, wanted {CONFIG} or {ADAPTER_CONFIG} in it{cut}")
+        wanted = f"wanted {CONFIG} or {ADAPTER_CONFIG} in it; {none_complete(skipped)}"
+        raise ModelError(f"{name}: this folder holds no model, {wanted}")
     weight_files(folder)
     if is_multimodal(folder):
         return ModelFolder(name, text_only_folder(folder))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from probe.checkpoints import MARKER, is_complete, list_checkpoints, newest_complete
+from probe.checkpoints import MARKER, is_complete, list_checkpoints, newest_complete, none_complete
 from probe.errors import BadInput, ModelError
 from probe.files import read_json, write_json
 from probe.models import Dial, ModelFolder, fingerprint, merged_folder, parameter_count, resolve
@@ -72,8 +72,7 @@ def find_checkpoint(run: Path, wanted: str | None = None) -> Path:
     else:
         newest, skipped = newest_complete(run)
         if newest is None:
-            told = f" ({skipped[0][0].name}: {skipped[0][1]})" if skipped else ""
-            raise BadInput(f"{run}: no complete checkpoint in it{told}, wanted a training run's folder or a checkpoint")
+            raise BadInput(f"{run}: {none_complete(skipped)}, wanted a training run's folder or a checkpoint")
         found = newest
     reason = is_complete(found)
     if reason is not None:
