@@ -484,7 +484,8 @@ class Comparison:
 
     `figures` holds NOTHING where a run lacks a metric; `paired` holds None for the baseline and where either
     run lacks it. `differences` says what was measured differently, `remarks` what may differ and does. `correction` holds
-    what labels say, where there are any, and `warnings` which differences the judge's bias could explain.
+    what labels say, where there are any, `corrected_scales` what they say of each of the `curves`
+    (`probe.correct.along`), and `warnings` which differences the judge's bias could explain.
     """
 
     runs: tuple[Run, ...]
@@ -498,6 +499,7 @@ class Comparison:
     differences: tuple[str, ...]
     remarks: tuple[str, ...]
     correction: Correction | None = None
+    corrected_scales: tuple[dict[int, Estimate], ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property

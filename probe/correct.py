@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -73,14 +73,36 @@ def label_files(folders: Sequence[Path], runs: Sequence[Run]) -> list[Path]:
 # --- The correction
 
 
-def correct(runs: Sequence[Run], paths: Sequence[Path]) -> Correction:
-    """Corrects the follow-up rates of every run that has labels in the given files.
+@dataclass(frozen=True)
+class Labelled:
+    """The user turns of runs by name, and the labels that some of them have; `weights` (`weights_of`) of runs with labels."""
 
-    Raises:
-        BadInput: no run has any; or one has fewer than FEWEST, or none in a set and temperature or a stratum; or a label
-            is for a turn that its run does not have, or one of two for a turn.
-        DataError: a row of a file is none that `probe label` writes.
-    """
+    turns: dict[str, list[Turn]]
+    labels: dict[Any, Label]
+    weights: dict[str, dict[Any, float]]
+    items: dict[tuple[str, str], int]
+
+    def corrected(self, name: str, group: Group = (None, None), together: int = 1) -> stats.Corrected:
+        import numpy as np
+
+        turns = self.of(name, group)
+        judged = np.array([turn.genuine for turn in turns])
+        labels = [self.labels.get(turn.place) for turn in turns]
+        read = np.array([float(label is not None and label.genuine) for label in labels])
+        weight = np.array([self.weights[name].get(turn.place, 0.0) for turn in turns])
+        items = np.array([self.items[turn.set, turn.item] for turn in turns])
+        return stats.corrected(judged, read, weight, items, len(self.items), together)
+
+    def of(self, name: str, group: Group = (None, None)) -> list[Turn]:
+        return [turn for turn in self.turns[name] if within(turn, group)]
+
+    def change(self, before: str, after: str, group: Group = (None, None)) -> stats.PairedDifference:
+        """As the judge has it."""
+        return stats.paired_difference(values_by_item(self.of(before, group)), values_by_item(self.of(after, group)))
+
+
+def labelled(runs: Sequence[Run], paths: Sequence[Path]) -> Labelled:
+    """The user turns of runs with their labels in the given files; raises as `correct` does."""
     labels: dict[Any, Label] = {}
     turns = {one.name: user_turns(one) for one in runs}
     for path in paths:
@@ -92,42 +114,66 @@ def correct(runs: Sequence[Run], paths: Sequence[Path]) -> Correction:
             labels[label.place] = label
     if not labels:
         raise BadInput(f"{', '.join(map(str, paths))}: no label is for a user turn of {', '.join(turns)}")
-
     of_run = {name: [labels[turn.place] for turn in found if turn.place in labels] for name, found in turns.items()}
-    items: dict[tuple[str, str], int] = {}
-    for found in turns.values():
-        for turn in found:
-            items.setdefault((turn.set, turn.item), len(items))
+    weights = {name: weights_of(name, turns[name], found) for name, found in of_run.items() if found}
+    items = dict.fromkeys((turn.set, turn.item) for found in turns.values() for turn in found)
+    return Labelled(turns, labels, weights, {item: number for number, item in enumerate(items)})
+
+
+def correct(runs: Sequence[Run], paths: Sequence[Path]) -> Correction:
+    """Corrects the follow-up rates of every run that has labels in the given files.
+
+    Raises:
+        BadInput: no run has any; or one has fewer than FEWEST, or none in a set and temperature or a stratum; or a label
+            is for a turn that its run does not have, or one of two for a turn.
+        DataError: a row of a file is none that `probe label` writes.
+    """
+    return correction_of(labelled(runs, paths), paths)
+
+
+def correction_of(found: Labelled, paths: Sequence[Path]) -> Correction:
     rates: list[CorrectedRate] = []
     differences: list[CorrectedDifference] = []
-    baseline: dict[Group, tuple[list[Turn], stats.Corrected]] = {}
-    for name, found in turns.items():
-        if not of_run[name]:
-            continue
-        weights = weights_of(name, found, of_run[name])
-        for group in groups_of(found):
-            members = [turn for turn in found if within(turn, group)]
-            one = corrected(members, labels, weights, items)
-            count = sum(turn.place in labels for turn in members)
+    first = next(iter(found.turns))
+    baseline: dict[Group, stats.Corrected] = {}
+    for name in found.weights:
+        for group in groups_of(found.turns[name]):
+            members, one = found.of(name, group), found.corrected(name, group)
+            count = sum(turn.place in found.labels for turn in members)
             judged = stats.clustered_rate([turn.genuine for turn in members], [item_of(turn) for turn in members])
             value, bias = (
                 estimate(bounds(one), len(members)) for bounds in (stats.corrected_bounds, stats.bias_bounds)
             )
             rates.append(CorrectedRate(name, *group, count, judged, value, bias))
-            if name == runs[0].name:
-                baseline[group] = members, one
+            if name == first:
+                baseline[group] = one
             elif group in baseline:
-                before, base = baseline[group]
-                change = stats.paired_difference(values_by_item(before), values_by_item(members))
-                told_change = Estimate(change.value, change.ci95, change.n)
-                differences.append(
-                    CorrectedDifference(
-                        name, *group, told_change, estimate(stats.corrected_difference(base, one), change.n)
-                    )
-                )
-    counts = {name: len(found) for name, found in of_run.items()}
-    unsure = {name: sum(not label.sure for label in found) for name, found in of_run.items()}
+                change = found.change(first, name, group)
+                difference = estimate(stats.corrected_difference(baseline[group], one), change.n)
+                judged = Estimate(change.value, change.ci95, change.n)
+                differences.append(CorrectedDifference(name, *group, judged, difference))
+    read = {
+        name: [found.labels[turn.place] for turn in turns if turn.place in found.labels]
+        for name, turns in found.turns.items()
+    }
+    counts = {name: len(labels) for name, labels in read.items()}
+    unsure = {name: sum(not label.sure for label in labels) for name, labels in read.items()}
     return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(differences))
+
+
+def along(found: Labelled, comparison: Comparison, curve: dict[float, int]) -> dict[int, Estimate]:
+    """Corrected follow-up of each scale minus the base's, by run, of all turns together; all of these intervals hold at once
+    with 95%. {} where the base is not here, or one of the runs has no label: a mixture would compare two readers."""
+    names = {run: comparison.names[run] for run in curve.values()}
+    if 0.0 not in curve or not all(name in found.weights for name in names.values()):
+        return {}
+    base, tried = names.pop(curve[0.0]), len(names)
+    each = {run: found.corrected(name, together=tried) for run, name in names.items()}
+    before = found.corrected(base, together=tried)
+    return {
+        run: estimate(stats.corrected_difference(before, one), found.change(base, names[run]).n)
+        for run, one in each.items()
+    }
 
 
 Group = tuple[str | None, str | None]
@@ -187,17 +233,6 @@ def weights_of(name: str, turns: Sequence[Turn], labels: Sequence[Label]) -> dic
     return {place: sizes[key] / read[key] for place, key in stratum_of.items()}
 
 
-def corrected(
-    turns: Sequence[Turn], labels: dict[Any, Label], weights: dict[Any, float], items: dict[tuple[str, str], int]
-) -> stats.Corrected:
-    import numpy as np
-
-    judged = np.array([turn.genuine for turn in turns])
-    read = np.array([float(turn.place in labels and labels[turn.place].genuine) for turn in turns])
-    weight = np.array([weights.get(turn.place, 0.0) for turn in turns])
-    return stats.corrected(judged, read, weight, np.array([items[turn.set, turn.item] for turn in turns]), len(items))
-
-
 def estimate(bounds: stats.Bounds, n: int) -> Estimate:
     value, low, high = map(float, bounds)
     return Estimate(value, (low, high), n)
@@ -247,13 +282,14 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
     """
     paths = [path] if path else label_files(folders, comparison.runs)
     try:
-        correction = correct(comparison.runs, paths) if paths else None
-        warnings = []
+        found, warnings = labelled(comparison.runs, paths) if paths else None, []
     except BadInput as error:
         if path:
             raise
-        correction, warnings = None, [f"not corrected: {error}"]
-    comparison = replace(comparison, correction=correction)
+        found, warnings = None, [f"not corrected: {error}"]
+    if found is not None:
+        scales = tuple(along(found, comparison, curve) for curve in comparison.curves)
+        comparison = replace(comparison, correction=correction_of(found, paths), corrected_scales=scales)
     return replace(comparison, warnings=(*warnings, *bias_warnings(comparison)))
 
 

@@ -368,7 +368,9 @@ class Corrected:
     quantile: np.ndarray
 
 
-def corrected(judged: np.ndarray, read: np.ndarray, weights: np.ndarray, items: np.ndarray, n_items: int) -> Corrected:
+def corrected(
+    judged: np.ndarray, read: np.ndarray, weights: np.ndarray, items: np.ndarray, n_items: int, together: int = 1
+) -> Corrected:
     """Corrects the rate of `judged` by what was `read` of some of the turns.
 
     Args:
@@ -378,6 +380,7 @@ def corrected(judged: np.ndarray, read: np.ndarray, weights: np.ndarray, items: 
             there is no label.
         items: the item of each turn, numbered from 0 [turns]. Rates whose items are numbered alike can be subtracted.
         n_items: how many numbers there are.
+        together: of so many rates or differences all intervals are to hold at once with 95% (Bonferroni's).
     """
     import numpy as np
     from scipy.special import stdtrit
@@ -391,7 +394,7 @@ def corrected(judged: np.ndarray, read: np.ndarray, weights: np.ndarray, items: 
         return np.add.reduceat(values[..., order], starts, axis=-1)
 
     with_label = (by_item((weights > 0).astype(float)) > 0).sum(-1)
-    quantile = stdtrit(np.maximum(with_label - 1, 1), 0.975)
+    quantile = stdtrit(np.maximum(with_label - 1, 1), 1 - 0.025 / together)
 
     rate = judged.mean(-1)
     value = np.zeros(rate.shape)

@@ -16,9 +16,11 @@ from test_scaling import moved
 
 from probe.compare import compare
 from probe.comparison import compare_runs, load_runs
-from probe.curves import curves_of, verdict
+from probe.curves import change, curves_of, verdict
 from probe.errors import run_command
-from probe.files import read_json, write_json
+from probe.files import read_json, write_json, write_jsonl
+from probe.judges.labels import GENUINE
+from probe.label import draw, row_of, user_turns
 from probe.models import fingerprint
 from probe.plot import arrows, dotted, marker_name, panels_of
 from probe.report import html, markdown
@@ -174,6 +176,7 @@ def curve_of(probes: Path, values: dict[float, tuple[float, float]], n: int = 20
     return folders
 
 
+NAMES_OF_LINE = ["base", "step-7-scale-0.25", "step-7-scale-0.5", "step-7-scale-0.75", "step-7"]
 LINE = {0.0: (0.6, 0.1), 0.25: (0.6, 0.2), 0.5: (0.58, 0.35), 0.75: (0.4, 0.5), 1.0: (0.3, 0.6)}
 
 
@@ -227,6 +230,42 @@ def test_the_curve_is_drawn_through_its_scales_and_told_on_both_pages(tmp_path: 
     plain = compare([folders[0], folders[-1]], tmp_path / "plain")
     assert not plain.curves and "curves" not in read_json(tmp_path / "plain" / "comparison.json")
     assert "scaled" not in json.dumps(read_json(tmp_path / "plain" / "comparison.json"))
+
+
+def test_labels_name_the_scale_where_all_of_a_curve_have_them(tmp_path: Path) -> None:
+    """A reader agrees with the judge but at scale 0.5, which the judge would name: nothing there is genuine."""
+    folders = curve_of(tmp_path / "run" / "probe", LINE)
+    drawn = draw([turn for run in load_runs(folders) for turn in user_turns(run)], 60, 0)
+    agreed = {True: GENUINE, False: "new_task"}
+    rows = [{**row_of(one), "label": agreed[one.turn.genuine and "0.5" not in one.turn.run]} for one in drawn]
+    write_jsonl(tmp_path / "run" / "labels.jsonl", rows)
+    comparison = compare(folders, tmp_path / "out")
+    [curve] = curves_of(comparison)
+    line = verdict(curve, comparison)
+    assert line.startswith("step-7: scale 0.25 has the most follow-up") and "less accurate: 0.75, 1" in line
+    assert line.endswith("; follow-up corrected by 300 labels") and curve.labels == 300
+    quarter, half = curve.points[1:3]
+    assert quarter.corrected and half.corrected and half.followup and change(quarter.corrected) in line
+    assert (half.followup.value or 0) > 0.2 and (half.corrected.value or 0) < 0
+    # It is the corrected difference of all turns, with an interval that holds for all four scales.
+    assert comparison.correction
+    alone = next(
+        one.corrected
+        for one in comparison.correction.differences
+        if (one.run, one.temperature) == (NAMES_OF_LINE[1], None)
+    )
+    assert quarter.corrected.value == pytest.approx(alone.value) and quarter.corrected.ci95 and alone.ci95
+    assert quarter.corrected.ci95[0] < alone.ci95[0] and quarter.corrected.ci95[1] > alone.ci95[1]
+    for page in (markdown(comparison), html(comparison)):
+        assert "corrected by 300 labels" in page
+    told = read_json(tmp_path / "out" / "comparison.json")["curves"][0]
+    assert told["best"] == NAMES_OF_LINE[1] and told["labels"] == 300 and told["points"][2]["corrected"]["value"] < 0
+    # Without labels of one scale two readers would be compared: the judge names, and that is said.
+    write_jsonl(tmp_path / "run" / "labels.jsonl", [row for row in rows if row["run"] != NAMES_OF_LINE[3]])
+    comparison = compare(folders, tmp_path / "some")
+    [curve] = curves_of(comparison)
+    assert curve.best is not None and comparison.scale(curve.best) == 0.5 and not curve.labels
+    assert verdict(curve, comparison).endswith("; follow-up as judged, without labels of step-7-scale-0.75")
 
 
 def test_training_that_goes_back_sets_scaled_probes_aside(tmp_path: Path) -> None:
