@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -101,17 +101,21 @@ class Bar:
 
     name: str
     n: int
-    rate: str
+    rate: Cell
     parts: list[tuple[str, int, str]]
 
 
 @dataclass(frozen=True)
 class Bars:
-    """One set, perturbation and temperature, of which the page shows one at a time; `group` is theirs in the choice."""
+    """One set, perturbation and temperature, of which the page shows one at a time; `group` is theirs in the choice.
+
+    `table` has the same in figures where no other table does.
+    """
 
     caption: Cell
     group: str
     bars: list[Bar]
+    table: Table | None
 
 
 Content = list[Table | Bullets | Drawings | Bars | Cell]
@@ -225,9 +229,13 @@ def _scales(comparison: Comparison) -> Content:
         for point in curve.points:
             told = _badge("most follow-up") if point.run == curve.best else Part("")
             told = Part("loses accuracy") if point.loses else told
-            changes = [tested(one) if point.scale else [Part("base")] for one in (point.accuracy, point.followup)]
+            changes = [tested(point.accuracy), tested(point.followup)]
+            changes += [difference(point.corrected)] if curve.labels else []
+            changes = changes if point.scale else [[Part("base")]] * len(changes)
             rows.append([[Part(f"{point.scale:g}")], [outside(comparison.names[point.run])], *changes, [told]])
-        head = _head("scale", "run", "accuracy against the base", "follow-up against the base", "")
+        head = _head("scale", "run", "accuracy against the base", "follow-up against the base")
+        head += _head(f"corrected by {curve.labels} labels") if curve.labels else []
+        head += _head("")
         content += [Table(head, rows, [outside(curve.checkpoint)])]
         content.append([outside(verdict(curve, comparison), 600), Part(".")])
     return [*content, [Part(words()["scales"]["note"])]] if content else []
@@ -271,8 +279,9 @@ def _patterns(comparison: Comparison) -> Content:
         return []
 
     def cell(pattern: Pattern) -> Cell:
-        rates = [f"{100 * found.value:.1f}" for found in (pattern.greedy, pattern.sampled) if found.value is not None]
-        return [_badge(pattern.name), *([Part(f" ({' → '.join(rates)})")] if rates else [])]
+        rates = [rate(found) for found in (pattern.greedy, pattern.sampled) if found.value is not None]
+        rates = [[value, *(replace(interval, page=True) for interval in rest)] for value, *rest in rates]
+        return [_badge(pattern.name), *([Part(" ("), *_joined(rates, " → "), Part(")")] if rates else [])]
 
     rows = []
     for index, name in enumerate(comparison.names):
@@ -321,21 +330,29 @@ def _labels(comparison: Comparison) -> Content:
         caption = [outside(metric.set), Part(told)]
         caption += [Part(", "), outside(metric.perturbation)] if metric.perturbation != "none" else []
         found = _labelled(comparison, [metric])
-        bars.append(Bars(caption, metric.set, [_bar(run, part, where) for run, _, part, where in found]))
+        shown = [_bar(run, part, where) for run, _, part, where in found]
+        bars.append(Bars(caption, metric.set, shown, _label_table(found) if metric.perturbation != "none" else None))
     for name in comparison.sets("followup"):
         found = _labelled(comparison, [Metric("followup", name, at) for at in _decodings(comparison, name)])
-        labels = in_order({label for _, _, part, _ in found for label, count in part.labels.items() if count})
-        rows = [[[outside(run)], [Part(at)], *_label_cells(part, labels, where)] for run, at, part, where in found]
-        head = [*_head("run", "decoding"), *map(_label_head, labels)]
-        head += _head("unscored", "role-consistent", "specific", "grounding")
-        tables.append(Table(head, rows, [outside(name)]))
+        tables.append(_label_table(found, [outside(name)]))
     told = words()["labels"]
     note = [Part(f"{told['note']} {told['shortened']}"), Part(f" {told['page']}", page=True)]
     return [*bars, *tables, note] if tables else []
 
 
-def _labelled(comparison: Comparison, metrics: Sequence[Metric]) -> list[tuple[str, str, Followup, dict[str, str]]]:
-    """(run, decoding, figures, filters of their conversations) of some metrics of one set, and of its real users' turns."""
+LabelRow = tuple[str, str, Followup, dict[str, str]]
+"""Run, decoding, figures and the filters of their conversations."""
+
+
+def _label_table(found: Sequence[LabelRow], caption: Sequence[Part] = ()) -> Table:
+    labels = in_order({label for _, _, part, _ in found for label, count in part.labels.items() if count})
+    rows = [[[outside(run)], [Part(at)], *_label_cells(part, labels, where)] for run, at, part, where in found]
+    head = [*_head("run", "decoding"), *map(_label_head, labels)]
+    return Table([*head, *_head("unscored", "role-consistent", "specific", "grounding")], rows, [*caption])
+
+
+def _labelled(comparison: Comparison, metrics: Sequence[Metric]) -> list[LabelRow]:
+    """Some metrics of one set by run, and its real users' turns."""
     name, perturbation = metrics[0].set, metrics[0].perturbation
     found = []
     for run in _runs(comparison):
@@ -543,7 +560,7 @@ def _bar(name: str, part: Followup, where: dict[str, str]) -> Bar:
     counts = [(label, part.labels.get(label, 0)) for label in in_order({*LABELS, *part.labels})]
     counts.append(("unscored", sum(part.unscored.values())))
     parts = [(label, count, view(**where, label=label)) for label, count in counts if count]
-    return Bar(name, part.n_total, rate(part.genuine)[0].text, parts)
+    return Bar(name, part.n_total, rate(part.genuine), parts)
 
 
 def _followup_rate(run: Run, name: str, decoding: str, perturbation: str = "none") -> Part:
