@@ -34,6 +34,14 @@ def test_rows_carry_loss_on_what_the_assistant_says(tiny_chatml: Path) -> None:
     assert counts.loss_tokens == sum(label != IGNORED for label in rows[0]["labels"])
 
 
+def test_a_character_of_several_tokens_is_shown_whole(tiny_chatml: Path) -> None:
+    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
+    said = [{"role": "user", "content": "7 ÷ 2?"}, {"role": "assistant", "content": "7 ÷ 2 ≈ 3"}]
+    assert len(tokenizer.encode("≈")) > 1  # else the tokenizer shows nothing
+    (row,), _ = make_rows([said], Chat(tokenizer), "assistant", None)
+    assert "⟦7 ÷ 2 ≈ 3<|im_end|>⟧" in show_loss(row, tokenizer)
+
+
 def test_a_row_over_the_limit_is_left_out_whole_and_counted(tiny_chatml: Path) -> None:
     chat = Chat(load_tokenizer(resolve(str(tiny_chatml))))
     short = [CONVERSATION[0], CONVERSATION[1]]

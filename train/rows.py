@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,13 +109,12 @@ def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = Non
 
 def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
     """One row as text in which what carries loss stands between ⟦ and ⟧."""
-    text, inside = "", False
-    for token, label in zip(row["input_ids"], row["labels"], strict=True):
-        if (label != IGNORED) != inside:
-            text += "⟧" if inside else "⟦"
-            inside = not inside
-        text += tokenizer.decode([token])
-    return text + ("⟧" if inside else "")
+    text = ""
+    # A stretch at once: a character outside ASCII may be several tokens, which decode to nothing readable one by one.
+    for loss, stretch in groupby(zip(row["input_ids"], row["labels"], strict=True), lambda pair: pair[1] != IGNORED):
+        words = tokenizer.decode([token for token, _ in stretch])
+        text += f"⟦{words}⟧" if loss else words
+    return text
 
 
 # --- Pairs of DPO: a conversation so far, and two replies as token ids.

@@ -31,8 +31,9 @@ from probe.weights import read_config
 if TYPE_CHECKING:
     from vllm import LLM
 
-# Requests of one call: enough that its stragglers weigh little, few enough that a kill costs a minute at most.
-_CHUNK = 1024
+# Requests of one call: enough that its stragglers weigh little, few enough that a kill costs a minute or two at most; a CPU
+# makes some hundred tokens a second.
+_CHUNK, _CHUNK_ON_CPU = 1024, 64
 # Rows that run together. vLLM's own choice depends on the GPU, and on a large one asks for more rows than it then
 # finds room for in the state of Qwen3.5's linear layers.
 RUNNING = 256
@@ -234,11 +235,12 @@ def outputs(
     from vllm.platforms import current_platform
 
     always: dict[str, Any] = {"ignore_eos": True, "detokenize": False}
+    size = _CHUNK
     if current_platform.is_cpu():
-        always["seed"] = None
+        always["seed"], size = None, min(_CHUNK, _CHUNK_ON_CPU)
     order = by_prefix(prompts)
-    for start in range(0, len(order), _CHUNK):
-        chunk = order[start : start + _CHUNK]
+    for start in range(0, len(order), size):
+        chunk = order[start : start + size]
         try:
             made = llm.generate(
                 [TokensPrompt(prompt_token_ids=list(prompts[index])) for index in chunk],
