@@ -19,7 +19,7 @@ import yaml
 from commands import call
 
 ROOT = Path(__file__).resolve().parent.parent
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes" / "results").glob("*.yaml")])
 # What a plan has to say, of the recipes whose model, data and sets are out of reach here.
 PLANS = {
     "probe.yaml": ("could not check",),
@@ -138,23 +138,25 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.name)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
 def test_a_shipped_recipe_goes_through_its_dry_run(
     recipe: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = str(Path("recipes") / recipe.name)
+    name = str(recipe.relative_to(ROOT))
     content = yaml.safe_load(recipe.read_text())
     if "source" in content:
         command = ["-m", "data_builders", name, "--dry-run"]
     elif "train" in content:
         stage = "grpo" if "rollout" in content else "dpo" if "loss_type" in content["train"] else "sft"
         command = [f"train/{stage}.py", name, "--dry-run"]
+        if "Qwen2.5-Coder" in content["model"]["name"]:  # of no known shape, and not here
+            command += ["--model.name", "smollm2-135m"]
     else:
         command = ["-m", "probe", "run", "smollm2-135m", name, "--dry-run"]
     call(command, elsewhere, **({"WORLD_SIZE": "8"} if recipe.name == "qwen2b_grpo.yaml" else {}))
     said = capsys.readouterr().out
     assert sorted(path.name for path in elsewhere.iterdir()) == ["recipes"], "a dry run writes nothing"
-    for part in PLANS.get(recipe.name, ()):
+    for part in PLANS.get(name.removeprefix("recipes/"), ()):
         assert part in said
     for launch in LAUNCHES:
         if launch.recipe == name and not launch.options:
@@ -209,7 +211,7 @@ def test_accelerate_launches_what_its_config_says_on_the_gpus_that_the_caller_le
     assert bool(given.use_cpu) == config.name.startswith("cpu")
 
 
-SCRIPTS = [*sorted((ROOT / "recipes").glob("*.sh")), ROOT / ".ci" / "run"]
+SCRIPTS = [*sorted((ROOT / "recipes").rglob("*.sh")), ROOT / ".ci" / "run"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
