@@ -17,7 +17,7 @@ from model_parts import LargestTensor
 from probe.models import load_tokenizer, resolve
 from train.plan import Size, memory_parts, size_of
 from train.recipe import LoraSection, ModelSection
-from train.setup import held_in
+from train.setup import held_in, new_adapter
 from train.step_memory import TILE_VOCABULARY, LiveBytes, Step, StepMemory, step_memory
 
 ROWS, LENGTH = 4, 192
@@ -66,6 +66,31 @@ def test_the_estimate_is_within_a_fifth_of_what_a_step_allocates(
     estimated = sum(memory_parts(size, step, given, stage=0, ranks=1).values())
     measured = trained_bytes(section, folder, tmp_path / "run", given)
     assert estimated == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lora", "checkpointing"),
+    [("llama", False, False), ("llama", True, False), ("llama", False, True), ("qwen3_5_text", True, True)],
+)
+def test_layers_that_are_not_run_are_counted_as_if_they_were(
+    kind: str, lora: bool, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peft import get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 16}
+    depth = 7 if kind == "llama" else 12
+    config = AutoConfig.for_model(kind, num_hidden_layers=depth, vocab_size=500, tie_word_embeddings=True, **sizes)
+
+    def make() -> Any:
+        model = AutoModelForCausalLM.from_config(config)
+        section = ModelSection(name="any", lora=LoraSection(r=8))
+        return get_peft_model(model, new_adapter(section, model)) if lora else model
+
+    step = Step(4, 160, None, on_cpu=lora, train={"gradient_checkpointing": checkpointing})
+    counted = step_memory(make, step)
+    monkeypatch.setattr("train.step_memory._block", lambda layers, types: len(layers))
+    assert counted == step_memory(make, step)
 
 
 def test_on_gpus_no_logits_are_held() -> None:

@@ -55,17 +55,31 @@ class Step:
 
 
 def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
-    """Runs one step of the model that `make` gives, adapter included; it is called where tensors go to `meta`."""
+    """Runs a step of the model that `make` gives, adapter included; it is called where tensors go to `meta`.
+
+    A decoder repeats one block of layers (Qwen3.5: three with linear attention and one with full). Two blocks are run, and
+    the others are counted as what the second keeps for its backward pass, until that has come down to the first, and as
+    gradients from then on.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         with torch.device("meta"):
             model = make().train()
+        frozen, trained = (
+            sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained) for trained in (False, True)
+        )
+        whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+        layers = next(part for part in whole.modules() if isinstance(part, nn.ModuleList))
+        block = _block(layers, getattr(whole.config, "layer_types", None))
+        # A KL to the base is a second pass, whose gradients wait for those of the first: there all layers are run.
+        more = 0 if step.held[0] else max(0, len(layers) // block - 2)
+        if more:
+            del layers[2 * block :]
         # From here on tensors have a shape, a type and a device, and no bytes; operators run on shapes alone.
         stack.enter_context(FakeTensorMode())
         _onto_cpu(model)
-        whole = model.get_base_model() if hasattr(model, "get_base_model") else model
         if step.train.get("gradient_checkpointing", True):
             whole.gradient_checkpointing_enable(step.train.get("gradient_checkpointing_kwargs"))
             if whole is not model:
@@ -74,17 +88,79 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
             stack.enter_context(kernels_installed(whole))
         ids = torch.zeros(step.rows, step.length, dtype=torch.long)
         live = stack.enter_context(LiveBytes(model))
+        stretches = _Stretches(live, layers[block:], more)
         # The tensors say that they are on a CPU, so that is where autocast has to be.
         half = bool(step.train.get("fp16") or step.train.get("bf16", True))
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half), stretches.forward_pass(layers[0]):
             loss = _loss(model, whole, ids, step)
             if step.held[0]:
                 loss = loss + _kl(model, torch.zeros(*step.held, dtype=torch.long))
+        stretches.end()  # autocast has let go of the weights that it held in another type
         loss.backward()
-        frozen, trained = (
-            sum(_bytes(p) for p in model.parameters() if p.requires_grad is trained) for trained in (False, True)
-        )
-        return StepMemory(frozen, trained, live.most_beside_gradients, live.most)
+        stretches.end()
+        return StepMemory(frozen, trained, stretches.most_beside_gradients, stretches.most)
+
+
+def _block(layers: nn.ModuleList, types: list[str] | None) -> int:
+    """The fewest layers whose repetition makes them all."""
+    kinds = [
+        (types and types[index], [(name, p.shape, p.dtype, p.requires_grad) for name, p in layer.named_parameters()])
+        for index, layer in enumerate(layers)
+    ]
+    return next(n for n in range(1, len(kinds) + 1) if kinds[:n] * (len(kinds) // n) == kinds)
+
+
+class _Stretches:
+    """The most at once in a model of more blocks than are run: what each adds to the most of every stretch of the step.
+
+    Args:
+        second: the layers of the second block; none in a model of one.
+        more: blocks that are not run; they lie between the two.
+
+    Attributes:
+        most, most_beside_gradients: as of `LiveBytes`, over all stretches that have ended.
+    """
+
+    def __init__(self, live: LiveBytes, second: nn.ModuleList, more: int) -> None:
+        self.live, self.second, self.more = live, second, more
+        self.most = self.most_beside_gradients = self._kept = self._gradients = 0
+
+    def end(self) -> None:
+        """Ends a stretch, in which all that the second block keeps was there at its end or at its start."""
+        live, kept = self.live, self.more * max(self._kept, self.live.marked)
+        self.most = max(self.most, live.most + kept + self.more * self._gradients)
+        self.most_beside_gradients = max(self.most_beside_gradients, live.most_beside_gradients + kept)
+        self._kept, live.most, live.most_beside_gradients = live.marked, live.now, live.now - live.gradients
+
+    @contextmanager
+    def forward_pass(self, first: nn.Module) -> Iterator[None]:
+        """A stretch, in which what the second block makes is marked."""
+
+        def block_begins(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            self.live.marking = True
+            self.live.mark(given[0])
+            if given[0].requires_grad:
+                given[0].register_hook(self._first_block_left)
+
+        def block_ends(_: nn.Module, given: Any, made: Any) -> None:
+            self.live.marking = False
+            self.live.mark(made[0] if isinstance(made, tuple) else made, False)  # the next block's, as its input
+
+        hooks = [first.register_forward_pre_hook(lambda *_: self.end())]
+        if self.more:
+            hooks += [
+                self.second[0].register_forward_pre_hook(block_begins),
+                self.second[-1].register_forward_hook(block_ends),
+            ]
+        yield
+        self.end()
+        for hook in hooks:  # or checkpointing would call them again on the way back
+            hook.remove()
+
+    def _first_block_left(self, _: Tensor) -> None:
+        """The backward pass has come to the output of the first block."""
+        self.end()
+        self._gradients = sum(_bytes(p) for p in self.second.parameters() if p.requires_grad)
 
 
 class LiveBytes(TorchDispatchMode):
@@ -94,12 +170,14 @@ class LiveBytes(TorchDispatchMode):
         now, most: alive at this time, and the most so far.
         gradients: of the weights' gradients that are there by now.
         most_beside_gradients: the most of all but those.
+        marked: alive at this time of what was made while `marking` was set.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.now = self.most = self.gradients = self.most_beside_gradients = 0
-        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in (*model.parameters(), *model.buffers())}
+        self.marking, self.marked = False, 0
+        self._sizes = {tensor.untyped_storage()._cdata: (0, 0) for tensor in (*model.parameters(), *model.buffers())}
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._has_gradient)
@@ -118,12 +196,22 @@ class LiveBytes(TorchDispatchMode):
     def _made(self, storage: Any) -> None:
         key = storage._cdata
         if key not in self._sizes:  # a view shares its storage and costs nothing
-            self._sizes[key] = storage.nbytes()
-            self.now += storage.nbytes()
+            size = storage.nbytes()
+            self._sizes[key] = size, size * self.marking
+            self.now += size
+            self.marked += size * self.marking
             weakref.finalize(storage, self._freed, key)
 
+    def mark(self, tensor: Tensor, marked: bool = True) -> None:
+        key = tensor.untyped_storage()._cdata
+        size, before = self._sizes[key]
+        self._sizes[key] = size, size * marked
+        self.marked += size * marked - before
+
     def _freed(self, key: int) -> None:
-        self.now -= self._sizes.pop(key)
+        size, marked = self._sizes.pop(key)
+        self.now -= size
+        self.marked -= marked
 
     def _has_gradient(self, parameter: Tensor) -> None:
         self.gradients += _bytes(parameter)
