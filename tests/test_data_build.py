@@ -6,8 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -46,10 +44,6 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "data_builders", *arguments]
 
 
 @pytest.fixture(scope="module")
@@ -179,30 +173,8 @@ def test_dry_run_and_preview_write_nothing(tmp_path: Path, capsys: pytest.Captur
     assert not out.exists()
 
 
-@pytest.mark.parametrize("shipped", ["demo_data.yaml", "math_rules.yaml"])
-def test_shipped_recipes_pass_a_dry_run_without_the_hub(
-    shipped: str, own_cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main([str(ROOT / "recipes" / shipped), "--dry-run"])
-    shown = capsys.readouterr().out
-    assert "nothing was written" in shown or "the recipe is valid" in shown and "`path`" in shown
-    with pytest.raises(RecipeError, match=r"did you mean source\.path"):
-        main([str(ROOT / "recipes" / shipped), "--dry-run", "--source.pth", "x"])
-
-
 def test_control_characters_do_not_reach_the_terminal() -> None:
     assert visible("a\x1b[31mb\u202ec\nd\u2028\ud83d") == "a\\u001b[31mb\\u202ec\nd\\u2028\\ud83d"
-
-
-def test_help_and_a_bad_recipe_answer_before_anything_heavy_is_imported(tmp_path: Path) -> None:
-    for arguments, code in ((["--help"], 0), ([str(DEMO), "--conversation.complete", "0"], 2)):
-        timed = [sys.executable, "-X", "importtime", *command(*arguments)[1:]]
-        done = subprocess.run(timed, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == code
-        assert "Traceback" not in done.stderr
-        imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines() if "|" in line}
-        assert "argparse" in imported
-        assert not imported & {"torch", "transformers", "datasets", "numpy"}
 
 
 GOOD = '{"question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n'

@@ -296,14 +296,6 @@ def test_a_wrong_section_answers_in_one_line(tmp_path: Path, capsys: pytest.Capt
     assert "`concurrency` is 0" in capsys.readouterr().err
 
 
-def test_the_shipped_recipe_goes_through_its_dry_run_without_hub_and_model(
-    own_cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main([str(ROOT / "recipes" / "math_collab.yaml"), "--dry-run"])
-    shown = capsys.readouterr().out
-    assert "conversations" in shown and "calls" in shown and "time" in shown
-
-
 def test_without_hub_or_model_one_line_says_what_it_takes_and_what_takes_nothing(
     own_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,20 +105,24 @@ def test_an_installed_wheel_has_both_files(tmp_path: Path) -> None:
 # --- In a build.
 
 
-def test_the_build_that_needs_nothing(tmp_path: Path) -> None:
-    out = build(load_data_recipe(ROOT / "recipes/written.yaml"), tmp_path / "out")
-    kept = list(load_sft_rows(out))
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(load_data_recipe(ROOT / "recipes/written.yaml"), tmp_path_factory.mktemp("written") / "out")
+
+
+def test_the_build_that_needs_nothing(built: Path) -> None:
+    kept = list(load_sft_rows(built))
     kinds = Counter(row["kind"] for row in kept)
     assert len(kept) == 398 and kinds["underspecified"] == 98 and kinds["slip"] == 18
     assert sum(row["messages"][1].get("loss") is False for row in kept) == 18
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json.loads((built / "manifest.json").read_text())
     assert {"written.jsonl", "written_pairs"} <= set(manifest["settings"]["inputs"]), (
         "a changed file is a changed setting"
     )
 
 
-def test_rl_prompts_hold_back_what_the_twin_tells(tmp_path: Path) -> None:
-    rows = list(load_rl_rows(build(load_data_recipe(ROOT / "recipes/written.yaml"), tmp_path / "out")))
+def test_rl_prompts_hold_back_what_the_twin_tells(built: Path) -> None:
+    rows = list(load_rl_rows(built))
     assert not {"hint", "chat"} & {row.kind for row in rows}, "a hint is not to be paid with the answer"
     assert all(set(message) == {"role", "content"} for row in rows for message in row.prompt)
     first = {row.id: row for row in rows if row.turn == 0}
