@@ -132,6 +132,7 @@ def correct(runs: Sequence[Run], paths: Sequence[Path]) -> Correction:
 
 
 def correction_of(found: Labelled, paths: Sequence[Path]) -> Correction:
+    """The corrected rates of all runs with labels, and their differences to the first run."""
     rates: list[CorrectedRate] = []
     differences: list[CorrectedDifference] = []
     first = next(iter(found.turns))

@@ -18,7 +18,19 @@ from train.sft import main as sft
 
 ROOT = Path(__file__).resolve().parent.parent
 SFT, GRPO = (str(ROOT / "train" / f"{stage}.py") for stage in ("sft", "grpo"))
-HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "numpy", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
+HEAVY = {
+    "accelerate",
+    "datasets",
+    "deepspeed",
+    "matplotlib",
+    "numpy",
+    "peft",
+    "torch",
+    "transformers",
+    "trl",
+    "vllm",
+    "wandb",
+}
 
 
 def python(*arguments: str, cwd: Path) -> tuple[int, str, list[str], set[str]]:

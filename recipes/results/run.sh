@@ -24,9 +24,18 @@ probe() { # MODEL ARM
 for arm in "$@"; do
   case $arm in
     base) probe "$model" base ;;
-    sft-written) train sft "$arm" "$model" && probe "$runs/$arm" "$arm" ;;
-    dpo) train dpo "$arm" "$runs/sft-written" && probe "$runs/$arm" "$arm" ;;
-    *) echo "no arm is called $arm: base, sft-written, dpo" >&2 && exit 2 ;;
+    sft-written)
+      train sft "$arm" "$model"
+      probe "$runs/$arm" "$arm"
+      ;;
+    dpo)
+      train dpo "$arm" "$runs/sft-written"
+      probe "$runs/$arm" "$arm"
+      ;;
+    *)
+      echo "no arm is called $arm: base, sft-written, dpo" >&2
+      exit 2
+      ;;
   esac
 done
 python -m probe compare "$runs"/probe/* --out "$runs/comparison"
