@@ -7,10 +7,8 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-import yaml
+from data_builders.recipe import wordings
 
 # Slots that hold a number or a formula, which have no capital to lose after "Yes, ".
 _CASELESS = "answer|did|equation|expression|left|new|result|result_of_user|short|undone|value_of|wrong"
@@ -20,13 +18,6 @@ _SLOT = re.compile(r"(\{\w+\})")
 _CAPITAL = re.compile(r"(?:^|(?<=[.?!]\s)|(?<=\n))(?!I\b)[A-Z]")
 # An opener after which the core goes on within the sentence: "Ok,", "One thing:".
 _WITHIN = re.compile(r"[^.?!\n]\Z")
-
-
-@functools.cache
-def wordings(name: str) -> Any:
-    """A packaged YAML file, such as "acts.yaml"; read when the first phrase is drawn, by the C parser where it was built."""
-    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Any
 
 from data_builders.folder import WORK, claim, finish
 from data_builders.preferences import write_pairs
-from data_builders.problems import Kind, Problems, Source, difficulty_of
-from data_builders.quality import Gate
-from data_builders.recipe import DataRecipe
+from data_builders.problems import Problems, difficulty_of
+from data_builders.quality import Gate, probe_files
+from data_builders.recipe import DataRecipe, ProblemKind, Source, shaping
 from data_builders.replay import Answered, ReplayRows, answer_all
 from data_builders.rows import rl_rows, sft_row
 from data_builders.scripted import Conversation, converse, plan
@@ -27,7 +27,6 @@ from data_builders.starter import starter_problems
 from data_builders.written import FILE, written
 from probe.errors import RecipeError
 from probe.files import atomic, read_jsonl, sha256_file, write_jsonl
-from probe.recipe import recipe_dict
 from probe.sets import PACKAGED
 
 
@@ -45,7 +44,7 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
     elif wanted.path is None:
         raise RecipeError("eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n 0)")
     else:
-        kind: Kind = "jsonl" if source.kind == "written" else source.kind
+        kind: ProblemKind = "jsonl" if source.kind == "written" else source.kind
         problems = Problems(Source(kind=kind, path=wanted.path), recipe.seed, where="eval")
         tasks = (problems[index] for index in range(min(wanted.accuracy_n, len(problems))))
     return [
@@ -83,20 +82,11 @@ class Build:
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
         checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else []), *PACKAGED]
         self.quality = dataclasses.replace(recipe.quality, decontaminate=list(dict.fromkeys(checked)))
-        files = {given: sha256_file(path) for given, path in self.quality.files().items()}
+        files = {given: sha256_file(path) for given, path in probe_files(self.quality).items()}
         if self.written:
             files[FILE.name] = sha256_file(FILE)
-        settings = recipe_dict(recipe)
-        del settings["output"]["path"]  # the folder may be moved
-        del settings["quality"]["max_giveaway"]  # it shapes no row
-        settings["replay"] = recipe.replay.shaping()
-        for name, section in (("preferences", recipe.preferences), ("dialogue", recipe.dialogue)):
-            if section is None:
-                del settings[name]
-            else:
-                settings[name] = section.shaping()
-        settings["inputs"] = {**self.problems.inputs(), **self.replay.inputs(), **files}
-        self.settings: dict[str, Any] = settings
+        inputs = {**self.problems.inputs(), **self.replay.inputs(), **files}
+        self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
 
     def conversations(self, index: int) -> Iterator[Conversation]:
         """What problem `index` gives, without replay and what is written."""

@@ -12,38 +12,17 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_builders.dialogue.roles import Meter, RoleModel, ask_each
 from data_builders.dialogue.score import Parsed, Reply, read_assistant
-from data_builders.dialogue.settings import RoleSection, check_role, role_shaping
+from data_builders.recipe import Preferences
+from data_builders.rows import RlRow, load_rl_rows, read_sft_rows
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.files import write_jsonl
 from probe.grading import boxed, outcome, same_answer, strict_answer
-from probe.recipe import Count, section
 
 VIEW = "preference"
-
-
-@section
-class Preferences:
-    """Whether pairs are made, and whose replies are the ones to leave."""
-
-    model: RoleSection | None = None
-    """Says the replies that are not preferred; the model to be trained is meant. Left out: the conversations' own."""
-    tries: Count = 4
-    """How often it is asked at most for one reply of the unwanted kind; where none comes there is no pair."""
-    max_cost: float | None = None
-
-    def check(self) -> None:
-        """Raises RecipeError where the settings cannot be used."""
-        if self.model is not None:
-            check_role("preferences.model", self.model)
-
-    def shaping(self) -> dict[str, Any]:
-        """The settings that shape what is written."""
-        return {"model": role_shaping(self.model), "tries": self.tries} if self.model else {"model": None}
 
 
 @dataclass(frozen=True)
@@ -64,8 +43,6 @@ class Wanted:
 
 def wanted_pairs(out: Path) -> list[Wanted]:
     """One for each conversation of a build (its shards are all written) whose first reply is as it should be, in order."""
-    from data_builders.rows import RlRow, load_rl_rows, read_sft_rows  # numpy, which a recipe can be read without
-
     sft, prompts = (sorted((out / view).glob("part-*.jsonl")) for view in ("sft", "rl"))
     said = {row["id"]: row["messages"] for path in sft for row in read_sft_rows(path)}
     found: list[tuple[RlRow, Wanted]] = []

@@ -17,8 +17,7 @@ from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.conversation import Finished
 from data_builders.dialogue.prompts import Plan, plans_of
 from data_builders.dialogue.roles import open_roles
-from data_builders.dialogue.settings import Dialogue, Price, Role
-from data_builders.recipe import DataRecipe
+from data_builders.recipe import DataRecipe, Dialogue, Price, Role
 from data_builders.replay import question
 from data_builders.scripted import Conversation
 from data_builders.starter import starter_problems

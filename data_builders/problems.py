@@ -12,36 +12,19 @@ import hashlib
 import random
 import re
 from pathlib import Path
-from typing import Literal
 
 from data_builders.gaps import task_from
+from data_builders.recipe import Source
 from data_builders.starter import ANY, Difficulty, starter_problem
 from data_builders.tasks import Task
 from data_builders.text import stands_in
-from data_builders.written import WrittenKind
 from probe.errors import RecipeError
 from probe.files import sha256_file
-from probe.recipe import Count, section
 from probe.sets import Problem, locate, read_problems
 
-Kind = Literal["starter", "gsm8k", "math", "jsonl"]
-"""Where problems come from; `written` in a recipe's source is conversations, and has none."""
 # The hub's names for the training split; a builder never takes a test split by itself.
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of problems; characters
 _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
-
-
-@section
-class Source:
-    """Where problems come from. Without `path`, gsm8k and math are fetched from the hub (train split)."""
-
-    kind: Kind | Literal["written"]
-    path: str | None = None
-    n: Count | None = None  # how many problems; more than a file holds takes it again with other wording
-    kinds: list[WrittenKind] | None = None  # written only
-    levels: list[int] | None = None  # MATH's levels; for starter problems the numbers of steps, 1 to 3
-    largest: int | None = None  # starter only: no number above this, results included
-    subjects: list[str] | None = None
 
 
 class Problems:

@@ -18,20 +18,17 @@ Rejected rows are written beside the kept ones, so asked = kept + rejected alway
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
+from data_builders.duplicates import Kept, ProbeTexts, hashed
+from data_builders.recipe import Quality
 from data_builders.scripted import Conversation
 from data_builders.text import states
 from probe.conversations import Message, learned
 from probe.errors import DataError
 from probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
-from probe.recipe import section
 from probe.sets import HUB, PACKAGED, locate
 
 # --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
@@ -163,36 +160,19 @@ def _word_runs(text: str) -> set[tuple[str, ...]]:
     return {tuple(found[start : start + RUN]) for start in range(len(found) - RUN + 1)}
 
 
-@section
-class Quality:
-    """What keeps a conversation out, beside the rules that always hold."""
+def probe_files(quality: Quality) -> dict[str, Path]:
+    """The file of each set in `decontaminate`.
 
-    decontaminate: list[str] = dataclasses.field(default_factory=list)
-    """Sets that the probe measures: JSONL files, or known names (gsm8k, ifbench, mt_bench, ...), fetched once."""
-    near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.9
-    """Two conversations of one kind count as the same from this share of common word runs on (Jaccard, by MinHash); null
-    leaves the test out. On MATH, pairs at 0.9 and above differ in a few words of ours; at 0.8 in the numbers of a problem."""
-    permutations: Annotated[int, Field(ge=16, le=1024)] = 128
-    """Numbers in a MinHash signature. More tell 0.9 from 0.85 better and take more time: 128 are right to about 0.03."""
-    max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
-    """Share of all rows that may be alike but for their numbers and names, which MinHash does not see in short texts."""
-    max_giveaway: Annotated[float, Field(ge=0.5, le=1)] = 0.8
-    """The build fails where the first message alone tells what lacks something with a higher AUC (data_builders/surface.py);
-    1 lets anything pass. It may be raised afterwards: what is built stays."""
-
-    def files(self) -> dict[str, Path]:
-        """The file of each set in `decontaminate`.
-
-        Raises:
-            DataError: neither a file nor a known name.
-            SetOutOfReach: a known name whose set is neither in the cache nor to be had from the hub.
-        """
-        for given in self.decontaminate:
-            if not Path(given).is_file() and given not in (*HUB, *PACKAGED):
-                known = ", ".join([*PACKAGED, *HUB])
-                raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({known})")
-        # Of a file it says so where that is no JSONL.
-        return {given: locate(given, given if Path(given).is_file() else None) for given in self.decontaminate}
+    Raises:
+        DataError: neither a file nor a known name.
+        SetOutOfReach: a known name whose set is neither in the cache nor to be had from the hub.
+    """
+    for given in quality.decontaminate:
+        if not Path(given).is_file() and given not in (*HUB, *PACKAGED):
+            known = ", ".join([*PACKAGED, *HUB])
+            raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({known})")
+    # Of a file it says so where that is no JSONL.
+    return {given: locate(given, given if Path(given).is_file() else None) for given in quality.decontaminate}
 
 
 class Gate:
@@ -210,9 +190,7 @@ class Gate:
     """
 
     def __init__(self, quality: Quality, asked: int, index: Path) -> None:
-        from data_builders.duplicates import Kept, ProbeTexts  # numpy, which a recipe can be read without
-
-        self._probe = ProbeTexts(quality.files())
+        self._probe = ProbeTexts(probe_files(quality))
         self.checked = self._probe.checked
         self._kept = Kept(index, quality.near_duplicates, quality.permutations)
         self._most_alike = max(3, int(quality.max_same_wording * asked))
@@ -222,8 +200,6 @@ class Gate:
         found = form(conversation) or leak(conversation) or asking(conversation) or answer(conversation)
         if found:
             return found
-        from data_builders.duplicates import hashed
-
         texts = [message["content"] for message in conversation.messages]
         words, task = [hashed(text) for text in texts], conversation.task
         if held := self._probe.holding([*words, hashed(task.question)] if task and self.checked else words):
@@ -236,8 +212,6 @@ class Gate:
 
     def remember(self, messages: Sequence[Message], kind: str) -> None:
         """Takes a row as kept, one of an earlier run of the same build."""
-        from data_builders.duplicates import hashed
-
         texts = [message["content"] for message in messages]
         self._kept.add(self._kept.print_of(texts, [hashed(text) for text in texts], kind))
 

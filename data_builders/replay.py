@@ -11,63 +11,17 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
 
 from data_builders.dialogue.roles import Meter, RoleModel, ask_each
 from data_builders.dialogue.score import Parsed, Reply, read_assistant
-from data_builders.dialogue.settings import RoleSection, check_role, role_shaping
-from data_builders.problems import Kind, Problems, Source
+from data_builders.problems import Problems
+from data_builders.recipe import Replay, Source
 from data_builders.scripted import Conversation
 from data_builders.tasks import Task
 from probe.conversations import Message, user
 from probe.engines.base import item_seed
-from probe.errors import RecipeError
 from probe.files import read_jsonl, write_jsonl
 from probe.grading import lenient_answer, same_answer
-from probe.recipe import Count, recipe_dict, section
-
-
-@section
-class Replay:
-    """`fraction` of all rows is replay, from `source` (the file at `path`, else generated or from the hub)."""
-
-    fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    source: Kind = "starter"
-    path: str | None = None
-    answers: Literal["reference", "model"] = "reference"
-    """Where the assistant turn comes from; `model` and what follows count only for `model`."""
-    model: RoleSection | None = None
-    """Asked the bare question; the base model itself is meant, so that what it can do already stays."""
-    tries: Count = 4
-    """How often a question is asked at most; the first right reply is kept, a question without one is rejected."""
-    max_cost: float | None = None
-    """The build stops before the replies cost more; the same command with a higher limit goes on."""
-
-    def check(self) -> None:
-        """Raises RecipeError where the settings cannot be used."""
-        if self.answers == "model":
-            if self.model is None:
-                raise RecipeError("replay.model: missing, wanted a section such as {engine: hf, model: smollm2-135m}")
-            check_role("replay.model", self.model)
-
-    def reserved(self, per_problem: float) -> float:
-        """Which share of a file's problems is kept for replay, so that it repeats nothing of the conversations."""
-        rows = per_problem * self.fraction / (1 - self.fraction)
-        return rows / (1 + rows)
-
-    @property
-    def asked(self) -> RoleSection | None:
-        """The model that is asked; None where no reply is needed."""
-        return self.model if self.answers == "model" and self.fraction else None
-
-    def shaping(self) -> dict[str, Any]:
-        """The settings that shape what is written; those of a model only where one is asked."""
-        kept = recipe_dict(self)
-        for name in ("max_cost", *(() if self.asked else ("answers", "model", "tries"))):
-            del kept[name]
-        return {**kept, "model": role_shaping(self.asked)} if self.asked else kept
 
 
 @dataclass(frozen=True)
@@ -96,7 +50,7 @@ class ReplayRows:
 
     def __init__(self, replay: Replay, per_problem: float, problems: int, seed: int, reserved_for: float = 0.0) -> None:
         self.section = replay
-        self._per_problem = per_problem * replay.fraction / (1 - replay.fraction)
+        self._per_problem = replay.per_row(per_problem)
         self._problems: Problems | None = None
         if replay.fraction:
             n = problems if replay.source == "starter" else None

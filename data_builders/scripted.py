@@ -15,54 +15,13 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 from data_builders.acts import Phrase, acts, say
+from data_builders.recipe import Conversations
+from data_builders.recipe import ScriptedKind as Kind
 from data_builders.tasks import Gap, Slip, Step, Task
 from probe.conversations import Message
-from probe.errors import RecipeError
-from probe.recipe import Share, section
-
-Kind = Literal["complete", "underspecified", "wrong_start", "right_start"]
-
-
-@section
-class Conversations:
-    """Shares of the kinds (they add up to 1), and how a conversation goes on. All are shares from 0 to 1."""
-
-    complete: Share = 0.5
-    underspecified: Share = 0.3
-    wrong_start: Share = 0.1
-    right_start: Share = 0.1
-    contrast_pairs: Share = 0.9  # of the underspecified: the same problem also complete and answered at once
-    reactions: Share = 0.6  # go on after the answer, where the problem knows a reason to give
-    casual: Share = 0.3  # conversations whose user types without capital, final dot and, at times, apostrophes
-
-    def check(self) -> None:
-        """Raises RecipeError where the shares cannot be met."""
-        total = sum(self.shares.values())
-        if abs(total - 1) > 1e-6:
-            raise RecipeError(f"conversations: the {len(self.shares)} kinds add up to {total:g}, wanted 1")
-        if self.complete < self.paired - 1e-9:
-            raise RecipeError(
-                f"conversations.complete: given {self.complete:g}, wanted at least contrast_pairs * underspecified "
-                f"= {self.paired:g}, since every pair holds one complete conversation"
-            )
-
-    @property
-    def shares(self) -> dict[Kind, float]:
-        return {kind: getattr(self, kind) for kind in get_args(Kind)}
-
-    @property
-    def paired(self) -> float:
-        """Share of all conversations that are the underspecified half of a pair."""
-        return self.contrast_pairs * self.underspecified
-
-    @property
-    def per_problem(self) -> float:
-        """Conversations that a problem gives on average: one, or two where it becomes a contrast pair. Fewer where
-        some problems have nothing to withhold."""
-        return 1 / (1 - self.paired)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_builders.acts import wordings
+from data_builders.recipe import wordings
 from data_builders.tasks import Gap, Slip, Step, Task, WhatIf
 from probe.errors import RecipeError
 

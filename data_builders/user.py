@@ -17,16 +17,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from data_builders.acts import wordings
+from data_builders.recipe import wordings
+from data_builders.rows import RlRow
 from data_builders.text import states
 from probe.conversations import Message
 from probe.grading import lenient_answer, sentences, strict_answer
 from probe.judges.text import content_stems, stem
-
-if TYPE_CHECKING:
-    from data_builders.rows import RlRow  # numpy, which a recipe is read without
 
 PATIENCE = 4  # messages in all that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")

@@ -11,28 +11,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from data_builders.recipe import Written
 from data_builders.scripted import Conversation
 from data_builders.tasks import Gap, Task
 from probe.conversations import Message, check_messages, learned
 from probe.errors import RecipeError
 from probe.files import read_jsonl
 from probe.grading import boxed
-from probe.recipe import section
 
 FILE = Path(__file__).with_name("written.jsonl")
-WrittenKind = Literal["complete", "underspecified", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]
 _OWN_WISH = ("hint", "chat")  # a reward for the answer would teach to give it away, or there is none
-
-
-@section
-class Written:
-    """Which of the written conversations; all where nothing is said."""
-
-    n: int | None = None  # drawn by the seed; a twin stays beside the one whose problem it shares
-    kinds: list[WrittenKind] | None = None
-    subjects: list[str] | None = None  # money, rates, measuring, algebra, competition_algebra, ...
 
 
 def written(chosen: Written, seed: int) -> list[Conversation]:

@@ -48,8 +48,8 @@ from data_builders.dialogue.score import (
     read_user,
     score,
 )
-from data_builders.dialogue.settings import Dialogue, Goals, RoleSection, Weights
 from data_builders.quality import Gate, Quality
+from data_builders.recipe import DataRecipe, Dialogue, Goals, Output, RoleSection, Source, Weights, shaping
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
 from probe.errors import EngineError, RecipeError
@@ -636,10 +636,13 @@ def test_settings_that_cannot_be_used_are_named(given: dict[str, Any], told: str
 
 
 def test_where_a_server_lies_is_no_setting_of_the_data() -> None:
+    def shaped(**given: Any) -> dict[str, Any]:
+        return shaping(DataRecipe(source=Source(kind="math"), output=Output(path="d"), dialogue=dialogue(**given)))
+
     there = replace(ROLE, server=ServerSection(urls=("http://other/v1",), model="m", concurrency=3), latency_s=9.0)
-    assert dialogue(policy=there, max_cost=3.0).shaping() == dialogue().shaping()
+    assert shaped(policy=there, max_cost=3.0) == shaped()
     other = replace(ROLE, server=ServerSection(urls=("http://localhost:1/v1",), model="n"))
-    assert dialogue(policy=other).shaping() != dialogue().shaping()
+    assert shaped(policy=other) != shaped()
 
 
 def test_the_policy_plays_all_roles_that_no_other_model_is_named_for() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from loopback import Answer, Faults, Loopback, Seen, chat_reply
 from sample_parts import ANSWERED, sample, withheld
 
-from data_builders.dialogue.settings import RoleSection
+from data_builders.recipe import RoleSection
 from probe.errors import RecipeError
 from probe.settings import ServerSection
 from train.recipe import CustomPart, RewardSection, Weights

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from data_builders.dialogue.settings import RoleSection
 from data_builders.problems import Problems
+from data_builders.recipe import RoleSection, load_data_recipe
 from data_builders.rows import RlRow, load_rl_rows, rl_rows
 from probe.chat import Chat
 from probe.engines.hf import CHOICE_BYTES, LOGITS_BYTES, cache_bytes
@@ -178,7 +178,6 @@ def _unbuilt(recipe: str | None) -> Any:
     if recipe is None:
         return None
     from data_builders.build import Build
-    from data_builders.recipe import load_data_recipe
 
     data = load_data_recipe(Path(recipe))
     return None if (Path(data.output.path) / "manifest.json").is_file() else Build(data)
@@ -535,8 +534,6 @@ def _probe_lines(recipe: TrainRecipe, model: _Model, stage: _Stage) -> list[str]
     # model to start from, with what lies beside it.
     later = []
     if recipe.data.recipe is not None:
-        from data_builders.recipe import load_data_recipe
-
         later.append(Path(load_data_recipe(Path(recipe.data.recipe)).output.path))
     if _LATER.search(recipe.model.name) and not Path(recipe.model.name).exists():
         run = Path(recipe.model.name)

@@ -14,8 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, create_model
 
-from data_builders.dialogue.settings import RoleSection, check_role
-from data_builders.problems import Source
+from data_builders.recipe import RoleSection, Source, check_role
 from probe.errors import NextturnError, RecipeError
 from probe.recipe import STRICT, load_recipe, section
 from probe.settings import ProbeSection, VllmSection

@@ -34,7 +34,7 @@ from data_builders.dialogue.score import (
     turn_marks,
 )
 from data_builders.dialogue.score import efficiency as token_efficiency
-from data_builders.dialogue.settings import RoleSection
+from data_builders.recipe import RoleSection
 from data_builders.rows import RlRow
 from data_builders.text import states
 from data_builders.user import Question, marked_answer, questions, read_question

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from data_builders.dialogue.prompts import User, simulator_prompt
 from data_builders.dialogue.roles import open_roles
 from data_builders.dialogue.score import read_user
-from data_builders.dialogue.settings import PERSONAS
+from data_builders.recipe import PERSONAS
 from data_builders.rows import RlRow
 from data_builders.user import ScriptedUser
 from probe.chat import Chat

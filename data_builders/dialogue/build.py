@@ -19,9 +19,8 @@ from data_builders.build import Build, Row, Views, write_shard
 from data_builders.dialogue.conversation import Finished, play
 from data_builders.dialogue.prompts import Plan, plans_of
 from data_builders.dialogue.roles import COUNTS, Meter, Roles, open_roles
-from data_builders.dialogue.settings import PROMPT_VERSION, ROLES
 from data_builders.quality import Gate
-from data_builders.recipe import DataRecipe
+from data_builders.recipe import ROLES, DataRecipe
 from data_builders.rows import sft_row
 from data_builders.scripted import Conversation
 from data_builders.tasks import Gap
@@ -120,8 +119,6 @@ class DialogueBuild(Build):
         except SetOutOfReach as error:
             raise SetOutOfReach(f"{error}; {NEEDS}") from None
         self.dialogue = recipe.dialogue
-        del self.settings["conversations"]
-        self.settings["dialogue"]["prompts"] = PROMPT_VERSION
 
     def plans(self, index: int) -> list[Plan]:
         """The conversations about problem `index`."""

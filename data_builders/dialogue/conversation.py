@@ -22,7 +22,7 @@ from data_builders.dialogue.checks import Proposal, Slip
 from data_builders.dialogue.prompts import Plan, Prompt, User, assistant_prompt, simulator_prompt
 from data_builders.dialogue.roles import Answer, RoleModel
 from data_builders.dialogue.score import Parsed, Reply, read_assistant, read_judge, read_message, same_words, tagged
-from data_builders.dialogue.settings import Dialogue, Role
+from data_builders.recipe import Dialogue, Role
 from data_builders.text import estimated_tokens
 from probe.conversations import Message
 from probe.engines.base import item_seed

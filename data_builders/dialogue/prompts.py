@@ -10,14 +10,17 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from data_builders.dialogue.checks import Proposal
-from data_builders.dialogue.settings import GOALS, PERSONAS, PROMPTS, Dialogue
+from data_builders.recipe import PERSONAS, PROMPTS_FILE, Dialogue, wordings
 from data_builders.tasks import Task
 from data_builders.text import states
 from probe.conversations import Message
 from probe.judges.llm import harmless, shortened
 
+PROMPTS: dict[str, Any] = wordings(PROMPTS_FILE)
+"""All that the roles are told, by name."""
 REACTIONS = ("why", "doubt", "meaning", "proof", "simpler")
 """What a user may do after a solution. A doubt is as likely after a right one as after a slip: always."""
 
@@ -145,7 +148,7 @@ def simulator_prompt(user: User, messages: Sequence[Message]) -> Prompt:
     hidden = still_hidden(user.hidden, messages)
     what = f"{user.clause} ({' and '.join(hidden)})" if user.clause else " and ".join(hidden)
     chat = "\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages)
-    who = {"persona": PERSONAS[user.persona], "goal": GOALS[user.goal], "question": quoted(user.question)}
+    who = {"persona": PERSONAS[user.persona], "goal": PROMPTS["goals"][user.goal], "question": quoted(user.question)}
     held = PROMPTS["held"].format(what=what) if hidden else ""
     return _one(PROMPTS["simulator"].format(**who, chat=chat, held=held))
 
@@ -156,7 +159,7 @@ def judge_prompt(messages: Sequence[Message]) -> Prompt:
 
 def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message]) -> Prompt:
     """Asks whether a finished conversation is good; shows the problem, what was withheld ("" nothing) and the goal."""
-    told = {"question": quoted(plan.question), "withheld": withheld or "nothing", "goal": GOALS[plan.goal]}
+    told = {"question": quoted(plan.question), "withheld": withheld or "nothing", "goal": PROMPTS["goals"][plan.goal]}
     return _one(PROMPTS["review"].format(**told, conversation=_judged(messages)))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from data_builders.dialogue.score import Parsed, Reply
-from data_builders.dialogue.settings import Price, Role, RoleSection, place_of, servers
+from data_builders.recipe import Price, Role, RoleSection, servers
 from data_builders.text import estimated_tokens
 from probe import client
 from probe.conversations import Message
@@ -29,6 +29,7 @@ from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from probe.judges.llm import storable
+from probe.settings import ServerSection
 
 T = TypeVar("T")
 COUNTS = ("calls", "input", "output")
@@ -115,6 +116,11 @@ class RoleModel:
 _FAILURES_IN_A_ROW = 32
 # Attempts get a time limit once a whole round of replies is known; how many there will be is not.
 _MANY = 10**6
+
+
+def place_of(server: ServerSection) -> tuple[str, ...]:
+    """What roles have in common that ask the same servers."""
+    return tuple(sorted(url.rstrip("/") for url in server.urls))
 
 
 class Network:

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from data_builders.dialogue.prompts import User, still_hidden
-from data_builders.dialogue.settings import Weights
+from data_builders.recipe import Weights
 from probe.conversations import Message
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
 from probe.judges.text import content_stems, ngrams, phrases, stems
