@@ -2,8 +2,9 @@
 
 The pairs are minimal: where a given is withheld, asking for it stands over a guess; where the same problem is complete, its
 right answer stands over asking. The side to prefer is the data's own. The other one is what a model really says, best the one
-that will be trained; without a model it comes from the other conversations about the same problem: the solution that has what
-is withheld, and the question that asks for what is there.
+that will be trained; without a model, and where it never says one, it comes from the other conversations about the same
+problem: the solution that has what is withheld, and the question that asks for what is there. (A model that never asks would
+otherwise leave pairs of one kind alone, and those teach to ask always.)
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def unwanted(pair: Wanted, reply: Reply) -> Parsed:
 
 
 def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[str, int]:
-    """Writes the view and gives counts for the manifest: pairs by kind, and those without a reply to leave.
+    """Writes the view and gives counts for the manifest: pairs by kind, how many of them have the model's reply as the one to
+    leave, and conversations that have no such reply.
 
     `work` keeps a model's replies, so that a build that was killed asks for none twice.
 
@@ -85,17 +87,20 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
         came = await model.ask(prompt, read, lambda attempt: item_seed(seed, name, VIEW, attempt), section.tries)
         return came.parsed.text if came.parsed is not None else ""
 
-    others = {name: pair.other for name, pair in pairs.items()}
+    others: dict[str, str] = {}
     if section.model is not None:
         meter = Meter({"replay": section.model.price}, section.max_cost, "preferences.max_cost")
         others = ask_each(pairs, ask, section.model, seed, meter, work, "preferences")
     rows, counts = [], Counter[str]()
     for name, pair in pairs.items():
-        left = others[name].strip()
+        said_by_model = others.get(name, "").strip()
+        left = said_by_model or pair.other.strip()
         if not left or left == pair.chosen.strip():
             counts[f"{pair.kind}_without_other"] += 1
             continue
         counts[pair.kind] += 1
+        if section.model is not None:
+            counts[f"{pair.kind}_other_of_model"] += bool(said_by_model)
         sides = (("chosen", pair.chosen), ("rejected", left))
         said = {side: [{"role": "assistant", "content": text}] for side, text in sides}
         rows.append({"id": name, "kind": pair.kind, "prompt": list(pair.prompt), **said})

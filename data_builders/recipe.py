@@ -324,7 +324,7 @@ class Preferences:
     model: RoleSection | None = None
     """Says the replies that are not preferred; the model to be trained is meant. Left out: the conversations' own."""
     tries: Count = 4
-    """How often it is asked at most for one reply of the unwanted kind; where none comes there is no pair."""
+    """How often it is asked at most for one reply of the unwanted kind; where none comes the conversations' own is left."""
     max_cost: float | None = None
 
 

@@ -87,10 +87,8 @@ def test_a_model_says_what_is_to_be_left_and_is_asked_again_where_it_does_right(
     def said(seen: Seen) -> dict[str, Any]:
         text = seen.body["messages"][-1]["content"]
         asked.append(text)
-        # Right at first, then of the other kind: a guess as well as a question.
-        first = asked.count(text) == 1
         return chat_reply(
-            "What else is known?" if first else "It is \\boxed{1}." if len(asked) % 2 else "Which one do you mean?"
+            "What else is known?" if asked.count(text) == 1 else "It is \\boxed{1}."  # the other kind
         )
 
     with Loopback({"/chat/completions": said}) as server:
@@ -101,7 +99,16 @@ def test_a_model_says_what_is_to_be_left_and_is_asked_again_where_it_does_right(
     for row in rows:
         left = row["rejected"][0]["content"]
         assert left == "It is \\boxed{1}." if row["kind"] == "ask" else left.endswith("?")
-    assert count > len(rows)
+    assert count > len(rows) and manifest["pairs"]["ask_other_of_model"] == manifest["pairs"]["ask"]
+
+
+def test_where_a_model_never_asks_the_conversations_question_is_left(tmp_path: Path) -> None:
+    with Loopback({"/chat/completions": lambda seen: chat_reply("It is \\boxed{1}.")}) as server:
+        model = {"server": {"urls": [server.url], "model": "base", "concurrency": 4}, "max_tokens": 100}
+        manifest, rows = built(tmp_path, model=model, tries=1)
+    pairs = manifest["pairs"]
+    assert pairs["answer"] > 3 and pairs["answer_other_of_model"] == 0 < pairs["ask_other_of_model"] == pairs["ask"]
+    assert all(row["rejected"][0]["content"].count("?") for row in rows if row["kind"] == "answer")
 
 
 def test_which_replies_are_to_be_left() -> None:
