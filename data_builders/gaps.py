@@ -72,6 +72,14 @@ _BESIDE = re.compile(r"[-+*/x×({=^]|\\(?:times|cdot|div|sqrt|d?frac)")
 _POINTS_BACK = re.compile(
     r"\b(?:[Tt]his|[Tt]hese|[Tt]hose|above|given|following|former|latter|respectively|[Bb]oth|conditions?|equations?)\b"
 )
+# "there was a positive integer." has lost the name that a formula gave it.
+_NAMELESS = re.compile(
+    r"\b[Tt]here (?:is|was|are|were|exists?) (?:an? )?(?:[a-z]+ )?(?:integer|number|constant|point|function)s?[.?]"
+)
+# The solution counts the equations in an order that what is told later turns round.
+_IN_ORDER = re.compile(
+    r"\b(?:first|second|third|last|former|latter|other)\b(?: \w+)? (?:equation|condition)|[Ee]quation \(?\d"
+)
 _MOST_NUMBERS = 3000  # characters; a longer problem is a page of its own
 
 
@@ -79,13 +87,15 @@ def gaps(problem: Problem, question: Text, solution: Text) -> Iterator[Gap]:
     """One gap for each given that can be left out, each question of which reads as if it were whole."""
     if len(question.raw) > _MOST_NUMBERS or "(A)" in question.raw:
         return
-    for gap in (*formula_gaps(question), *number_gaps(question)):
+    found = () if _IN_ORDER.search(solution.raw) else formula_gaps(question)
+    for gap in (*found, *number_gaps(question)):
         left = gap.question
         fits = (
             not re.search(r",\$?\s*[.?]", left)
             and balanced(left)
             and _ASKS.search(left)
             and not _POINTS_BACK.search(left)
+            and not _NAMELESS.search(left)
             and left[:1] not in ",.;"
         )
         if not fits or stands_in(gap.value, left) or same_value(gap.value, problem.answer):
@@ -189,10 +199,14 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
     again = re.search(rf"(?<![\w}})]){re.escape(squeezed(left))}=", squeezed(formulas))
     if not 1 <= len(letters) <= 3 or not known or again or (function and not defines):
         return None
+    if name and re.search(
+        rf"(?:[Ff]ind|[Ww]hat is|[Vv]alue of|[Ss]olve for|[Dd]etermine|[Cc]ompute) \${re.escape(left)}\$", question
+    ):
+        return None  # what is asked for would be asked back
     if function or name:
         clause, value, thing = f"what ${left}$ is", right, f"the {'definition' if function else 'value'} of ${left}$"
         ask = f"What is ${left}$?"
-    elif re.search(r"[A-Za-z](?:\^\{?-1\}?)?\(|[A-Z]{2}|_", inner) or set(letters) <= {"e", "i"}:
+    elif re.search(r"[A-Za-z](?:\^\{?-1\}?)?\(|[A-Z]{2}|_", inner) or "i" in letters or letters == ["e"]:
         return None
     else:
         other = "other " if "=" in formulas else ""
