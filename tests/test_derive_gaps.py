@@ -85,6 +85,26 @@ def test_what_is_not_needed_or_would_not_be_missed_stays(question: str, solution
     assert plain(question, solution).gaps == ()
 
 
+@pytest.mark.parametrize(
+    ("question", "gives", "solution"),
+    [
+        # Would ask for what is asked for.
+        ("Suppose $x = 2^3 + 1$. What is the value of $x$?", "Suppose $x = 2^3 + 1$. What is $x^2$?", "With $2^3 + 1$ it comes."),
+        # "There was a positive integer." has lost its name.
+        ("There was a positive integer such that $n^3 = 8$. Find $n^2$.", "Let $n$ be a number such that $n^3 = 8$. Find $n^2$.",
+         "We use $n^3 = 8$."),
+    ],
+)  # fmt: skip
+def test_a_hole_that_would_show_is_not_made(question: str, gives: str, solution: str) -> None:
+    assert latex(gives, solution).gaps and not latex(question, solution).gaps
+
+
+def test_a_solution_that_counts_the_equations_withholds_none() -> None:
+    question, solution = r"If $x + y = 25$ and $x - y = 3$, what is $xy$?", r"Take $x - y = 3$ and $x + y = 25$."
+    assert latex(question, solution).gaps
+    assert not latex(question, f"From the second equation $x = 14$. {solution}").gaps
+
+
 def test_the_answer_itself_is_never_withheld() -> None:
     assert plain("Bo asks his 12 friends. How many?", "It is 12 * 1 = 12.", "12").gaps == ()
 
