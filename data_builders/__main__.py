@@ -34,13 +34,12 @@ def main(argv: Sequence[str]) -> None:
 
     recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
 
-    from data_builders.folder import finished
-    from data_builders.run import open_build
+    from data_builders.build import Build, finished
     from probe.errors import DataError, SetOutOfReach
     from probe.files import read_json
 
     try:
-        build = open_build(recipe)
+        build = Build(recipe)
     except SetOutOfReach as error:
         if not options.dry_run:
             raise

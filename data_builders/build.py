@@ -1,8 +1,9 @@
 """Builds a data folder from a recipe: problems in, conversations out, shard by shard.
 
-settings.json is written first, manifest.json last. A shard is a run of problems and is a function of the
-settings and of the shards before it, so a build that was killed skips the finished shards and ends with the
-same bytes. Sources are read and checked in full before the folder is made.
+settings.json is written first, manifest.json last. A shard is a run of problems and is a function of the settings and of
+the shards before it, so a build that was killed skips the finished shards and ends with the same bytes. In self-play a
+shard is written when its conversations have ended and all shards before it are written; until then replies are kept.
+Sources are read and checked in full before the folder is made.
 """
 
 from __future__ import annotations
@@ -10,56 +11,70 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from data_builders.folder import WORK, claim, finish
+from data_builders.card import WARN, card
+from data_builders.dialogue.conversation import play
+from data_builders.dialogue.finished import Finished
+from data_builders.dialogue.prompts import Plan, plans_of
+from data_builders.dialogue.roles import Meter, Roles, ask_all, look_for_models
 from data_builders.preferences import write_pairs
-from data_builders.problems import Problems, difficulty_of
+from data_builders.problems import Problems, held_out
 from data_builders.quality import Gate, probe_files
-from data_builders.recipe import DataRecipe, ProblemKind, Source, shaping
-from data_builders.replay import Answered, ReplayRows, answer_all
+from data_builders.recipe import DataRecipe, Dialogue, shaping
+from data_builders.replay import ReplayRows
 from data_builders.rows import rl_rows, sft_row
-from data_builders.scripted import Conversation, converse, plan
-from data_builders.starter import starter_problems
+from data_builders.scripted import converse, plan
+from data_builders.tasks import Conversation
 from data_builders.written import FILE, written
-from probe.errors import RecipeError
-from probe.files import atomic, read_jsonl, sha256_file, write_jsonl
+from probe.errors import BadInput, DataError, SetOutOfReach
+from probe.files import (
+    atomic,
+    read_json,
+    read_jsonl,
+    remove_unfinished,
+    sha256_file,
+    write_atomic,
+    write_json,
+    write_jsonl,
+)
 from probe.sets import PACKAGED
-
-
-def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
-    """Problems for the probe's accuracy that are in no conversation.
-
-    Raises:
-        RecipeError: a source that is a file or written, and no file of held-out problems.
-    """
-    wanted, source = recipe.eval, recipe.source
-    if not wanted.accuracy_n:
-        return []
-    if source.kind == "starter":
-        tasks = starter_problems(wanted.accuracy_n, recipe.seed, "test", difficulty=difficulty_of(source))
-    elif wanted.path is None:
-        raise RecipeError("eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n 0)")
-    else:
-        kind: ProblemKind = "jsonl" if source.kind == "written" else source.kind
-        problems = Problems(Source(kind=kind, path=wanted.path), recipe.seed, where="eval")
-        tasks = (problems[index] for index in range(min(wanted.accuracy_n, len(problems))))
-    return [
-        {"id": one.id, "question": one.question, "answer": one.answer, "solution": one.boxed_solution or one.solution}
-        for one in tasks
-    ]
-
+from probe.store import refuse_changes
+from probe.terminal import say
 
 Row = dict[str, Any]
-Views = dict[str, list[Row]]
-"""Rows by the folder that they go to, "sft" last: its file is the last of a shard to be written."""
+Made = Iterable[Iterable[Conversation]]
+"""Of each problem of a shard, in order, its conversations."""
+WORK = ".work"
+"""The folder inside a build's for what is needed only until it ends."""
+NEEDS = (
+    "self-play needs problems (`source.path`) and a model: a folder or hub id with a GPU (`dialogue.policy.model`), or a "
+    "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
+)
+
+
+def build(recipe: DataRecipe, out: Path | None = None) -> Path:
+    """Builds the recipe's data into `out` (default: the recipe's output.path); a finished build is left as it is."""
+    folder, ready = out or Path(recipe.output.path), Build(recipe)
+    if not finished(folder, ready.settings):
+        ready.run(folder)
+    return folder
+
+
+def finished(out: Path, settings: dict[str, Any]) -> bool:
+    """Whether `out` holds a finished build with these settings. Raises SettingsChanged for other settings."""
+    if not (out / "manifest.json").is_file():
+        return False
+    refuse_changes(out, "built", read_json(out / "settings.json"), settings)
+    shutil.rmtree(out / WORK, ignore_errors=True)  # of a build that was killed at its very end
+    return True
 
 
 class Build:
-    """A recipe with everything it names read and checked; nothing is written yet.
+    """A recipe with everything it names read and checked; nothing is written yet, no server asked, no model loaded.
 
     Raises:
         BadInput: anything in the recipe or in the files it names cannot be used.
@@ -68,16 +83,18 @@ class Build:
     def __init__(self, recipe: DataRecipe) -> None:
         recipe.check()
         self.recipe = recipe
+        try:
+            self._open_sources(recipe)
+        except SetOutOfReach as error:
+            raise SetOutOfReach(f"{error}; {NEEDS}" if recipe.dialogue else str(error)) from None
+        roles = recipe.dialogue.roles() if recipe.dialogue else {}
+        prices = {role: section.price for role, section in roles.items()}
+        self.meter = Meter(prices, recipe.dialogue.max_cost if recipe.dialogue else None, "dialogue.max_cost")
+
+    def _open_sources(self, recipe: DataRecipe) -> None:
         self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.replay.reserved(recipe.per_problem))
-        chosen = recipe.chosen
-        self.written = written(chosen, recipe.seed) if chosen else []
-        replay = recipe.replay
-        if replay.path is None and replay.source == recipe.source.kind:  # the same problems, asked plainly
-            replay = dataclasses.replace(replay, path=recipe.source.path)
-        self._answers: dict[str, Answered] = {}
-        problems = max(1, len(self.problems))
-        per_problem = recipe.per_problem + len(self.written) / problems  # of all rows a share is replay
-        self.replay = ReplayRows(replay, per_problem, len(self.problems), recipe.seed, recipe.per_problem)
+        self.written = written(recipe.chosen, recipe.seed) if recipe.chosen else []
+        self.replay = ReplayRows(recipe, len(self.problems), len(self.written))
         rows = held_out(recipe)
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
         checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else []), *PACKAGED]
@@ -88,11 +105,18 @@ class Build:
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **files}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
 
+    # --- What is to be made.
+
     def conversations(self, index: int) -> Iterator[Conversation]:
-        """What problem `index` gives, without replay and what is written."""
+        """What problem `index` gives without a model, replay and what is written left out."""
         task, settings, seed = self.problems[index], self.recipe.conversations, self.recipe.seed
         for kind in plan(task, seed, settings):
             yield converse(task, kind, seed, settings)
+
+    def plans(self, index: int) -> list[Plan]:
+        """The conversations of self-play about problem `index`."""
+        assert self.recipe.dialogue is not None
+        return plans_of(self.problems[index], self.recipe.seed, self.recipe.dialogue)
 
     def sample(self, most: int) -> tuple[list[Conversation], float]:
         """The conversations of about `most` problems and written ones, evenly drawn, and which share of all that is."""
@@ -104,26 +128,40 @@ class Build:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
         return [every[start : start + size] for start in every[::size]]
 
-    def expected_rows(self) -> int:
-        """About how many conversations there will be, from the shares."""
-        fraction = self.recipe.replay.fraction
-        return round((len(self.problems) * self.recipe.per_problem + len(self.written)) / (1 - fraction))
-
     def gate(self, folder: Path) -> Gate:
         """The gate of this build, with what grows in `folder`. Raises DataError for a file that it cannot use."""
-        return Gate(self.quality, self.expected_rows(), folder / "gate.sqlite")
+        rows = (len(self.problems) * self.recipe.per_problem + len(self.written)) / (1 - self.recipe.replay.fraction)
+        return Gate(self.quality, round(rows), folder / "gate.sqlite")
+
+    # --- Making it.
 
     def run(self, out: Path) -> dict[str, Any]:
         """Builds into `out`, or takes up an interrupted build there, and returns the manifest."""
+        dialogue = self.recipe.dialogue
+        if dialogue is not None:
+            try:
+                look_for_models(dialogue)
+            except BadInput as error:
+                raise type(error)(f"{error}; {NEEDS}") from None
         with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
             claim(out, self.settings)
             if self.written and not self.taken_up(out, "written", gate):
-                views: Views = {"rejected": [], "rl": [], "sft": []}
-                for conversation in self.written:
-                    self.judge(conversation, gate, views)
-                write_shard(out, "written", views)
-            self._answers = answer_all(self.replay, len(self.problems), out / WORK / "replay", self.recipe.seed)
-            self.build_shards(out, gate)
+                write_shard(out, "written", self.judged(self.written, gate))
+            self.replay.ask(out / WORK / "replay")
+            shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
+            while shards and self.taken_up(out, next(iter(shards)), gate):
+                del shards[next(iter(shards))]
+
+            def write(name: str, made: Made) -> None:
+                """A shard, of what was made of each of its problems and of the replay that goes with it."""
+                rows = (
+                    one
+                    for index, conversations in zip(shards[name], made, strict=True)
+                    for one in (*conversations, *self.replay.rows(index))
+                )
+                write_shard(out, name, self.judged(rows, gate))
+
+            self.make(shards, out / "calls", write)
         with atomic(out / "rejected.jsonl") as file:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:
@@ -133,61 +171,145 @@ class Build:
         totals = self.totals(out)
         if self.recipe.preferences is not None:
             totals["pairs"] = write_pairs(self.recipe.preferences, out, out / WORK / "preferences", self.recipe.seed)
-        return finish(out, self.settings, totals, gate.checked, self.quality.max_giveaway)
+        return self.finish(out, totals, gate)
 
-    def totals(self, out: Path) -> dict[str, Any]:
-        """What the manifest says beside counts and files; of a build whose shards are all written."""
-        if self.replay.section.asked is None:
-            return {}
-        calls = Counter[str]()
-        for answered in self._answers.values():
-            calls.update(answered.calls)
-        return {"calls": dict(sorted(calls.items()))}
-
-    def build_shards(self, out: Path, gate: Gate) -> None:
-        from tqdm import tqdm
-
-        with tqdm(total=len(self.problems), unit=" problems", disable=not self.problems or None) as bar:
-            for number, shard in enumerate(self.shards()):
-                if not self.taken_up(out, f"{number:05}", gate):
-                    views: Views = {"rejected": [], "rl": [], "sft": []}
-                    self.judge_shard(shard, map(self.conversations, shard), gate, views)
-                    write_shard(out, f"{number:05}", views)
-                bar.update(len(shard))
-
-    def taken_up(self, out: Path, name: str, gate: Gate, saw: Callable[[str, Row], None] | None = None) -> bool:
-        """Whether an earlier run wrote this shard; if so the gate learns what was kept, and `saw` each view and row."""
+    def taken_up(self, out: Path, name: str, gate: Gate) -> bool:
+        """Whether an earlier run wrote this shard; if so the gate learns what was kept, and the meter what it cost."""
         if not (out / f"sft/part-{name}.jsonl").is_file():
             return False
         for view in ("rejected", "sft"):
             for _, row in read_jsonl(out / f"{view}/part-{name}.jsonl"):
                 if view == "sft":
                     gate.remember(row["messages"], row["kind"])
-                if saw is not None:
-                    saw(view, row)
+                self.meter.counts.update(row.get("dialogue", {}).get("calls", {}))
         return True
 
-    def judge_shard(self, shard: range, made: Iterable[Iterable[Any]], gate: Gate, views: Views) -> None:
-        """The rows of some problems, of what was `made` of each, and of the replay that goes with it."""
-        for index, conversations in zip(shard, made, strict=True):
-            for conversation in conversations:
-                self.judge(conversation, gate, views)
-            for plain, came in self.replay.rows(index, self._answers):
-                if reason := came.reason or gate.reason(plain):
-                    slips = {"slips": came.slips} if came.reason and came.slips else {}
-                    views["rejected"].append({**sft_row(plain), "reason": reason, **slips})
-                else:
-                    views["sft"].append(sft_row(plain))
+    def make(self, shards: Mapping[str, range], folder: Path, write: Callable[[str, Made], None]) -> None:
+        """Makes the conversations of each shard's problems and has it written. Models' replies are kept in `folder`."""
+        dialogue, done = self.recipe.dialogue, len(self.problems) - sum(map(len, shards.values()))
+        if dialogue is None:
+            from tqdm import tqdm
 
-    def judge(self, made: Any, gate: Gate, views: Views) -> None:
-        """The rows of one conversation: kept, with its prompts for reinforcement learning, or rejected."""
-        if reason := gate.reason(made):
-            views["rejected"].append({**sft_row(made), "reason": reason})
-        else:
-            views["sft"].append(sft_row(made))
-            views["rl"] += map(vars, rl_rows(made))
+            total = len(self.problems)
+            with tqdm(total=total, initial=done, unit=" problems", disable=not total or None) as bar:
+                for name, shard in shards.items():
+                    write(name, map(self.conversations, shard))
+                    bar.update(len(shard))
+            return
+        left, made = list(shards), list[list[Conversation]]()
+
+        def take(index: int, finished: list[Finished]) -> None:
+            made.append([one.conversation(dialogue.min_gap) for one in finished])
+            if len(made) == len(shards[left[0]]):
+                write(left.pop(0), made)
+                made.clear()
+
+        # In this process a reply may hang on what is asked beside it, so each shard is played by itself.
+        together: dict[str, Sequence[int]] = {"": [index for shard in shards.values() for index in shard]}
+        if dialogue.in_process:
+            together = {f"part-{name}": shard for name, shard in shards.items()}
+        self.play(dialogue, together, folder, take, done)
+
+    def play(
+        self,
+        dialogue: Dialogue,
+        together: Mapping[str, Sequence[int]],
+        folder: Path,
+        take: Callable[[int, list[Finished]], None],
+        done: int = 0,
+    ) -> None:
+        """Plays the conversations about some problems, of `done` before; `take` gets each problem's, in order."""
+        seed, at_once = self.recipe.seed, dialogue.most_at_once
+
+        async def one(index: int, roles: Roles) -> list[Finished]:
+            return await play(self.plans(index), dialogue, roles, seed)
+
+        ask_all(together, one, dialogue.roles(), seed, self.meter, folder, at_once, "problems", take, done)
+
+    def judged(self, conversations: Iterable[Conversation], gate: Gate) -> dict[str, list[Row]]:
+        """Rows by the folder that they go to: those kept, with what else training reads of them, and those rejected."""
+        views: dict[str, list[Row]] = {name: [] for name in ("rejected", "candidates", "rl", "pairs", "sft")}
+        for made in conversations:
+            views["candidates"] += made.candidates
+            if reason := made.reason or gate.reason(made):
+                slips = {} if made.slips is None else {"slips": made.slips}
+                views["rejected"].append({**sft_row(made), "reason": reason, **slips})
+            else:
+                views["sft"].append(sft_row(made))
+                views["rl"] += map(vars, rl_rows(made))
+                views["pairs"] += made.pairs
+        return views
+
+    def totals(self, out: Path) -> dict[str, Any]:
+        """What the manifest says beside counts and files: of self-play the conversations, and replies by role."""
+        calls, played = self.replay.calls(), 0
+        for path in (*(out / "sft").glob("part-*.jsonl"), *(out / "rejected").glob("part-*.jsonl")):
+            for row in (row for _, row in read_jsonl(path) if "dialogue" in row):
+                played += 1
+                calls.update(row["dialogue"]["calls"])
+        shutil.rmtree(out / "calls", ignore_errors=True)
+        told = {"conversations": played} if self.recipe.dialogue else {}
+        return {**told, "calls": dict(sorted(calls.items()))} if calls else told
+
+    def finish(self, out: Path, totals: dict[str, Any], gate: Gate) -> dict[str, Any]:
+        """Writes the card and, last, the manifest, both counted from the files themselves; `totals` joins the manifest.
+
+        Raises:
+            DataError: the openings give away what lacks something; the card is there, and no manifest.
+        """
+        rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
+        parts = sorted((out / "sft").glob("part-*.jsonl"))
+        kept_rows, lost = (row for part in parts for _, row in read_jsonl(part)), read_jsonl(out / "rejected.jsonl")
+        page = card(kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls"))
+        write_atomic(out / "card.md", page.text)
+        auc, limit = page.giveaway.value, self.quality.max_giveaway
+        if auc is not None and auc > WARN:
+            found = f"AUC {auc:.2f} of {page.giveaway.n} openings"
+            told = f"{out}: the first message alone tells what lacks something ({found})"
+            if auc > limit:
+                raise DataError(
+                    f"{told}, more than quality.max_giveaway {limit:g}: a model would learn that wording; see "
+                    f"{out / 'card.md'}, reword the openings, or raise the limit"
+                )
+            say(f"warning: {told}: a model may learn that wording in place of the judgement")
+        # Beside sft: prompts for reinforcement learning, what there was to choose from in self-play, and pairs of replies.
+        views = [*("sft", "rejected"), "rl", "candidates", "pairs", "preference", "eval"]
+        files = [path for view in views for path in sorted((out / view).glob("*.jsonl"))]
+        files.insert(len(parts) + len(list((out / "rejected").glob("*.jsonl"))), out / "rejected.jsonl")
+        rows = {path: sum(1 for _ in read_jsonl(path)) for path in files}
+        kept = sum(rows[part] for part in parts)
+        manifest = {
+            "schema": 1,
+            "asked": kept + sum(rejected.values()),
+            "kept": kept,
+            "rejected": dict(sorted(rejected.items())),
+            "seed": self.settings["seed"],
+            "settings": self.settings,
+            "giveaway": vars(page.giveaway),
+            **totals,
+            "files": {str(path.relative_to(out)): {"rows": rows[path], "sha256": sha256_file(path)} for path in files},
+        }
+        write_json(out / "manifest.json", manifest)
+        shutil.rmtree(out / WORK, ignore_errors=True)
+        return manifest
 
 
-def write_shard(out: Path, name: str, views: Views) -> None:
+def claim(out: Path, settings: dict[str, Any]) -> None:
+    """Writes settings.json first, or checks the one that is there."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"{out}: is a file, wanted a folder for the data")
+    if out.is_dir():
+        remove_unfinished(out)
+    if (out / "settings.json").is_file():
+        refuse_changes(out, "built", read_json(out / "settings.json"), settings)
+    elif out.is_dir() and any(out.iterdir()):
+        raise BadInput(f"{out}: holds other files and is no data build; give an empty or new folder with --out")
+    else:
+        write_json(out / "settings.json", settings)
+
+
+def write_shard(out: Path, name: str, views: dict[str, list[Row]]) -> None:
+    """sft comes last: its file says that the shard is written."""
     for view, rows in views.items():
-        write_jsonl(out / f"{view}/part-{name}.jsonl", rows)
+        if rows or view in ("rejected", "rl", "sft"):
+            write_jsonl(out / f"{view}/part-{name}.jsonl", rows)

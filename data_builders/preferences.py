@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from data_builders.dialogue.roles import Meter, RoleModel, ask_each
+from data_builders.dialogue.roles import RoleModel, ask_each
 from data_builders.dialogue.score import Parsed, Reply, read_assistant
 from data_builders.recipe import Preferences
 from data_builders.rows import RlRow, load_rl_rows, read_sft_rows
@@ -89,8 +89,8 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
 
     others: dict[str, str] = {}
     if section.model is not None:
-        meter = Meter({"replay": section.model.price}, section.max_cost, "preferences.max_cost")
-        others = ask_each(pairs, ask, section.model, seed, meter, work, "preferences")
+        limit = (section.max_cost, "preferences.max_cost")
+        others = ask_each(pairs, ask, section.model, seed, limit, work, "preferences")
     rows, counts = [], Counter[str]()
     for name, pair in pairs.items():
         said_by_model = others.get(name, "").strip()

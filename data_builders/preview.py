@@ -11,139 +11,158 @@ from pathlib import Path
 from typing import Any
 
 from data_builders.build import Build
+from data_builders.card import chat
 from data_builders.dialogue import prompts
-from data_builders.dialogue.build import DialogueBuild, conversation_of
 from data_builders.dialogue.checks import Proposal
-from data_builders.dialogue.conversation import Finished
+from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import Plan, plans_of
-from data_builders.dialogue.roles import open_roles
 from data_builders.recipe import DataRecipe, Dialogue, Price, Role
 from data_builders.replay import question
-from data_builders.scripted import Conversation
 from data_builders.starter import starter_problems
-from data_builders.tasks import Task
+from data_builders.tasks import Conversation, Task
 from data_builders.text import estimated_tokens
-from probe.conversations import Message, learned, user
+from probe.conversations import Message, user
 
-_SAMPLE = 500
+# Problems that an estimate is made from: of rules, and of self-play, whose prompts are longer.
+_SAMPLE, _ESTIMATED = 500, 40
 
 
 def dry_run(build: Build, out: Path) -> Iterator[str]:
     """What would be written, estimated from a sample of the problems. Writes nothing and asks nobody."""
-    if isinstance(build, DialogueBuild):
-        yield from _dialogue_dry_run(build, out)
-        return
-    made, share = build.sample(_SAMPLE)
-    mean = sum(estimated_tokens(one.messages) for one in made) / len(made)
-    count = len(made) / share
     written = f" and {len(build.written):,} written conversations" if build.written else ""
     yield f"would write {out}: {len(build.problems):,} problems in {len(build.shards()):,} shards{written}"
+    if build.recipe.dialogue is None:
+        made, share = build.sample(_SAMPLE)
+        yield from _sample_lines(build, made, share)
+    else:
+        step = max(1, len(build.problems) // _ESTIMATED)
+        plans = [plan for index in range(0, len(build.problems), step) for plan in build.plans(index)]
+        asked = len(build.problems) * build.recipe.per_problem
+        yield from estimate_lines(plans, asked, build.recipe.dialogue)
+    yield from _replay_lines(build)
+    if (pairs := build.recipe.preferences) is not None:
+        whose = f"those of {pairs.model.model or 'the served model'}" if pairs.model else "the conversations' own"
+        yield f"and pairs of replies to the openings, where one is found; the replies to leave are {whose}"
+    for name, rows in build.eval_rows.items():
+        yield f"{name}: {len(rows)} held-out rows"
+    if build.recipe.dialogue is None:
+        yield from described(made[0])
+    else:
+        plan = plans[0]
+        yield f"\n--- {plan.id} ({plan.persona}, {plan.goal}): how the opening of a complete problem is asked for"
+        yield from prompts.opening_prompt(plan, plan.question)[0]["content"].split("\n")
+        yield "--- the assistant's turns, and nothing else, carry loss; its own planted slips do not"
+    yield "dry run: no model was asked, nothing was written"
+
+
+def _sample_lines(build: Build, made: Sequence[Conversation], share: float) -> Iterator[str]:
+    """Of what is made by rules: how many, of which kinds, and what the gate says to a sample."""
+    mean = sum(estimated_tokens(one.messages) for one in made) / len(made)
+    count = len(made) / share
     yield f"about {count:,.0f} conversations of {mean:.0f} tokens, {count * mean:,.0f} in all (an estimate)"
-    if fraction := build.replay.section.fraction:
-        yield f"and about {count * fraction / (1 - fraction):,.0f} replay rows"
+    if build.recipe.replay.fraction:
+        yield f"and about {build.recipe.replay.per_row(count):,.0f} replay rows"
 
     # Not every problem carries every kind, so the shares may be others than the recipe's.
     kinds = Counter(one.kind for one in made).most_common()
     yield f"kinds in a sample of {len(made)}: " + ", ".join(f"{kind} {rows / len(made):.1%}" for kind, rows in kinds)
 
-    # What the gate says to the sample; how many are alike shows only over all rows.
+    # How many are alike shows only over all rows.
     with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
         reasons = Counter(gate.reason(one) for one in made)
     kept = reasons.pop(None, 0)
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=str))
     rejected = f" ({told})" if told else ""
     yield f"of the sample's {len(made)} conversations the gate keeps {kept / len(made):.1%}{rejected}"
-    yield from replay_lines(build)
-    if (pairs := build.recipe.preferences) is not None:
-        whose = f"those of {pairs.model.model or 'the served model'}" if pairs.model else "the conversations' own"
-        yield f"and pairs of replies to the openings, where one is found; the replies to leave are {whose}"
-    for name, rows in build.eval_rows.items():
-        yield f"{name}: {len(rows)} held-out rows"
-    yield from described(made[0])
-    yield "dry run: nothing was written"
 
 
 def preview(build: Build, n: int) -> Iterator[str]:
-    """The first `n` conversations; those of self-play are made for it, which asks its models."""
-    if isinstance(build, DialogueBuild):
-        yield from _dialogue_preview(build, n)
-        return
-    every = (made for index in range(len(build.problems)) for made in build.conversations(index))
-    for made in itertools.islice(itertools.chain(build.written, every), n):
-        yield from described(made)
-    if build.replay.section.fraction:
-        asked = build.replay.section.asked
-        yield f"\nreplay rows, {build.replay.section.fraction:.0%} of all, are not shown: " + (
-            "a model answers them when the data is built" if asked else "questions with their reference solutions"
+    """The first `n` conversations; those of self-play are made for it, which asks its models, and kept nowhere."""
+    with tempfile.TemporaryDirectory() as folder:
+        if (dialogue := build.recipe.dialogue) is None:
+            made: Iterator[Conversation] = (
+                one for index in range(len(build.problems)) for one in build.conversations(index)
+            )
+        else:
+            played: list[Conversation] = []
+
+            def take(index: int, finished: list[Finished]) -> None:
+                played.extend(one.conversation(dialogue.min_gap) for one in finished)
+
+            build.play(dialogue, {"": range(min(n, len(build.problems)))}, Path(folder), take)
+            made = iter(played)
+        with closing(build.gate(Path(folder))) as gate:
+            for one in itertools.islice(itertools.chain(build.written, made), n):
+                yield from described(one, one.reason or gate.reason(one))
+    if (replay := build.recipe.replay).fraction:
+        yield f"\nreplay rows, {replay.fraction:.0%} of all, are not shown: " + (
+            "a model answers them when the data is built"
+            if replay.asked
+            else "questions with their reference solutions"
         )
 
 
-def described(made: Conversation) -> Iterator[str]:
-    """A conversation, with what is withheld in it, until when, and the wordings of its turns."""
-    yield from chat_lines(f"{made.id} ({made.kind})", made.messages)
+def described(made: Conversation, rejected: str | None = None) -> Iterator[str]:
+    """A conversation, with who talks, what is withheld in it, until when, and the wordings of its turns."""
+    told = made.row.get("dialogue", {})
+    who = ", ".join([made.kind, *(told[name] for name in ("persona", "goal") if told)])
+    yield f"\n--- {made.id} ({who}{f'; rejected: {rejected}' if rejected else ''}); assistant turns carry loss"
+    yield from chat(made.messages)
     if made.gap is not None:
         until = f"until message {made.reveal_at + 1}" if made.reveal_at < len(made.messages) else "to the end"
         yield f"  withheld {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
     if made.wordings:
         yield f"  wordings: {', '.join(made.wordings)}"
+    if told:
+        yield f"  right, tries: {told['measured']}"
 
 
-def chat_lines(heading: str, messages: Sequence[Message]) -> Iterator[str]:
-    yield f"\n--- {heading}; turns marked > carry loss"
-    for message in messages:
-        mark = ">" if message["role"] == "assistant" and learned(message) else " "
-        for line in message["content"].split("\n"):
-            yield f"{mark} {message['role']:9} | {line}"
+# --- What models will be asked, and what that takes.
 
-
-def replay_lines(build: Build) -> Iterator[str]:
-    """What the model that answers the replay questions will be asked at least and at most."""
-    section, asked = build.replay.section, build.replay.section.asked
-    tasks = [task for index in range(len(build.problems)) for task in build.replay.tasks(index)] if asked else []
-    if asked is None or not tasks:
-        return
-    sample = tasks[:: max(1, len(tasks) // _SAMPLE)]
-    share, slots = len(tasks) / len(sample), asked.server.concurrency if asked.server is not None else 1
-    given = share * sum(estimated_tokens(question(task)) for task in sample)
-    made = share * sum(min(asked.max_tokens, _tokens("word " * words_of_reply(task))) for task in sample)
-    yield f"replay: {len(tasks):,} questions to {asked.model or (asked.server and asked.server.model)}, estimated"
-    for least, n in ("if every first reply is right", 1), (f"if all are asked {section.tries} times", section.tries):
-        yield (
-            f"  {least}: {n * len(tasks):,} calls, {n * given:,.0f} tokens in, {n * made:,.0f} out, "
-            f"{duration(n * len(tasks) * asked.latency_s / slots)}"
-            + (f", cost {asked.price.of(n * given, n * made):,.2f}" if asked.price != Price() else "")
-        )
-    yield f"  where a reply takes {asked.latency_s:g} s (`latency_s`) and {slots} are made at once"
-
-
-def _tokens(text: str) -> int:
-    return estimated_tokens([{"content": text}])
-
-
-# --- What `--dry-run` and `--preview` show of self-play.
-
-# Enough problems for a mean.
-_ESTIMATED = 40
 # A chat reply explains more than a terse reference solution does.
 _LONGER, _LEAST_WORDS = 1.3, 60
 _USER = "hm ok, i do not see how you get from the second line to the next one. can you show me that part?"
 _REPLY = "word " * 45
 _VERDICT = "The assistant takes up what the user says and asks for what it needs.\nVERDICT: 4"
 # Replies that are asked for until one can be used, as a model of 1.5B took them: solutions, messages, proposals.
-_AGAIN = {"solution": 1.5, "message": 1.5, "proposal": 2.0}
+_SOLVED, _SAID, _PROPOSED = 1.5, 1.5, 2.0
 # Turns of user and assistant after the solution, by goal; of a hint and of steps there is no solution to ask for.
 _TURNS = {"result": 1.5, "child": 1.5, "hint": 2.5, "steps": 3.0, "check": 2.0, "slip": 2.0}
 
 
-def words_of_reply(task: Task) -> int:
-    """Of a usual reply about this problem."""
-    return max(_LEAST_WORDS, round(_LONGER * len((task.boxed_solution or task.solution).split())))
+def _solution(task: Task) -> str:
+    """As long as a usual reply about this problem."""
+    return "word " * max(_LEAST_WORDS, round(_LONGER * len((task.boxed_solution or task.solution).split())))
 
 
-def duration(seconds: float) -> str:
+def _tokens(text: str) -> int:
+    return estimated_tokens([{"content": text}])
+
+
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
+
+
+def _replay_lines(build: Build) -> Iterator[str]:
+    """What the model that answers the replay questions will be asked at least and at most."""
+    tries, asked = build.recipe.replay.tries, build.recipe.replay.asked
+    tasks = list(build.replay.questions().values()) if asked else []
+    if asked is None or not tasks:
+        return
+    sample = tasks[:: max(1, len(tasks) // _SAMPLE)]
+    share, slots = len(tasks) / len(sample), asked.server.concurrency if asked.server is not None else 1
+    given = share * sum(estimated_tokens(question(task)) for task in sample)
+    made = share * sum(min(asked.max_tokens, _tokens(_solution(task))) for task in sample)
+    yield f"replay: {len(tasks):,} questions to {asked.model or (asked.server and asked.server.model)}, estimated"
+    for least, n in ("if every first reply is right", 1), (f"if all are asked {tries} times", tries):
+        yield (
+            f"  {least}: {n * len(tasks):,} calls, {n * given:,.0f} tokens in, {n * made:,.0f} out, "
+            f"{_duration(n * len(tasks) * asked.latency_s / slots)}"
+            + (f", cost {asked.price.of(n * given, n * made):,.2f}" if asked.price != Price() else "")
+        )
+    yield f"  where a reply takes {asked.latency_s:g} s (`latency_s`) and {slots} are made at once"
 
 
 def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialogue) -> Iterator[str]:
@@ -163,7 +182,7 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
         cost += section.price.of(given, made)
         seconds += calls * section.latency_s / (section.server.concurrency if section.server else settings.most_at_once)
     assumed = ", ".join(f"{role} {section.latency_s:g} s" for role, section in roles.items())
-    yield f"  time      {duration(seconds)}, where a reply takes: {assumed} (`latency_s`)"
+    yield f"  time      {_duration(seconds)}, where a reply takes: {assumed} (`latency_s`)"
     priced = any(section.price != Price() for section in roles.values())
     at = f"{cost:,.2f} at the recipe's prices" if priced else "none, no prices are given (`price`)"
     yield f"  cost      {at}"
@@ -171,8 +190,8 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
 
 def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
     """Replies and tokens of one conversation, by role."""
-    question, solution = plan.question, "word " * words_of_reply(plan.task)
-    chat: list[Message] = [user(question), {"role": "assistant", "content": solution}] * 2
+    question, solution = plan.question, _solution(plan.task)
+    talk: list[Message] = [user(question), {"role": "assistant", "content": solution}] * 2
     counts: Counter[Any] = Counter()
 
     def add(role: Role, times: float, prompt: Sequence[Message], text: str) -> None:
@@ -180,53 +199,32 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
         given = {"calls": times, "input": times * estimated_tokens(prompt), "output": times * made}
         counts.update({f"{role}.{name}": number for name, number in given.items()})
 
-    alone, given = (
-        prompts.assistant_prompt(chat[:1], "solve"),
-        Proposal("12 marbles", "how many marbles are in each bag"),
-    )
-    said, opening = _AGAIN["message"], prompts.opening_prompt(plan, question)
+    alone, opening = prompts.assistant_prompt(talk[:1], "solve"), prompts.opening_prompt(plan, question)
     if plan.withholds:
-        tried = _AGAIN["proposal"]
-        add("assistant", tried * said, prompts.choose_prompt(question, ""), "word " * 25)
-        add("assistant", tried * said, prompts.leave_out_prompt(_USER, given), _USER)
-        add("assistant", tried * settings.tries, alone, solution)
-        add("simulator", (tried - 1) * said, opening, question)
-        add("assistant", said, prompts.assistant_prompt(chat[:1], "ask", name=given.name), _USER)
-        add("simulator", said, prompts.act_prompt(plan.persona, "reveal", _USER, fact=given.fact), _USER)
+        given = Proposal("12 marbles", "how many marbles are in each bag")
+        add("assistant", _PROPOSED * _SAID, prompts.choose_prompt(question, ""), "word " * 25)
+        add("assistant", _PROPOSED * _SAID, prompts.leave_out_prompt(_USER, given), _USER)
+        add("assistant", _PROPOSED * settings.tries, alone, solution)
+        add("simulator", (_PROPOSED - 1) * _SAID, opening, question)
+        add("assistant", _SAID, prompts.assistant_prompt(talk[:1], "ask", name=given.name), _USER)
+        add("simulator", _SAID, prompts.act_prompt(plan.persona, "reveal", _USER, fact=given.fact), _USER)
     else:  # the problem is solved once for both conversations
-        add("assistant", _AGAIN["solution"], alone, solution)
-    add("simulator", said, opening, question)
+        add("assistant", _SOLVED, alone, solution)
+    add("simulator", _SAID, opening, question)
     if plan.goal in ("result", "child", "slip"):
-        add("assistant", _AGAIN["solution"], prompts.assistant_prompt(chat[:3], "solve"), solution)
-    turns = _TURNS[plan.goal] * said
+        add("assistant", _SOLVED, prompts.assistant_prompt(talk[:3], "solve"), solution)
+    turns = _TURNS[plan.goal] * _SAID
     add("simulator", turns, prompts.act_prompt(plan.persona, "why", solution), f"<message>{_USER}</message>")
-    add("assistant", turns * settings.candidates, prompts.assistant_prompt(chat[:3]), _REPLY)
+    add("assistant", turns * settings.candidates, prompts.assistant_prompt(talk[:3]), _REPLY)
     if settings.candidates > 1:
         looked = _TURNS[plan.goal] * settings.candidates * settings.samples
-        simulated = prompts.simulator_prompt(prompts.User(question, plan.persona, plan.goal), chat)
+        simulated = prompts.simulator_prompt(prompts.User(question, plan.persona, plan.goal), talk)
         add("simulator", looked * settings.window, simulated, f"<message>{_USER}</message>")
-        add("assistant", looked * settings.window, prompts.assistant_prompt(chat[:3]), _REPLY)
-        add("judge", looked * (settings.judge is not None), prompts.judge_prompt(chat), _VERDICT)
+        add("assistant", looked * settings.window, prompts.assistant_prompt(talk[:3]), _REPLY)
+        add("judge", looked * (settings.judge is not None), prompts.judge_prompt(talk), _VERDICT)
     if settings.judged_at_least:
-        add("judge", 1, prompts.review_prompt(plan, "", chat), _VERDICT)
+        add("judge", 1, prompts.review_prompt(plan, "", talk), _VERDICT)
     return counts
-
-
-def _dialogue_dry_run(build: DialogueBuild, out: Path) -> Iterator[str]:
-    """What would be asked, what it would take, and how a conversation opens. No model is asked."""
-    step = max(1, len(build.problems) // _ESTIMATED)
-    plans = [plan for index in range(0, len(build.problems), step) for plan in build.plans(index)]
-    asked = len(build.problems) * build.dialogue.per_problem
-    yield f"would write {out}: {len(build.problems)} problems in {len(build.shards())} shards, about {asked:,.0f} conversations"
-    yield from estimate_lines(plans, asked, build.dialogue)
-    yield from replay_lines(build)
-    for name, rows in build.eval_rows.items():
-        yield f"{name}: {len(rows)} held-out rows"
-    plan = plans[0]
-    yield f"\n--- {plan.id} ({plan.persona}, {plan.goal}): how the opening of a complete problem is asked for"
-    yield from prompts.opening_prompt(plan, plan.question)[0]["content"].split("\n")
-    yield "--- the assistant's turns, and nothing else, carry loss; its own planted slips do not"
-    yield "dry run: no model was asked, nothing was written"
 
 
 def dry_run_without_problems(recipe: DataRecipe) -> Iterator[str]:
@@ -236,22 +234,3 @@ def dry_run_without_problems(recipe: DataRecipe) -> Iterator[str]:
     plans = [plan for task in tasks for plan in plans_of(task, recipe.seed, recipe.dialogue)]
     yield "estimated with generated problems in their place:"
     yield from estimate_lines(plans, recipe.source.n * recipe.dialogue.per_problem, recipe.dialogue)
-
-
-def _dialogue_preview(build: DialogueBuild, n: int) -> Iterator[str]:
-    """The first `n` conversations, made now and kept nowhere."""
-    finished: list[list[Finished]] = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        closing(build.gate(Path(folder))) as gate,
-        closing(open_roles(build.dialogue.roles(), build.recipe.seed, build.meter().heard)) as roles,
-    ):
-        games = build.games(roles, range(min(n, len(build.problems))))
-        roles.run(games, build.dialogue.most_at_once, finished.append)
-        for done in itertools.islice(itertools.chain.from_iterable(finished), n):
-            reason = done.reason or gate.reason(conversation_of(done))
-            who = f"{done.plan.persona}, {done.plan.goal}" + (f"; rejected: {reason}" if reason else "")
-            yield from chat_lines(f"{done.plan.id} ({who})", done.messages)
-            if done.withheld is not None:
-                yield f"  withheld at first: {done.withheld.name} ({done.withheld.fact})"
-            yield f"  right, tries: {done.measured}"

@@ -12,10 +12,11 @@ import hashlib
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 from data_builders.gaps import task_from
-from data_builders.recipe import Source
-from data_builders.starter import ANY, Difficulty, starter_problem
+from data_builders.recipe import DataRecipe, ProblemKind, Source
+from data_builders.starter import ANY, Difficulty, starter_problem, starter_problems
 from data_builders.tasks import Task
 from data_builders.text import stands_in
 from probe.errors import RecipeError
@@ -103,6 +104,29 @@ class Problems:
     def inputs(self) -> dict[str, str]:
         """The files read, with their sha256, so that a changed file counts as a changed setting."""
         return {str(self.path): sha256_file(self.path)} if self.path else {}
+
+
+def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
+    """Problems for the probe's accuracy that are in no conversation.
+
+    Raises:
+        RecipeError: a source that is a file or written, and no file of held-out problems.
+    """
+    wanted, source = recipe.eval, recipe.source
+    if not wanted.accuracy_n:
+        return []
+    if source.kind == "starter":
+        tasks = starter_problems(wanted.accuracy_n, recipe.seed, "test", difficulty=difficulty_of(source))
+    elif wanted.path is None:
+        raise RecipeError("eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n 0)")
+    else:
+        kind: ProblemKind = "jsonl" if source.kind == "written" else source.kind
+        problems = Problems(Source(kind=kind, path=wanted.path), recipe.seed, where="eval")
+        tasks = (problems[index] for index in range(min(wanted.accuracy_n, len(problems))))
+    return [
+        {"id": one.id, "question": one.question, "answer": one.answer, "solution": one.boxed_solution or one.solution}
+        for one in tasks
+    ]
 
 
 def difficulty_of(source: Source) -> Difficulty:

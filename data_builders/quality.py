@@ -24,7 +24,7 @@ from pathlib import Path
 
 from data_builders.duplicates import Kept, ProbeTexts, hashed
 from data_builders.recipe import Quality
-from data_builders.scripted import Conversation
+from data_builders.tasks import Conversation
 from data_builders.text import states
 from probe.conversations import Message, learned
 from probe.errors import DataError

@@ -8,16 +8,16 @@ number, so that a shard always holds the same ones.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_builders.dialogue.roles import Meter, RoleModel, ask_each
+from data_builders.dialogue.roles import RoleModel, ask_each
 from data_builders.dialogue.score import Parsed, Reply, read_assistant
 from data_builders.problems import Problems
-from data_builders.recipe import Replay, Source
-from data_builders.scripted import Conversation
-from data_builders.tasks import Task
+from data_builders.recipe import DataRecipe, Source
+from data_builders.tasks import Conversation, Task
 from probe.conversations import Message, user
 from probe.engines.base import item_seed
 from probe.files import read_jsonl, write_jsonl
@@ -40,23 +40,23 @@ class Answered:
 
 
 class ReplayRows:
-    """The replay rows that go with problem `i`; their count follows `fraction` on average.
+    """The replay rows that go with each of a build's `problems`; their count follows the recipe's `fraction` on average."""
 
-    Args:
-        per_problem: conversations that one problem gives on average.
-        problems: how many problems there are.
-        reserved_for: what `Replay.reserved` was asked with for the problems of the conversations.
-    """
-
-    def __init__(self, replay: Replay, per_problem: float, problems: int, seed: int, reserved_for: float = 0.0) -> None:
-        self.section = replay
-        self._per_problem = replay.per_row(per_problem)
+    def __init__(self, recipe: DataRecipe, problems: int, written: int) -> None:
+        self.section, self.seed = recipe.replay, recipe.seed
+        self._count = problems
+        # Of all rows a share is replay, the written ones among them.
+        self._per_problem = self.section.per_row(recipe.per_problem + written / max(1, problems))
+        self._answers: dict[str, Answered] = {}
         self._problems: Problems | None = None
-        if replay.fraction:
-            n = problems if replay.source == "starter" else None
+        if self.section.fraction:
+            kind, path = self.section.source, self.section.path
+            if path is None and kind == recipe.source.kind:  # the same problems, asked plainly
+                path = recipe.source.path
             # Another seed, so that generated replay problems are others than those of the conversations.
-            source = Source(kind=replay.source, path=replay.path, n=n)
-            self._problems = Problems(source, seed + 1, "replay", replay.reserved(reserved_for), replay=True)
+            source = Source(kind=kind, path=path, n=problems if kind == "starter" else None)
+            reserved = self.section.reserved(recipe.per_problem)
+            self._problems = Problems(source, self.seed + 1, "replay", reserved, replay=True)
 
     def tasks(self, index: int) -> list[Task]:
         """The questions that go with this problem."""
@@ -66,18 +66,57 @@ class ReplayRows:
         first, last = (math.floor(place * self._per_problem) for place in (index, index + 1))
         return [self._problems[number] for number in range(first, last)]
 
-    def rows(self, index: int, answers: Mapping[str, Answered]) -> Iterator[tuple[Conversation, Answered]]:
-        """Its rows with the reference solutions, or where a model is asked with its `answers` by `replay_id`; one without a
-        right reply shows the last."""
+    def questions(self) -> dict[str, Task]:
+        """All of them by id. A source may come round to a problem again; it is asked once."""
+        return {replay_id(task): task for index in range(self._count) for task in self.tasks(index)}
+
+    def rows(self, index: int) -> Iterator[Conversation]:
+        """Those that go with this problem: reference solutions, or where a model is asked its replies (`ask` comes first);
+        one without a right reply shows the last."""
         for task in self.tasks(index):
             reference = task.boxed_solution or f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
-            came = answers[replay_id(task)] if self.section.asked else Answered(reference, "", [], {})
+            came = self._answers[replay_id(task)] if self.section.asked else Answered(reference, "", [], {})
             text = came.text or (came.slips[-1]["text"] if came.slips else "")
-            reply = ({"role": "assistant", "content": text},) if text else ()
-            yield Conversation(replay_id(task), "replay", (*question(task), *reply), task.source, task.answer), came
+            messages = (*question(task), *([{"role": "assistant", "content": text}] if text else []))
+            slips = came.slips if came.reason and came.slips else None
+            yield Conversation(
+                replay_id(task), "replay", messages, task.source, task.answer, reason=came.reason, slips=slips
+            )
 
     def inputs(self) -> dict[str, str]:
         return self._problems.inputs() if self._problems else {}
+
+    def calls(self) -> Counter[str]:
+        """Replies and tokens of the model that was asked."""
+        calls = Counter[str]()
+        for answered in self._answers.values():
+            calls.update(answered.calls)
+        return calls
+
+    def ask(self, folder: Path) -> None:
+        """Has a model answer all questions, where one is asked.
+
+        `folder` keeps each reply the moment it comes, and in the end what came of each question, failures too: shards
+        that are written already stay true when a build that was killed goes on.
+
+        Raises:
+            EngineError: a server cannot be reached, or answers nothing but failures.
+            NextturnError: `replay.max_cost` is used up.
+        """
+        section, asked, finished = self.section, self.section.asked, folder / "answers.jsonl"
+        if asked is None:
+            return
+        if finished.is_file():
+            self._answers = {row.pop("id"): Answered(**row) for _, row in read_jsonl(finished)}
+            return
+        tasks = self.questions()
+
+        async def ask(name: str, model: RoleModel) -> Answered:
+            return await answer(tasks[name], model, section.tries, self.seed)
+
+        limit = (section.max_cost, "replay.max_cost")
+        self._answers = ask_each(tasks, ask, asked, self.seed, limit, folder, "replay questions")
+        write_jsonl(finished, ({"id": name, **vars(one)} for name, one in self._answers.items()))
 
 
 def replay_id(task: Task) -> str:
@@ -108,30 +147,3 @@ async def answer(task: Task, model: RoleModel, tries: int, seed: int) -> Answere
     # A question that was answered wrongly once is a wrong one, whatever was cut or empty besides.
     wrong = len(slips) == tries and any(slip["reason"] == "wrong" for slip in slips)
     return Answered("", "replay_wrong" if wrong else came.missing, slips, came.calls)
-
-
-def answer_all(rows: ReplayRows, problems: int, folder: Path, seed: int) -> dict[str, Answered]:
-    """What a model answers to the questions that go with `problems` problems, by `replay_id`; {} where none is asked.
-
-    `folder` keeps each reply the moment it comes, and in the end what came of each question, failures too: shards that
-    are written already stay true when a build that was killed goes on.
-
-    Raises:
-        EngineError: a server cannot be reached, or answers nothing but failures.
-        NextturnError: `replay.max_cost` is used up.
-    """
-    section, asked, finished = rows.section, rows.section.asked, folder / "answers.jsonl"
-    if asked is None:
-        return {}
-    if finished.is_file():
-        return {row.pop("id"): Answered(**row) for _, row in read_jsonl(finished)}
-    # A source may come round to a problem again; it is asked once.
-    tasks = {replay_id(task): task for index in range(problems) for task in rows.tasks(index)}
-
-    async def ask(name: str, model: RoleModel) -> Answered:
-        return await answer(tasks[name], model, section.tries, seed)
-
-    meter = Meter({"replay": asked.price}, section.max_cost, "replay.max_cost")
-    answers = ask_each(tasks, ask, asked, seed, meter, folder, "replay questions")
-    write_jsonl(finished, ({"id": name, **vars(one)} for name, one in answers.items()))
-    return answers

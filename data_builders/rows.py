@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_builders.folder import shards
 from data_builders.quality import holds
-from data_builders.scripted import Conversation
+from data_builders.tasks import Conversation
 from probe.conversations import Message, check_messages, learned, plain
 from probe.errors import DataError
 from probe.files import read_jsonl
@@ -28,7 +27,23 @@ def sft_row(conversation: Conversation) -> dict[str, Any]:
         "answer": conversation.answer,
         "problem": task.id.partition("~")[0] if task else conversation.id,
     }
-    return {**row, "doubts": list(conversation.doubts)} if conversation.doubts else row
+    doubts = {"doubts": list(conversation.doubts)} if conversation.doubts else {}
+    return {**row, **doubts, **conversation.row}
+
+
+def shards(out: Path, view: str) -> list[Path]:
+    """The files of one view ("sft", "rl", ...) of a finished build, in order.
+
+    Raises:
+        DataError: no build there, an unfinished one, or one without this view.
+    """
+    if not (out / "manifest.json").is_file():
+        state = "is not finished" if (out / "settings.json").is_file() else "is no data build"
+        raise DataError(f"{out}: {state} (no manifest.json); build it with: python -m data_builders RECIPE --out {out}")
+    found = sorted((out / view).glob("part-*.jsonl"))
+    if not found:
+        raise DataError(f"{out}: holds no {view} rows; delete the folder and build it anew")
+    return found
 
 
 def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
@@ -92,9 +107,9 @@ _NEEDED = ("id", "kind", "answer", "problem")
 
 
 def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
-    """The rows of a conversation; none where its task is not known, as of a replay row."""
+    """The rows of a conversation; none where its task is not known, as of a replay row, or where it gives no prompts."""
     task = conversation.task
-    if task is None:
+    if task is None or not conversation.prompts:
         return
     for place in range(1, len(conversation.messages), 2):
         turn, before, gap = place // 2, conversation.messages[:place], conversation.gap
@@ -105,7 +120,7 @@ def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
             held["hidden"] = () if stated or not gap.value else (gap.value,)
         yield RlRow(
             f"{conversation.id}-{turn}", conversation.kind, turn, tuple(map(plain, before)), task.answer, task.question,
-            task.boxed_solution or task.solution, **held,
+            task.boxed_solution or task.solution, persona=conversation.persona, **held,
         )  # fmt: skip
         if boxed(conversation.messages[place]["content"]):
             return

@@ -20,32 +20,8 @@ from typing import get_args
 from data_builders.acts import Phrase, acts, say
 from data_builders.recipe import Conversations
 from data_builders.recipe import ScriptedKind as Kind
-from data_builders.tasks import Gap, Slip, Step, Task
+from data_builders.tasks import Conversation, Gap, Slip, Step, Task
 from probe.conversations import Message
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """A finished conversation. `hidden` may not stand in a turn before message `reveal_at`.
-
-    Attributes:
-        wordings: of each phrased turn and of the phrases inside it "act:opener.core.closer", or "act:bare" where it
-            is nothing but the problem's own text.
-        gap: what was withheld.
-        doubts: of each doubt of the user about an answer, in their order, whether it was right.
-    """
-
-    id: str
-    kind: str
-    messages: tuple[Message, ...]
-    source: str
-    answer: str
-    hidden: str = ""
-    reveal_at: int = 0
-    wordings: tuple[str, ...] = ()
-    task: Task | None = None
-    gap: Gap | None = None
-    doubts: tuple[bool, ...] = ()
 
 
 def plan(task: Task, seed: int, settings: Conversations) -> list[Kind]:

@@ -6,8 +6,11 @@ plain text, from which as much is derived as the text supports.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from probe.conversations import Message
 
 GapKind = Literal["number", "formula"]
 
@@ -106,3 +109,40 @@ class Task:
     def solution(self) -> str:
         """The worked solution, one step a line."""
         return "\n".join(step.text for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A finished conversation. `hidden` may not stand in a turn before message `reveal_at`.
+
+    Attributes:
+        wordings: of each phrased turn and of the phrases inside it "act:opener.core.closer", or "act:bare" where it
+            is nothing but the problem's own text.
+        gap: what was withheld.
+        doubts: of each doubt of the user about an answer, in their order, whether it was right.
+        persona: of the user, where a model plays one.
+        prompts: whether its turns are prompts for reinforcement learning.
+        reason: why it cannot be used, where that is known before the gate.
+        row: what else its row holds.
+        slips: replies of models that could not be used; None where nothing is told of them.
+        candidates, pairs: further rows of self-play.
+    """
+
+    id: str
+    kind: str
+    messages: tuple[Message, ...]
+    source: str
+    answer: str
+    hidden: str = ""
+    reveal_at: int = 0
+    wordings: tuple[str, ...] = ()
+    task: Task | None = None
+    gap: Gap | None = None
+    doubts: tuple[bool, ...] = ()
+    persona: str = ""
+    prompts: bool = True
+    reason: str = ""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    slips: Sequence[Mapping[str, Any]] | None = None
+    candidates: Sequence[dict[str, Any]] = ()
+    pairs: Sequence[dict[str, Any]] = ()

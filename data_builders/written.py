@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data_builders.recipe import Written
-from data_builders.scripted import Conversation
-from data_builders.tasks import Gap, Task
+from data_builders.tasks import Conversation, Gap, Task
 from probe.conversations import Message, check_messages, learned
 from probe.errors import RecipeError
 from probe.files import read_jsonl

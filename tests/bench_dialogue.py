@@ -222,8 +222,8 @@ def _json(first: str, said: str) -> str:
 
 def _ours(url: str, arguments: argparse.Namespace) -> tuple[int, int, float]:
     """(conversations, replies, seconds) of a whole build, from the recipe to the manifest."""
+    from data_builders.build import build
     from data_builders.recipe import load_data_recipe
-    from data_builders.run import build
     from probe.files import read_json, write_json
 
     with tempfile.TemporaryDirectory() as made:

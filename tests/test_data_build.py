@@ -16,10 +16,9 @@ import yaml
 from commands import start
 
 from data_builders.__main__ import main
-from data_builders.build import Build
+from data_builders.build import Build, build
 from data_builders.recipe import DataRecipe, load_data_recipe
 from data_builders.rows import load_sft_rows
-from data_builders.run import build
 from data_builders.starter import Difficulty, starter_problems
 from probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from probe.files import read_jsonl, write_jsonl
@@ -167,7 +166,7 @@ def test_dry_run_and_preview_write_nothing(tmp_path: Path, capsys: pytest.Captur
     out = tmp_path / "d"
     main([str(DEMO), "--out", str(out), "--dry-run"])
     shown = capsys.readouterr().out
-    assert "problems in" in shown and "tokens" in shown and "> assistant |" in shown
+    assert "problems in" in shown and "tokens" in shown and "assistant | " in shown
     main([str(DEMO), "--out", str(out), "--preview", "3", "--seed", "1"])
     assert capsys.readouterr().out.count("---") == 3
     assert not out.exists()

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_builders.dialogue import checks
-from data_builders.dialogue.build import conversation_of, pair_rows, rl_rows
 from data_builders.dialogue.checks import Proposal
-from data_builders.dialogue.conversation import Finished, best, judged_by, play
+from data_builders.dialogue.conversation import best, judged_by, play
+from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import (
     REACTIONS,
     Plan,
@@ -50,6 +50,7 @@ from data_builders.dialogue.score import (
 )
 from data_builders.quality import Gate, Quality
 from data_builders.recipe import DataRecipe, Dialogue, Goals, Output, RoleSection, Source, Weights, shaping
+from data_builders.rows import rl_rows
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
 from probe.errors import EngineError, RecipeError
@@ -241,11 +242,11 @@ def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(t
     assert question == f"Can you tell me {given.name}?"
     assert done.measured == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
     with closing(Gate(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
-        assert gate.reason(conversation_of(done)) is None
-    first, second = rl_rows(done)
+        assert gate.reason(done.conversation(0.1)) is None
+    first, second = rl_rows(done.conversation(0.1))
     assert (first.clause, first.hidden, first.problem) == (given.name, (given.fact,), QUESTION)
     assert (second.clause, second.hidden, second.persona) == ("", (), "terse")
-    (pair,) = pair_rows(done, 0.1)  # the question over the guess
+    (pair,) = done.conversation(0.1).pairs  # the question over the guess
     assert pair["chosen"][0]["content"] == question and boxed(pair["rejected"][0]["content"])
     # The note is the assistant's alone, and the same prompt makes both kinds of opening.
     asked = next(ask for ask in roles["assistant"].asked if "One thing is missing" in ask.messages[-1]["content"])
@@ -286,8 +287,8 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
     slip, conceded = done.messages[1], done.messages[3]
     assert slip["loss"] is False and checks.has_false_equation(slip["content"]) and boxed(slip["content"])[1] != "53"
     assert "loss" not in conceded and boxed(conceded["content"])[1] == "53"
-    assert done.messages[2]["content"].startswith("hm, at") and list(rl_rows(done)) == []
-    assert conversation_of(done).doubts == (True,)
+    assert done.messages[2]["content"].startswith("hm, at") and list(rl_rows(done.conversation(0.1))) == []
+    assert done.conversation(0.1).doubts == (True,)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def test_a_doubt_of_a_right_line_is_worded_as_one_of_a_wrong_line_and_not_given_
     done, _ = talk(doubts)
     *_, doubt, stayed = turns(done)
     assert re.fullmatch(r"hm, at (12 × 5 = 60|60 - 7 = 53) i get \d+", doubt) and "53" in stayed
-    assert conversation_of(done).doubts == (False,)
+    assert done.conversation(0.1).doubts == (False,)
     done, _ = talk(doubts, was="You are right, it is 54: \\boxed{54}.")
     assert turns(done) == [QUESTION, SOLUTION]
 

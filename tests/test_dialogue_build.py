@@ -18,12 +18,12 @@ from dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of
 from loopback import Answer, Faults, Loopback, Seen
 
 from data_builders.__main__ import main
+from data_builders.build import build
 from data_builders.dialogue import roles
 from data_builders.dialogue.roles import EngineRole
 from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows
-from data_builders.run import build
 from data_builders.text import states
 from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
 from probe.files import read_json
@@ -273,8 +273,8 @@ def test_preview_shows_conversations_with_loss_marked_and_writes_nothing(
 ) -> None:
     main([str(recipe(tmp_path, server.url)), "--out", str(tmp_path / "d"), "--preview", "3"])
     shown = capsys.readouterr().out
-    assert shown.count("turns marked > carry loss") == 3
-    assert "> assistant |" in shown and "  user      |" in shown
+    assert shown.count("assistant turns carry loss") == 3
+    assert "assistant | " in shown and "user      | " in shown
     assert not (tmp_path / "d").exists()
 
 

@@ -19,11 +19,11 @@ from loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
 
 from data_builders import replay as replay_answers
 from data_builders.__main__ import main
+from data_builders.build import Build, build
 from data_builders.dialogue import roles
 from data_builders.dialogue.roles import EngineRole
 from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
-from data_builders.run import build, open_build
 from probe.errors import NextturnError, SettingsChanged, run_command
 from probe.files import read_json, write_jsonl
 
@@ -137,7 +137,7 @@ def test_a_killed_build_asks_no_refused_question_again(
     with Loopback({"/chat/completions": partly}) as server:
         whole = built(recipe(tmp_path, server.url), tmp_path / "whole")
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("data_builders.build.finish", killed)
+            patch.setattr("data_builders.build.Build.finish", killed)
             built(recipe(tmp_path, server.url), tmp_path / "d")
     nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1")
     assert contents(built(nowhere, tmp_path / "d")) == contents(whole)
@@ -308,7 +308,7 @@ def test_replay_repeats_no_problem_of_a_conversation(tmp_path: Path) -> None:
     recipe.write_text(
         f"source: {{kind: jsonl, path: {source}}}\nreplay: {{fraction: 0.2, source: jsonl}}\noutput: {{path: {tmp_path}}}\n"
     )
-    made = open_build(load_data_recipe(recipe))
+    made = Build(load_data_recipe(recipe))
     talks = {made.problems[index].question for index in range(len(made.problems))}
     replayed = [task.question for index in range(len(made.problems)) for task in made.replay.tasks(index)]
     assert len(replayed) > 20 and not talks & set(replayed)

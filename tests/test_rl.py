@@ -12,9 +12,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data_builders.build import build
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import RlRow, load_rl_rows, load_sft_rows, rl_rows
-from data_builders.run import build
 from data_builders.scripted import Conversation
 from data_builders.tasks import Gap, Task
 from data_builders.text import states

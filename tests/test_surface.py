@@ -11,10 +11,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_builders.build import build
 from data_builders.card import MT_BENCH_101
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import sft_row
-from data_builders.run import build
 from data_builders.surface import RUNS, Opening, Openings, Sample, giveaway, phrases, turns_of
 from data_builders.written import Written, written
 from probe.conversations import conversation_in

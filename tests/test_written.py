@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import tiny_tokenizer
 
+from data_builders.build import build
 from data_builders.quality import Gate, Quality, all_boxed
-from data_builders.recipe import load_data_recipe
+from data_builders.recipe import Written, load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows, read_sft_rows
-from data_builders.run import build
+from data_builders.tasks import Conversation
 from data_builders.user import ScriptedUser
-from data_builders.written import FILE, Written, written
+from data_builders.written import FILE, written
 from probe.chat import Chat
 from probe.conversations import check_messages
 from probe.errors import DataError, RecipeError
@@ -237,10 +238,10 @@ def test_the_mark_goes_from_a_file_to_the_mask_that_is_shown(tmp_path: Path) -> 
 
 
 def test_a_preview_marks_what_carries_loss() -> None:
-    from data_builders.preview import chat_lines
+    from data_builders.preview import described
 
-    lines = list(chat_lines("slip", TALK))
-    assert "  assistant | It is 5." in lines and "> assistant | No, it is 4." in lines
+    lines = list(described(Conversation("slip", "slip", tuple(TALK), "own", "4")))
+    assert "(no loss) | It is 5." in lines and "assistant | No, it is 4." in lines
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from data_builders.folder import shards
 from data_builders.recipe import load_data_recipe
-from data_builders.rows import RlRow, load_sft_rows, read_sft_rows
+from data_builders.rows import RlRow, load_sft_rows, read_sft_rows, shards
 from probe.chat import Chat, Message
 from probe.conversations import check_messages
 from probe.errors import DataError
@@ -47,7 +46,7 @@ def data_path(path: str | None, recipe: str | None) -> Path:
         if not Path(path).exists():
             raise DataError(f"{path}: no such file or folder (data.path)")
         return Path(path)
-    from data_builders.run import build
+    from data_builders.build import build
 
     return build(load_data_recipe(Path(recipe or "")))
 

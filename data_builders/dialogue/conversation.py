@@ -11,14 +11,13 @@ import asyncio
 import itertools
 import random
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from data_builders.dialogue import checks, prompts, score
 from data_builders.dialogue.checks import Proposal, Slip
+from data_builders.dialogue.finished import Finished, Row
 from data_builders.dialogue.prompts import Plan, Prompt, User, assistant_prompt, simulator_prompt
 from data_builders.dialogue.roles import Answer, RoleModel
 from data_builders.dialogue.score import Parsed, Reply, read_assistant, read_judge, read_message, same_words, tagged
@@ -27,40 +26,6 @@ from data_builders.text import estimated_tokens
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.grading import asks, boxed, closes_asking, same_answer
-
-Row = dict[str, Any]
-
-
-@dataclass
-class Finished:
-    """A conversation at its end; `reason` says why it cannot be used.
-
-    Attributes:
-        withheld: what the opening leaves out, `rest` the problem without it, `reveal_at` the message that tells it.
-        measured: {"solved", "without", "with"}: [right, tries] of the problem alone, of the opening that lacks what is
-            withheld, and of the chat in which the solution stands.
-        turns: {before, chosen, candidates} of each turn with several, whose texts have score, parts and samples.
-        wrong: (messages before, right turn, wrong turn) of turns that went wrong, such as a guess in place of a question.
-        doubts: whether each of the user's is right.
-        unusable: {role, where, reason, text} of each reply that could not be used.
-        verdict: the judge's, 0 where none was asked.
-        calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
-    """
-
-    plan: Plan
-    messages: list[Message] = field(default_factory=list)
-    withheld: Proposal | None = None
-    rest: str = ""
-    reveal_at: int = 0
-    measured: dict[str, list[int]] = field(default_factory=dict)
-    turns: list[Row] = field(default_factory=list)
-    wrong: list[tuple[int, str, str]] = field(default_factory=list)
-    doubts: list[bool] = field(default_factory=list)
-    unusable: list[Row] = field(default_factory=list)
-    calls: Counter[str] = field(default_factory=Counter)
-    verdict: int = 0
-    judged: str = ""
-    reason: str = ""
 
 
 class _Refused(Exception):

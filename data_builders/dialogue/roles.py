@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from data_builders.dialogue.score import Parsed, Reply
-from data_builders.recipe import Price, Role, RoleSection, servers
+from data_builders.recipe import Dialogue, Price, Role, RoleSection, servers
 from data_builders.text import estimated_tokens
 from probe import client
 from probe.conversations import Message
@@ -32,6 +32,7 @@ from probe.judges.llm import storable
 from probe.settings import ServerSection
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 COUNTS = ("calls", "input", "output")
 # A reply that could not be used at temperature 0 would come again.
 _AGAIN_AT_LEAST = 0.5
@@ -424,8 +425,58 @@ def open_roles(
 
 
 _OF_A_MODEL = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
-# Questions that a model in this process gets together: full batches without holding a whole build.
-_TOGETHER = 256
+
+
+def look_for_models(dialogue: Dialogue) -> None:
+    """Raises BadInput where a model in this process, or what runs it, is not there."""
+    from probe.engines.vllm import import_vllm
+    from probe.models import resolve
+
+    for section in dialogue.roles().values():
+        if section.model is not None:
+            resolve(section.model)
+        if section.engine == "vllm":
+            import_vllm()
+
+
+def ask_all(
+    together: Mapping[str, Sequence[Item]],
+    ask: Callable[[Item, Roles], Coroutine[Any, Any, T]],
+    sections: Mapping[Role, RoleSection],
+    seed: int,
+    meter: Meter,
+    folder: Path,
+    at_once: int,
+    unit: str,
+    take: Callable[[Item, T], object],
+    done: int = 0,
+) -> None:
+    """Asks about every item with a progress bar, `done` of which are done; `take` gets what came of each, in order.
+
+    Args:
+        together: items by the folder in `folder` that keeps their replies, one lot after the other. What a model in this
+            process replies may hang on what is asked beside it: it has to get the same lots in every run.
+
+    Raises:
+        EngineError: a server cannot be reached, or answers nothing but failures.
+        NextturnError: the meter's limit is used up.
+    """
+    from tqdm import tqdm
+
+    total = done + sum(map(len, together.values()))
+    with (
+        tqdm(total=total, initial=done, unit=f" {unit}", disable=None) as bar,
+        closing(open_roles(sections, seed, meter.heard)) as roles,
+    ):
+
+        async def one(item: Item) -> tuple[Item, T]:
+            came = await ask(item, roles)
+            bar.update()
+            bar.set_postfix(meter.shown(), refresh=False)
+            return item, came
+
+        for name, items in together.items():
+            roles.run(map(one, items), at_once, lambda came: take(*came), folder / name)
 
 
 def ask_each(
@@ -433,35 +484,34 @@ def ask_each(
     ask: Callable[[str, RoleModel], Coroutine[Any, Any, T]],
     section: RoleSection,
     seed: int,
-    meter: Meter,
+    limit: tuple[float | None, str],
     folder: Path,
     unit: str,
 ) -> dict[str, T]:
-    """What came of asking one model about each name, with a progress bar. Replies are kept in `folder`.
-
-    What a model in this process replies may hang on what is asked beside it: it gets the same stretches in every run.
-    """
-    from tqdm import tqdm
-
+    """What came of asking one model about each name. `limit`: the most that it may cost, and the recipe's key for that."""
     found: dict[str, T] = {}
     size, at_once = _TOGETHER, _TOGETHER
     if section.server is not None:
         size, at_once = max(1, len(names)), 3 * section.server.concurrency
-    with (
-        tqdm(total=len(names), unit=f" {unit}", disable=None) as bar,
-        closing(open_roles({"replay": section}, seed, meter.heard)) as roles,
-    ):
-
-        async def one(name: str) -> None:
-            found[name] = await ask(name, roles["replay"])
-            bar.update()
-            bar.set_postfix(meter.shown(), refresh=False)
-
-        every = list(names)
-        for start in range(0, len(every), size):
-            part = folder / f"part-{start // size:05}"
-            roles.run(map(one, every[start : start + size]), at_once, folder=part)
+    every = list(names)
+    lots = {f"part-{start // size:05}": every[start : start + size] for start in range(0, len(every), size)}
+    meter = Meter({"replay": section.price}, *limit)
+    ask_all(
+        lots,
+        lambda name, roles: ask(name, roles["replay"]),
+        {"replay": section},
+        seed,
+        meter,
+        folder,
+        at_once,
+        unit,
+        found.__setitem__,
+    )
     return found
+
+
+# Questions that a model in this process gets together: full batches without holding a whole build.
+_TOGETHER = 256
 
 
 # --- Counts replies, tokens and money while a build runs, and stops it where the money runs out.
@@ -470,7 +520,7 @@ def ask_each(
 class Meter:
     """All that was said so far, by role; `max_cost` None is no limit. `limit` is the recipe's key for it."""
 
-    def __init__(self, prices: Mapping[Role, Price], max_cost: float | None, limit: str = "dialogue.max_cost") -> None:
+    def __init__(self, prices: Mapping[Role, Price], max_cost: float | None, limit: str) -> None:
         self.prices = prices
         self.max_cost = max_cost
         self.limit = limit
