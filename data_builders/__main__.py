@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from probe.errors import run_command
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--preview", type=int, metavar="N", help="print N conversations, write nothing")
     options, overrides = parser.parse_known_args(argv)
 
-    from data_builders.recipe import load_data_recipe
+    from data_builders.recipe import Replay, Source, load_data_recipe
 
     recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
 
@@ -44,11 +45,10 @@ def main(argv: Sequence[str]) -> None:
         if not options.dry_run:
             raise
         print(f"{options.recipe}: the recipe is valid; its problems could not be counted. {error}")
-        if recipe.dialogue is not None and recipe.source.n:
-            from data_builders.preview import dry_run_without_problems
-
-            print("\n".join(dry_run_without_problems(recipe)))
-        return
+        if recipe.dialogue is None or not recipe.source.n:
+            return
+        print("Estimated with generated problems in their place, which are shorter than MATH's:")
+        build = Build(replace(recipe, source=Source(kind="starter", n=recipe.source.n), replay=Replay()))
     out = options.out or Path(recipe.output.path)
     if options.dry_run or options.preview is not None:
         from data_builders.preview import dry_run, preview

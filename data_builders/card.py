@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections import Counter, defaultdict
@@ -147,12 +148,9 @@ def _share(counts: Counter[bool], none: str) -> str:
 
 def _percentile(counts: Counter[int], share: float) -> int:
     """The value below or at which this share lies."""
-    left = share * counts.total()
-    for value in sorted(counts):
-        left -= counts[value]
-        if left <= 0:
-            return value
-    return max(counts, default=0)
+    values = sorted(counts)
+    below = zip(values, itertools.accumulate(counts[value] for value in values), strict=True)
+    return next((value for value, count in below if count >= share * counts.total()), 0)
 
 
 # --- Text that others wrote, on a Markdown page: it is seen as it is, and nothing in it is taken for the page's own.

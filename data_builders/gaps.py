@@ -6,9 +6,8 @@ be asked for by name; whatever cannot be told apart with certainty is left alone
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from data_builders.tasks import Gap, Slip, Step, Task
@@ -38,23 +37,13 @@ def task_from(problem: Problem) -> Task:
     steps = steps_of(solution, prose=latex)
     said = [question.raw[start:end] for start, end in question.sentences]
     asked = next((text for text in reversed(said) if _ASKS.search(text) and not _FORM.search(text)), "")
-    whole = question.whole and solution.whole
-    found = tuple(gaps(problem, question, solution)) if whole else ()
-    boxes = problem.solution if latex else ""
-    task = Task(
-        problem.id,
-        problem.question,
-        problem.answer,
-        problem.source,
-        steps,
-        gaps=found,
-        boxed_solution=boxes,
-        asked=asked,
-    )
-    if not asked or len(asked) > _LONGEST_ASKED or not solution.whole or "(A)" in problem.question:
-        return task
-    slips = text_slips(problem, question, solution) if latex else step_slips(steps, problem.answer)
-    return dataclasses.replace(task, slips=tuple(slip for slip in slips if plausible(slip.answer, problem)))
+    found = gaps(problem, question, solution) if question.whole and solution.whole else ()
+    slips: Iterable[Slip] = ()
+    if 0 < len(asked) <= _LONGEST_ASKED and solution.whole and "(A)" not in problem.question:
+        slips = text_slips(problem, question, solution) if latex else step_slips(steps, problem.answer)
+    boxes, fits = problem.solution if latex else "", [slip for slip in slips if plausible(slip.answer, problem)]
+    given = (problem.id, problem.question, problem.answer, problem.source, steps)
+    return Task(*given, gaps=tuple(found), slips=tuple(fits), boxed_solution=boxes, asked=asked)
 
 
 _ASKS = re.compile(
@@ -213,7 +202,7 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
         names = f"${letters[0]}$" if len(letters) == 1 else f"${'$, $'.join(letters[:-1])}$ and ${letters[-1]}$"
         clause, value, thing = f"which {other}equation holds for {names}", inner, f"the equation for {names}"
         ask = f"W{clause[1:]}?"
-    return Gap(question, clause, ask, f"It's ${inner}$.", f"${inner}$", value, "formula", thing)
+    return Gap(question, clause, ask, f"It's ${inner}$.", f"${inner}$", value, thing)
 
 
 # --- Gaps of kind "number": a count that its noun can do without, "her 5 friends", "the box of 40 light bulbs".

@@ -15,10 +15,9 @@ from data_builders.card import chat
 from data_builders.dialogue import prompts
 from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.finished import Finished
-from data_builders.dialogue.prompts import Plan, plans_of
-from data_builders.recipe import DataRecipe, Dialogue, Price, Role
+from data_builders.dialogue.prompts import Plan
+from data_builders.recipe import Dialogue, Price, Role
 from data_builders.replay import question
-from data_builders.starter import starter_problems
 from data_builders.tasks import Conversation, Task
 from data_builders.text import estimated_tokens
 from probe.conversations import Message, user
@@ -103,7 +102,7 @@ def preview(build: Build, n: int) -> Iterator[str]:
 
 
 def described(made: Conversation, rejected: str | None = None) -> Iterator[str]:
-    """A conversation, with who talks, what is withheld in it, until when, and the wordings of its turns."""
+    """A conversation, with who talks, what is withheld in it, and until when."""
     told = made.row.get("dialogue", {})
     who = ", ".join([made.kind, *(told[name] for name in ("persona", "goal") if told)])
     yield f"\n--- {made.id} ({who}{f'; rejected: {rejected}' if rejected else ''}); assistant turns carry loss"
@@ -111,8 +110,6 @@ def described(made: Conversation, rejected: str | None = None) -> Iterator[str]:
     if made.gap is not None:
         until = f"until message {made.reveal_at + 1}" if made.reveal_at < len(made.messages) else "to the end"
         yield f"  withheld {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
-    if made.wordings:
-        yield f"  wordings: {', '.join(made.wordings)}"
     if told:
         yield f"  right, tries: {told['measured']}"
 
@@ -225,12 +222,3 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
     if settings.judged_at_least:
         add("judge", 1, prompts.review_prompt(plan, "", talk), _VERDICT)
     return counts
-
-
-def dry_run_without_problems(recipe: DataRecipe) -> Iterator[str]:
-    """The estimate for a source that cannot be read now, by generated problems, which are shorter than MATH's."""
-    assert recipe.dialogue is not None and recipe.source.n is not None
-    tasks = starter_problems(_ESTIMATED, recipe.seed, "train")
-    plans = [plan for task in tasks for plan in plans_of(task, recipe.seed, recipe.dialogue)]
-    yield "estimated with generated problems in their place:"
-    yield from estimate_lines(plans, recipe.source.n * recipe.dialogue.per_problem, recipe.dialogue)

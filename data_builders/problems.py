@@ -16,7 +16,7 @@ from typing import Any
 
 from data_builders.gaps import task_from
 from data_builders.recipe import DataRecipe, ProblemKind, Source
-from data_builders.starter import ANY, Difficulty, starter_problem, starter_problems
+from data_builders.starter import LEVELS, MAX_RESULT, starter_problem, starter_problems
 from data_builders.tasks import Task
 from data_builders.text import stands_in
 from probe.errors import RecipeError
@@ -55,7 +55,7 @@ class Problems:
         if source.kind == "starter":
             if source.path or source.subjects or source.n is None:
                 raise RecipeError(f"{where}: the starter source is generated: it wants `n` and no path or subjects")
-            self._n, self.difficulty = source.n, difficulty_of(source)
+            self._n, self._difficulty = source.n, _difficulty(source)
             return
         if source.largest is not None:
             raise RecipeError(f"{where}.largest: only starter problems can be held to small numbers")
@@ -76,7 +76,7 @@ class Problems:
     def __getitem__(self, index: int) -> Task:
         """The task with this number; past the end of a file it is the same problem under another id."""
         if not self._problems:
-            return starter_problem(index, self.seed, "train", self.difficulty)
+            return starter_problem(index, self.seed, "train", *self._difficulty)
         again, place = divmod(index, len(self._problems))
         task = task_from(self._problems[place])
         return self._on_a_sheet(dataclasses.replace(task, id=f"{task.id}~{again}") if again else task)
@@ -116,7 +116,7 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
     if not wanted.accuracy_n:
         return []
     if source.kind == "starter":
-        tasks = starter_problems(wanted.accuracy_n, recipe.seed, "test", difficulty=difficulty_of(source))
+        tasks = starter_problems(wanted.accuracy_n, recipe.seed, "test", *_difficulty(source))
     elif wanted.path is None:
         raise RecipeError("eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n 0)")
     else:
@@ -129,8 +129,8 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
     ]
 
 
-def difficulty_of(source: Source) -> Difficulty:
-    return Difficulty(tuple(source.levels or ANY.levels), source.largest or ANY.largest)
+def _difficulty(source: Source) -> tuple[list[int], int]:
+    return source.levels or list(LEVELS), source.largest or MAX_RESULT
 
 
 def _part(problems: list[Problem], reserved: float, replay: bool) -> list[Problem]:

@@ -130,25 +130,17 @@ def holds(text: str, hidden: str) -> bool:
     """Whether the whole of `hidden` stands in the text, not as a part of a longer word or number."""
     if _NUMBER.fullmatch(hidden):
         return states(_THOUSANDS.sub("", text), _THOUSANDS.sub("", hidden))
-    wanted = "".join(_DELIMITERS.sub("", _seen(hidden).strip()).split())
-    seen = _seen(text)
-    squeezed = "".join(seen.split())
-    if not wanted or wanted not in squeezed:
+    wanted, seen = "".join(_DELIMITERS.sub("", _seen(hidden).strip()).split()), _seen(text)
+    if not wanted or wanted not in "".join(seen.split()):
         return False
-    places = [place for place, letter in enumerate(seen) if not letter.isspace()]
-    starts = (start for start in range(len(squeezed)) if squeezed.startswith(wanted, start))
-    return any(_alone(seen, places[start], places[start + len(wanted) - 1]) for start in starts)
+    # No letter or digit goes on from its ends.
+    before, after = (r"(?<![^\W_])" if wanted[0].isalnum() else ""), (r"(?![^\W_])" if wanted[-1].isalnum() else "")
+    return re.search(before + r"\s*".join(map(re.escape, wanted)) + after, seen) is not None
 
 
 def tells_part(text: str, hidden: str, said: str) -> bool:
     """Whether the text holds a run of RUN words of `hidden` that does not stand in `said`."""
     return bool(_word_runs(text) & (_word_runs(hidden) - _word_runs(said)))
-
-
-def _alone(text: str, first: int, last: int) -> bool:
-    """Whether no letter or digit goes on from the characters at these places."""
-    before, after = text[max(0, first - 1) : first], text[last + 1 : last + 2]
-    return not (before.isalnum() and text[first].isalnum()) and not (text[last].isalnum() and after.isalnum())
 
 
 def _seen(text: str) -> str:

@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,6 +27,7 @@ from probe.errors import RecipeError
 
 Split = Literal["train", "test"]
 
+LEVELS = (1, 2, 3)  # numbers of steps
 MAX_RESULT = 1000  # larger numbers test long multiplication, not the reading of a problem
 TEST_SHARE = 5  # one combination in so many
 _DRAWS = 200  # draws before a template is given up: some have no numbers as small as wanted
@@ -158,30 +159,23 @@ def split_of(template: Template, values: Mapping[str, int]) -> Split:
 # --- A problem.
 
 
-@dataclass(frozen=True)
-class Difficulty:
-    """How hard problems may be: their numbers of steps, and the largest number in them, results included."""
-
-    levels: tuple[int, ...] = (1, 2, 3)
-    largest: int = MAX_RESULT
-
-
-ANY = Difficulty()
-
-
-def starter_problems(n: int, seed: int, split: Split, difficulty: Difficulty = ANY) -> Iterator[Task]:
+def starter_problems(
+    n: int, seed: int, split: Split, levels: Sequence[int] = LEVELS, largest: int = MAX_RESULT
+) -> Iterator[Task]:
     """The first `n` problems of this seed and split."""
-    return (starter_problem(index, seed, split, difficulty) for index in range(n))
+    return (starter_problem(index, seed, split, levels, largest) for index in range(n))
 
 
-def starter_problem(index: int, seed: int, split: Split, difficulty: Difficulty = ANY) -> Task:
-    """Problem `index` of this seed and split.
+def starter_problem(
+    index: int, seed: int, split: Split, levels: Sequence[int] = LEVELS, largest: int = MAX_RESULT
+) -> Task:
+    """Problem `index` of this seed and split, with one of these numbers of steps and no number above `largest`.
 
     Raises:
         RecipeError: no template has problems as hard as wanted.
     """
     rng = random.Random(f"starter:{seed}:{split}:{index}")
-    template, values = _draw(rng, split, difficulty)
+    template, values = _draw(rng, split, levels, largest)
     names = _draw_names(template, rng)
     wording = _Wording(template, names, values, rng)
     steps = solve(template, values, names)
@@ -199,20 +193,20 @@ def starter_problem(index: int, seed: int, split: Split, difficulty: Difficulty 
     )
 
 
-def _draw(rng: random.Random, split: Split, difficulty: Difficulty) -> tuple[Template, dict[str, int]]:
+def _draw(rng: random.Random, split: Split, levels: Sequence[int], largest: int) -> tuple[Template, dict[str, int]]:
     """A template and its numbers, from the split and as hard as wanted."""
-    left = [template for template in templates(split) if len(template.steps) in difficulty.levels]
+    left = [template for template in templates(split) if len(template.steps) in levels]
     while left:
         template = rng.choice(left)
         for _ in range(_DRAWS):
             values = draw_values(template, rng)
             numbers = (run(template, values) or {}).values()
-            if split_of(template, values) == split and max(numbers) <= difficulty.largest:
+            if split_of(template, values) == split and max(numbers) <= largest:
                 return template, values
         left.remove(template)
     raise RecipeError(
-        f"source: no starter problem has {' or '.join(map(str, difficulty.levels))} steps and no number over "
-        f"{difficulty.largest}; levels go from 1 to 3, and largest wants 30 or more"
+        f"source: no starter problem has {' or '.join(map(str, levels))} steps and no number over "
+        f"{largest}; levels go from 1 to 3, and largest wants 30 or more"
     )
 
 

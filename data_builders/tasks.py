@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from probe.conversations import Message
-
-GapKind = Literal["number", "formula"]
 
 _INVERSE = {"+": "-", "-": "+", "*": "/", "/": "*"}
 
@@ -55,7 +53,6 @@ class Gap:
     reveal: str  # a sentence of the user that supplies it
     short: str  # the bare thing: "12 marbles", "$12", "20%", "$x^2+1$"
     value: str  # the text that no turn may hold before the reveal
-    kind: GapKind = "number"
     thing: str = ""  # a noun phrase, where there is one: "the radius of the circle"
 
 
@@ -116,8 +113,6 @@ class Conversation:
     """A finished conversation. `hidden` may not stand in a turn before message `reveal_at`.
 
     Attributes:
-        wordings: of each phrased turn and of the phrases inside it "act:opener.core.closer", or "act:bare" where it
-            is nothing but the problem's own text.
         gap: what was withheld.
         doubts: of each doubt of the user about an answer, in their order, whether it was right.
         persona: of the user, where a model plays one.
@@ -135,7 +130,6 @@ class Conversation:
     answer: str
     hidden: str = ""
     reveal_at: int = 0
-    wordings: tuple[str, ...] = ()
     task: Task | None = None
     gap: Gap | None = None
     doubts: tuple[bool, ...] = ()

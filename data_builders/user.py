@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 from data_builders.recipe import wordings
 from data_builders.rows import RlRow
@@ -82,11 +81,14 @@ class ScriptedUser:
             # Nothing long, and nothing that a chat template could read as its own.
             repeated = len(given) <= _LONGEST_DOUBTED and not any(sign in given for sign in "<>|[]\n")
             return "doubt", {"given": given if repeated else "that"}
-        readings = [read_question(one, self._question(messages)) for one in questions(text)]
-        return self._answer(min(readings, key=lambda one: one.rank)) if readings else ("go_on", {})
+        row, said = self.row, tuple(one["content"] for one in messages if one["role"] == "user")
+        names = tuple(text for text in (row.clause, row.thing) if text)
+        withheld = names or ((self._reveal(),) if row.hidden else ())
+        readings = [read_question(one, withheld, said, named=bool(names)) for one in questions(text)]
+        return self._answer(*min(readings, key=lambda one: ABOUT.index(one[0]))) if readings else ("go_on", {})
 
-    def _answer(self, reading: Reading) -> tuple[str, dict[str, str]]:
-        if reading.about in ("withheld", "anything"):
+    def _answer(self, about: str, place: str) -> tuple[str, dict[str, str]]:
+        if about in ("withheld", "anything"):
             if not self.withheld:
                 return ("told" if self.revealed else "all_there"), {}
             # An amount or a formula can be told in a word, a sentence or a drawing cannot.
@@ -95,11 +97,11 @@ class ScriptedUser:
             prefers = random.Random(f"scripted-user:{self.seed}:short").random() < 0.5
             self.revealed = True
             return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self._reveal()}
-        if reading.about == "given":
-            words = reading.place.split()
+        if about == "given":
+            words = place.split()
             cut = " ".join(words[:_QUOTED_WORDS]) + " ..."
-            return "quote", {"quote": reading.place if len(words) <= _QUOTED_WORDS else cut}
-        return ("yes" if reading.about == "following" else "unknown"), {}
+            return "quote", {"quote": place if len(words) <= _QUOTED_WORDS else cut}
+        return ("yes" if about == "following" else "unknown"), {}
 
     def _reveal(self) -> str:
         """What the user tells when asked: the row's own sentence, or those of the problem that hold what is hidden."""
@@ -108,13 +110,6 @@ class ScriptedUser:
         hidden = self.row.hidden
         return " ".join(one for one in sentences(self.row.problem) if any(states(one, value) for value in hidden))
 
-    def _question(self, messages: Sequence[Message]) -> Question:
-        """What a question of the assistant can be about."""
-        row = self.row
-        user_messages = tuple(one["content"] for one in messages if one["role"] == "user")
-        names = tuple(text for text in (row.clause, row.thing) if text)
-        return Question(names or ((self._reveal(),) if row.hidden else ()), user_messages, named=bool(names))
-
 
 # --- What an assistant's question is about: what a user has withheld, what stands in the chat, or something else.
 #
@@ -122,6 +117,8 @@ class ScriptedUser:
 # or the same quantity, and no sentence of the chat that states a number explains the question as well: "How many bags
 # are there?" is about the number of bags, and not about the marbles in each bag.
 
+ABOUT = ("withheld", "anything", "given", "following", "other")
+"""What a question can be about; of several questions the one that comes first here is answered."""
 _LAST_SENTENCES = 4  # where a reply asks; a question before that is one that it has answered itself
 _LONGEST_ANSWER = 200  # no reference is as long, and comparing could take for ever
 _AT_LEAST = 0.5
@@ -165,31 +162,6 @@ def _phrases(name: str) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(lines)})\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Question:
-    """What a question can be about: what is withheld, and what the user has written.
-
-    `named`: `withheld` names the thing itself, and is not the sentence that states it.
-    """
-
-    withheld: tuple[str, ...]
-    user_messages: tuple[str, ...]
-    named: bool = True
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one question is about; `place` is the sentence of the chat that a question about a given is answered by."""
-
-    about: Literal["withheld", "anything", "given", "following", "other"]
-    place: str = ""
-
-    @property
-    def rank(self) -> int:
-        """Of several questions the one of the lowest rank is answered."""
-        return ("withheld", "anything", "given", "following", "other").index(self.about)
-
-
 def marked_answer(text: str) -> str | None:
     r"""The answer of a reply as a person would take it: `\boxed{...}`, `#### ...` or "the answer is ..."; else None."""
     given = strict_answer(text)
@@ -208,19 +180,23 @@ def questions(text: str) -> list[str]:
     return found
 
 
-def read_question(text: str, question: Question) -> Reading:
-    """What a question is about, the most particular first."""
+def read_question(text: str, withheld: Sequence[str], said: Sequence[str], named: bool = True) -> tuple[str, str]:
+    """(what of ABOUT a question is about, the sentence of the chat that answers one about a given).
+
+    Args:
+        withheld: texts that name what is withheld, or where not `named` the sentences that state it.
+        said: what the user has written.
+    """
     asked = _quantity(text)
-    stated = (_quantity(part, stated=True) for part in _stating(question.user_messages))
+    stated = (_quantity(part, stated=True) for part in _stating(said))
     given = max(stated, key=asked.shared, default=_NOTHING)
-    for withheld in question.withheld:
-        if _is_about(asked, _quantity(withheld), given, question.named):
-            return Reading("withheld")
+    if any(_is_about(asked, _quantity(one), given, named) for one in withheld):
+        return "withheld", ""
     if _phrases("general").search(text):
-        return Reading("anything")
+        return "anything", ""
     if asked.shared(given) >= max(1, _AT_LEAST * len(asked.stems)):
-        return Reading("given", given.text)
-    return Reading("following" if _phrases("following").search(text) else "other")
+        return "given", given.text
+    return ("following" if _phrases("following").search(text) else "other"), ""
 
 
 @dataclass(frozen=True)
@@ -261,7 +237,7 @@ def _is_about(asked: _Quantity, withheld: _Quantity, given: _Quantity, named: bo
     return (enough or (named and same)) and len(shared) + same > asked.shared(given)
 
 
-def _stating(user_messages: tuple[str, ...]) -> Iterator[str]:
+def _stating(user_messages: Sequence[str]) -> Iterator[str]:
     """The parts of the user's messages that state a number or a formula."""
     for message in user_messages:
         for sentence in sentences(message):

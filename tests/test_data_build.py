@@ -19,7 +19,7 @@ from data_builders.__main__ import main
 from data_builders.build import Build, build
 from data_builders.recipe import DataRecipe, load_data_recipe
 from data_builders.rows import load_sft_rows
-from data_builders.starter import Difficulty, starter_problems
+from data_builders.starter import starter_problems
 from probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from probe.files import read_jsonl, write_jsonl
 from probe.terminal import visible
@@ -312,13 +312,12 @@ def test_levels_and_subjects_filter(tmp_path: Path) -> None:
 
 
 def test_starter_problems_keep_to_the_steps_and_numbers_wanted() -> None:
-    hard = Difficulty(levels=(1, 2), largest=60)
     for split in ("train", "test"):
-        for task in starter_problems(300, 4, split, difficulty=hard):  # type: ignore[arg-type]
+        for task in starter_problems(300, 4, split, levels=(1, 2), largest=60):  # type: ignore[arg-type]
             assert len(task.steps) <= 2
             assert all(int(number) <= 60 for step in task.steps for number in re.findall(r"\d+", step.equation))
     with pytest.raises(RecipeError, match="no starter problem"):
-        next(iter(starter_problems(1, 4, "train", difficulty=Difficulty(levels=(7,)))))
+        next(iter(starter_problems(1, 4, "train", levels=(7,))))
 
 
 def test_only_starter_problems_can_be_held_to_small_numbers(tmp_path: Path) -> None:

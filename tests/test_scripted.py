@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.scripted import Conversation, Conversations, Kind, Script, converse, plan, possible_kinds, react
+from data_builders.scripted import Conversation, Conversations, Kind, Script, converse, plan, possible_kinds
 from data_builders.starter import starter_problem, starter_problems
 from data_builders.tasks import Slip, Step, Task
 from probe.conversations import check_messages
@@ -162,12 +162,12 @@ TEXT = Task(
 def reaction(task: Task, seed: int | str) -> tuple[str, str, str]:
     """The act of the user's turn, this turn, and the reply; empty where there is no reaction."""
     talk = Script(task, random.Random(seed), random.Random(seed), False)
-    react(talk)
+    talk.react()
     if not talk.messages:
         return "", "", ""
     assert [message["role"] for message in talk.messages] == ["user", "assistant"]
     user, reply = (message["content"] for message in talk.messages)
-    return talk.wordings[0].partition(":")[0], user, reply
+    return talk.acts[0], user, reply
 
 
 def test_a_reply_to_a_reaction_gives_a_reason_with_the_numbers_of_the_problem() -> None:

@@ -33,7 +33,7 @@ WHOLE = Task(
     (Step(START.strip()), Step(r"Then $3 \times 5 = 15$."), Step(r"So $\frac{15}{9} = \frac{5}{3}$, and so on.")),
     gaps=(
         Gap(QUESTION.replace("$f(2) = 5$ where ", ""), "what $f(2)$ is", "What is $f(2)$?", "It's $f(2) = 5$.", "$f(2) = 5$",
-            "$f(2) = 5$", "formula", "the value of $f(2)$"),
+            "$f(2) = 5$", "the value of $f(2)$"),
     ),
     slips=(Slip(1, "", "15", r"$3 \times 5$"),),
     boxed_solution=START + REST, asked=r"Find $\frac{f(2)}{3}$.",

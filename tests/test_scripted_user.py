@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.acts import wordings
+from data_builders.recipe import wordings
 from data_builders.rows import RlRow
 from data_builders.starter import starter_problem
 from data_builders.tasks import Gap, Task
 from data_builders.text import states
-from data_builders.user import PATIENCE, Question, ScriptedUser, marked_answer, questions, read_question
+from data_builders.user import PATIENCE, ScriptedUser, marked_answer, questions, read_question
 
 QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
 ASKS = (
@@ -251,4 +251,4 @@ def test_it_understands_who_asks_for_what() -> None:
 )  # fmt: skip
 def test_texts_with_formulas_and_drawings(clause: str, thing: str, said: str, asked: str, about: str) -> None:
     (one,) = questions(asked)
-    assert read_question(one, Question((clause, thing), (said,))).about == about
+    assert read_question(one, (clause, thing), (said,))[0] == about

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.acts import wordings
+from data_builders.recipe import wordings
 from data_builders.starter import (
     Split,
     Template,

@@ -37,7 +37,7 @@ from data_builders.dialogue.score import efficiency as token_efficiency
 from data_builders.recipe import RoleSection
 from data_builders.rows import RlRow
 from data_builders.text import states
-from data_builders.user import Question, marked_answer, questions, read_question
+from data_builders.user import marked_answer, questions, read_question
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import EngineError, RecipeError
@@ -256,8 +256,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
     withheld = named or tuple(one for one in sentences(row.problem) if any(states(one, value) for value in row.hidden))
-    question = Question(withheld, said, named=bool(named))
-    about = {read_question(one, question).about for one in asked}
+    about = {read_question(one, withheld, said, named=bool(named))[0] for one in asked}
     if "withheld" in about or "anything" in about:
         return 1.0 if "withheld" in about else HALF
     return -1.0 if gives_up else 0.0

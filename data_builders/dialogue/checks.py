@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from data_builders.text import Equation, arithmetic, equations, read, squeezed
-from data_builders.user import Question, read_question
+from data_builders.user import read_question
 from probe.grading import boxed, same_answer
 from probe.judges.text import content_stems
 
@@ -181,10 +181,8 @@ def names_it(question: str, given: Proposal, said: str) -> bool:
     """Whether a question is after the withheld thing: as the scripted user reads it, or by a word of its name that the
     user has not said, or by most of its words."""
     name, asked = set(content_stems(given.name)), set(content_stems(question))
-    read = read_question(question, Question((given.name,), (said,)))
-    return (
-        read.about == "withheld" or bool((name - set(content_stems(said))) & asked) or 2 * len(name & asked) > len(name)
-    )
+    about, _ = read_question(question, [given.name], [said])
+    return about == "withheld" or bool((name - set(content_stems(said))) & asked) or 2 * len(name & asked) > len(name)
 
 
 # --- The equations of a solution.

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 from data_builders.dialogue import checks, prompts, score
 from data_builders.dialogue.checks import Proposal, Slip
@@ -159,9 +160,10 @@ class _Talk:
         looks = (self.look_ahead(text, f"{where}.{n}.{time}") for n, text in enumerate(texts) for time in range(times))
         samples = await asyncio.gather(*looks)
         candidates = [judged_by(text, samples[times * place : times * (place + 1)]) for place, text in enumerate(texts)]
-        chosen = best([one["score"] for one in candidates])
-        if chosen is None:
+        scored = [place for place, one in enumerate(candidates) if one["score"] is not None]
+        if not scored:
             raise _Refused("unscored")
+        chosen = max(scored, key=lambda place: candidates[place]["score"])  # the first of equals
         self.done.turns.append({"before": len(self.done.messages), "chosen": chosen, "candidates": candidates})
         self.say("assistant", texts[chosen])
 
@@ -291,7 +293,8 @@ class _Talk:
     async def open(self, question: str, work: str = "") -> None:
         """The opening, complete or not; then what is missing is asked for and told."""
         if not self.plan.withholds:
-            await self.opening(prompts.with_attempt(question, work) if work else question, "opening")
+            told = prompts.PROMPTS["attempt"].format(question=question, work=work) if work else question
+            await self.opening(told, "opening")
             return
         for number in range(self.settings.proposals):
             self.done.messages.clear()
@@ -310,8 +313,7 @@ class _Talk:
             del self.done.messages[-1], self.done.wrong[1:]
 
     async def opening(self, text: str, where: str, told: frozenset[float] = frozenset()) -> None:
-        wish = prompts.wish_of(self.plan)
-        question = self.plan.question
+        question, wish = self.plan.question, prompts.PROMPTS["wishes"][self.plan.goal]
 
         def unfit(made: str) -> str:
             return (
@@ -486,11 +488,6 @@ def _steps(solution: str, most: int = 4) -> list[str]:
 
 
 def judged_by(text: str, samples: Sequence[Row]) -> Row:
-    """A candidate with its score, the mean over its look-aheads."""
-    return {"text": text, "score": score.mean_score([one["score"] for one in samples]), "samples": list(samples)}
-
-
-def best(scores: Sequence[float | None]) -> int | None:
-    """The place of the highest score, the first of equals; None where there is none."""
-    known = [(score, -place) for place, score in enumerate(scores) if score is not None]
-    return -max(known)[1] if known else None
+    """A candidate with its score, the mean over those of its look-aheads that have one."""
+    known = [one["score"] for one in samples if one["score"] is not None]
+    return {"text": text, "score": fmean(known) if known else None, "samples": list(samples)}

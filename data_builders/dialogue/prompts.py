@@ -122,19 +122,10 @@ def leave_out_prompt(sentence: str, given: Proposal) -> Prompt:
     return _one(PROMPTS["leave_out"].format(sentence=quoted(sentence), name=given.name, fact=given.fact))
 
 
-def wish_of(plan: Plan) -> str:
-    """What the opening says of the goal, beside the problem."""
-    return str(PROMPTS["wishes"][plan.goal])
-
-
 def opening_prompt(plan: Plan, text: str) -> Prompt:
     """Asks for the first message, which tells what `text` tells; the same prompt for every opening."""
-    return _one(PROMPTS["opening"].format(text=quoted(text), persona=PERSONAS[plan.persona], wish=wish_of(plan)))
-
-
-def with_attempt(question: str, work: str) -> str:
-    """A problem with the user's own attempt at it, as the opening is to tell it."""
-    return str(PROMPTS["attempt"].format(question=question, work=work))
+    wish = PROMPTS["wishes"][plan.goal]
+    return _one(PROMPTS["opening"].format(text=quoted(text), persona=PERSONAS[plan.persona], wish=wish))
 
 
 def act_prompt(persona: str, act: str, last: str, **words: str) -> Prompt:

@@ -186,12 +186,6 @@ def score(parts: Parts, weights: Weights) -> float | None:
     return sum(weight * worth for weight, worth in known) / sum(counted.values())
 
 
-def mean_score(scores: Sequence[float | None]) -> float | None:
-    """The mean of those that there are."""
-    known = [one for one in scores if one is not None]
-    return fmean(known) if known else None
-
-
 def accuracy(messages: Sequence[Message], answer: str) -> float | None:
     """1 where the conversation's last answer is the reference; 0 also where it has none yet."""
     if not answer:
