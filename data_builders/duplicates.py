@@ -164,7 +164,6 @@ class Kept:
         self._rows += 1
 
     def close(self) -> None:
-        """Closes and deletes the file."""
         if (opened := vars(self).pop("_file", None)) is not None:
             opened.close()
             self._path.unlink(missing_ok=True)

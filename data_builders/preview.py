@@ -186,7 +186,6 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
 
 
 def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
-    """Replies and tokens of one conversation, by role."""
     question, solution = plan.question, _solution(plan.task)
     talk: list[Message] = [user(question), {"role": "assistant", "content": solution}] * 2
     counts: Counter[Any] = Counter()

@@ -110,7 +110,6 @@ class Price:
     output: float = 0.0
 
     def of(self, given: float, made: float) -> float:
-        """Money for so many tokens in and out."""
         return (given * self.input + made * self.output) / 1e6
 
 
@@ -240,7 +239,6 @@ class Dialogue:
 
     @property
     def most_at_once(self) -> int:
-        """How many problems are under way together."""
         if self.at_once is not None:
             return self.at_once
         return 256 if self.in_process else 3 * sum(server.concurrency for server in servers(self.roles().values()))
@@ -344,8 +342,6 @@ class Output:
 
 @section
 class DataRecipe:
-    """A recipe of `python -m data_builders`."""
-
     source: Source
     output: Output
     conversations: Conversations = field(default_factory=Conversations)

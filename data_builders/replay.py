@@ -59,7 +59,6 @@ class ReplayRows:
             self._problems = Problems(source, self.seed + 1, "replay", reserved, replay=True)
 
     def tasks(self, index: int) -> list[Task]:
-        """The questions that go with this problem."""
         if self._problems is None:
             return []
         # No replay problem twice before all had their turn.

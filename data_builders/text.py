@@ -71,7 +71,6 @@ class Text:
         return tuple(_stripped(self.raw, *pair) for pair in found if self.raw[slice(*pair)].strip())
 
     def sentence(self, position: int) -> tuple[int, int]:
-        """The sentence that `position` stands in."""
         return next((pair for pair in reversed(self.sentences) if pair[0] <= position), (0, len(self.raw)))
 
     def inner(self, formula: Formula) -> str:
@@ -218,7 +217,6 @@ def states(text: str, value: str) -> bool:
 
 
 def by_itself(value: str) -> str:
-    """A pattern for the value where it is no part of another number."""
     return rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)"
 
 

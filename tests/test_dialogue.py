@@ -594,7 +594,7 @@ def test_parts_are_what_they_say() -> None:
 
 
 def test_a_run_keeps_to_its_bound_and_hands_results_out_in_order_and_ends_with_the_first_error() -> None:
-    roles, begun, under_way, taken = Roles({}, [], None), list[int](), list[int](), list[int]()
+    roles, begun, under_way, taken = Roles({}, 0), list[int](), list[int](), list[int]()
 
     async def job(number: int) -> int:
         begun.append(number)

@@ -21,7 +21,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from data_builders.dialogue.prompts import judge_prompt
-from data_builders.dialogue.roles import open_roles
+from data_builders.dialogue.roles import Roles
 from data_builders.dialogue.score import (
     EMPTY,
     LONGEST_ANSWER,
@@ -302,7 +302,7 @@ class InteractivityJudge:
 
     def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
         self._seed, self._limit_s = seed, limit_s
-        self._roles = open_roles({"judge": section}, seed)
+        self._roles = Roles({"judge": section}, seed)
 
     def score(self, samples: Sequence[Sample]) -> list[Part]:
         """One part for each sample: the mean over its conversations that have a verdict. Whatever breaks the asking off,

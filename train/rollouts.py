@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from data_builders.dialogue.prompts import User, simulator_prompt
-from data_builders.dialogue.roles import open_roles
+from data_builders.dialogue.roles import Roles
 from data_builders.dialogue.score import read_user
 from data_builders.recipe import PERSONAS
 from data_builders.rows import RlRow
@@ -357,7 +357,7 @@ class ModelSimulator:
 
     def __init__(self, section: SimulatorSection, seed: int) -> None:
         self.section = section
-        self._roles = open_roles({"simulator": section}, seed)
+        self._roles = Roles({"simulator": section}, seed)
 
     def user(self, row: RlRow, seed: int) -> ModelUser:
         """Where nobody has played the row's user yet, a persona is drawn."""

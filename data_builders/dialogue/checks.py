@@ -37,7 +37,6 @@ _ANYWHERE = frozenset((1.0, 2.0))
 
 
 def digits(text: str) -> Counter[float]:
-    """The numbers that stand in digits, and how often."""
     return Counter(float(found.replace("{,}", "").replace(",", "")) for found in _DIGITS.findall(text))
 
 
@@ -128,7 +127,6 @@ def facts(question: str) -> list[str]:
 
 
 def sentence_with(fact: str, question: str) -> str:
-    """The sentence of the problem that states a fact."""
     text = read(question, latex="$" in question)
     return question[slice(*text.sentence(question.index(fact)))]
 
@@ -217,7 +215,6 @@ class Slip:
 
     @property
     def line(self) -> str:
-        """The line as it should be."""
         return f"{self.wrong.rpartition(' = ')[0]} = {self.right}"
 
 

@@ -1,8 +1,10 @@
 """One conversation of self-play from its plan to its end: who is asked what, in which order, what a reply must hold.
 
 A problem is kept if the policy solves it. Where something is withheld, that is proved: without it the policy does not
-find the result, and after the user has told it, it does. The assistant speaks with a note for it alone, such as what is
-missing or where an attempt goes wrong; the training row holds the chat without the notes.
+find the result, and after the user has told it, it does. The assistant sees the chat alone, with a note for it such as
+what is missing or where an attempt goes wrong, which the row does not hold. The *simulator* plays the user: it knows the
+problem, a persona, a goal and what it has told, and no answer. A *judge* reads the end. Where it is wanted, several
+*candidates* of a turn are judged by their *look-ahead* (CollabLLM, arXiv 2502.00640).
 """
 
 from __future__ import annotations
@@ -54,8 +56,6 @@ async def play(plans: Sequence[Plan], settings: Dialogue, roles: Mapping[Role, R
 
 
 class _Talk:
-    """One conversation as it is made."""
-
     def __init__(self, plan: Plan, settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> None:
         self.plan, self.settings, self.roles, self.seed = plan, settings, roles, seed
         self.done = Finished(plan)
@@ -438,7 +438,6 @@ class _Talk:
         return "invents_number" if told - known - {1.0, 2.0} else ""
 
     def shows(self, value: str) -> Check:
-        """A user's message that states this number."""
         wanted = checks.values(value)
         return lambda text: "" if wanted <= checks.values(text) else "not_told"
 

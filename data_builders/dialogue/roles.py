@@ -101,7 +101,6 @@ class RoleModel:
         return answer
 
     async def reply(self, ask: Ask) -> Reply:
-        """Makes one reply."""
         raise NotImplementedError
 
     def begin(self, folder: Path | None, changed: asyncio.Event) -> None:
@@ -313,15 +312,33 @@ class EngineRole(RoleModel):
 _QUIET_TURNS = 20
 
 
+_OF_A_MODEL = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
+
+
 class Roles(dict[Role, RoleModel]):
-    """The models by role; those in this process are given back by `close`. Opened by `open_roles`."""
+    """The models by role. Those with the same server share its slots, those that load the same model share it, which
+    `close` gives back.
+
+    Raises:
+        BadInput: a server's section or a model cannot be used. No request is sent, no weights are loaded.
+    """
 
     def __init__(
-        self, by_role: Mapping[Role, RoleModel], models: Sequence[LocalModel], network: Network | None
+        self, sections: Mapping[Role, RoleSection], seed: int, heard: Callable[[Role, Reply], None] | None = None
     ) -> None:
-        super().__init__(by_role)
-        self._models = models
-        self._network = network
+        self._network = Network(sections.values()) if any(one.server for one in sections.values()) else None
+        self._models: dict[tuple[object, ...], LocalModel] = {}
+        for role, section in sections.items():
+            if self._network is not None and section.server is not None:
+                client.Client(section.server)  # checks its addresses and numbers
+                self[role] = ServerRole(role, section, self._network)
+            else:
+                same = tuple(getattr(section, name) for name in _OF_A_MODEL)
+                if same not in self._models:
+                    self._models[same] = LocalModel(section, seed)
+                self[role] = EngineRole(role, section, self._models[same])
+            if heard is not None:
+                self[role].heard = heard
 
     def run(
         self,
@@ -393,38 +410,10 @@ class Roles(dict[Role, RoleModel]):
         return None
 
     def close(self) -> None:
-        for model in self._models:
+        for model in self._models.values():
             model.engine.close()
         if self._network is not None:
             self._network.close()
-
-
-def open_roles(
-    sections: Mapping[Role, RoleSection], seed: int, heard: Callable[[Role, Reply], None] | None = None
-) -> Roles:
-    """Roles with the same server share its slots, those that load the same model share it.
-
-    Raises:
-        BadInput: a server's section or a model cannot be used. No request is sent, no weights are loaded.
-    """
-    network = Network(sections.values()) if any(section.server for section in sections.values()) else None
-    models: dict[tuple[object, ...], LocalModel] = {}
-    by_role: dict[Role, RoleModel] = {}
-    for role, section in sections.items():
-        if network is not None and section.server is not None:
-            client.Client(section.server)  # checks its addresses and numbers
-            by_role[role] = ServerRole(role, section, network)
-        else:
-            same = tuple(getattr(section, name) for name in _OF_A_MODEL)
-            if same not in models:
-                models[same] = LocalModel(section, seed)
-            by_role[role] = EngineRole(role, section, models[same])
-        if heard is not None:
-            by_role[role].heard = heard
-    return Roles(by_role, list(models.values()), network)
-
-
-_OF_A_MODEL = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
 
 
 def look_for_models(dialogue: Dialogue) -> None:
@@ -466,7 +455,7 @@ def ask_all(
     total = done + sum(map(len, together.values()))
     with (
         tqdm(total=total, initial=done, unit=f" {unit}", disable=None) as bar,
-        closing(open_roles(sections, seed, meter.heard)) as roles,
+        closing(Roles(sections, seed, meter.heard)) as roles,
     ):
 
         async def one(item: Item) -> tuple[Item, T]:
@@ -490,23 +479,17 @@ def ask_each(
 ) -> dict[str, T]:
     """What came of asking one model about each name. `limit`: the most that it may cost, and the recipe's key for that."""
     found: dict[str, T] = {}
-    size, at_once = _TOGETHER, _TOGETHER
+    every, size, at_once = list(names), _TOGETHER, _TOGETHER
     if section.server is not None:
         size, at_once = max(1, len(names)), 3 * section.server.concurrency
-    every = list(names)
     lots = {f"part-{start // size:05}": every[start : start + size] for start in range(0, len(every), size)}
+    sections: dict[Role, RoleSection] = {"replay": section}
     meter = Meter({"replay": section.price}, *limit)
-    ask_all(
-        lots,
-        lambda name, roles: ask(name, roles["replay"]),
-        {"replay": section},
-        seed,
-        meter,
-        folder,
-        at_once,
-        unit,
-        found.__setitem__,
-    )
+
+    async def one(name: str, roles: Roles) -> T:
+        return await ask(name, roles["replay"])
+
+    ask_all(lots, one, sections, seed, meter, folder, at_once, unit, found.__setitem__)
     return found
 
 
@@ -541,7 +524,6 @@ class Meter:
         return sum(one.of(counts[f"{role}.input"], counts[f"{role}.output"]) for role, one in self.prices.items())
 
     def shown(self) -> dict[str, str]:
-        """For a progress bar; the cost where there is one."""
         calls = sum(self.counts[f"{role}.calls"] for role in self.prices)
         tokens = sum(self.counts[f"{role}.{kind}"] for role in self.prices for kind in ("input", "output"))
         cost = {"cost": f"{self.cost:.2f}"} if self.cost else {}

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 from data_builders.dialogue.prompts import User, still_hidden
 from data_builders.recipe import Weights
@@ -58,7 +57,6 @@ class Parsed:
 
 
 EMPTY, CUT, ROLE_LABEL = "empty", "cut", "role_label"
-AS_ASSISTANT, COPIES, FOREIGN = "as_assistant", "copies_problem", "foreign"
 
 _THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
@@ -118,7 +116,7 @@ def read_user(reply: Reply, user: User, messages: Sequence[Message]) -> Parsed:
     if parsed.unusable != CUT and _END.search(reply.text):
         return Parsed("", ended=True)
     if not parsed.unusable and still_hidden(user.hidden, messages) and _copies(parsed.text, user.question):
-        return Parsed(parsed.text, COPIES)
+        return Parsed(parsed.text, "copies_problem")
     return parsed
 
 
@@ -129,11 +127,11 @@ def _out_of_role(text: str) -> str:
     if _LABEL.search(text):
         return ROLE_LABEL
     if _OTHER_SCRIPT.search(text):
-        return FOREIGN
+        return "foreign"
     equations = sum("=" in line for line in text.split("\n"))
     solving = len(phrases("solving").findall(text))
     if _ANSWERING.search(text) or solving >= _SOLVING_AT_LEAST or equations >= _EQUATIONS_AT_LEAST:
-        return AS_ASSISTANT
+        return "as_assistant"
     return ""
 
 
@@ -145,7 +143,6 @@ def _copies(text: str, question: str) -> bool:
     return any(tuple(words[start : start + length]) in runs for start in range(len(words) - length + 1))
 
 
-NO_VERDICT = "no_verdict"
 _MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)
 _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 
@@ -157,7 +154,7 @@ def read_judge(reply: Reply) -> Parsed:
     found = _NUMBER.match(text, marks[-1].end()) if marks else None
     if found is not None:
         return Parsed(text, verdict=int(found.group(1)))
-    return Parsed(text, unusable if unusable and unusable != EMPTY else NO_VERDICT)
+    return Parsed(text, unusable if unusable and unusable != EMPTY else "no_verdict")
 
 
 def from_verdict(verdict: int) -> float:
@@ -214,24 +211,13 @@ def efficiency(tokens: int, efficient_tokens: int) -> float:
     return efficient_tokens / (efficient_tokens + tokens)
 
 
-class TurnMarks(NamedTuple):
-    """Whether a turn of the assistant takes up a word or number of the message before it, asks one question at the most,
-    and does not say again what the assistant said before."""
-
-    takes_up: bool
-    one_question: bool
-    fresh: bool
-
-
-def turn_marks(messages: Sequence[Message], place: int) -> TurnMarks:
-    """The marks of the assistant's message at `place`, which is not the first message."""
+def turn_marks(messages: Sequence[Message], place: int) -> tuple[bool, bool, bool]:
+    """Whether the assistant's message at `place` takes up a word or number of the message before it, asks one question at
+    the most, and does not say again what the assistant said before."""
     text, before = messages[place]["content"], _by(messages[:place], "assistant")
     asked = set(content_stems(messages[place - 1]["content"]))
-    return TurnMarks(
-        takes_up=not asked or bool(asked & set(content_stems(text))),
-        one_question=text.count("?") <= 1,
-        fresh=not any(same_words(text, other) for other in before),
-    )
+    takes_up = not asked or bool(asked & set(content_stems(text)))
+    return takes_up, text.count("?") <= 1, not any(same_words(text, other) for other in before)
 
 
 def interactivity_by_rule(messages: Sequence[Message]) -> float:
