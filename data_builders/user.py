@@ -142,17 +142,9 @@ _PARTS = re.compile(r"(?:,|;|\band\b|\bbut\b)\s+")
 _QUANTITY_WORD = re.compile(r"\s*(?:(?:the|more|of|other|new|different)\s+)*([^\s?.,]+)", re.IGNORECASE)
 # Dollars around mathematics, not before two prices.
 _FORMULA = re.compile(r"(?<!\\)\$(?=[^$]*[=\\^{}+<>]|\d*[A-Za-z]\b|[A-Z]{2,3}\b)[^$]{1,80}(?<!\\)\$")
-# Words that point at a place instead of naming a quantity.
-_POINTING = frozenset(map(stem, ("mean", "means", "meant", "belongs", "exactly", "there", "stand", "stands", "amount")))
+_POINTING = frozenset(map(stem, wordings("words.yaml")["pointing"]))
+_SAME = {stem(word): stem(as_word) for word, as_word in wordings("words.yaml")["same_quantity"].items()}
 _MUCH = "much"
-_SAME = {
-    stem(word): stem(as_word)
-    for as_word, others in {
-        "long": "length", "wide": "width breadth", "tall": "height high", "old": "age", "cost": "price",
-        "weigh": "weight heavy", "big": "size large", "figure": "diagram drawing picture image graph sketch",
-    }.items()
-    for word in others.split()
-}  # fmt: skip
 
 
 @cache

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from data_builders.recipe import wordings
 from data_builders.text import Equation, arithmetic, equations, read, squeezed
 from data_builders.user import read_question
 from probe.grading import boxed, same_answer
@@ -19,19 +20,9 @@ from probe.judges.text import content_stems
 # --- The numbers of a text, in digits or words; a value counts, not how it is written.
 
 _DIGITS = re.compile(r"\d+(?:(?:,|\{,\})\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
-_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"  # fmt: skip
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_WORDS = (
-    {word: value for value, word in enumerate(_SMALL.split())}
-    | {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
-    | dict.fromkeys(("half", "halves", "twice", "double", "doubled", "couple", "pair", "second"), 2)
-    | dict.fromkeys(("third", "thirds", "triple", "thrice"), 3)
-    | dict.fromkeys(("quarter", "quarters", "fourth"), 4)
-    | {"once": 1, "first": 1, "dozen": 12, "hundred": 100, "thousand": 1000, "fifth": 5, "tenth": 10, "week": 7}
-)
-_WORD = re.compile(rf"\b(?:({'|'.join(_TENS.split())})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
-# Words that tell an order or a part.
-_PLACES = ("second", "third", "thirds", "quarter", "quarters", "fourth", "fifth", "tenth", "week", "half", "halves")
+_WORDS: dict[str, int] = wordings("words.yaml")["numbers"]
+_TENS = "|".join(word for word, value in _WORDS.items() if value in range(20, 100, 10))
+_WORD = re.compile(rf"\b(?:({_TENS})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
 # Words that stand in any text.
 _ANYWHERE = frozenset((1.0, 2.0))
 
@@ -103,7 +94,7 @@ class Proposal:
 
 
 _LINKS = "and|or|of|as|was|were|is|are|in|at|on|per|to|for|from|with|than|that|each|every|by|if|he|she|it|they|the|a|an"
-_NAMED = "|".join(word for word, value in _WORDS.items() if value > 2 and word not in _PLACES)
+_NAMED = "|".join(word for word, value in _WORDS.items() if value > 2 and word not in wordings("words.yaml")["places"])
 _FACT = re.compile(
     rf"(?:\$\s?(?:\\\$)?(?:{_DIGITS.pattern})(?:\s?\\?%)?\s?\$|\\?\$?(?:{_DIGITS.pattern}|\b(?:{_NAMED})\b(?!-))(?:\s?\\?%)?)"
     rf"(?: (?!(?:{_LINKS})\b)[a-z]+){{0,2}}",
