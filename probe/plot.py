@@ -189,7 +189,8 @@ def draw_tradeoff(comparison: Comparison, path: Path) -> None:
     )
     forced = "MEASURED DIFFERENTLY" if comparison.differences else ""
     judged_by = f"judge {printable(judge if isinstance(judge, str) else json.dumps(judge))}"
-    judged_by += f", follow-up {_corrected_by(comparison)}" if comparison.all_corrected else ""
+    if comparison.correction is not None and comparison.all_corrected:
+        judged_by += f", follow-up corrected by {sum(comparison.correction.labels.values())} labels"
     heading = "; ".join(part for part in (judged_by, sizes, "95% intervals", forced) if part)
     with matplotlib.rc_context(LOOKS):
         panels = panels_of(comparison)
@@ -376,8 +377,6 @@ def _draw_legend(
         handles.append(entry("scales, in bold the named one", marker="o", linestyle=DOTTED, markersize=3.2))
     if any(panel.real for panel in panels):
         handles.append(entry("real users, as judged" if comparison.all_corrected else "real users", **REAL))
-    if comparison.all_corrected:
-        handles.append(entry(f"follow-up {_corrected_by(comparison)}", linestyle=""))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
 
 
@@ -404,11 +403,6 @@ def _list_figures(comparison: Comparison, heading: str) -> Figure:
     _style_axis(axis, "x")
     figure.legend(loc="outside lower center", ncols=min(3, len(comparison.names)), frameon=False)
     return figure
-
-
-def _corrected_by(comparison: Comparison) -> str:
-    assert comparison.correction is not None
-    return f"corrected by {sum(comparison.correction.labels.values())} labels"
 
 
 def _style_axis(axis: Axes, grid: Any) -> None:
