@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probe import grading
 from probe.grading import asks, boxed, lenient_answer, outcome, reference_answer, same_answer, strict_answer
 
 CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
@@ -178,6 +180,29 @@ def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
     thread.start()
     thread.join()
     assert found == [True]
+
+
+@pytest.mark.parametrize(("busy", "calls"), [(False, 2), (True, 1)])
+def test_seconds_that_went_to_other_programs_do_not_make_an_answer_wrong(
+    busy: bool, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first comparison is over the limit; asleep it did not have its turn, at work it had."""
+    limits: list[int] = []
+
+    def compare(given: str, reference: str, seconds: float) -> bool:
+        limits.append(seconds)
+        if len(limits) == 1 and busy:
+            until = time.process_time() + 0.2
+            while time.process_time() < until:
+                pass
+        elif len(limits) == 1:
+            time.sleep(0.3)
+        return len(limits) > 1
+
+    monkeypatch.setattr(grading, "same_by_algebra", compare)
+    monkeypatch.setattr(grading, "_SECONDS", 0.2)
+    assert same_answer(f"x + {busy:d}", f"{busy:d} + x + 0") is (calls == 2)
+    assert len(limits) == calls and limits[-1] >= limits[0]
 
 
 PLAIN = st.text(alphabet="abcxyz0123456789+-*/=.,()[]^_ \n", max_size=12)
