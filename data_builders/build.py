@@ -24,7 +24,7 @@ from data_builders.dialogue.roles import Meter, Roles, ask_all, look_for_models
 from data_builders.preferences import write_pairs
 from data_builders.problems import Problems, held_out
 from data_builders.quality import Gate, probe_files
-from data_builders.recipe import DataRecipe, Dialogue, shaping
+from data_builders.recipe import DataRecipe, shaping
 from data_builders.replay import ReplayRows
 from data_builders.rows import rl_rows, sft_row
 from data_builders.scripted import converse, plan
@@ -161,7 +161,8 @@ class Build:
                 )
                 write_shard(out, name, self.judged(rows, gate))
 
-            self.make(shards, out / "calls", write)
+            done = len(self.problems) - sum(map(len, shards.values()))
+            self.make(shards, out / "calls", write, done)
         with atomic(out / "rejected.jsonl") as file:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:
@@ -184,19 +185,26 @@ class Build:
                 self.meter.counts.update(row.get("dialogue", {}).get("calls", {}))
         return True
 
-    def make(self, shards: Mapping[str, range], folder: Path, write: Callable[[str, Made], None]) -> None:
-        """Makes the conversations of each shard's problems and has it written. Models' replies are kept in `folder`."""
-        dialogue, done = self.recipe.dialogue, len(self.problems) - sum(map(len, shards.values()))
+    def make(
+        self, shards: Mapping[str, range], folder: Path, write: Callable[[str, Made], object], done: int = 0
+    ) -> None:
+        """Makes the conversations of each shard's problems and has it written, in order; `done` problems came before.
+
+        The replies of models are kept in `folder`.
+        """
+        dialogue, seed, total = self.recipe.dialogue, self.recipe.seed, done + sum(map(len, shards.values()))
         if dialogue is None:
             from tqdm import tqdm
 
-            total = len(self.problems)
             with tqdm(total=total, initial=done, unit=" problems", disable=not total or None) as bar:
                 for name, shard in shards.items():
                     write(name, map(self.conversations, shard))
                     bar.update(len(shard))
             return
         left, made = list(shards), list[list[Conversation]]()
+
+        async def one(index: int, roles: Roles) -> list[Finished]:
+            return await play(self.plans(index), dialogue, roles, seed)
 
         def take(index: int, finished: list[Finished]) -> None:
             made.append([one.conversation(dialogue.min_gap) for one in finished])
@@ -208,22 +216,7 @@ class Build:
         together: dict[str, Sequence[int]] = {"": [index for shard in shards.values() for index in shard]}
         if dialogue.in_process:
             together = {f"part-{name}": shard for name, shard in shards.items()}
-        self.play(dialogue, together, folder, take, done)
-
-    def play(
-        self,
-        dialogue: Dialogue,
-        together: Mapping[str, Sequence[int]],
-        folder: Path,
-        take: Callable[[int, list[Finished]], None],
-        done: int = 0,
-    ) -> None:
-        """Plays the conversations about some problems, of `done` before; `take` gets each problem's, in order."""
-        seed, at_once = self.recipe.seed, dialogue.most_at_once
-
-        async def one(index: int, roles: Roles) -> list[Finished]:
-            return await play(self.plans(index), dialogue, roles, seed)
-
+        at_once = dialogue.most_at_once
         ask_all(together, one, dialogue.roles(), seed, self.meter, folder, at_once, "problems", take, done)
 
     def judged(self, conversations: Iterable[Conversation], gate: Gate) -> dict[str, list[Row]]:
@@ -260,11 +253,11 @@ class Build:
         rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
         parts = sorted((out / "sft").glob("part-*.jsonl"))
         kept_rows, lost = (row for part in parts for _, row in read_jsonl(part)), read_jsonl(out / "rejected.jsonl")
-        page = card(kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls"))
-        write_atomic(out / "card.md", page.text)
-        auc, limit = page.giveaway.value, self.quality.max_giveaway
+        page, giveaway = card(kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls"))
+        write_atomic(out / "card.md", page)
+        auc, limit = giveaway.value, self.quality.max_giveaway
         if auc is not None and auc > WARN:
-            found = f"AUC {auc:.2f} of {page.giveaway.n} openings"
+            found = f"AUC {auc:.2f} of {giveaway.n} openings"
             told = f"{out}: the first message alone tells what lacks something ({found})"
             if auc > limit:
                 raise DataError(
@@ -273,9 +266,9 @@ class Build:
                 )
             say(f"warning: {told}: a model may learn that wording in place of the judgement")
         # Beside sft: prompts for reinforcement learning, what there was to choose from in self-play, and pairs of replies.
-        views = [*("sft", "rejected"), "rl", "candidates", "pairs", "preference", "eval"]
-        files = [path for view in views for path in sorted((out / view).glob("*.jsonl"))]
-        files.insert(len(parts) + len(list((out / "rejected").glob("*.jsonl"))), out / "rejected.jsonl")
+        views = ("rejected", "rejected.jsonl", "rl", "candidates", "pairs", "preference", "eval")
+        others = (path for view in views for path in [out / view, *sorted((out / view).glob("*.jsonl"))])
+        files = [*parts, *(path for path in others if path.is_file())]
         rows = {path: sum(1 for _ in read_jsonl(path)) for path in files}
         kept = sum(rows[part] for part in parts)
         manifest = {
@@ -285,7 +278,7 @@ class Build:
             "rejected": dict(sorted(rejected.items())),
             "seed": self.settings["seed"],
             "settings": self.settings,
-            "giveaway": vars(page.giveaway),
+            "giveaway": vars(giveaway),
             **totals,
             "files": {str(path.relative_to(out)): {"rows": rows[path], "sha256": sha256_file(path)} for path in files},
         }

@@ -8,11 +8,12 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE
-from data_builders.surface import LEAST, RUNS, Openings, Phrases, Sample, phrases, turns_of
+from data_builders.recipe import wordings
+from data_builders.surface import LEAST, Openings, Sample, phrases, turns_of
 from probe.conversations import Message, learned
 from probe.grading import asks, closes_asking
 from probe.stats import Estimate
@@ -23,18 +24,6 @@ _SAMPLES, _PHRASES = 10, 1000  # conversations shown in full, and those whose ph
 _EXCERPT = 180
 WARN = 0.7
 """A giveaway above this is worth a line."""
-# What people say, counted alike: MT-Bench-101 (arXiv 2402.14762), 1,000 of its conversations.
-MT_BENCH_101 = {
-    "user": Phrases(3038, RUNS, 0.9346, (("can you tell me", 0.0257), ("the best way to", 0.0128), ("what's the best way", 0.0112))),
-    "assistant": Phrases(3038, RUNS, 0.9748, (("my apologies for the", 0.0112), ("are you interested in", 0.0109), ("are you looking for", 0.0105))),
-}  # fmt: skip
-
-
-class Page(NamedTuple):
-    """The card as Markdown, and the AUC with which the first message gives away what lacks something."""
-
-    text: str
-    giveaway: Estimate
 
 
 class Counts:
@@ -89,8 +78,9 @@ def card(
     settings: dict[str, Any],
     checked: Sequence[Checked] = (),
     calls: Mapping[str, int] | None = None,
-) -> Page:
-    """Reads the rows once and keeps counts, a sample and one example of each reason.
+) -> tuple[str, Estimate]:
+    """The card as Markdown, and the AUC with which the first message gives away what lacks something. Reads the rows
+    once and keeps counts, a sample and one example of each reason.
 
     Args:
         rejected: rows with their `reason`.
@@ -110,7 +100,7 @@ def card(
     giveaway = openings.giveaway()
     reasons = sorted(counts.reasons, key=lambda reason: (-counts.reasons[reason], reason))
     whole = [counts.kinds[kind] for kind in ANSWERED_AT_ONCE if kind in counts.kinds]
-    said = {role: phrases(turns_of(sample.rows, role)) for role in MT_BENCH_101}
+    theirs = wordings("words.yaml")["mt_bench_101"]
     page = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     page.filters.update(inline=inline, n="{:,}".format, percent="{:.1%}".format, share=_share, listed=_listed)
     told = {
@@ -124,8 +114,8 @@ def card(
         "ninth": _percentile(counts.words, 0.9),
         "phrases": [
             row
-            for role, theirs in MT_BENCH_101.items()
-            for row in ((role, said[role]), (f"{role}, MT-Bench-101", theirs))
+            for role, known in theirs.items()
+            for row in ((role, phrases(turns_of(sample.rows, role))), (f"{role}, MT-Bench-101", known))
         ],
         "examples": [line for reason in reasons for line in counts.example(reason)],
         "roles": sorted({name.partition(".")[0] for name in calls or {}}),
@@ -135,7 +125,7 @@ def card(
         **told, reasons=reasons, settings=settings, giveaway=giveaway, least=LEAST, warn=WARN, checked=checked,
         calls=calls or {}, samples=sample.rows[:_SAMPLES], block=block, chat=chat,
     )  # fmt: skip
-    return Page(text, giveaway)
+    return text, giveaway
 
 
 def _listed(counts: Counter[Any], form: str = "{} {:,}") -> str:

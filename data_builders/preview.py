@@ -13,8 +13,6 @@ from typing import Any
 from data_builders.build import Build
 from data_builders.card import chat
 from data_builders.dialogue import prompts
-from data_builders.dialogue.checks import Proposal
-from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import Plan
 from data_builders.recipe import Dialogue, Price, Role
 from data_builders.replay import question
@@ -77,21 +75,12 @@ def _sample_lines(build: Build, made: Sequence[Conversation], share: float) -> I
 
 def preview(build: Build, n: int) -> Iterator[str]:
     """The first `n` conversations; those of self-play are made for it, which asks its models, and kept nowhere."""
+    found, wanted = build.written[:n], range(min(max(0, n - len(build.written)), len(build.problems)))
     with tempfile.TemporaryDirectory() as folder:
-        if (dialogue := build.recipe.dialogue) is None:
-            made: Iterator[Conversation] = (
-                one for index in range(len(build.problems)) for one in build.conversations(index)
-            )
-        else:
-            played: list[Conversation] = []
-
-            def take(index: int, finished: list[Finished]) -> None:
-                played.extend(one.conversation(dialogue.min_gap) for one in finished)
-
-            build.play(dialogue, {"": range(min(n, len(build.problems)))}, Path(folder), take)
-            made = iter(played)
+        if wanted:
+            build.make({"": wanted}, Path(folder), lambda _, made: found.extend(itertools.chain.from_iterable(made)))
         with closing(build.gate(Path(folder))) as gate:
-            for one in itertools.islice(itertools.chain(build.written, made), n):
+            for one in found[:n]:
                 yield from described(one, one.reason or gate.reason(one))
     if (replay := build.recipe.replay).fraction:
         yield f"\nreplay rows, {replay.fraction:.0%} of all, are not shown: " + (
@@ -197,13 +186,13 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
 
     alone, opening = prompts.assistant_prompt(talk[:1], "solve"), prompts.opening_prompt(plan, question)
     if plan.withholds:
-        given = Proposal("12 marbles", "how many marbles are in each bag")
-        add("assistant", _PROPOSED * _SAID, prompts.choose_prompt(question, ""), "word " * 25)
-        add("assistant", _PROPOSED * _SAID, prompts.leave_out_prompt(_USER, given), _USER)
+        fact, name = "12 marbles", "how many marbles are in each bag"
+        add("assistant", _PROPOSED * _SAID, prompts.prompt("choose", question=question), "word " * 25)
+        add("assistant", _PROPOSED * _SAID, prompts.prompt("leave_out", sentence=_USER, name=name, fact=fact), _USER)
         add("assistant", _PROPOSED * settings.tries, alone, solution)
         add("simulator", (_PROPOSED - 1) * _SAID, opening, question)
-        add("assistant", _SAID, prompts.assistant_prompt(talk[:1], "ask", name=given.name), _USER)
-        add("simulator", _SAID, prompts.act_prompt(plan.persona, "reveal", _USER, fact=given.fact), _USER)
+        add("assistant", _SAID, prompts.assistant_prompt(talk[:1], "ask", name=name), _USER)
+        add("simulator", _SAID, prompts.act_prompt(plan.persona, "reveal", _USER, fact=fact), _USER)
     else:  # the problem is solved once for both conversations
         add("assistant", _SOLVED, alone, solution)
     add("simulator", _SAID, opening, question)

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def page_of(*arguments: Any, **more: Any) -> str:
-    return card(*arguments, **more).text
+    return card(*arguments, **more)[0]
 
 
 def settings(**overrides: Any) -> dict[str, Any]:

@@ -332,7 +332,7 @@ class _Talk:
                 partial(tagged, tag="text"),
                 lambda text: checks.unfit_rest(question.replace(sentence, text), given, question),
             )
-            prompt = prompts.leave_out_prompt(sentence, given)
+            prompt = prompts.prompt("leave_out", sentence=sentence, name=given.name, fact=given.fact)
             rest = question.replace(sentence, await self.text("assistant", prompt, f"left_out.{number}", read))
             await self.opening(rest, f"opening.{number}", given.values)
         except _Refused:
@@ -361,7 +361,12 @@ class _Talk:
             unfit = fact.unusable or name.unusable or checks.unfit_proposal(Proposal(fact.text, name.text), question)
             return Parsed(f"{fact.text}\n{name.text}", unfit)
 
-        text = await self.text("assistant", prompts.choose_prompt(question, quoted), f"choose.{number}", read)
+        text = await self.text(
+            "assistant",
+            prompts.prompt("name" if quoted else "choose", question=question, fact=quoted),
+            f"choose.{number}",
+            read,
+        )
         fact, _, name = text.rpartition("\n")
         return Proposal(fact, name)
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_builders.dialogue.checks import Proposal
 from data_builders.recipe import PERSONAS, PROMPTS_FILE, Dialogue, wordings
 from data_builders.tasks import Task
 from data_builders.text import states
@@ -100,6 +99,11 @@ _MESSAGE_LIMIT, _JUDGED_LIMIT = 6_000, 24_000
 Prompt = tuple[Message, ...]
 
 
+def prompt(named: str, /, **words: str) -> Prompt:
+    """The text of that name, filled with words that may hold what others wrote."""
+    return _one(PROMPTS[named].format(**{word: quoted(text) for word, text in words.items()}))
+
+
 def _one(text: str) -> Prompt:
     return ({"role": "user", "content": text},)
 
@@ -113,25 +117,16 @@ def assistant_prompt(messages: Sequence[Message], note: str = "", **words: str) 
     return ({"role": "system", "content": PROMPTS["assistant"]}, *chat)
 
 
-def choose_prompt(question: str, fact: str) -> Prompt:
-    """Asks what the fact is called; for a fact of the model's own choice, too, where it is empty."""
-    return _one(PROMPTS["name" if fact else "choose"].format(question=quoted(question), fact=fact))
-
-
-def leave_out_prompt(sentence: str, given: Proposal) -> Prompt:
-    return _one(PROMPTS["leave_out"].format(sentence=quoted(sentence), name=given.name, fact=given.fact))
-
-
 def opening_prompt(plan: Plan, text: str) -> Prompt:
     """Asks for the first message, which tells what `text` tells; the same prompt for every opening."""
     wish = PROMPTS["wishes"][plan.goal]
-    return _one(PROMPTS["opening"].format(text=quoted(text), persona=PERSONAS[plan.persona], wish=wish))
+    return prompt("opening", text=text, persona=PERSONAS[plan.persona], wish=wish)
 
 
 def act_prompt(persona: str, act: str, last: str, **words: str) -> Prompt:
     """Asks for the user's message after the assistant's `last`, which does what the act of that name says."""
     act = PROMPTS["acts"][act].format(**words)
-    return _one(PROMPTS["act"].format(persona=PERSONAS[persona], last=quoted(last), act=act))
+    return prompt("act", persona=PERSONAS[persona], last=last, act=act)
 
 
 def simulator_prompt(user: User, messages: Sequence[Message]) -> Prompt:
