@@ -187,6 +187,11 @@ def shown_work(text: str) -> str:
     return ", ".join(dict.fromkeys(one.shown for one in equations(text)))
 
 
+def last_result(text: str) -> str | None:
+    """What the last equation of a solution comes to; None where it has none."""
+    return next((one.result for one in reversed(list(equations(text)))), None)
+
+
 def _number(shown: str) -> float:
     return float(shown.replace(",", ""))
 
@@ -226,12 +231,13 @@ def slipped(solution: str, reference: str, question: str, rng: random.Random) ->
 
 
 def _near(equation: Equation, rng: random.Random) -> list[str]:
-    """Results that a slip gives: one or two too many or too few, of larger ones ten, a factor once too often."""
+    """Results that a slip gives: one too many or too few, of larger ones ten, in the times table a factor once too often."""
     value, numbers = _number(equation.result), sorted(digits(equation.left))
     if not value.is_integer() or value < 3:
         return []
-    carried = 10.0 if value > 30 else 2.0  # nobody takes 10 - 4 for 16
-    steps = [numbers[0], carried] if "*" in equation.left and numbers[0] < value else [carried, 1.0]
+    carried = 10.0 if value > 30 else 1.0  # nobody takes 10 - 4 for 16, or 17 - 1 for 14
+    table = "*" in equation.left and numbers[0] < value and numbers[-1] <= 12  # 400 * 3 is not taken for 1203
+    steps = [numbers[0], 1.0] if table else [carried, 1.0]
     around = [value + sign * step for step in steps for sign in rng.sample((1, -1), 2)]
     return [_shown(one, equation.result) for one in around if one > 0 and one != value and one.is_integer()]
 

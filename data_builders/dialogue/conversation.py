@@ -280,11 +280,11 @@ class _Talk:
 
     def possible(self, solution: str) -> bool:
         """Whether the solution has what the goal takes: steps, work to show, a line to get wrong."""
-        # An attempt that does not come to the result cannot be told to be right.
-        work = set(checks.digits(self.answer)) <= checks.values(checks.shown_work(solution))
+        # An attempt that does not come to the result cannot be told to be right; "3 * 7 = 21, 3 + 7 = 10" does not say 7.
+        work = same_answer(checks.last_result(solution), self.answer)
         needs: dict[str, Callable[[], object]] = {
-            "hint": lambda: work and checks.shown_work(solution) and self.first(solution),
-            "check": lambda: work and checks.shown_work(solution),
+            "hint": lambda: work and self.first(solution),
+            "check": lambda: work,
             "steps": lambda: len(_steps(solution)) > 1,
             "slip": lambda: self.slip(solution),
         }
