@@ -461,6 +461,9 @@ def test_a_slip_is_one_that_somebody_makes(left: int, right: int) -> None:
 def test_what_can_be_withheld(fact: str, name: str, unfit: str) -> None:
     assert checks.unfit_proposal(Proposal(fact, name), QUESTION) == unfit
     twice = Proposal("12 pens", "how many pens Ann has")
+    bare = checks.Proposal("12 pens", "how many pens Ann has")
+    assert checks.unfit_proposal(bare, "Ann gives half of her 12 pens away. How many are left?") == "little_left"
+    assert checks.unfit_proposal(bare, "Ann gives 3 of 4 friends each 2 of her 12 pens. How many are left?") == ""
     assert checks.unfit_proposal(twice, "Ann has 12 pens, and Ben has 12, too.") == "stated_twice"
 
 

@@ -117,6 +117,18 @@ def facts(question: str) -> list[str]:
     return [fact for fact in once if fact not in signed and not values(fact) & values(question.replace(fact, " "))]
 
 
+_NUMBER, _RELATION = re.compile(r"\d+"), re.compile(r"\$[^$]*[=<>+^\\][^$]*\$|\\\[")
+_LEAST_LEFT = 2
+
+
+def little_left(fact: str, question: str) -> bool:
+    """Whether a problem without the fact has hardly a number or formula to work with. Such an opening gives itself away:
+    of 183 that a large model wrote, those without anything left out held 7.3 digits and the others 2.7, and their AUC went
+    from 0.72 to 0.54 without these. "What is the least positive integer that is divisible?" is also nothing that one asks."""
+    rest = question.replace(fact, " ")
+    return len(_NUMBER.findall(rest)) + len(_RELATION.findall(rest)) < _LEAST_LEFT
+
+
 def sentence_with(fact: str, question: str) -> str:
     text = read(question, latex="$" in question)
     return question[slice(*text.sentence(question.index(fact)))]
@@ -136,7 +148,9 @@ def unfit_proposal(given: Proposal, question: str) -> str:
         return "no_name"
     # A number that stands somewhere else, too, is not withheld by leaving out this place.
     rest = question.replace(given.fact, " ")
-    return "stated_twice" if rest == question or given.values & values(rest) else ""
+    if rest == question or given.values & values(rest):
+        return "stated_twice"
+    return "little_left" if little_left(given.fact, question) else ""
 
 
 def shows_hole(text: str, question: str) -> bool:

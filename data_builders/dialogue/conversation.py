@@ -353,7 +353,9 @@ class _Talk:
     async def propose(self, number: int) -> Proposal:
         """What to withhold: a number with its words, which the model names, or every other time a fact of its choice."""
         question = self.plan.question
-        found = checks.facts(question) if number % 2 == 0 else []
+        if checks.little_left("", question):
+            raise _Refused("little_left")
+        found = [fact for fact in checks.facts(question) if number % 2 == 0 and not checks.little_left(fact, question)]
         quoted = self.rng.choice(found) if found else ""
 
         def read(reply: Reply) -> Parsed:
