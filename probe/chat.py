@@ -21,8 +21,10 @@ from typing import Any, Literal
 from probe.conversations import Message, learned, plain
 from probe.errors import TemplateError
 from probe.files import sha256_text
+from probe.grading import boxed
 
 PrefixForm = Literal["history", "generation"]
+LossOn = Literal["assistant", "talk", "all"]
 
 _MARK = "NEXTTURNMARK"
 
@@ -93,24 +95,26 @@ class Chat:
     def user_prefix_ids(self, messages: Sequence[Message], form: PrefixForm = "history") -> tuple[int, ...]:
         return self._ids(self.user_prefix_text(messages, form))
 
-    def training_rows(
-        self, messages: Sequence[Message], loss_on: Literal["assistant", "all"] = "assistant"
-    ) -> list[TrainingRow]:
+    def training_rows(self, messages: Sequence[Message], loss_on: LossOn = "assistant") -> list[TrainingRow]:
         """Token ids and loss mask of every assistant turn: its content and its end, nothing else.
 
         A message with `loss: False` stands in the context of the turns after it and carries none itself.
 
         Each turn follows exactly the ids that inference would show. Where every prompt continues the row so
         far (a prefix-preserving template), the conversation is one row; where one does not, each assistant
-        turn is a row of its own. `loss_on="all"` puts loss on every token of the last row, whatever the messages say,
-        an ablation.
+        turn is a row of its own. `loss_on="talk"` takes the turns that box a result for context, where there are others:
+        a model keeps its own way to solve and learns when to ask and how to react. `loss_on="all"` puts loss on every
+        token of the last row, whatever the messages say, an ablation.
         """
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
+        wanted = {position for position in turns if learned(messages[position])}
+        if loss_on == "talk":
+            wanted = {position for position in wanted if boxed(messages[position]["content"]) is None} or wanted
         rows: list[TrainingRow] = []
         for position in turns:
             prompt = list(self.prompt_ids(messages[:position]))
             target = self._target_ids(messages[position]["content"])
-            row = TrainingRow(prompt + target, [0] * len(prompt) + [int(learned(messages[position]))] * len(target))
+            row = TrainingRow(prompt + target, [0] * len(prompt) + [int(position in wanted)] * len(target))
             previous = rows[-1] if rows else None
             if previous and prompt[: len(previous.input_ids)] == previous.input_ids:
                 row.loss_mask[: len(previous.loss_mask)] = previous.loss_mask

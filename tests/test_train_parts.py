@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ def test_rows_carry_loss_on_what_the_assistant_says(tiny_chatml: Path) -> None:
     assert "⟦3 + 4 = 7.<|im_end|>⟧" in shown
     assert "⟦Because buying makes more.<|im_end|>⟧" in shown
     assert counts.loss_tokens == sum(label != IGNORED for label in rows[0]["labels"])
+
+
+def test_talk_learns_what_is_said_around_a_solution_and_a_lone_answer_whole(tiny_chatml: Path) -> None:
+    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
+    turns = ["How many?", "Which day?", "Friday.", r"It is \boxed{5}.", "Why?", "Since 2 + 3 = 5."]
+    talk = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
+    slip = [*talk[:2], {"role": "user", "content": "Friday."}, {**talk[3], "loss": False}, *talk[4:]]
+    rows, _ = make_rows([talk, slip, [talk[0], talk[3]]], Chat(tokenizer), "talk", None)
+    around = ["Which day?<|im_end|>", "Since 2 + 3 = 5.<|im_end|>"]
+    learned = [re.findall("⟦(.*?)⟧", show_loss(row, tokenizer)) for row in rows]
+    assert learned == [around, around, [r"It is \boxed{5}.<|im_end|>"]]
 
 
 def test_a_character_of_several_tokens_is_shown_whole(tiny_chatml: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, create_model
 
 from data_builders.recipe import RoleSection, Source, check_role
+from probe.chat import LossOn
 from probe.errors import NextturnError, RecipeError
 from probe.recipe import STRICT, load_recipe, section
 from probe.settings import ProbeSection, VllmSection
@@ -140,7 +141,8 @@ class DataSection:
     rows_per_step: int | None = None
     """Rows of one optimizer step over all processes, on however many GPUs: how often each process accumulates follows, and
     `train.per_device_train_batch_size` is the most that it takes at once. Left out, a step grows with the launch."""
-    loss_on: Literal["assistant", "all"] = "assistant"
+    loss_on: LossOn = "assistant"
+    """`talk`: of a conversation with several assistant turns those that box a result carry none; `all`: an ablation."""
     enable_thinking: bool | None = None
 
 

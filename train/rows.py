@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import RlRow, load_sft_rows, read_sft_rows, shards
-from probe.chat import Chat, Message
+from probe.chat import Chat, LossOn, Message
 from probe.conversations import check_messages
 from probe.errors import DataError
 from probe.files import read_jsonl
@@ -62,7 +62,7 @@ def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:
 
 
 def make_rows(
-    conversations: Iterable[Sequence[Message]], chat: Chat, loss_on: Literal["assistant", "all"], max_length: int | None
+    conversations: Iterable[Sequence[Message]], chat: Chat, loss_on: LossOn, max_length: int | None
 ) -> tuple[list[dict[str, list[int]]], RowCounts]:
     """Rows with `input_ids` and `labels`. A row over `max_length` tokens is left out whole and counted, since
     cutting it would take its last assistant turn away or leave it without an end.
