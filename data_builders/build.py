@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +146,11 @@ class Build:
                 raise type(error)(f"{error}; {NEEDS}") from None
         with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
             claim(out, self.settings)
-            if self.written and not self.taken_up(out, "written", gate):
-                write_shard(out, "written", self.judged(self.written, gate))
             self.replay.ask(out / WORK / "replay")
+            if self.written and not self.taken_up(out, "written", gate):
+                places = range(0 if len(self.problems) else len(self.written))
+                replayed = (one for place in places for one in self.replay.rows(place))
+                write_shard(out, "written", self.judged(chain(self.written, replayed), gate))
             shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
             while shards and self.taken_up(out, next(iter(shards)), gate):
                 del shards[next(iter(shards))]

@@ -371,10 +371,8 @@ class DataRecipe:
 
     def check(self) -> None:
         """Raises RecipeError where the conversations asked for cannot be made."""
-        if self.source.kind == "written" and (self.written or self.dialogue or self.replay.fraction):
-            raise RecipeError(
-                "source.kind: `written` has no problems, wanted no `written`, `dialogue` or `replay.fraction` beside it"
-            )
+        if self.source.kind == "written" and (self.written or self.dialogue):
+            raise RecipeError("source.kind: `written` has no problems, wanted no `written` or `dialogue` beside it")
         self.conversations.check()
         self.replay.check()
         if self.preferences is not None and self.preferences.model is not None:

@@ -40,13 +40,14 @@ class Answered:
 
 
 class ReplayRows:
-    """The replay rows that go with each of a build's `problems`; their count follows the recipe's `fraction` on average."""
+    """The replay rows that go with each of a build's `problems`, or with each written conversation where there are none;
+    their count follows the recipe's `fraction` on average."""
 
     def __init__(self, recipe: DataRecipe, problems: int, written: int) -> None:
         self.section, self.seed = recipe.replay, recipe.seed
-        self._count = problems
+        self._count = count = problems or written
         # Of all rows a share is replay, the written ones among them.
-        self._per_problem = self.section.per_row(recipe.per_problem + written / max(1, problems))
+        self._per_problem = self.section.per_row(recipe.per_problem + written / problems if problems else 1.0)
         self._answers: dict[str, Answered] = {}
         self._problems: Problems | None = None
         if self.section.fraction:
@@ -54,8 +55,8 @@ class ReplayRows:
             if path is None and kind == recipe.source.kind:  # the same problems, asked plainly
                 path = recipe.source.path
             # Another seed, so that generated replay problems are others than those of the conversations.
-            source = Source(kind=kind, path=path, n=problems if kind == "starter" else None)
-            reserved = self.section.reserved(recipe.per_problem)
+            source = Source(kind=kind, path=path, n=count if kind == "starter" else None)
+            reserved = self.section.reserved(recipe.per_problem) if problems else 0.0
             self._problems = Problems(source, self.seed + 1, "replay", reserved, replay=True)
 
     def tasks(self, index: int) -> list[Task]:

@@ -155,6 +155,14 @@ def test_a_mix_holds_both_and_a_killed_one_ends_with_the_same_bytes(tmp_path: Pa
     assert all((whole / name).read_bytes() == (again / name).read_bytes() for name in files)
 
 
+def test_written_conversations_may_stand_beside_replay_alone(tmp_path: Path) -> None:
+    """Long answers of a model's own, among turns that were written for it."""
+    sections = {"source": {"kind": "written", "n": 30}, "replay": {"fraction": 0.25, "source": "starter"}}
+    rows = list(load_sft_rows(build(load_data_recipe(recipe(tmp_path, **sections)))))
+    assert Counter(row["kind"] == "replay" for row in rows) == {False: 30, True: 10}
+    assert len({row["id"] for row in rows}) == 40
+
+
 def test_what_is_chosen_follows_from_seed_and_wishes() -> None:
     chosen = written(Written(n=30, kinds=["underspecified", "twin"], subjects=["money", "algebra"]), 3)
     assert chosen == written(Written(n=30, kinds=["underspecified", "twin"], subjects=["money", "algebra"]), 3)
@@ -172,7 +180,6 @@ def test_what_is_chosen_follows_from_seed_and_wishes() -> None:
         ({"source": {"kind": "written", "subjects": ["poetry"]}}, "the subjects: algebra, "),
         ({"source": {"kind": "written", "kinds": ["vague"]}}, "kinds"),
         ({"source": {"kind": "written"}, "written": {"n": 3}}, "`written` has no problems"),
-        ({"source": {"kind": "written"}, "replay": {"fraction": 0.1}}, "`written` has no problems"),
         ({"source": {"kind": "written"}, "eval": {"accuracy_n": 3}}, r"eval\.path: missing"),
         ({"source": {"kind": "starter", "n": 3, "kinds": ["complete"]}}, "only the written"),
         ({"source": {"kind": "starter", "n": 3}, "written": {"n": 0}}, "wanted 0"),
