@@ -198,6 +198,8 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
     elif re.search(r"[A-Za-z](?:\^\{?-1\}?)?\(|[A-Z]{2}|_", inner) or "i" in letters or letters == ["e"]:
         return None
     else:
+        if len(letters) == 1 and "=" in formulas:
+            return None  # what else is said of the letter may tell it
         other = "other " if "=" in formulas else ""
         names = f"${letters[0]}$" if len(letters) == 1 else f"${'$, $'.join(letters[:-1])}$ and ${letters[-1]}$"
         clause, value, thing = f"which {other}equation holds for {names}", inner, f"the equation for {names}"

@@ -262,7 +262,7 @@ def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(t
         ("child", False, "complete", [QUESTION, SOLUTION, "why the 53?", SAYS[""]]),
         ("hint", True, "hint", [QUESTION, SAYS["hint only"], "i did 12 × 5 = 60, 60 - 7 = 53, is it right", SAYS["Their result 53"]]),
         ("steps", True, "guided", [QUESTION, SAYS["Give only this step"], "ok 60, go on", SAYS["This is the last step"]]),
-        ("check", True, "wrong_start", [QUESTION + "\n\nTheir own attempt: 12 × 5 = 60, 60 - 7 = 53.", SAYS["Their attempt is right"], "why the 53?", SAYS[""]]),
+        ("check", True, "wrong_start", [QUESTION + "\n\nTheir own attempt: 12 × 5 = 60, 60 - 7 = 53.", SAYS["Their attempt is right"]]),
     ],
 )  # fmt: skip
 def test_every_goal_has_its_course(goal: str, tries_right: bool, kind: str, expected: list[str]) -> None:
@@ -463,7 +463,7 @@ def test_what_can_be_withheld(fact: str, name: str, unfit: str) -> None:
     twice = Proposal("12 pens", "how many pens Ann has")
     bare = checks.Proposal("12 pens", "how many pens Ann has")
     assert checks.unfit_proposal(bare, "Ann gives half of her 12 pens away. How many are left?") == "little_left"
-    assert checks.unfit_proposal(bare, "Ann gives 3 of 4 friends each 2 of her 12 pens. How many are left?") == ""
+    assert checks.unfit_proposal(bare, "Ann gives 3 of her 12 pens away. How many are left?") == ""
     assert checks.unfit_proposal(twice, "Ann has 12 pens, and Ben has 12, too.") == "stated_twice"
 
 

@@ -117,16 +117,14 @@ def facts(question: str) -> list[str]:
     return [fact for fact in once if fact not in signed and not values(fact) & values(question.replace(fact, " "))]
 
 
-_NUMBER, _RELATION = re.compile(r"\d+"), re.compile(r"\$[^$]*[=<>+^\\][^$]*\$|\\\[")
-_LEAST_LEFT = 2
+_GIVEN = re.compile(r"\d|\$[^$]*[=<>+^\\][^$]*\$|\\\[")
 
 
 def little_left(fact: str, question: str) -> bool:
-    """Whether a problem without the fact has hardly a number or formula to work with. Such an opening gives itself away:
-    of 183 that a large model wrote, those without anything left out held 7.3 digits and the others 2.7, and their AUC went
-    from 0.72 to 0.54 without these. "What is the least positive integer that is divisible?" is also nothing that one asks."""
-    rest = question.replace(fact, " ")
-    return len(_NUMBER.findall(rest)) + len(_RELATION.findall(rest)) < _LEAST_LEFT
+    """Whether a problem without the fact has no number or formula left to work with. Such an opening gives itself away: of
+    183 that a large model wrote the AUC went from 0.72 to 0.62 without 17 of these, and "What is the least positive integer
+    that is divisible?" is nothing that one asks."""
+    return not _GIVEN.search(question.replace(fact, " "))
 
 
 def sentence_with(fact: str, question: str) -> str:

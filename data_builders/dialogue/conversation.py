@@ -252,9 +252,9 @@ class _Talk:
         if slip is not None:
             named = {"wrong": slip.wrong, "right": slip.right}
             await self.assistant("check_wrong", self.boxes_result, answer=self.answer, **named)
-        else:
+            await self.react(1)
+        else:  # nobody asks then what a number of their own means
             await self.assistant("check_right", self.boxes_result, answer=self.answer)
-        await self.react(1)
 
     async def with_slip(self, solution: str) -> None:
         """The assistant's own solution with a slip, without loss; the user is right, and the assistant concedes."""
