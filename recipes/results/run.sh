@@ -1,39 +1,50 @@
 #!/usr/bin/env bash
 # Makes the runs behind recipes/results/RESULTS.md, each probed alike, and compares them:
-#   bash recipes/results/run.sh ARM...     # base sft-written dpo; all of them without a name
+#   bash recipes/results/run.sh ARM...     # base sft-written sft-written-4 sft-own dpo; all of them without a name
 # Every step goes on where a killed one stopped, and is over at once where it was done. Variables:
 #   MODEL   the base model: a hub id, or a folder
 #   PROBE   options of every probe, such as "--probe.engine hf --probe.sets.gsm8k.path test.jsonl"
 #   TRAIN   options of every training, such as "--train.seed 1"
+#   DATA    options of the data that the model answers itself, such as "--replay.path train.jsonl --replay.model.engine hf"
 #   RUNS    where runs are written; another seed needs another folder
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 model=${MODEL:-Qwen/Qwen2.5-Coder-0.5B-Instruct} runs=${RUNS:-runs/results}
 read -ra probe_options <<< "${PROBE:-}"
 read -ra train_options <<< "${TRAIN:-}"
+read -ra data_options <<< "${DATA:-}"
 
-train() { # PROGRAM ARM MODEL
-  accelerate launch --config_file recipes/accelerate/cpu.yaml "train/$1.py" "recipes/results/${2//-/_}.yaml" \
-    --model.name "$3" --train.output_dir "$runs/$2" "${train_options[@]}"
+train() { # PROGRAM RECIPE ARM MODEL OPTION...
+  accelerate launch --config_file recipes/accelerate/cpu.yaml "train/$1.py" "recipes/results/$2.yaml" \
+    --train.output_dir "$runs/$3" --model.name "$4" "${@:5}" "${train_options[@]}"
 }
 probe() { # MODEL ARM
   python -m probe run "$1" recipes/results/probe.yaml --out "$runs/probe/$2" --label "$2" "${probe_options[@]}"
 }
 
-[ $# -gt 0 ] || set -- base sft-written dpo
+[ $# -gt 0 ] || set -- base sft-written sft-written-4 sft-own dpo
 for arm in "$@"; do
   case $arm in
     base) probe "$model" base ;;
     sft-written)
-      train sft "$arm" "$model"
+      train sft sft_written "$arm" "$model"
+      probe "$runs/$arm" "$arm"
+      ;;
+    sft-written-4)   # the same tokens in four times as many steps
+      train sft sft_written "$arm" "$model" --data.rows_per_step 4
+      probe "$runs/$arm" "$arm"
+      ;;
+    sft-own)   # solutions stay the model's own
+      python -m data_builders recipes/results/own.yaml --replay.model.model "$model" --output.path "$runs/own" "${data_options[@]}"
+      train sft sft_written "$arm" "$model" --data.rows_per_step 4 --data.loss_on talk --data.path "$runs/own" --data.recipe null
       probe "$runs/$arm" "$arm"
       ;;
     dpo)
-      train dpo "$arm" "$runs/sft-written"
+      train dpo dpo "$arm" "$runs/sft-written"
       probe "$runs/$arm" "$arm"
       ;;
     *)
-      echo "no arm is called $arm: base, sft-written, dpo" >&2
+      echo "no arm is called $arm: base, sft-written, sft-written-4, sft-own, dpo" >&2
       exit 2
       ;;
   esac
