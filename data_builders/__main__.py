@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--preview", type=int, metavar="N", help="print N conversations, write nothing")
     options, overrides = parser.parse_known_args(argv)
 
-    from data_builders.recipe import Replay, Source, load_data_recipe
+    from data_builders.recipe import Evaluation, Quality, Replay, Source, load_data_recipe
 
     recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
 
@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> None:
         if recipe.dialogue is None or not recipe.source.n:
             return
         print("Estimated with generated problems in their place, which are shorter than MATH's:")
-        build = Build(replace(recipe, source=Source(kind="starter", n=recipe.source.n), replay=Replay()))
+        generated = Source(kind="starter", n=recipe.source.n)
+        build = Build(replace(recipe, source=generated, replay=Replay(), quality=Quality(), eval=Evaluation()))
     out = options.out or Path(recipe.output.path)
     if options.dry_run or options.preview is not None:
         from data_builders.preview import dry_run, preview

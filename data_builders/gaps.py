@@ -111,7 +111,7 @@ def _needed(gap: Gap, solution: str) -> bool:
     return False
 
 
-# --- Gaps of kind "formula": a sentence or clause whose only content is one formula, or one of two.
+# --- Gaps that are formulas: a sentence or clause whose only content is one formula, or one of two.
 
 _F = f"({MATH}+)"
 _TWO = rf"{_F}(?: and {_F})?"
@@ -207,7 +207,7 @@ def _formula_gap(text: Text, cut: tuple[int, int], inner: str, defines: bool) ->
     return Gap(question, clause, ask, f"It's ${inner}$.", f"${inner}$", value, thing)
 
 
-# --- Gaps of kind "number": a count that its noun can do without, "her 5 friends", "the box of 40 light bulbs".
+# --- Gaps that are numbers: a count that its noun can do without, "her 5 friends", "the box of 40 light bulbs".
 
 _COUNT = re.compile(r"(?<![\w.,/\\$:^)}-])(?:(\d[\d,]*)|\$(\d[\d,]*)\$)(?= )(?! ?\\?%)")
 _OWNED = re.compile(r"\b(?:[Tt]he|her|his|their|its|my|our|all) $")

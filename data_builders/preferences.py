@@ -24,6 +24,7 @@ from probe.files import write_jsonl
 from probe.grading import boxed, outcome, same_answer, strict_answer
 
 VIEW = "preference"
+FAILED = "(no reply)"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def unwanted(pair: Wanted, reply: Reply) -> Parsed:
 
 def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[str, int]:
     """Writes the view and gives counts for the manifest: pairs by kind, how many of them have the model's reply as the one to
-    leave, and conversations that have no such reply.
+    leave, conversations that have no such reply, and those for which the model could not be asked.
 
     `work` keeps a model's replies, so that a build that was killed asks for none twice.
 
@@ -82,10 +83,12 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
     pairs = {pair.id: pair for pair in wanted_pairs(out)}
 
     async def ask(name: str, model: RoleModel) -> str:
-        """What the model says that is of the unwanted kind; "" where it never does."""
+        """What the model says that is of the unwanted kind; "" where it never does, FAILED where it could not be asked."""
         prompt, read = pairs[name].prompt, partial(unwanted, pairs[name])
         came = await model.ask(prompt, read, lambda attempt: item_seed(seed, name, VIEW, attempt), section.tries)
-        return came.parsed.text if came.parsed is not None else ""
+        if came.parsed is None:
+            return "" if len(came.unusable) >= section.tries else FAILED
+        return came.parsed.text
 
     others: dict[str, str] = {}
     if section.model is not None:
@@ -94,6 +97,9 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
     rows, counts = [], Counter[str]()
     for name, pair in pairs.items():
         said_by_model = others.get(name, "").strip()
+        if said_by_model == FAILED:
+            counts[f"{pair.kind}_failed"] += 1
+            continue
         left = said_by_model or pair.other.strip()
         if not left or left == pair.chosen.strip():
             counts[f"{pair.kind}_without_other"] += 1

@@ -38,7 +38,11 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
         yield from estimate_lines(plans, asked, build.recipe.dialogue)
     yield from _replay_lines(build)
     if (pairs := build.recipe.preferences) is not None:
-        whose = f"those of {pairs.model.model or 'the served model'}" if pairs.model else "the conversations' own"
+        whose = (
+            f"{pairs.model.model or 'the served model'}'s, or the conversations' own where it gives none"
+            if pairs.model
+            else "the conversations' own"
+        )
         yield f"and pairs of replies to the openings, where one is found; the replies to leave are {whose}"
     for name, rows in build.eval_rows.items():
         yield f"{name}: {len(rows)} held-out rows"
@@ -75,7 +79,8 @@ def _sample_lines(build: Build, made: Sequence[Conversation], share: float) -> I
 
 def preview(build: Build, n: int) -> Iterator[str]:
     """The first `n` conversations; those of self-play are made for it, which asks its models, and kept nowhere."""
-    found, wanted = build.written[:n], range(min(max(0, n - len(build.written)), len(build.problems)))
+    found = [] if build.recipe.dialogue else build.written[:n]
+    wanted = range(min(n - len(found), len(build.problems)))
     with tempfile.TemporaryDirectory() as folder:
         if wanted:
             build.make({"": wanted}, Path(folder), lambda _, made: found.extend(itertools.chain.from_iterable(made)))
@@ -94,11 +99,13 @@ def described(made: Conversation, rejected: str | None = None) -> Iterator[str]:
     """A conversation, with who talks, what is withheld in it, and until when."""
     told = made.row.get("dialogue", {})
     who = ", ".join([made.kind, *(told[name] for name in ("persona", "goal") if told)])
-    yield f"\n--- {made.id} ({who}{f'; rejected: {rejected}' if rejected else ''}); assistant turns carry loss"
+    yield f"\n--- {made.id} ({who}{f'; rejected: {rejected}' if rejected else ''}); assistant turns carry loss, but (no loss)"
     yield from chat(made.messages)
     if made.gap is not None:
         until = f"until message {made.reveal_at + 1}" if made.reveal_at < len(made.messages) else "to the end"
         yield f"  withheld {until}: {made.gap.thing or made.gap.clause} ({made.gap.short})"
+    elif told and told["withheld"]:  # the conversation ended before it was told
+        yield f"  withheld at first: {told['withheld']} ({told['fact']})"
     if told:
         yield f"  right, tries: {told['measured']}"
 
@@ -113,7 +120,7 @@ _VERDICT = "The assistant takes up what the user says and asks for what it needs
 # Replies that are asked for until one can be used, as a model of 1.5B took them: solutions, messages, proposals.
 _SOLVED, _SAID, _PROPOSED = 1.5, 1.5, 2.0
 # Turns of user and assistant after the solution, by goal; of a hint and of steps there is no solution to ask for.
-_TURNS = {"result": 1.5, "child": 1.5, "hint": 2.5, "steps": 3.0, "check": 2.0, "slip": 2.0}
+_TURNS = {"result": 1.5, "child": 1.5, "hint": 2.5, "steps": 3.0, "check": 1.6, "slip": 2.0}
 
 
 def _solution(task: Task) -> str:

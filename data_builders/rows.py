@@ -42,7 +42,7 @@ def shards(out: Path, view: str) -> list[Path]:
         raise DataError(f"{out}: {state} (no manifest.json); build it with: python -m data_builders RECIPE --out {out}")
     found = sorted((out / view).glob("part-*.jsonl"))
     if not found:
-        raise DataError(f"{out}: holds no {view} rows; delete the folder and build it anew")
+        raise DataError(f"{out}: holds no {view} rows; either its recipe makes none or its conversations gave none")
     return found
 
 

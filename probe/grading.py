@@ -280,7 +280,8 @@ _PATIENT = 60  # where most of the five seconds went to other programs
 
 
 def same_answer(given: str | None, reference: str) -> bool:
-    """Whether `given` equals `reference`; False for None, and where that cannot be told within seconds."""
+    """Whether `given` equals `reference`; False for None, and where that cannot be told within seconds (where the machine is
+    busy otherwise, within minutes)."""
     if given is None:
         return False
     at_sight = same_at_sight(given, reference)
@@ -300,9 +301,8 @@ def same_by_algebra(given: str, reference: str, seconds: int | None = None) -> b
     """What math-verify says; without `seconds` it may take for ever, and with them it wants the main thread."""
     from math_verify import parse, verify
 
-    logging.getLogger("math_verify").setLevel(
-        logging.ERROR
-    )  # it warns that nobody keeps the time, and of each that is over
+    # It warns that nobody keeps the time, and of each that is over
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
     gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=seconds)
     target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=seconds)
     return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
@@ -344,7 +344,7 @@ def _in_time(given: str, reference: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _verified(given: str, reference: str) -> bool:
-    """In the main thread at once; in any other by a worker, which is killed when it takes too long."""
+    """In the main thread at once; in any other by a worker, which is killed when it takes seconds by the clock."""
     if threading.current_thread() is threading.main_thread():
         return _in_time(given, reference)
     return _worker.start(same_by_algebra, given, reference).wait().value is True

@@ -91,7 +91,7 @@ def test_the_simulated_user_has_many_wordings_with_the_same_slots(name: str) -> 
 
 def test_the_files_are_as_their_heads_say() -> None:
     """No key twice, of which one would be lost, and no slot that nobody fills."""
-    for name in ("acts.yaml", "starter.yaml"):
+    for name in ("acts.yaml", "starter.yaml", "words.yaml"):
         path = Path(data_builders.__file__).with_name(name)
         assert yaml.load(path.read_text(), Loader=UniqueKeys) == wordings(name)
     known = set(wordings("acts.yaml")["slots"])

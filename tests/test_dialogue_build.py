@@ -268,7 +268,7 @@ def test_the_dry_run_asks_nobody_and_is_not_far_off(
     assert all(0.4 * told[role] < calls[f"{role}.calls"] <= 1.2 * told[role] for role in told)
 
 
-def test_preview_shows_conversations_with_loss_marked_and_writes_nothing(
+def test_preview_shows_conversations_of_self_play_and_writes_nothing(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([str(recipe(tmp_path, server.url)), "--out", str(tmp_path / "d"), "--preview", "3"])

@@ -142,7 +142,7 @@ class DataSection:
     """Rows of one optimizer step over all processes, on however many GPUs: how often each process accumulates follows, and
     `train.per_device_train_batch_size` is the most that it takes at once. Left out, a step grows with the launch."""
     loss_on: LossOn = "assistant"
-    """`talk`: of a conversation with several assistant turns those that box a result carry none; `all`: an ablation."""
+    """`talk`: turns that box a result carry none where there are others; `all`: an ablation."""
     enable_thinking: bool | None = None
 
 

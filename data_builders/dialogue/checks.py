@@ -121,10 +121,10 @@ _GIVEN = re.compile(r"\d|\$[^$]*[=<>+^\\][^$]*\$|\\\[")
 
 
 def little_left(fact: str, question: str) -> bool:
-    """Whether a problem without the fact has no number or formula left to work with. Such an opening gives itself away: of
+    """Whether a problem without the fact has no digit or formula left to work with ("" for what it has by itself). Such an opening gives itself away: of
     183 that a large model wrote the AUC went from 0.72 to 0.62 without 17 of these, and "What is the least positive integer
     that is divisible?" is nothing that one asks."""
-    return not _GIVEN.search(question.replace(fact, " "))
+    return not _GIVEN.search(question.replace(fact, " ") if fact else question)
 
 
 def sentence_with(fact: str, question: str) -> str:

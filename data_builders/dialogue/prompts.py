@@ -1,7 +1,7 @@
 """What a conversation is to be, and what each role is told in it (prompts.yaml), with tags around what others wrote.
 
-Texts travel as tagged plain text, never inside JSON, which would break LaTeX, and stand there as they are. Only what looks like one of our own tags is changed, since a reply could
-otherwise end the chat it stands in.
+Texts travel as tagged plain text, never inside JSON, which would break LaTeX, and stand there as they are. Only what looks
+like one of our own tags is changed, since a reply could otherwise end the chat it stands in.
 """
 
 from __future__ import annotations
