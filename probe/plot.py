@@ -189,8 +189,7 @@ def draw_tradeoff(comparison: Comparison, path: Path) -> None:
     )
     forced = "MEASURED DIFFERENTLY" if comparison.differences else ""
     judged_by = f"judge {printable(judge if isinstance(judge, str) else json.dumps(judge))}"
-    if comparison.correction is not None and comparison.all_corrected:
-        judged_by += f", follow-up corrected by {sum(comparison.correction.labels.values())} labels"
+    judged_by += f", {_corrected_by(comparison)}" if comparison.all_corrected else ""
     heading = "; ".join(part for part in (judged_by, sizes, "95% intervals", forced) if part)
     with matplotlib.rc_context(LOOKS):
         panels = panels_of(comparison)
@@ -289,7 +288,9 @@ def _draw(
         _draw_panel(axis, comparison, panel, styles, link)
     for axis in axes[::columns]:
         axis.set_ylabel("genuine follow-ups (%)")
-    _draw_legend(figure, comparison, panels, styles, columns)
+    # The heading of a picture that stands alone says it already.
+    also = _corrected_by(comparison) if comparison.all_corrected and not heading else ""
+    _draw_legend(figure, comparison, panels, styles, columns, also)
     figure.draw_without_rendering()  # settles the layout, so that names can be placed in pixels
     figure.set_layout_engine("none")
     for axis, panel in zip(axes, panels, strict=False):
@@ -355,7 +356,12 @@ def _draw_panel(
 
 
 def _draw_legend(
-    figure: Figure, comparison: Comparison, panels: Sequence[Panel], styles: Sequence[tuple[str, str]], columns: int
+    figure: Figure,
+    comparison: Comparison,
+    panels: Sequence[Panel],
+    styles: Sequence[tuple[str, str]],
+    columns: int,
+    also: str,
 ) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -377,6 +383,8 @@ def _draw_legend(
         handles.append(entry("scales, in bold the named one", marker="o", linestyle=DOTTED, markersize=3.2))
     if any(panel.real for panel in panels):
         handles.append(entry("real users, as judged" if comparison.all_corrected else "real users", **REAL))
+    if also:
+        handles.append(entry(also, linestyle=""))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
 
 
@@ -403,6 +411,11 @@ def _list_figures(comparison: Comparison, heading: str) -> Figure:
     _style_axis(axis, "x")
     figure.legend(loc="outside lower center", ncols=min(3, len(comparison.names)), frameon=False)
     return figure
+
+
+def _corrected_by(comparison: Comparison) -> str:
+    assert comparison.correction is not None
+    return f"follow-up corrected by {sum(comparison.correction.labels.values())} labels"
 
 
 def _style_axis(axis: Axes, grid: Any) -> None:
