@@ -24,7 +24,6 @@ from probe.files import write_jsonl
 from probe.grading import boxed, outcome, same_answer, strict_answer
 
 VIEW = "preference"
-FAILED = "(no reply)"
 
 
 @dataclass(frozen=True)
@@ -82,31 +81,31 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
     """
     pairs = {pair.id: pair for pair in wanted_pairs(out)}
 
-    async def ask(name: str, model: RoleModel) -> str:
-        """What the model says that is of the unwanted kind; "" where it never does, FAILED where it could not be asked."""
+    async def ask(name: str, model: RoleModel) -> str | None:
+        """What the model says that is of the unwanted kind; "" where it never does, None where it could not be asked."""
         prompt, read = pairs[name].prompt, partial(unwanted, pairs[name])
         came = await model.ask(prompt, read, lambda attempt: item_seed(seed, name, VIEW, attempt), section.tries)
         if came.parsed is None:
-            return "" if len(came.unusable) >= section.tries else FAILED
+            return "" if len(came.unusable) >= section.tries else None
         return came.parsed.text
 
-    others: dict[str, str] = {}
+    others: dict[str, str | None] = {}
     if section.model is not None:
         limit = (section.max_cost, "preferences.max_cost")
         others = ask_each(pairs, ask, section.model, seed, limit, work, "preferences")
     rows, counts = [], Counter[str]()
     for name, pair in pairs.items():
-        said_by_model = others.get(name, "").strip()
-        if said_by_model == FAILED:
+        of_model = others.get(name, "")
+        if of_model is None:
             counts[f"{pair.kind}_failed"] += 1
             continue
-        left = said_by_model or pair.other.strip()
+        left = of_model.strip() or pair.other.strip()
         if not left or left == pair.chosen.strip():
             counts[f"{pair.kind}_without_other"] += 1
             continue
         counts[pair.kind] += 1
         if section.model is not None:
-            counts[f"{pair.kind}_other_of_model"] += bool(said_by_model)
+            counts[f"{pair.kind}_other_of_model"] += bool(of_model.strip())
         sides = (("chosen", pair.chosen), ("rejected", left))
         said = {side: [{"role": "assistant", "content": text}] for side, text in sides}
         rows.append({"id": name, "kind": pair.kind, "prompt": list(pair.prompt), **said})

@@ -355,7 +355,9 @@ class _Talk:
         question = self.plan.question
         if checks.little_left("", question):
             raise _Refused("little_left")
-        found = [fact for fact in checks.facts(question) if number % 2 == 0 and not checks.little_left(fact, question)]
+        found = []
+        if number % 2 == 0:
+            found = [fact for fact in checks.facts(question) if not checks.little_left(fact, question)]
         quoted = self.rng.choice(found) if found else ""
 
         def read(reply: Reply) -> Parsed:
