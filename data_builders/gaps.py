@@ -65,6 +65,11 @@ _POINTS_BACK = re.compile(
 _NAMELESS = re.compile(
     r"\b[Tt]here (?:is|was|are|were|exists?) (?:an? )?(?:[a-z]+ )?(?:integer|number|constant|point|function)s?[.?]"
 )
+# Without one of its equations it is another problem with an answer: "find the set of all values", "the least value of $x+y$".
+_ALL = re.compile(
+    r"\bset of all (?:possible )?values\b|\brange\b|\b(?:maximum|minimum|largest|smallest|greatest|least)(?: possible)?(?: value)?"
+    r"(?: of|,)? (?:\\\[|\$)[^$]*[-+/^\\|][^$]*"
+)
 # The solution counts the equations in an order that what is told later turns round.
 _IN_ORDER = re.compile(
     r"\b(?:first|second|third|last|former|latter|other)\b(?: \w+)? (?:equation|condition)|[Ee]quation \(?\d"
@@ -85,6 +90,7 @@ def gaps(problem: Problem, question: Text, solution: Text) -> Iterator[Gap]:
             and _ASKS.search(left)
             and not _POINTS_BACK.search(left)
             and not _NAMELESS.search(left)
+            and not (_ALL.search(left) and number(gap.value) is None)
             and left[:1] not in ",.;"
         )
         if not fits or stands_in(gap.value, left) or same_value(gap.value, problem.answer):

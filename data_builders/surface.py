@@ -80,11 +80,11 @@ def giveaway(openings: Sequence[Opening]) -> Estimate:
     """How well characters alone tell openings that lack something from complete ones: an AUC, problems resampled."""
     problems = [one.problem for one in openings]
     lacks = [one.lacks for one in openings]
-    found = [auc(_scores(_alike(openings, longest), lacks, problems), lacks, problems) for longest in (1, 3)]
+    found = [auc(held_out_scores(alike(openings, longest), lacks, problems), lacks, problems) for longest in (1, 3)]
     return max(found, key=lambda one: one.value or 0.0)
 
 
-def _alike(openings: Sequence[Opening], longest: int) -> NDArray[np.float64]:
+def alike(openings: Sequence[Opening], longest: int) -> NDArray[np.float64]:
     """The cosine of each two texts as bags of character runs, counts by their logarithm: [openings, openings]."""
     from scipy.sparse import csr_matrix
 
@@ -101,7 +101,7 @@ def _alike(openings: Sequence[Opening], longest: int) -> NDArray[np.float64]:
     return (bags @ bags.T).toarray()
 
 
-def _scores(alike: NDArray[np.float64], lacks: Sequence[bool], problems: Sequence[str]) -> list[float]:
+def held_out_scores(likeness: NDArray[np.float64], lacks: Sequence[bool], problems: Sequence[str]) -> list[float]:
     """Of each opening, by a ridge classifier that has seen no opening of its problem."""
     names = sorted(set(problems))
     random.Random("folds").shuffle(names)
@@ -110,7 +110,7 @@ def _scores(alike: NDArray[np.float64], lacks: Sequence[bool], problems: Sequenc
     wanted, scores = np.where(lacks, 1.0, -1.0), np.zeros(len(problems))
     for number in range(_FOLDS):
         seen, new = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        inner, across = alike[np.ix_(seen, seen)], alike[np.ix_(new, seen)]
+        inner, across = likeness[np.ix_(seen, seen)], likeness[np.ix_(new, seen)]
         # Centred on what was seen, and without an intercept, which would point against the class that is rarer there.
         mean = inner.mean(axis=0)
         across = across - across.mean(axis=1, keepdims=True) - mean + mean.mean()

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _build(source: Path, problems: int, out: Path) -> Built:
-    command = [sys.executable, "-m", "data_builders", str(RECIPE), "--source.path", str(source)]
+    command = [sys.executable, "-m", "data_builders", str(RECIPE), "--source.path", str(source), "--source.levels=null"]
     started = time.perf_counter()
     process = subprocess.Popen(
         [*command, "--source.n", str(problems), "--out", str(out)], cwd=ROOT, stdout=subprocess.DEVNULL

@@ -93,6 +93,10 @@ def test_what_is_not_needed_or_would_not_be_missed_stays(question: str, solution
         # "There was a positive integer." has lost its name.
         ("There was a positive integer such that $n^3 = 8$. Find $n^2$.", "Let $n$ be a number such that $n^3 = 8$. Find $n^2$.",
          "We use $n^3 = 8$."),
+        # What is left has an answer of its own.
+        ("Let $a$ and $b$ be positive numbers such that $a + b = 1$. Find the set of all possible values of $ab$.",
+         "Let $a$ and $b$ be positive numbers such that $a + b = 1$. Find $a^2 + ab + b^2 + ab$.", "We use $a + b = 1$."),
+        ("If $x + 2y = 6$, find the maximum value of $xy + 1$.", "If $x + 2y = 6$, find $4y + 2x + 1$.", "We use $x + 2y = 6$."),
     ],
 )  # fmt: skip
 def test_a_hole_that_would_show_is_not_made(question: str, gives: str, solution: str) -> None:

@@ -276,7 +276,8 @@ def test_the_demo_build(tmp_path: Path) -> None:
 
 def test_a_build_from_math(tmp_path: Path) -> None:
     """42 problems of five levels and seven subjects, taken more than twice, so that wording has to change."""
-    source = ("--source.path", "tests/golden/math_problems.jsonl", "--source.n", "100", "--output.shard_size", "40")
+    source = ("--source.path", "tests/golden/math_problems.jsonl", "--source.n", "100", "--source.levels", "null")
+    source += ("--output.shard_size", "40")
     command("data_builders", "recipes/math_rules.yaml", *source, "--out", tmp_path / "data")
     check_files("math_build", contents(tmp_path / "data", tmp=tmp_path))
 
