@@ -51,6 +51,7 @@ Made = Iterable[Iterable[Conversation]]
 """Of each problem of a shard, in order, its conversations."""
 WORK = ".work"
 """The folder inside a build's for what is needed only until it ends."""
+_FEW = 50  # conversations, under which shares are left to chance
 NEEDS = (
     "self-play needs problems (`source.path`) and a model: a folder or hub id with a GPU (`dialogue.policy.model`), or a "
     "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
@@ -256,8 +257,12 @@ class Build:
         rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
         parts = sorted((out / "sft").glob("part-*.jsonl"))
         kept_rows, lost = (row for part in parts for _, row in read_jsonl(part)), read_jsonl(out / "rejected.jsonl")
-        page, giveaway = card(kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls"))
+        page, giveaway, kinds = card(
+            kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls")
+        )
         write_atomic(out / "card.md", page)
+        if short := self.shortfall(kinds):
+            say(f"note: {out}: {short}")
         auc, limit = giveaway.value, self.quality.max_giveaway
         if auc is not None and auc > WARN:
             found = f"AUC {auc:.2f} of {giveaway.n} openings"
@@ -288,6 +293,19 @@ class Build:
         write_json(out / "manifest.json", manifest)
         shutil.rmtree(out / WORK, ignore_errors=True)
         return manifest
+
+    def shortfall(self, kinds: Mapping[str, int]) -> str:
+        """The scripted kinds of which these problems gave less than half of what the recipe asks for; "" where none."""
+        wanted = self.recipe.conversations.shares
+        made = sum(kinds.get(kind, 0) for kind in wanted)
+        if self.recipe.dialogue is not None or not len(self.problems) or made < _FEW:
+            return ""
+        few = [
+            f"{kind} {kinds.get(kind, 0) / made:.1%} of {made:,} (asked for: {share:.0%})"
+            for kind, share in wanted.items()
+            if kinds.get(kind, 0) / made < share / 2
+        ]
+        return f"few of these problems give what it takes for {', '.join(few)}" if few else ""
 
 
 def claim(out: Path, settings: dict[str, Any]) -> None:

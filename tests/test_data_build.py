@@ -302,6 +302,33 @@ def test_a_build_that_keeps_nothing_fails_and_says_why_each_time(tmp_path: Path)
     assert "contaminated" in (tmp_path / "out/card.md").read_text()
 
 
+def test_kinds_that_the_problems_do_not_give_are_named(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text problem of which nothing can be left out by rule is answered at once, whatever the recipe asks for."""
+    names = ("red", "blue", "green", "black", "white", "brown", "grey", "pink")
+    source = [
+        {"question": f"What comes out where the {one} number {n} meets {n + 2}?", "answer": f"{n} + {n + 2} = {2 * n + 2}\n#### {2 * n + 2}"}
+        for one in names
+        for n in range(3, 12)
+    ]  # fmt: skip
+    write_jsonl(tmp_path / "problems.jsonl", source)
+    options = [
+        "--source.kind",
+        "jsonl",
+        "--source.path",
+        str(tmp_path / "problems.jsonl"),
+        "--source.n",
+        "72",
+        *ANY_SIZE,
+    ]
+    capsys.readouterr()
+    build(recipe(tmp_path / "out", *options, "--replay.fraction", "0", "--eval.accuracy_n", "0"))
+    assert "note: " in (said := capsys.readouterr().out) and "underspecified 0.0% of " in said, said
+    build(recipe(tmp_path / "again", "--source.n", "120"))
+    assert "few of these problems" not in capsys.readouterr().out
+
+
 def test_levels_and_subjects_filter(tmp_path: Path) -> None:
     from data_builders.problems import Problems, Source
 
