@@ -302,9 +302,7 @@ def test_a_build_that_keeps_nothing_fails_and_says_why_each_time(tmp_path: Path)
     assert "contaminated" in (tmp_path / "out/card.md").read_text()
 
 
-def test_kinds_that_the_problems_do_not_give_are_named(
-    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kinds_that_the_problems_do_not_give_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A text problem of which nothing can be left out by rule is answered at once, whatever the recipe asks for."""
     names = ("red", "blue", "green", "black", "white", "brown", "grey", "pink")
     source = [
