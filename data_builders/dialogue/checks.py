@@ -93,18 +93,29 @@ class Proposal:
         return frozenset(values(self.fact)) - _ANYWHERE or frozenset(values(self.fact))
 
 
-_LINKS = "and|or|of|as|was|were|is|are|in|at|on|per|to|for|from|with|than|that|each|every|by|if|he|she|it|they|the|a|an"
+_LINKS = (
+    "and|or|of|as|was|were|is|are|in|at|on|per|to|for|from|with|than|that|each|every|by|if|he|she|it|they|the|a|an"
+    "|less|more|fewer|times|who|whose|which|will|being|there|through|total"
+)
 _NAMED = "|".join(word for word, value in _WORDS.items() if value > 2 and word not in wordings("words.yaml")["places"])
+# With its noun: one word where that is a plural, after which a verb often stands, else two ("hot dogs").
 _FACT = re.compile(
     rf"(?:\$\s?(?:\\\$)?(?:{_DIGITS.pattern})(?:\s?\\?%)?\s?\$|\\?\$?(?:{_DIGITS.pattern}|\b(?:{_NAMED})\b(?!-))(?:\s?\\?%)?)"
-    rf"(?: (?!(?:{_LINKS})\b)[a-z]+){{0,2}}",
+    rf"(?: (?!(?:{_LINKS})\b)(?:[a-z]+s|children|people|women|men|[a-z]+(?: (?!(?:{_LINKS})\b)[a-z]+)?)\b)?",
     re.IGNORECASE,
 )
 
 
+# A number that nobody leaves out: a part of a word, a formula or a table, or of a relation ("7 less than"); by itself, one
+# of a list or a range.
+_PART = re.compile(r"(?:[:\w-]|&\s*)\0|\0(?:[\w!:\\-]|\s*&| (?:less|more|fewer|times)\b)")
+_NUMBER_NEXT = r"\s*\$?(?:\\\$)?[-\u2212]?\d"
+_LISTED = re.compile(rf"\d\$?(?:,|,? (?:or|and|through))\s*\0|\0(?:,|,? (?:or|and|through)){_NUMBER_NEXT}")
+
+
 def facts(question: str) -> list[str]:
     """The numbers that a problem states once, each with the words after it: "12 marbles". None out of a formula, which
-    would be another formula without it."""
+    would be another formula without it, and none that a sentence cannot do without."""
     spans = [match.span() for match in _FORMULA.finditer(question)]
     found = [
         match.group()
@@ -112,8 +123,12 @@ def facts(question: str) -> list[str]:
         if not any(start < match.start() < end or start == match.start() and match.end() < end for start, end in spans)
     ]
     once = [fact for fact in found if question.count(fact) == 1]
+    marked = {fact: question.replace(fact, "\0") for fact in once}
+    alone = {fact for fact in once if not re.search(r"[A-Za-z]", fact)}
+    once = [fact for fact in once if not _PART.search(marked[fact])]
+    once = [fact for fact in once if fact not in alone or not _LISTED.search(marked[fact])]
     # A number that is left out without its sign would be told without it.
-    signed = {fact for fact in once if question[: question.index(fact)].endswith(("-", "\u2212"))}
+    signed = {fact for fact in once if re.search("[-\u2212]\0", marked[fact])}
     return [fact for fact in once if fact not in signed and not values(fact) & values(question.replace(fact, " "))]
 
 
