@@ -24,6 +24,7 @@ from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.conversation import judged_by, play
 from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import (
+    PROMPTS,
     REACTIONS,
     Plan,
     User,
@@ -352,6 +353,25 @@ def test_of_several_candidates_the_one_with_the_best_look_ahead_goes_on() -> Non
     assert done.messages[1]["content"] == chosen["text"] and chosen["score"] == max(one["score"] for one in candidates)
     looking = [ask for ask in roles["assistant"].asked if len(ask.messages) > 3]
     assert looking and not any("A note for you" in ask.messages[1]["content"] for ask in looking)
+
+
+def test_who_writes_hears_what_was_wrong_and_who_solves_does_not() -> None:
+    """Tries of a solution are counted, so that each is asked for in the same words."""
+    hole, wrong = "<text>Each of her 5 bags holds some number of marbles, 7 got lost.</text>", "It is \\boxed{1}."
+    done, roles = talk(WITHHELD, forgets=[hole, SAYS["forgets to tell one thing"]], Solve=[wrong, SOLUTION])
+    assert done.reason == "", done.unusable
+    heard = [ask.messages[-1]["content"] for ask in roles["assistant"].asked]
+    first, again = (one for one in heard if "forgets to tell one thing" in one)
+    assert again.startswith(first) and "Nothing comes in its place" in again.removeprefix(first)
+    first, again, *_ = (one for one in heard if "Solve it now" in one)
+    assert first == again
+
+
+def test_every_reason_has_its_words() -> None:
+    """A reason that is renamed would be told as `other`."""
+    sources = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
+    known = set(PROMPTS["unusable"]) - {"other"}
+    assert all(f'"{reason}"' in sources for reason in known)
 
 
 def test_what_cannot_be_used_is_asked_for_again_warmer() -> None:

@@ -352,12 +352,12 @@ def test_models_in_this_process_end_with_the_same_bytes_after_a_stop(
 def _as_the_server(say: Any, ask: Any) -> Any:
     """`RoleModel.ask`, with what a model in this process said taken as the seed of what the server says to the prompt."""
 
-    async def asked(self: Any, messages: Any, read: Any, seed: Any, tries: int) -> Any:
+    async def asked(self: Any, messages: Any, read: Any, seed: Any, tries: int, **told: Any) -> Any:
         def read_as(reply: Reply) -> Any:
             body = {"messages": list(messages), "said": reply.text}
             text = say(Seen(0, 0.0, "POST", "/chat/completions", {}, body))["choices"][0]["message"]["content"]
             return read(replace(reply, text=text, cut=False))
 
-        return await ask(self, messages, read_as if isinstance(self, EngineRole) else read, seed, tries)
+        return await ask(self, messages, read_as if isinstance(self, EngineRole) else read, seed, tries, **told)
 
     return asked

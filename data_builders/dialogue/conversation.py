@@ -66,9 +66,11 @@ class _Talk:
     # --- Asking, and what a reply must hold.
 
     async def ask(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int) -> Answer:
-        """A usable reply or none; every seed follows from the place in the conversation."""
+        """A usable reply or none; every seed follows from the place in the conversation. Who writes a turn or leaves
+        something out hears what was wrong with the last try; who solves does not, since its tries are counted."""
         seed = partial(item_seed, self.seed, self.plan.id, role, where)
-        answer = await self.roles[role].ask(prompt, read, seed, tries)
+        told = {} if where.startswith(_COUNTED) else {"again": prompts.again}
+        answer = await self.roles[role].ask(prompt, read, seed, tries, **told)
         self.done.calls.update(answer.calls)
         self.done.unusable += [
             {"role": role, "where": where, "reason": one.unusable, "text": one.text} for one in answer.unusable
@@ -466,6 +468,7 @@ class _Talk:
         return "" if set(checks.digits(self.answer)) <= checks.values(text) else "leaves_result"
 
 
+_COUNTED = ("solved", "without", "with")
 _NOTE = re.compile(r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b", re.IGNORECASE)
 
 

@@ -117,6 +117,13 @@ def assistant_prompt(messages: Sequence[Message], note: str = "", **words: str) 
     return ({"role": "system", "content": PROMPTS["assistant"]}, *chat)
 
 
+def again(messages: Prompt, unusable: str) -> Prompt:
+    """The prompt once more, with what was wrong with the last reply to it."""
+    why = PROMPTS["unusable"].get(unusable, PROMPTS["unusable"]["other"])
+    *before, last = messages
+    return (*before, {**last, "content": f"{last['content']}\n\n({why})"})
+
+
 def opening_prompt(plan: Plan, text: str) -> Prompt:
     """Asks for the first message, which tells what `text` tells; the same prompt for every opening."""
     wish = PROMPTS["wishes"][plan.goal]

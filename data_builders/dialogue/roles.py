@@ -75,18 +75,25 @@ class RoleModel:
         self.heard: Callable[[Role, Reply], None] = lambda role, reply: None
 
     async def ask(
-        self, messages: tuple[Message, ...], read: Callable[[Reply], Parsed], seed: Callable[[int], int], tries: int
+        self,
+        messages: tuple[Message, ...],
+        read: Callable[[Reply], Parsed],
+        seed: Callable[[int], int],
+        tries: int,
+        again: Callable[[tuple[Message, ...], str], tuple[Message, ...]] = lambda messages, why: messages,
     ) -> Answer:
         """A reply that can be used, asked for `tries` times at most, again with another seed and never at temperature 0.
 
         Args:
             read: what a reply says, and whether it can be used.
             seed: of each attempt, counted from 0.
+            again: the messages of the attempts after one that could not be used, and why.
         """
+        asked = messages
         answer = Answer()
         for attempt in range(tries):
             temperature = max(self.section.temperature, _AGAIN_AT_LEAST) if attempt else self.section.temperature
-            reply = await self.reply(Ask(self.role, messages, seed(attempt), temperature, self.section.max_tokens))
+            reply = await self.reply(Ask(self.role, asked, seed(attempt), temperature, self.section.max_tokens))
             self.heard(self.role, reply)
             answer.calls.update(reply.counts(self.role))
             if reply.failure:  # its engine has tried already
@@ -98,6 +105,7 @@ class RoleModel:
                 return answer
             answer.unusable.append(parsed)
             answer.missing = f"{self.role}_{parsed.unusable}"
+            asked = again(messages, parsed.unusable)
         return answer
 
     async def reply(self, ask: Ask) -> Reply:
