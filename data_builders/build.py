@@ -257,11 +257,10 @@ class Build:
         rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
         parts = sorted((out / "sft").glob("part-*.jsonl"))
         kept_rows, lost = (row for part in parts for _, row in read_jsonl(part)), read_jsonl(out / "rejected.jsonl")
-        page, giveaway, kinds = card(
-            kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls")
-        )
+        page, giveaway = card(kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls"))
         write_atomic(out / "card.md", page)
-        if short := self.shortfall(kinds):
+        made = (row for part in [*parts, out / "rejected.jsonl"] for _, row in read_jsonl(part))
+        if short := self.shortfall(Counter(row["kind"] for row in made if row["source"] != "written")):
             say(f"note: {out}: {short}")
         auc, limit = giveaway.value, self.quality.max_giveaway
         if auc is not None and auc > WARN:
@@ -294,18 +293,21 @@ class Build:
         shutil.rmtree(out / WORK, ignore_errors=True)
         return manifest
 
-    def shortfall(self, kinds: Mapping[str, int]) -> str:
-        """The scripted kinds of which these problems gave less than half of what the recipe asks for; "" where none."""
+    def shortfall(self, kinds: Counter[str]) -> str:
+        """The scripted kinds of which the problems gave less than half of what the recipe asks for; "" where none.
+        `kinds` counts their conversations, rejected ones too."""
         wanted = self.recipe.conversations.shares
-        made = sum(kinds.get(kind, 0) for kind in wanted)
-        if self.recipe.dialogue is not None or not len(self.problems) or made < _FEW:
+        made = sum(kinds[kind] for kind in wanted)
+        if self.recipe.dialogue is not None or made < _FEW:
             return ""
         few = [
-            f"{kind} {kinds.get(kind, 0) / made:.1%} of {made:,} (asked for: {share:.0%})"
+            f"{kind} {kinds[kind] / made:.1%} of {made:,} (asked for: {share:.0%})"
             for kind, share in wanted.items()
-            if kinds.get(kind, 0) / made < share / 2
+            if kinds[kind] / made < share / 2
         ]
-        return f"few of these problems give what it takes for {', '.join(few)}" if few else ""
+        if not few:
+            return ""
+        return f"few of these problems give what it takes for {', '.join(few)}; other problems or self-play give more"
 
 
 def claim(out: Path, settings: dict[str, Any]) -> None:

@@ -78,9 +78,9 @@ def card(
     settings: dict[str, Any],
     checked: Sequence[Checked] = (),
     calls: Mapping[str, int] | None = None,
-) -> tuple[str, Estimate, dict[str, int]]:
-    """The card as Markdown, the AUC with which the first message gives away what lacks something, and the rows of each
-    kind. Reads the rows once and keeps counts, a sample and one example of each reason.
+) -> tuple[str, Estimate]:
+    """The card as Markdown, and the AUC with which the first message gives away what lacks something. Reads the rows
+    once and keeps counts, a sample and one example of each reason.
 
     Args:
         rejected: rows with their `reason`.
@@ -125,7 +125,7 @@ def card(
         **told, reasons=reasons, settings=settings, giveaway=giveaway, least=LEAST, warn=WARN, checked=checked,
         calls=calls or {}, samples=sample.rows[:_SAMPLES], block=block, chat=chat,
     )  # fmt: skip
-    return text, giveaway, {kind: one["rows"] for kind, one in counts.kinds.items()}
+    return text, giveaway
 
 
 def _listed(counts: Counter[Any], form: str = "{} {:,}") -> str:

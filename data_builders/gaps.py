@@ -66,9 +66,10 @@ _NAMELESS = re.compile(
     r"\b[Tt]here (?:is|was|are|were|exists?) (?:an? )?(?:[a-z]+ )?(?:integer|number|constant|point|function)s?[.?]"
 )
 # Without one of its equations it is another problem with an answer: "find the set of all values", "the least value of $x+y$".
+_EXPRESSION = r"(?:\\\[|\$)[^$\]]*?(?:[-+/^\\|]|[A-Za-z][A-Za-z(])"
 _ALL = re.compile(
-    r"\bset of all (?:possible )?values\b|\brange\b|\b(?:maximum|minimum|largest|smallest|greatest|least)(?: possible)?(?: value)?"
-    r"(?: of|,)? (?:\\\[|\$)[^$]*[-+/^\\|][^$]*"
+    rf"\brange\b|\b(?:set of )?all (?:possible |real )?values (?:of|that)\s+{_EXPRESSION}|\bset of all (?:possible )?values\b"
+    rf"|\b(?:maximum|minimum|largest|smallest|greatest|least)(?: possible)?(?: value)?(?: of| that|,)?(?: the [a-z]+)?\s+{_EXPRESSION}"
 )
 # The solution counts the equations in an order that what is told later turns round.
 _IN_ORDER = re.compile(

@@ -96,6 +96,10 @@ def test_what_is_not_needed_or_would_not_be_missed_stays(question: str, solution
         # What is left has an answer of its own.
         ("Let $a$ and $b$ be positive numbers such that $a + b = 1$. Find the set of all possible values of $ab$.",
          "Let $a$ and $b$ be positive numbers such that $a + b = 1$. Find $a^2 + ab + b^2 + ab$.", "We use $a + b = 1$."),
+        ("Let $x$ and $y$ be positive such that $x + y = 1$. Find the minimum value of\n\\[\\frac{1}{x} + \\frac{1}{y}.\\]",
+         "Let $x$ and $y$ be positive such that $x + y = 1$. Find\n\\[\\frac{1}{x} + \\frac{1}{y}.\\]", "We use $x + y = 1$."),
+        ("If $x + 2y = 6$, find the maximum value of $xy$.", "If $x + 2y = 6$, find $xy$.", "We use $x + 2y = 6$."),
+        ("If $x + 2y = 6$, find all possible values of $x+y$.", "If $x + 2y = 6$, find $x+y$.", "We use $x + 2y = 6$."),
         ("If $x + 2y = 6$, find the maximum value of $xy + 1$.", "If $x + 2y = 6$, find $4y + 2x + 1$.", "We use $x + 2y = 6$."),
     ],
 )  # fmt: skip

@@ -98,19 +98,22 @@ _LINKS = (
     "|less|more|fewer|times|who|whose|which|will|being|there|through|total"
 )
 _NAMED = "|".join(word for word, value in _WORDS.items() if value > 2 and word not in wordings("words.yaml")["places"])
-# With its noun: one word where that is a plural, after which a verb often stands, else two ("hot dogs").
+# With its noun: one word where that is a plural, after which a verb often stands, else two ("hot dogs", "tennis balls").
 _FACT = re.compile(
     rf"(?:\$\s?(?:\\\$)?(?:{_DIGITS.pattern})(?:\s?\\?%)?\s?\$|\\?\$?(?:{_DIGITS.pattern}|\b(?:{_NAMED})\b(?!-))(?:\s?\\?%)?)"
-    rf"(?: (?!(?:{_LINKS})\b)(?:[a-z]+s|children|people|women|men|[a-z]+(?: (?!(?:{_LINKS})\b)[a-z]+)?)\b)?",
+    rf"(?: (?!(?:{_LINKS})\b)(?:[a-z]+(?<![siu])s|children|people|women|men|[a-z]+(?: (?!(?:{_LINKS})\b)[a-z]+)?)\b)?",
     re.IGNORECASE,
 )
 
 
-# A number that nobody leaves out: a part of a word, a formula or a table, or of a relation ("7 less than"); by itself, one
-# of a list or a range.
-_PART = re.compile(r"(?:[:\w-]|&\s*)\0|\0(?:[\w!:\\-]|\s*&| (?:less|more|fewer|times)\b)")
-_NUMBER_NEXT = r"\s*\$?(?:\\\$)?[-\u2212]?\d"
-_LISTED = re.compile(rf"\d\$?(?:,|,? (?:or|and|through))\s*\0|\0(?:,|,? (?:or|and|through)){_NUMBER_NEXT}")
+# A number that nobody leaves out: a part of a word, a fraction, a formula or a table, or of a relation ("7 less than"); by
+# itself, one of a list or a range, or what a colon or factorial hangs on.
+_PART = re.compile(r"(?:[\w:/^.\u2212\u2013-]|&\s*)\0|\0(?:[\w/^\\\u2013-]|\s*&| (?:less|more|fewer|times)\b)")
+_NUMBER = rf"(?:\$?(?:\\\$)?[-\u2212]?\d|(?:{_NAMED})\b)"
+_BETWEEN = r"(?:,|,? (?:and|or|to|through))"
+_LISTED = re.compile(
+    rf"(?:\d(?:\s?\\?%)?\$?|\b(?:{_NAMED})){_BETWEEN}\s*\0|\0{_BETWEEN}\s*{_NUMBER}|\0[:!]", re.IGNORECASE
+)
 
 
 def facts(question: str) -> list[str]:
@@ -125,11 +128,9 @@ def facts(question: str) -> list[str]:
     once = [fact for fact in found if question.count(fact) == 1]
     marked = {fact: question.replace(fact, "\0") for fact in once}
     alone = {fact for fact in once if not re.search(r"[A-Za-z]", fact)}
-    once = [fact for fact in once if not _PART.search(marked[fact])]
+    once = [fact for fact in once if not _PART.search(marked[fact])]  # its sign, too: it would be told without it
     once = [fact for fact in once if fact not in alone or not _LISTED.search(marked[fact])]
-    # A number that is left out without its sign would be told without it.
-    signed = {fact for fact in once if re.search("[-\u2212]\0", marked[fact])}
-    return [fact for fact in once if fact not in signed and not values(fact) & values(question.replace(fact, " "))]
+    return [fact for fact in once if not values(fact) & values(question.replace(fact, " "))]
 
 
 _GIVEN = re.compile(r"\d|\$[^$]*[=<>+^\\][^$]*\$|\\\[")

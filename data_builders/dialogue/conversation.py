@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from data_builders.dialogue import checks, prompts, score
 from data_builders.dialogue.checks import Proposal, Slip
@@ -65,11 +66,11 @@ class _Talk:
 
     # --- Asking, and what a reply must hold.
 
-    async def ask(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int) -> Answer:
-        """A usable reply or none; every seed follows from the place in the conversation. Who writes a turn or leaves
-        something out hears what was wrong with the last try; who solves does not, since its tries are counted."""
+    async def ask(
+        self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int, **told: Any
+    ) -> Answer:
+        """A usable reply or none; every seed follows from the place in the conversation. `told`: see RoleModel.ask."""
         seed = partial(item_seed, self.seed, self.plan.id, role, where)
-        told = {} if where.startswith(_COUNTED) else {"again": prompts.again}
         answer = await self.roles[role].ask(prompt, read, seed, tries, **told)
         self.done.calls.update(answer.calls)
         self.done.unusable += [
@@ -78,7 +79,10 @@ class _Talk:
         return answer
 
     async def text(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed]) -> str:
-        answer = await self.ask(role, prompt, where, read, self.settings.again)
+        """What the conversation goes on with. Whoever writes it hears what was wrong with the last try; but for openings,
+        all of which are written from the same words, whatever they lack."""
+        told = {} if where.startswith("opening") else {"again": prompts.again}
+        answer = await self.ask(role, prompt, where, read, self.settings.again, **told)
         if answer.parsed is None:
             raise _Refused(f"{where.partition('.')[0]}_{answer.missing.partition('_')[2]}")
         return answer.parsed.text
@@ -468,8 +472,11 @@ class _Talk:
         return "" if set(checks.digits(self.answer)) <= checks.values(text) else "leaves_result"
 
 
-_COUNTED = ("solved", "without", "with")
-_NOTE = re.compile(r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b", re.IGNORECASE)
+_NOTE = re.compile(
+    r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b"
+    r"|\b(?:my|the) (?:last|previous|earlier) (?:try|attempt|reply|version)\b",
+    re.IGNORECASE,
+)
 
 
 def _anything(text: str) -> str:

@@ -95,6 +95,7 @@ _OWN_TAG = re.compile(
 )
 # Characters of one message, and of a whole conversation, that a judge is shown.
 _MESSAGE_LIMIT, _JUDGED_LIMIT = 6_000, 24_000
+_TRY_LIMIT = 1_000  # of a reply that could not be used, shown to who wrote it
 
 Prompt = tuple[Message, ...]
 
@@ -117,11 +118,12 @@ def assistant_prompt(messages: Sequence[Message], note: str = "", **words: str) 
     return ({"role": "system", "content": PROMPTS["assistant"]}, *chat)
 
 
-def again(messages: Prompt, unusable: str) -> Prompt:
-    """The prompt once more, with what was wrong with the last reply to it."""
-    why = PROMPTS["unusable"].get(unusable, PROMPTS["unusable"]["other"])
+def again(messages: Prompt, text: str, unusable: str) -> Prompt:
+    """The prompt once more, with the reply to it that could not be used, and why."""
+    why = PROMPTS["unusable"][unusable]
+    told = PROMPTS["again"].format(text=quoted(shortened(text, _TRY_LIMIT)), why=why)
     *before, last = messages
-    return (*before, {**last, "content": f"{last['content']}\n\n({why})"})
+    return (*before, {**last, "content": f"{last['content']}\n\n{told}"})
 
 
 def opening_prompt(plan: Plan, text: str) -> Prompt:

@@ -80,14 +80,14 @@ class RoleModel:
         read: Callable[[Reply], Parsed],
         seed: Callable[[int], int],
         tries: int,
-        again: Callable[[tuple[Message, ...], str], tuple[Message, ...]] = lambda messages, why: messages,
+        again: Callable[[tuple[Message, ...], str, str], tuple[Message, ...]] = lambda messages, text, why: messages,
     ) -> Answer:
         """A reply that can be used, asked for `tries` times at most, again with another seed and never at temperature 0.
 
         Args:
             read: what a reply says, and whether it can be used.
             seed: of each attempt, counted from 0.
-            again: the messages of the attempts after one that could not be used, and why.
+            again: the messages of the attempt after one that could not be used: what it said, and why not.
         """
         asked = messages
         answer = Answer()
@@ -105,7 +105,7 @@ class RoleModel:
                 return answer
             answer.unusable.append(parsed)
             answer.missing = f"{self.role}_{parsed.unusable}"
-            asked = again(messages, parsed.unusable)
+            asked = again(messages, parsed.text, parsed.unusable)
         return answer
 
     async def reply(self, ask: Ask) -> Reply:

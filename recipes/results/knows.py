@@ -5,8 +5,8 @@
 A ridge classifier tries to tell openings that lack something from complete ones: by their characters alone (as the data
 card's giveaway does), and by the hidden state of the last prompt token, where the reply begins. Openings are those of the
 written conversations and of the written pairs; all forms of one problem are on the same side of the five folds. The layer is
-chosen on the conversations, the figures are of the 54 pairs. A model that is to ask when it must and answer when it can has to
-get what tells the two apart from somewhere: what stands nowhere in its states, no reward and no preference brings out.
+chosen on the conversations, the figures are of the 54 pairs; the threshold of what is found is set on their complete halves.
+That a linear read-out finds nothing is no proof that training cannot: it says how far there is to go.
 """
 
 from __future__ import annotations
