@@ -66,7 +66,8 @@ class Problems:
         read = [problem for problem in read_problems(self.path, name) if _wanted(problem, source)]
         self._problems = _part(read, reserved, replay) if reserved else read
         if not self._problems:
-            raise RecipeError(f"{where}: no problem of {self.path} is left after levels, subjects and drawings")
+            hint = f"; --{where}.levels null takes any level, or none" if source.levels else ""
+            raise RecipeError(f"{where}: no problem of {self.path} is left after levels, subjects and drawings{hint}")
         random.Random(f"order:{seed}").shuffle(self._problems)
         self._n = source.n or len(self._problems)
 

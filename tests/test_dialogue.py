@@ -260,6 +260,14 @@ def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(t
     assert whole.replace(QUESTION, opening) in [ask.messages[0]["content"] for ask in roles["simulator"].asked]
 
 
+def test_guesses_may_agree_where_they_name_what_they_assumed() -> None:
+    """The same model assumes the same; what it named stands in no pair."""
+    done, _ = talk(WITHHELD, If="Ten each, so \\boxed{43}.\n<assumed>10 marbles in each bag</assumed>")
+    assert done.reason == "" and done.measured["without"] == [0, 2]
+    (pair,) = done.conversation(0.1).pairs
+    assert pair["rejected"][0]["content"] == "Ten each, so \\boxed{43}."
+
+
 @pytest.mark.parametrize(
     ("goal", "tries_right", "kind", "expected"),
     [
@@ -306,6 +314,7 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
         (PLAN, {"Solve": Reply("", failure="server_error")}, "assistant_server_error"),
         (WITHHELD, {"If": SOLUTION}, "nothing_needed"),
         (WITHHELD, {"If": "It is 40, \\boxed{40}."}, "nothing_needed"),  # another problem, with a result of its own
+        (WITHHELD, {"If": "It is 40, \\boxed{40}. <assumed>Nothing.</assumed>"}, "nothing_needed"),
         (WITHHELD, {"Which": "<name>it</name>"}, "nothing_needed"),
         (WITHHELD, {"forgets": f"<text>{QUESTION}</text>"}, "nothing_needed"),
         (WITHHELD, {"forgets": "<text>Ann has some number of marbles and loses them.</text>"}, "nothing_needed"),
@@ -477,6 +486,21 @@ def test_a_number_in_a_formula_is_not_withheld_nor_the_formula_changed() -> None
 )
 def test_only_a_number_that_a_sentence_can_do_without_is_a_fact(question: str, found: list[str]) -> None:
     assert checks.facts(question) == found
+
+
+@pytest.mark.parametrize(
+    ("question", "alone"),
+    [
+        (r"Evaluate $\log_2 (4^2)$.", True),
+        ("Solve for $x$: $2(3^x) = 162$.", True),
+        (r"Find all values of $x$ such that \[3^x + 4^x = 5^x.\]", True),
+        ("Let $f(x) = 2x + 1$. What is $f(3)$?", False),
+        ("Find one-fourth of the 6 marbles.", False),
+        (QUESTION, False),
+    ],
+)
+def test_of_one_formula_nothing_is_left_out(question: str, alone: bool) -> None:
+    assert checks.one_formula(question) == alone
 
 
 def test_a_number_does_not_go_without_its_sign_nor_a_problem_without_its_words() -> None:

@@ -50,7 +50,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     problems = [
         {
             "problem": f"What is {n}+3?",
-            "level": "Level 4",
+            "level": "Level 2",
             "type": "Algebra",
             "solution": rf"${n}+3={n + 3}$ so \boxed{{{n + 3}}}",
         }

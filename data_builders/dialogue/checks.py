@@ -137,10 +137,21 @@ _GIVEN = re.compile(r"\d|\$[^$]*[=<>+^\\][^$]*\$|\\\[")
 
 
 def little_left(fact: str, question: str) -> bool:
-    """Whether a problem without the fact has no digit or formula left to work with ("" for what it has by itself). Such an opening gives itself away: of
-    183 that a large model wrote the AUC went from 0.72 to 0.62 without 17 of these, and "What is the least positive integer
-    that is divisible?" is nothing that one asks."""
+    """Whether a problem without the fact has no digit or formula left to work with ("" for what it has by itself). Such an
+    opening gives itself away: of 183 that a large model wrote the AUC went from 0.72 to 0.62 without 17 of these, and "What
+    is the least positive integer that is divisible?" is nothing that one asks."""
     return not _GIVEN.search(question.replace(fact, " ") if fact else question)
+
+
+_FEW_WORDS = 12  # "what is the sum of all possible values of x if": they ask, and give nothing
+
+
+def one_formula(question: str) -> bool:
+    """Whether all that a problem gives is one formula: without it nothing is left, without a part of it another problem."""
+    given = [inline or displayed for inline, displayed in _FORMULA.findall(question)]
+    told = sum(bool(re.search(r"\d|[=+^*/\\<>-]", one)) for one in given)
+    around = len(re.findall("[A-Za-z]{2,}", _FORMULA.sub(" ", question)))
+    return told == 1 and around <= _FEW_WORDS and not facts(question)
 
 
 def sentence_with(fact: str, question: str) -> str:

@@ -352,14 +352,17 @@ class _Talk:
         right = sum(answer.parsed is not None for answer in answers)
         self.done.measured["without"] = [right, self.settings.tries]
         self.done.withheld, self.done.rest = given, rest
-        self.guesses = [one.text for answer in answers for one in answer.unusable if one.unusable == "guess"]
-        # Guesses that agree say that what is left is another problem, with a result of its own: nothing is missing in it.
-        return not right and not _mostly_alike(self.guesses, self.settings.tries)
+        said = [one.text for answer in answers for one in answer.unusable if one.unusable == "guess"]
+        self.guesses = [_ASSUMED.sub("", text).strip() for text in said]
+        # Guesses that agree and assume nothing say that what is left is another problem, with a result of its own: nothing is
+        # missing in it. A model's usual assumption is often the same: of 32 pairs that agreed, 29 had made one aloud.
+        sure = [text for text in said if not _assumes(text)]
+        return not right and not _mostly_alike(sure, self.settings.tries)
 
     async def propose(self, number: int) -> Proposal:
         """What to withhold: a number with its words, which the model names, or every other time a fact of its choice."""
         question = self.plan.question
-        if checks.little_left("", question):
+        if checks.little_left("", question) or checks.one_formula(question):
             raise _Refused("little_left")
         found = []
         if number % 2 == 0:
@@ -472,6 +475,7 @@ class _Talk:
         return "" if set(checks.digits(self.answer)) <= checks.values(text) else "leaves_result"
 
 
+_ASSUMED = re.compile(r"<assumed>(.*?)(?:</assumed>|$)", re.IGNORECASE | re.DOTALL)
 _NOTE = re.compile(
     r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b"
     r"|\b(?:my|the) (?:last|previous|earlier) (?:try|attempt|reply|version)\b",
@@ -489,6 +493,14 @@ def _checked(read: Callable[[Reply], Parsed], check: Check) -> Callable[[Reply],
         return parsed if parsed.unusable else Parsed(parsed.text, check(parsed.text))
 
     return reading
+
+
+def _assumes(guess: str) -> bool:
+    """Whether a guess names something that it assumed."""
+    found = _ASSUMED.search(guess)
+    return found is not None and not re.fullmatch(
+        r"\W*(?:(?:nothing|none|no assumptions?|n/a)\b.*)?", found[1], re.IGNORECASE
+    )
 
 
 def _mostly_alike(guesses: Sequence[str], tries: int) -> bool:
