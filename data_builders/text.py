@@ -230,7 +230,9 @@ _LEFT_SIDE = re.compile(rf"{_PLAIN}{_UNITS}(?:{_SIGN}{_PLAIN}{_UNITS})+\s*=\s*")
 _RESULT = re.compile(_PLAIN)
 _GOES_ON = re.compile(rf"{_UNITS}(?:{_SIGN}|\s*[\^(])")
 _PART = re.compile(rf"{_SIGN}|{_PLAIN}")
-_BEFORE = re.compile(r"[-+−–*×·÷/^_({.\\\d]\s*$|(?<![A-Za-z])[a-zA-Z]\s*$")
+_BEFORE = re.compile(
+    r"[-+−–*×·÷/^_({.\\\d]\s*$|(?<![A-Za-z])[a-zA-Z]\s*$|\\(?:[dt]?frac|sqrt|log|ln|sin|cos|tan|cdot|times|div|pm|mp)\s*$"
+)
 _AS_PYTHON = {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", r"\times": "*", r"\cdot": "*", r"\div": "/"}
 # fmt: on
 

@@ -564,6 +564,7 @@ def test_what_can_be_withheld(fact: str, name: str, unfit: str) -> None:
 
 def test_only_a_whole_equation_of_numbers_is_one() -> None:
     text = "x + 2 * 3 = 9, 3 * 4 + 5 = 12 + 5 = 17, $\\$8 \\times 2 = \\$16$, 20% * 50 = 10, 10 / 3 = 3.33, 7 apples + 2 pears = 9"
+    text += r", $\frac34\cdot 24 = 18$, $\sqrt4 + 3 = 5$"
     found = {one.shown: one.is_true for one in checks.equations(text)}
     assert found == {
         "12 + 5 = 17": True, "8 × 2 = 16": True, "20 ÷ 100 × 50 = 10": True, "10 ÷ 3 = 3.33": True, "7 + 2 = 9": True,
