@@ -499,7 +499,7 @@ def _assumes(guess: str) -> bool:
     """Whether a guess names something that it assumed."""
     found = _ASSUMED.search(guess)
     return found is not None and not re.fullmatch(
-        r"\W*(?:(?:nothing|none|no assumptions?|n/a)\b.*)?", found[1], re.IGNORECASE
+        r"\W*(?:(?:nothing|none|no assumptions?|n/a)\b.*)?", found[1].strip(), re.IGNORECASE
     )
 
 
