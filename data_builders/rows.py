@@ -84,6 +84,7 @@ class RlRow:
         problem: the whole problem, which a simulated user knows.
         hidden: texts of the problem that nobody has said yet.
         clause, thing, reveal, short: of what is withheld, as in `data_builders.tasks.Gap`; "" where nothing is.
+        ask: the reply of the data, which asks for it.
         persona: of the simulated user, where a model played one.
     """
 
@@ -99,6 +100,7 @@ class RlRow:
     thing: str = ""
     reveal: str = ""
     short: str = ""
+    ask: str = ""
     persona: str = ""
 
 
@@ -118,6 +120,7 @@ def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
             stated = any(holds(message["content"], gap.value) for message in before)
             held = {name: getattr(gap, name) for name in ("clause", "thing", "reveal", "short")}
             held["hidden"] = () if stated or not gap.value else (gap.value,)
+            held["ask"] = conversation.messages[place]["content"]
         yield RlRow(
             f"{conversation.id}-{turn}", conversation.kind, turn, tuple(map(plain, before)), task.answer, task.question,
             task.boxed_solution or task.solution, persona=conversation.persona, **held,

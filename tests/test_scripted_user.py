@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_builders.recipe import wordings
-from data_builders.rows import RlRow
+from data_builders.recipe import Written, wordings
+from data_builders.rows import RlRow, rl_rows
 from data_builders.starter import starter_problem
 from data_builders.tasks import Gap, Task
 from data_builders.text import states
 from data_builders.user import PATIENCE, ScriptedUser, marked_answer, questions, read_question
+from data_builders.written import written
 
 QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
 ASKS = (
@@ -214,12 +216,14 @@ def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: lis
     assert said <= PATIENCE + 2
 
 
-def test_it_understands_who_asks_for_what() -> None:
+@pytest.mark.parametrize("knows_a_question", [False, True])
+def test_it_understands_who_asks_for_what(knows_a_question: bool) -> None:
     """Of generated problems: what is withheld is told nearly always when asked for, hardly ever when something else is."""
     asked, understood, others, fooled = 0, 0, 0, 0
     for number in range(60):
         for which in range(len(starter_problem(number, 11, "train").gaps)):
             task, gap, row = starter_row(number, which)
+            row = replace(row, ask=f"That depends. {gap.ask}" if knows_a_question else "")
             for wording in ASKS:
                 asked += 1
                 user = ScriptedUser(row, 0)
@@ -235,6 +239,38 @@ def test_it_understands_who_asks_for_what() -> None:
                     fooled += user.revealed
     assert asked > 500 and understood / asked > 0.99
     assert others > 150 and fooled / others < 0.03
+
+
+PLAYED = "Kofi, our number 7, was averaging 19 points a game for us and then last night he went off for 31. What's his average now?"
+PLAYED_ASK = "How many games had he played before last night? A 31 moves an average of 2 games a lot."
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (PLAYED_ASK, True),
+        ("Sure. How many games did he play before that one?", True),
+        ("How many points did he score last night?", False),
+        ("How many points a game does he average?", False),
+        ("What number does he wear?", False),
+    ],
+)
+def test_it_knows_its_data_s_question_from_one_about_what_it_said(said: str, told: bool) -> None:
+    kofi = row(question=PLAYED, clause="", thing="number of games Kofi had played before", ask=PLAYED_ASK)
+    user = ScriptedUser(kofi, 0)
+    user.reply([*kofi.prompt, {"role": "assistant", "content": said}])
+    assert user.revealed == told
+
+
+def test_it_understands_the_questions_that_were_written() -> None:
+    """Each conversation that lacks something asks for it in its own words, which no list of names foresees."""
+    rows = [row for talk in written(Written(), 0) for row in rl_rows(talk) if row.thing]
+    understood = 0
+    for one in rows:
+        user = ScriptedUser(one, 0)
+        user.reply([*one.prompt, {"role": "assistant", "content": one.ask}])
+        understood += user.revealed
+    assert len(rows) > 100 and understood / len(rows) > 0.95
 
 
 @pytest.mark.parametrize(

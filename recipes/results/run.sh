@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes the runs behind recipes/results/RESULTS.md, each probed alike, and compares them:
-#   bash recipes/results/run.sh ARM...     # base sft-written sft-written-4 sft-own dpo; all of them without a name
+#   bash recipes/results/run.sh ARM...     # base sft-written sft-written-4 sft-own dpo sft-asks grpo-asks; all without a name
 # Every step goes on where a killed one stopped, and is over at once where it was done. Variables:
 #   MODEL   the base model: a hub id, or a folder
 #   PROBE   options of every probe, such as "--probe.engine hf --probe.sets.gsm8k.path test.jsonl"
 #   TRAIN   options of every training, such as "--train.seed 1"
 #   DATA    options of the data that the model answers itself, such as "--replay.path train.jsonl --replay.model.engine hf"
+#   FIRST   options of recipes/results/first_replies.py; without a GPU "--engine vllm --dtype float32"
 #   RUNS    where runs are written; another seed needs another folder
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,6 +14,7 @@ model=${MODEL:-Qwen/Qwen2.5-Coder-0.5B-Instruct} runs=${RUNS:-runs/results}
 read -ra probe_options <<< "${PROBE:-}"
 read -ra train_options <<< "${TRAIN:-}"
 read -ra data_options <<< "${DATA:-}"
+read -ra first_options <<< "${FIRST:-}"
 
 train() { # PROGRAM RECIPE ARM MODEL OPTION...
   accelerate launch --config_file recipes/accelerate/cpu.yaml "train/$1.py" "recipes/results/$2.yaml" \
@@ -22,7 +24,7 @@ probe() { # MODEL ARM
   python -m probe run "$1" recipes/results/probe.yaml --out "$runs/probe/$2" --label "$2" "${probe_options[@]}"
 }
 
-[ $# -gt 0 ] || set -- base sft-written sft-written-4 sft-own dpo
+[ $# -gt 0 ] || set -- base sft-written sft-written-4 sft-own dpo sft-asks grpo-asks
 for arm in "$@"; do
   case $arm in
     base) probe "$model" base ;;
@@ -43,8 +45,18 @@ for arm in "$@"; do
       train dpo dpo "$arm" "$runs/sft-written"
       probe "$runs/$arm" "$arm"
       ;;
+    sft-asks)   # half of the first replies ask
+      python recipes/results/first_replies.py "$runs/sft-own" "$runs/first_replies.jsonl" "${first_options[@]}"
+      train sft sft_written "$arm" "$runs/sft-own" --data.rows_per_step 4 --data.path "$runs/first_replies.jsonl" --data.recipe null \
+        --train.num_train_epochs 2
+      probe "$runs/$arm" "$arm"
+      ;;
+    grpo-asks)   # paid for asking where it is needed, and only there
+      train grpo grpo "$arm" "$runs/sft-asks"
+      probe "$runs/$arm" "$arm"
+      ;;
     *)
-      echo "no arm is called $arm: base, sft-written, sft-written-4, sft-own, dpo" >&2
+      echo "no arm is called $arm: base, sft-written, sft-written-4, sft-own, dpo, sft-asks, grpo-asks" >&2
       exit 2
       ;;
   esac

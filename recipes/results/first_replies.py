@@ -1,0 +1,81 @@
+"""First replies to written openings, half of them questions: the data of the arm `sft-asks`.
+
+    python recipes/results/first_replies.py MODEL OUT.jsonl [--engine vllm] [--dtype float32]
+
+Where an opening lacks something the reply is the one that was written for it, which asks for that; where it is complete the
+reply is MODEL's own greedy answer, right or wrong, so that training on it changes nothing but when to ask. An own answer is
+left out where it does not end within the limit, or asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from data_builders.recipe import Written
+from data_builders.written import written
+from probe.chat import Chat
+from probe.conversations import Message
+from probe.engines import open_engine
+from probe.engines.base import Request, collect
+from probe.errors import run_command
+from probe.files import write_jsonl
+from probe.grading import asks, sentences
+from probe.models import load_tokenizer, resolve
+from probe.settings import ProbeSection, VllmSection
+
+LIMIT = 300  # tokens
+SPARE = 14  # own answers beyond as many as there are questions, since some are left out
+Opening = tuple[str, tuple[Message, ...]]  # its conversation's id, the messages
+
+
+def openings(seed: int) -> tuple[list[Opening], list[Opening]]:
+    """(openings with the question that was written for them, complete openings): all twins of the first, then others."""
+    found = written(Written(), seed)
+    questions = [(one.id, tuple(one.messages[:2])) for one in found if one.kind == "underspecified"]
+    twins, complete = ([one for one in found if one.kind == kind] for kind in ("twin", "complete"))
+    random.Random(f"complete:{seed}").shuffle(complete)
+    chosen = [*twins, *complete][: len(questions) + SPARE]
+    return questions, [(one.id, tuple(one.messages[:1])) for one in chosen]
+
+
+def answers_at_once(reply: str) -> bool:
+    return bool(reply.strip()) and not asks(reply) and not sentences(reply)[-1].endswith("?")
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a checkpoint, a folder or a hub id")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--engine", choices=["hf", "vllm"], default="hf")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--seed", type=int, default=7)
+    args = parser.parse_args(argv)
+
+    questions, complete = openings(args.seed)
+    folder = resolve(args.model)
+    tokenizer = load_tokenizer(folder)
+    chat = Chat(tokenizer)
+    vllm = VllmSection(enforce_eager=True, max_model_len=2048)
+    how = ProbeSection(sets={}, engine=args.engine, dtype=args.dtype, vllm=vllm)
+    with closing(open_engine(folder, tokenizer, how)) as engine:
+        replies = collect(
+            engine, [Request(chat.prompt_ids(messages), LIMIT, chat.turn_end_ids) for _, messages in complete]
+        )
+    own = [
+        (name, (*messages, {"role": "assistant", "content": reply.text.strip()}))
+        for (name, messages), reply in zip(complete, replies, strict=True)
+        if reply.finish == "stop" and answers_at_once(reply.text)
+    ]
+    rows = [{"id": name, "messages": list(messages)} for name, messages in [*questions, *own]]
+    random.Random(f"rows:{args.seed}").shuffle(rows)
+    write_jsonl(args.out, rows)
+    print(f"{args.out}: {len(questions)} questions where something is missing, {len(own)} own answers where nothing is")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
