@@ -260,6 +260,22 @@ def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(t
     assert whole.replace(QUESTION, opening) in [ask.messages[0]["content"] for ask in roles["simulator"].asked]
 
 
+def test_a_fact_that_is_a_whole_sentence_goes_without_being_written_again() -> None:
+    question = (
+        "Ann has 12 marbles in each of her 5 red bags. She loses seven of them. How many are left of all these marbles?"
+    )
+    plan = replace(WITHHELD, task=replace(TASK, question=question))
+    says = saying(Which="")  # so that the second proposal comes, which the model chooses itself
+    chosen = "<fact>She loses seven of them</fact>\n<name>how many she loses</name>"
+    roles: Any = {
+        role: Saying(role, lambda prompt: chosen if "Choose one fact" in prompt else says(prompt))
+        for role in ("assistant", "simulator", "judge")
+    }
+    (done,) = asyncio.run(play([plan], dialogue(), roles, seed=1))
+    assert turns(done)[0] == "Ann has 12 marbles in each of her 5 red bags. How many are left of all these marbles?"
+    assert not any("forgets to tell" in ask.messages[-1]["content"] for ask in roles["assistant"].asked)
+
+
 def test_guesses_may_agree_where_they_name_what_they_assumed() -> None:
     """The same model assumes the same; what it named stands in no pair."""
     done, _ = talk(WITHHELD, If="Ten each, so \\boxed{43}.\n<assumed>10 marbles in each bag</assumed>")

@@ -333,13 +333,7 @@ class _Talk:
         """Whether proposal `number` made an opening without which the policy does not find the result."""
         try:
             given = await self.propose(number)
-            question, sentence = self.plan.question, checks.sentence_with(given.fact, self.plan.question)
-            read = _checked(
-                partial(tagged, tag="text"),
-                lambda text: checks.unfit_rest(question.replace(sentence, text), given, question),
-            )
-            prompt = prompts.prompt("leave_out", sentence=sentence, name=given.name, fact=given.fact)
-            rest = question.replace(sentence, await self.text("assistant", prompt, f"left_out.{number}", read))
+            rest = await self.without(given, f"left_out.{number}")
             await self.opening(rest, f"opening.{number}", given.values)
         except _Refused:
             return False
@@ -358,6 +352,21 @@ class _Talk:
         # missing in it. A model's usual assumption is often the same: of 32 pairs that agreed, 29 had made one aloud.
         sure = [text for text in said if not _assumes(text)]
         return not right and not _mostly_alike(sure, self.settings.tries)
+
+    async def without(self, given: Proposal, where: str) -> str:
+        """The problem without the fact: a sentence that tells nothing else goes, another one is written again."""
+        question, sentence = self.plan.question, checks.sentence_with(given.fact, self.plan.question)
+        if not re.search(r"\w", sentence.replace(given.fact, "")):
+            rest = re.sub(" {2,}", " ", question.replace(sentence, "")).strip()
+            if unfit := checks.unfit_rest(rest, given, question):
+                raise _Refused(f"left_out_{unfit}")
+            return rest
+        read = _checked(
+            partial(tagged, tag="text"),
+            lambda text: checks.unfit_rest(question.replace(sentence, text), given, question),
+        )
+        prompt = prompts.prompt("leave_out", sentence=sentence, name=given.name, fact=given.fact)
+        return question.replace(sentence, await self.text("assistant", prompt, where, read))
 
     async def propose(self, number: int) -> Proposal:
         """What to withhold: a number with its words, which the model names, or every other time a fact of its choice."""
