@@ -10,6 +10,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
+# Tests at once: a third of their time is waiting, so two cores take three.
+WORKERS ?= 3
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -66,7 +68,7 @@ lint: setup
 	$(BIN)/mypy probe data_builders train
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-vllm: $(READY_VLLM)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/vllm_lane

@@ -1,6 +1,6 @@
 """The exceptions of all three packages, and how a command ends on one.
 
-Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted. Bad input gets one line that says what was
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 told to end. Bad input gets one line that says what was
 given, what was wanted and what to do.
 """
 
@@ -67,11 +67,18 @@ class TrainingStopped(NextturnError):
     """Training stopped itself, for instance before a step with a non-finite loss."""
 
 
+class ToldToEnd(NextturnError):
+    """Training ended on SIGTERM, with a checkpoint."""
+
+    exit_code = 143  # 128 + SIGTERM, as a shell has it
+
+
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
     """Runs `main(argv)` and returns its exit code; our own errors become one line on stderr.
 
-    Ctrl-C (SIGINT) gives one line and 130. SIGTERM is not caught: it ends the process at once, as SIGKILL does, and what is
-    on disk by then is whole, so the same command goes on from there.
+    Ctrl-C (SIGINT) gives one line and 130. SIGTERM ends training after the step that is under way, with a checkpoint and 143
+    (`train.guards.StopsWhenTold`). Everything else it ends at once, as SIGKILL does, and what is on disk by then is whole, so
+    the same command goes on from there.
     """
     try:
         main(sys.argv[1:] if argv is None else argv)

@@ -11,9 +11,11 @@
 # Slurm opens the log before this script runs and makes no folder for it, so it lies where the job was submitted.
 #SBATCH --output=slurm-%j.log
 #SBATCH --open-mode=append
+# Five minutes before its time is over the job gets SIGTERM, on which training ends after its step, with a checkpoint.
+#SBATCH --signal=TERM@300
 # A job that was preempted or whose node failed is queued again. The same command then goes on from the newest whole
-# checkpoint (--resume auto is the default), so what is lost is at most train.save_steps steps. On another number of GPUs ZeRO's
-# optimizer cannot go on: the job then ends with one line, and --resume weights begins it anew.
+# checkpoint (--resume auto is the default), so where no SIGTERM came first train.save_steps steps are lost at most. On another
+# number of GPUs ZeRO's optimizer cannot go on: the job then ends with one line, and --resume weights begins it anew.
 #SBATCH --requeue
 set -euo pipefail
 
@@ -30,6 +32,7 @@ NODES=$(scontrol show hostnames "${SLURM_JOB_NODELIST}")
 MASTER="${NODES%%$'\n'*}"   # not by `head`, which could end scontrol before it has said all, and with it this job
 PORT=$((20000 + SLURM_JOB_ID % 20000))   # jobs that share a node get different ones
 export MASTER PORT OMP_NUM_THREADS=8
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=240   # seconds that a node's launcher waits for its processes after SIGTERM; torch has 30
 # Since Slurm 22.05 srun does not take the job's --cpus-per-task over, and every process would share one core.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK}"
 # Nodes without a way out find everything in the caches once it was fetched on the login node: export HF_HUB_OFFLINE=1

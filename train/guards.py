@@ -1,4 +1,4 @@
-"""Stops a run before a step whose loss or gradient is not finite, on all processes at once.
+"""What stops a run early, on all processes at once: a loss or gradient that is not finite, or SIGTERM.
 
 Left alone, training goes on: plain torch applies NaN to the weights, DeepSpeed skips the step without a word, and
 the logs show the last good loss. Here a trace is left on the device without waiting for it: the loss of every backward
@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from probe.checkpoints import newest_complete
-from probe.errors import TrainingStopped
+from probe.errors import ToldToEnd, TrainingStopped
+from probe.terminal import say
 
 LOSS, NORM, FIRST_PARAMETER = 0, 1, 2
 NAMES_SHOWN = 3
@@ -154,6 +158,58 @@ class FiniteGuard(TrainerCallback):
         checkpoint, _ = newest_complete(Path(self.trainer.args.output_dir))
         kept = f"Last good checkpoint: {checkpoint}" if checkpoint else "No checkpoint was saved yet"
         return f"stopped before step {step}: {' and '.join(found)} is not finite. {kept}. {CAUSES}"
+
+
+# --- Stops a run that is told to end (SIGTERM: the end of a Slurm job, a machine that is taken away), with a checkpoint.
+#
+# What was trained since the last checkpoint would be lost, with `save_steps: 0.5` half of a run. transformers' own
+# `enable_jit_checkpoint` does not tell the processes of one another, which get the signal in different steps and would wait for
+# each other for ever, and its checkpoints have no mark that they are whole.
+
+
+class StopsWhenTold(TrainerCallback):  # type: ignore[misc]
+    """After the step in which any process was told to end, all save a checkpoint and end. Add it after the callback that marks
+    checkpoints whole and before those that take long with one: a probe is made when the run is taken up again."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self._told = False  # on this process
+        self._ends = False  # on all of them
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While a run trains. More than one SIGTERM is one: under Slurm the processes get it from there and from their launcher."""
+        if threading.current_thread() is not threading.main_thread():  # Python lets no other thread listen
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _note(self, *_: Any) -> None:
+        if not self._told:
+            self._told = True
+            say("SIGTERM: ends after this step, with a checkpoint")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        import torch
+
+        accelerator = self.trainer.accelerator
+        told = torch.tensor(int(self._told), device=accelerator.device)
+        self._ends = bool(accelerator.reduce(told, reduction="sum") if accelerator.num_processes > 1 else told)
+        if self._ends and state.global_step < state.max_steps:
+            control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Raises ToldToEnd on every process; not after the last step, after which the run ends anyway."""
+        if self._ends and state.global_step < state.max_steps:
+            self.trainer.accelerator.wait_for_everyone()  # until the checkpoint is marked
+            step = state.global_step
+            raise ToldToEnd(
+                f"SIGTERM: ended after step {step}, saved as checkpoint-{step}; the same command goes on from it"
+            )
 
 
 # --- Gives freed memory back to the system while a model trains on a CPU.

@@ -101,15 +101,16 @@ class Run:
         """Trains from the beginning, or from the checkpoint after setting aside what a killed run left past it.
 
         At every step nothing that is not finite reaches a weight. At every checkpoint comes first the mark that it is whole,
-        then the probe, whose results the tracker shows.
+        then the probe, whose results the tracker shows. SIGTERM ends it after a step, with a checkpoint.
         """
-        from train.guards import ReturnsFreedMemory, install_guard
+        from train.guards import ReturnsFreedMemory, StopsWhenTold, install_guard
         from train.probing import probe_checkpoints
 
         recipe, probe = self.recipe, self.recipe.probe
         say(launch_line(trainer))
         install_guard(trainer)
         mark_checkpoints(trainer)
+        trainer.add_callback(told := StopsWhenTold(trainer))
         probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype)
         if self.args.use_cpu:
             trainer.add_callback(ReturnsFreedMemory())
@@ -121,7 +122,8 @@ class Run:
         trainer.accelerator.wait_for_everyone()
         if self.weights is not None:
             without_optimizer(trainer, self.weights)
-        trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
+        with told.listening():
+            trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
 
     def conclude(self, trainer: Any, did: str, summary: str, **facts: dict[str, Any]) -> None:
         """Writes the model card and the mark of a finished run; on the main process.

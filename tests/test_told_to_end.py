@@ -1,0 +1,93 @@
+"""SIGTERM ends training after the step that is under way, with a checkpoint that the same command goes on from."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.checkpoints import newest_complete
+from probe.errors import ToldToEnd, run_command
+from probe.files import read_json
+from tests.launches import Launched, history
+from tests.test_train_distributed import write_data, write_recipe
+from train.recipe import LOADERS
+from train.sft import main, train
+
+RARELY = {"save_steps": 100, "max_steps": 4}  # of itself it would save the last step alone
+
+
+def told_in(step: int, rank: int = 0) -> Any:
+    """A callback by which one process gets SIGTERM in a step."""
+    from transformers import TrainerCallback
+
+    class Told(TrainerCallback):  # type: ignore[misc]
+        def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == step - 1 and args.process_index == rank:
+                for _ in range(2):  # from Slurm, and from the launcher
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        on_step_begin = on_substep_end
+
+    return Told()
+
+
+def test_a_run_that_is_told_to_end_goes_on_as_if_it_had_not_been(
+    tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {"path": str(write_data(tmp_path))}
+    for name in ("whole", "told"):
+        (tmp_path / name).mkdir()
+    whole, told = (write_recipe(tmp_path / name, tiny_chatml, data, RARELY) for name in ("whole", "told"))
+    assert run_command(main, [str(whole)]) == 0
+
+    before, run = signal.getsignal(signal.SIGTERM), tmp_path / "told" / "run"
+    with pytest.raises(
+        ToldToEnd, match=r"ended after step 2, saved as checkpoint-2; the same command goes on"
+    ) as ended:
+        train(LOADERS["sft"](told, []), callbacks=[told_in(2)])
+    assert ended.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
+    assert newest_complete(run) == (run / "checkpoint-2", []) and not (run / "finished.json").exists()
+    assert not (run / "probe" / "step-2").exists(), "who is told to end has seconds, and a probe takes minutes"
+
+    capsys.readouterr()
+    assert run_command(main, [str(told)]) == 0
+    assert f"resumes from {run / 'checkpoint-2'}" in capsys.readouterr().out
+    assert (run / "probe" / "step-2" / "results.json").is_file(), "every checkpoint is measured"
+    ours, theirs = history(run / "checkpoint-4"), history(tmp_path / "whole" / "run" / "checkpoint-4")
+    assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
+
+
+def test_in_its_last_step_it_finishes(tiny_chatml: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
+    train(LOADERS["sft"](recipe, []), callbacks=[told_in(4)])
+    assert (tmp_path / "run" / "finished.json").is_file()
+
+
+ONE_OF_TWO = """
+import pathlib, sys
+from probe.errors import run_command
+from tests.test_told_to_end import told_in
+from train.recipe import LOADERS
+from train.sft import train
+
+def main(argv):
+    train(LOADERS["sft"](pathlib.Path(argv[0]), []), callbacks=[told_in(2, rank=1)])
+
+sys.exit(run_command(main))
+"""
+
+
+def test_all_processes_end_with_the_one_that_is_told(tiny_chatml: Path, tmp_path: Path) -> None:
+    data = {"path": str(write_data(tmp_path))}
+    recipe = write_recipe(tmp_path, tiny_chatml, data, {**RARELY, "use_cpu": True}, {"when": "never"})
+    (tmp_path / "sft.py").write_text(ONE_OF_TWO)
+    launched = Launched([tmp_path / "sft.py", recipe], None, tmp_path)
+    assert launched.wait() == [143, 143], launched.output
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    assert newest_complete(tmp_path / "run") == (checkpoint, [])
+    assert read_json(checkpoint / "complete.json")["launch"]["processes"] == 2
+    assert "error: SIGTERM: ended after step 2" in launched.output
