@@ -82,9 +82,10 @@ class ScriptedUser:
             repeated = len(given) <= _LONGEST_DOUBTED and not any(sign in given for sign in "<>|[]\n")
             return "doubt", {"given": given if repeated else "that"}
         row, said = self.row, tuple(one["content"] for one in messages if one["role"] == "user")
-        names = names_of_withheld(row)
+        names = tuple(text for text in (row.clause, row.thing) if text)
         withheld = names or ((self._reveal(),) if row.hidden else ())
-        readings = [read_question(one, withheld, said, named=bool(names)) for one in questions(text)]
+        ask = "" if self.revealed else row.ask
+        readings = [read_question(one, withheld, said, named=bool(names), ask=ask) for one in questions(text)]
         return self._answer(*min(readings, key=lambda one: ABOUT.index(one[0]))) if readings else ("go_on", {})
 
     def _answer(self, about: str, place: str) -> tuple[str, dict[str, str]]:
@@ -172,25 +173,23 @@ def questions(text: str) -> list[str]:
     return found
 
 
-def names_of_withheld(row: RlRow) -> tuple[str, ...]:
-    """Texts that name what a row withholds: its clause and thing, and the questions that its data asks for it. People ask in
-    other words than they list things ("the distance", "how far is it?"); without their questions 43 of 110 written replies
-    that ask for just what is missing were taken for being about something else."""
-    named = tuple(text for text in (row.clause, row.thing) if text)
-    return (*named, *questions(row.ask)) if named else ()
-
-
-def read_question(text: str, withheld: Sequence[str], said: Sequence[str], named: bool = True) -> tuple[str, str]:
+def read_question(
+    text: str, withheld: Sequence[str], said: Sequence[str], named: bool = True, ask: str = ""
+) -> tuple[str, str]:
     """(what of ABOUT a question is about, the sentence of the chat that answers one about a given).
 
     Args:
         withheld: texts that name what is withheld, or where not `named` the sentences that state it.
         said: what the user has written.
+        ask: the reply of the data that asks for it. People ask in other words than they list things ("the distance", "how far
+            is it?"): by the names alone 43 of 110 written replies were not known to ask for what is missing.
     """
     asked = _quantity(text)
     stated = (_quantity(part, stated=True) for part in _stating(said))
     given = max(stated, key=asked.shared, default=_NOTHING)
     if any(_is_about(asked, _quantity(one), given, named) for one in withheld):
+        return "withheld", ""
+    if any(_asks_alike(asked, _quantity(one), given) for one in questions(ask) if one.endswith("?")):
         return "withheld", ""
     if _phrases("general").search(text):
         return "anything", ""
@@ -235,6 +234,17 @@ def _is_about(asked: _Quantity, withheld: _Quantity, given: _Quantity, named: bo
         return False
     enough = len(shared) >= _AT_LEAST * len(withheld.stems if named else asked.stems)
     return (enough or (named and same)) and len(shared) + same > asked.shared(given)
+
+
+def _asks_alike(asked: _Quantity, known: _Quantity, given: _Quantity) -> bool:
+    """Whether two questions are for the same: the same quantity with another word in common, or most of their words."""
+    if asked.stems == known.stems and asked.heads == known.heads:
+        return True
+    shared, same = asked.stems & known.stems, bool(asked.heads & known.heads - {_MUCH})
+    if bool(asked.heads and known.heads) and not same:
+        return False
+    alike = len(shared) >= 2 and (same or 2 * len(shared) > len(asked.stems | known.stems))
+    return alike and len(shared) + same > asked.shared(given)
 
 
 def _stating(user_messages: Sequence[str]) -> Iterator[str]:

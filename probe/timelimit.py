@@ -10,6 +10,7 @@ and import no more than what they are asked to run; a script that uses them is r
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -121,6 +122,7 @@ class Workers:
 
 
 def _begin_worker(prepare: Callable[[], None] | None) -> None:
+    os.setsid()  # SIGTERM to the whole process group is for those who train: a step that is to be finished needs its rewards
     _alarm(_PREPARED_WITHIN_S)
     if prepare is not None:
         prepare()

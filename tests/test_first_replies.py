@@ -58,4 +58,9 @@ def test_answers_are_the_models_own(
     own = [row for row in rows if row["id"] not in asked]
     assert len(rows) - len(own) == len(questions) and f"{len(own)} own answers" in capsys.readouterr().out
     assert 0 < len(own) <= len(complete), "a model that ends its turns keeps some of its answers"
-    assert all(row["messages"][1]["role"] == "assistant" and row["messages"][1]["content"] for row in own)
+    written = {
+        f"written-{row['id']}": row["messages"][1]["content"] for row in map(json.loads, FILE.read_text().splitlines())
+    }
+    for row in own:
+        assert row["messages"][1]["role"] == "assistant" and row["messages"][1]["content"]
+        assert row["messages"][1]["content"] != written[row["id"]]

@@ -180,6 +180,7 @@ ASKING = [
     (given(), "Could you tell me more about the bags?", -1.0),
     (given(), "Shall I solve it?", -1.0),
     (given(), ANSWERED + " Does that help?", 0.5),
+    (given(), "That's it.", 0.0),  # neither asks nor answers
     # a hint is wanted, and nothing more; then the user tries
     (given(kind="hint"), "What is 5 * 12?", 1.0),
     (given(kind="hint"), "Find out first how many there were before the loss.", 1.0),

@@ -31,7 +31,6 @@ from transformers import TrainerCallback
 
 from probe.checkpoints import newest_complete
 from probe.errors import ToldToEnd, TrainingStopped
-from probe.terminal import say
 
 LOSS, NORM, FIRST_PARAMETER = 0, 1, 2
 NAMES_SHOWN = 3
@@ -130,7 +129,7 @@ class FiniteGuard(TrainerCallback):
         return result
 
     def _check(self) -> None:
-        """Reads the traces of all processes; the step's one wait for the device.
+        """Reads the traces of all processes, for which the step waits for the device.
 
         Raises:
             TrainingStopped: on every process alike, since each sees the same sums.
@@ -165,6 +164,9 @@ class FiniteGuard(TrainerCallback):
 # What was trained since the last checkpoint would be lost, with `save_steps: 0.5` half of a run. transformers' own
 # `enable_jit_checkpoint` does not tell the processes of one another, which get the signal in different steps and would wait for
 # each other for ever, and its checkpoints have no mark that they are whole.
+#
+# A launcher that ends the others because one process failed sends SIGTERM, too: they wait for the failed one in vain, and are
+# killed 30 seconds later. In a probe nothing is lost at once: what it has made is stored.
 
 
 class StopsWhenTold(TrainerCallback):  # type: ignore[misc]
@@ -189,18 +191,17 @@ class StopsWhenTold(TrainerCallback):  # type: ignore[misc]
             signal.signal(signal.SIGTERM, before)
 
     def _note(self, *_: Any) -> None:
-        if not self._told:
-            self._told = True
-            say("SIGTERM: ends after this step, with a checkpoint")
+        self._told = True  # and nothing that could fail, such as printing where nobody reads any more
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         import torch
 
-        accelerator = self.trainer.accelerator
-        told = torch.tensor(int(self._told), device=accelerator.device)
-        self._ends = bool(accelerator.reduce(told, reduction="sum") if accelerator.num_processes > 1 else told)
+        accelerator, self._ends = self.trainer.accelerator, self._told
+        if accelerator.num_processes > 1:
+            told = torch.tensor(int(self._told), device=accelerator.device)
+            self._ends = bool(accelerator.reduce(told, reduction="sum"))
         if self._ends and state.global_step < state.max_steps:
-            control.should_save = True
+            control.should_save, control.should_evaluate = True, False  # an evaluation could take minutes
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Raises ToldToEnd on every process; not after the last step, after which the run ends anyway."""

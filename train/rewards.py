@@ -37,7 +37,7 @@ from data_builders.dialogue.score import efficiency as token_efficiency
 from data_builders.recipe import RoleSection
 from data_builders.rows import RlRow
 from data_builders.text import states
-from data_builders.user import marked_answer, names_of_withheld, questions, read_question
+from data_builders.user import marked_answer, questions, read_question
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import EngineError, RecipeError
@@ -189,8 +189,9 @@ def _results(text: str) -> set[str]:
 #
 # From -1 to 1. Where something is withheld: 1 for asking for it by name, a half for asking whether anything is missing, 0 for
 # any other question, and -1 for a guess, a question with a guess behind it, and giving up. Where everything is given: 1 for an
-# answer, a half for one that closes with a question, and -1 for asking instead. Where a hint is wanted and nothing more, a
-# marked answer gets -1. So asking where nothing is missing costs what guessing costs where something is, as in GRIL (arXiv
+# answer, a half for one that closes with a question, 0 for a first reply with neither a question nor a number ("That's it.", which
+# a run that was paid for asking alone came to), and -1 for asking instead. Where a hint is wanted and nothing more, a marked
+# answer gets -1. So asking where nothing is missing costs what guessing costs where something is, as in GRIL (arXiv
 # 2604.19656: a false alarm is -1, detection pays and pays less the later it comes), and neither can be made good by the other.
 #
 # A right answer that was guessed pays nothing either: `Accuracy` counts it as wrong. While it paid in full and asking was a
@@ -244,6 +245,8 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
             return None
         if asks(reply):
             return -1.0
+        if not row.turn and not re.search(r"\d|\\boxed", reply):
+            return 0.0
         last = sentences(reply)[-1:]
         return HALF if last and last[0].endswith("?") else 1.0
 
@@ -251,12 +254,12 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
         return -1.0
     asked = questions(reply)
     gives_up = not any(one.endswith("?") for one in asked)
-    named = names_of_withheld(row)
+    named = tuple(text for text in (row.clause, row.thing) if text)
     # "I mean the price of a pen. Do you see it?"
     asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
     withheld = named or tuple(one for one in sentences(row.problem) if any(states(one, value) for value in row.hidden))
-    about = {read_question(one, withheld, said, named=bool(named))[0] for one in asked}
+    about = {read_question(one, withheld, said, named=bool(named), ask=row.ask)[0] for one in asked}
     if "withheld" in about or "anything" in about:
         return 1.0 if "withheld" in about else HALF
     return -1.0 if gives_up else 0.0

@@ -46,7 +46,8 @@ for arm in "$@"; do
       probe "$runs/$arm" "$arm"
       ;;
     sft-asks)   # half of the first replies ask
-      python recipes/results/first_replies.py "$runs/sft-own" "$runs/first_replies.jsonl" "${first_options[@]}"
+      [ -f "$runs/first_replies.jsonl" ] ||
+        python recipes/results/first_replies.py "$runs/sft-own" "$runs/first_replies.jsonl" "${first_options[@]}"
       train sft sft_written "$arm" "$runs/sft-own" --data.rows_per_step 4 --data.path "$runs/first_replies.jsonl" --data.recipe null \
         --train.num_train_epochs 2
       probe "$runs/$arm" "$arm"
