@@ -4,6 +4,7 @@
 
 - completions: the hf engine's decode loop (shared prefill, rows leave when done) against `generate` of transformers, batch
   by batch over the same prompts, greedy, same limits;
+- decode steps: the same loop as it is, and over transformers' own cache and attention, which copy what was said at each step;
 - scores: prefix prefilled once for all its targets against one plain forward pass per target.
 
 Each side runs three times in turn; the ratio is of the medians, with the lowest and highest of each side beside it.
@@ -15,7 +16,9 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 from probe.chat import Chat
 from probe.engines.base import Request, ScoreRequest, collect
@@ -51,6 +54,11 @@ def main() -> None:
         lambda: collect(engine, requests),
         lambda: _generate(engine.model, tokenizer, requests),
     )
+    _compare(
+        "decode steps, without copies of keys and values against transformers' own",
+        lambda: collect(engine, requests),
+        lambda: _with_copies(engine, requests),
+    )
     targets = [chat.text_ids(text) for text in ("Why half of them?", "I think it is 12.", "Thank you, that is clear.")]
     scores = [ScoreRequest(chat.prompt_ids(talk), target) for talk in talks for target in targets]
     _compare(
@@ -70,6 +78,11 @@ def _compare(what: str, ours: Callable[[], Any], plain: Callable[[], Any]) -> No
     ratio = statistics.median(seconds["plain"]) / statistics.median(seconds["ours"])
     shown = ", ".join(f"{name} {min(taken):.1f} to {max(taken):.1f} s" for name, taken in seconds.items())
     print(f"{what}: {ratio:.2f} times as fast ({shown})", flush=True)
+
+
+def _with_copies(engine: HfEngine, requests: list[Request]) -> None:
+    with patch("probe.engines.decoding.preallocate"), patch("probe.engines.decoding.shared_keys", nullcontext):
+        collect(engine, requests)
 
 
 def _generate(model: Any, tokenizer: Any, requests: list[Request], batch: int = 32) -> None:

@@ -77,6 +77,54 @@ def test_one_prompt_at_many_temperatures_is_prefilled_once(engine: HfEngine, mon
     assert len({completion.text for completion in done[2:]}) == 4, "four seeds and temperatures, four texts"
 
 
+def test_a_decode_step_copies_no_keys_and_says_what_the_plain_one_says(engine: HfEngine, monkeypatch: Any) -> None:
+    """Both ways of it over the same padded rows: the cache grows in place, and no key is repeated for the heads of its group."""
+    import torch
+    from transformers.integrations import sdpa_attention
+
+    from probe.engines.decoding import PreallocatedLayer, preallocate, shared_keys
+
+    def steps(cheap: bool) -> tuple[list[torch.Tensor], Any]:
+        _, cache, mask = engine._prefill(PROMPTS)
+        if cheap:
+            monkeypatch.setattr(sdpa_attention, "repeat_kv", None)
+            preallocate(cache, 3)
+            cache.reorder_cache(torch.arange(len(PROMPTS)))  # as where rows leave: the room stays
+        logits = []
+        for token in (8, 9, 10):
+            mask = torch.cat([mask, mask.new_ones(len(PROMPTS), 1)], dim=1)
+            ids, positions = torch.full((len(PROMPTS), 1), token), mask.sum(dim=1, keepdim=True) - 1
+            held = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+            with torch.no_grad():
+                if cheap:
+                    with shared_keys():
+                        logits.append(engine.model(ids, **held).logits)
+                else:
+                    logits.append(engine.model(ids, **held).logits)
+        return logits, cache
+
+    plain, _ = steps(cheap=False)
+
+    cheap, cache = steps(cheap=True)
+    for one, other in zip(plain, cheap, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    grown = [layer for layer in cache.layers if isinstance(layer, PreallocatedLayer)]
+    assert grown and all(layer.keys.data_ptr() == layer._buffers[0].data_ptr() for layer in grown)
+    assert all(layer.keys.shape[-2] == layer._buffers[0].shape[-2] == max(map(len, PROMPTS)) + 3 for layer in grown)
+
+
+def test_attention_is_transformers_own_again_after_a_failure() -> None:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from probe.engines.decoding import shared_keys
+
+    with pytest.raises(EngineError), shared_keys():
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is not sdpa_attention_forward
+        raise EngineError("no memory")
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
+
+
 def test_temperature_sampling_follows_the_model_distribution(engine: HfEngine) -> None:
     import torch
 

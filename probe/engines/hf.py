@@ -205,6 +205,8 @@ class HfEngine:
         """One batch: `batch` holds one list of request indices per distinct prompt."""
         import torch
 
+        from probe.engines.decoding import preallocate, shared_keys
+
         device = self.model.device
         logits, cache, mask = self._prefill([requests[group[0]].prompt_ids for group in batch])
         active = [_Row(index, requests[index]) for group in batch for index in group]
@@ -212,6 +214,7 @@ class HfEngine:
             rows = torch.tensor([row for row, group in enumerate(batch) for _ in group], device=device)
             cache.reorder_cache(rows)
             logits, mask = logits[rows], mask[rows]
+        preallocate(cache, max(row.request.max_tokens for row in active))
 
         while True:
             tokens = _choose(logits, active)  # [rows]
@@ -228,7 +231,7 @@ class HfEngine:
                 cache.reorder_cache(keep)
                 tokens, mask, active = tokens[keep], mask[keep], [active[position] for position in going_on]
             mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
-            with torch.no_grad():
+            with torch.no_grad(), shared_keys():
                 output = self.model(
                     input_ids=tokens[:, None],
                     attention_mask=mask,
