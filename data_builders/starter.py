@@ -177,7 +177,7 @@ def starter_problem(
     rng = random.Random(f"starter:{seed}:{split}:{index}")
     template, values = _draw(rng, split, levels, largest)
     names = _draw_names(template, rng)
-    wording = _Wording(template, names, values, rng)
+    wording = _Wording(template, names, values, rng, levels, largest)
     steps = solve(template, values, names)
     return Task(
         id=f"starter-{split}-{seed}-{index}",
@@ -245,15 +245,23 @@ class _Story:
 
 
 # Of all problems: those that tell two stories, and of the others those with sentences about the day.
-_TWO_STORIES, _EVERYDAY = 0.6, 0.5
+_TWO_STORIES, _EVERYDAY = 0.8, 0.5
 
 
 class _Wording:
     """The text of one problem. What stands around its story is drawn once, so that its versions differ in one given only."""
 
-    def __init__(self, template: Template, names: Mapping[str, str], values: Mapping[str, int], rng: random.Random):
+    def __init__(
+        self,
+        template: Template,
+        names: Mapping[str, str],
+        values: Mapping[str, int],
+        rng: random.Random,
+        levels: Sequence[int],
+        largest: int,
+    ) -> None:
         self.story = _Story(template, names, values)
-        self.other = _other_story(self.story, rng) if rng.random() < _TWO_STORIES else None
+        self.other = _other_story(self.story, rng, levels, largest) if rng.random() < _TWO_STORIES else None
         self.other_gap = rng.choice(self.other.template.givens).key if self.other else ""
         self.other_first = rng.random() < 0.5
         words = wordings("starter.yaml")
@@ -280,15 +288,23 @@ class _Wording:
         return Gap(self.question(slot.key), clause, ask, reveal, _amount(value, reveal), value)
 
 
-def _other_story(story: _Story, rng: random.Random) -> _Story:
-    """A story about something else and other people, that shares no number with this one."""
+def _other_story(story: _Story, rng: random.Random, levels: Sequence[int], largest: int) -> _Story:
+    """A story about something else and other people, that shares no number with this one.
+
+    As hard as this one may be, where that can be had: else its kind of story would tell it from the one that is asked about.
+    """
     mine = run(story.template, story.values) or {}
     others = [one for one in templates("train") if one.topic != story.template.topic]
+    alike = [one for one in others if len(one.steps) in levels] or others
     taken = story.names["name"][0] + story.names["friend"][0]
+    draws = 0
     while True:
-        template = rng.choice(others)
+        draws += 1
+        template = rng.choice(alike if draws <= _DRAWS else others)
         names, values = _draw_names(template, rng, taken), draw_values(template, rng)
-        if not set(mine.values()) & set(values.values()) and names["items"] != story.names["items"]:
+        numbers = (run(template, values) or {}).values()
+        fits = max(numbers) <= largest or draws > _DRAWS
+        if fits and not set(mine.values()) & set(values.values()) and names["items"] != story.names["items"]:
             return _Story(template, names, values)
 
 

@@ -270,7 +270,7 @@ def spoken(turns: list[str]) -> Iterator[dict[str, str]]:
 
 
 def test_the_demo_build(tmp_path: Path) -> None:
-    command("data_builders", "recipes/demo_data.yaml", "--out", tmp_path / "data")
+    command("data_builders", "tests/golden/demo.yaml", "--out", tmp_path / "data")
     check_files("demo_build", contents(tmp_path / "data", tmp=tmp_path))
 
 

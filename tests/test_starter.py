@@ -21,6 +21,7 @@ from data_builders.starter import (
     starter_problems,
     templates,
 )
+from data_builders.surface import Opening, giveaway
 from data_builders.tasks import Step, Task
 from probe.grading import sentences
 
@@ -147,6 +148,18 @@ def test_complete_and_incomplete_problems_are_made_of_the_same_sentences() -> No
     sizes = [sum(len(text.split()) for text in group) / len(group) for group in (
         [task.question for task in tasks], [gap.question for gap in gaps])]  # fmt: skip
     assert abs(sizes[0] - sizes[1]) < 0.12 * sizes[0]
+
+
+def test_the_wording_of_narrow_problems_tells_little_of_what_lacks_something() -> None:
+    """The story that nobody asks about is as hard as the one that is; otherwise its kind told them apart (AUC 0.82)."""
+    found = [starter_problem(index, 3, "train", levels=[1], largest=50) for index in range(200)]
+    for task in found:
+        assert all(int(one) <= 50 for one in numbers(task.question)), task.question
+    rng = random.Random(3)
+    complete = [Opening(task.question, False, task.id) for task in found]
+    lacking = [Opening(rng.choice(task.gaps).question, True, task.id) for task in found]
+    told = giveaway([*complete, *lacking]).value
+    assert told is not None and told <= 0.7
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.key)
