@@ -10,8 +10,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
-# Tests at once: a third of their time is waiting, so two cores take four.
-WORKERS ?= 4
+# Tests at once: a third of their time is waiting, so two cores take three.
+WORKERS ?= 3
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
