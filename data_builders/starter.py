@@ -1,9 +1,9 @@
 """The embedded source: grade-school word problems from the templates of `starter.yaml`, any number of them, seeded.
 
-Train and test cannot share a problem: a hash of the template and its numbers decides the split (one
-combination in five is test, whatever the names), and a few whole templates occur in test only. What-if
-numbers come from the same split as the problem. Problem `i` of a seed is a function of seed, split and `i`
-alone, so any shard can be made by itself.
+Train and test cannot ask the same problem: a hash of the template and its numbers decides the split (one combination in
+five is test, whatever the names), and a few whole templates, of two steps, occur in test only. What-if numbers come from
+the same split as the problem. (A story that nobody asks about may be one that test asks about; what comes out is not told.)
+Problem `i` of a seed is a function of seed, split and `i` alone, so any shard can be made by itself.
 
 Many problems tell two stories and ask about one of them. One story lacks a number: where it is the one that is asked
 about, something is missing, else nothing is. So complete and incomplete problems are made of the same sentences, and
@@ -300,10 +300,10 @@ def _other_story(story: _Story, rng: random.Random, levels: Sequence[int], large
     draws = 0
     while True:
         draws += 1
-        template = rng.choice(alike if draws <= _DRAWS else others)
+        template = rng.choice(alike if draws <= _DRAWS else others)  # small numbers weigh more than the level
         names, values = _draw_names(template, rng, taken), draw_values(template, rng)
         numbers = (run(template, values) or {}).values()
-        fits = max(numbers) <= largest or draws > _DRAWS
+        fits = max(numbers) <= largest or draws > 2 * _DRAWS
         if fits and not set(mine.values()) & set(values.values()) and names["items"] != story.names["items"]:
             return _Story(template, names, values)
 

@@ -113,16 +113,39 @@ def test_a_decode_step_copies_no_keys_and_says_what_the_plain_one_says(engine: H
     assert all(layer.keys.shape[-2] == layer._buffers[0].shape[-2] == max(map(len, PROMPTS)) + 3 for layer in grown)
 
 
-def test_attention_is_transformers_own_again_after_a_failure() -> None:
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+def test_attention_is_what_it_was_again_after_a_failure_and_when_the_last_of_several_is_done() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     from probe.engines.decoding import shared_keys
 
-    with pytest.raises(EngineError), shared_keys():
-        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is not sdpa_attention_forward
+    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    first, second = shared_keys(), shared_keys()  # as of two engines in two threads
+    first.__enter__()
+    with pytest.raises(EngineError), second:
+        first.__exit__(None, None, None)
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is not before
         raise EngineError("no memory")
-    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
+
+
+def test_a_cache_takes_no_more_than_it_has_room_for_and_empty_layers_stay(engine: HfEngine) -> None:
+    import torch
+    from transformers.cache_utils import DynamicCache, DynamicLayer
+
+    from probe.engines.decoding import PreallocatedLayer, preallocate
+
+    cache = DynamicCache()
+    cache.layers = [DynamicLayer(), DynamicLayer()]  # as of layers that look at images, without one
+    cache.update(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4), 0)
+    preallocate(cache, 1)
+    assert [type(layer) for layer in cache.layers] == [PreallocatedLayer, DynamicLayer]
+    layer = cache.layers[0]
+    layer.batch_repeat_interleave(2)
+    layer.batch_select_indices(torch.tensor([0, 1, 3]))
+    one = torch.zeros(3, 1, 1, 4)
+    assert layer.update(one, one)[0].shape == (3, 1, 4, 4)
+    with pytest.raises(ValueError, match="room for 4 tokens was given 5"):
+        layer.update(one, one)
 
 
 def test_temperature_sampling_follows_the_model_distribution(engine: HfEngine) -> None:

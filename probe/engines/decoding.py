@@ -7,13 +7,14 @@ matrix products and more, most of it for fresh memory. `make bench` times it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicLayer
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
@@ -39,6 +40,8 @@ class PreallocatedLayer(DynamicLayer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         start = self.keys.shape[-2]
         end = start + key_states.shape[-2]
+        if end > self._buffers[0].shape[-2]:
+            raise ValueError(f"a cache with room for {self._buffers[0].shape[-2]} tokens was given {end}")
         for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = new
         self._show(end)
@@ -47,6 +50,12 @@ class PreallocatedLayer(DynamicLayer):
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         self._allocate(self.keys[beam_idx], self.values[beam_idx], self._buffers[0].shape[-2])
 
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self.reorder_cache(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.reorder_cache(torch.arange(len(self.keys), device=self.keys.device).repeat_interleave(repeats))
+
 
 def preallocate(cache: Any, room: int) -> None:
     """Makes room for `room` tokens in those of a filled cache's layers that would grow by a copy at each step.
@@ -54,21 +63,38 @@ def preallocate(cache: Any, room: int) -> None:
     Layers of other kinds, as those of linear attention and of a sliding window, stay as they are.
     """
     for place, layer in enumerate(cache.layers):
-        if type(layer) is DynamicLayer:
+        if type(layer) is DynamicLayer and layer.get_seq_length():  # one that nothing filled holds nothing to copy
             cache.layers[place] = PreallocatedLayer(layer, room)
+
+
+_lock = threading.Lock()
+_open = 0
+_found: Any = None
 
 
 @contextmanager
 def shared_keys() -> Iterator[None]:
-    """While it is open, sdpa attention of a single token reads each key once for all query heads that share it."""
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = _single_token_attention
+    """While it is open, sdpa attention of a single token reads each key once for all query heads that share it.
+
+    It holds for the process, and for as long as one of several threads has it open: the sums are the same.
+    """
+    global _open, _found
+    with _lock:
+        if _open == 0:
+            _found = ALL_ATTENTION_FUNCTIONS["sdpa"]
+            ALL_ATTENTION_FUNCTIONS["sdpa"] = partial(_single_token_attention, _found)
+        _open += 1
     try:
         yield
     finally:
-        del ALL_ATTENTION_FUNCTIONS["sdpa"]  # this override; what transformers has registered stays
+        with _lock:
+            _open -= 1
+            if _open == 0:
+                ALL_ATTENTION_FUNCTIONS["sdpa"] = _found
 
 
 def _single_token_attention(
+    plain: Callable[..., tuple[torch.Tensor, None]],
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -77,12 +103,12 @@ def _single_token_attention(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one query token per row: the heads [B, H, 1, D] that share keys [B, H / G, T, D] stand as G query tokens
-    of one head, so that nothing is repeated. The same sums as sdpa's; what it does not fit goes to transformers' own."""
+    of one head, so that nothing is repeated. What that does not fit, as a mask for each head, goes to `plain`."""
     rows, heads, tokens, width = query.shape
     groups = key.shape[1]
-    if tokens != 1 or heads == groups or options.get("position_bias") is not None:
-        attended, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-        return attended, None
+    each_head = attention_mask is not None and (attention_mask.dim() != 4 or attention_mask.shape[1] != 1)
+    if tokens != 1 or heads == groups or each_head or options.get("position_bias") is not None:
+        return plain(module, query, key, value, attention_mask, **options)
     shared = query.reshape(rows, groups, heads // groups, width)
     attended = torch.nn.functional.scaled_dot_product_attention(
         shared,
