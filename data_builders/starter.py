@@ -177,7 +177,7 @@ def starter_problem(
     rng = random.Random(f"starter:{seed}:{split}:{index}")
     template, values = _draw(rng, split, levels, largest)
     names = _draw_names(template, rng)
-    wording = _Wording(template, names, values, rng, levels, largest)
+    wording = _Wording(_Story(template, names, values), rng, levels, largest)
     steps = solve(template, values, names)
     return Task(
         id=f"starter-{split}-{seed}-{index}",
@@ -251,23 +251,17 @@ _TWO_STORIES, _EVERYDAY = 0.8, 0.5
 class _Wording:
     """The text of one problem. What stands around its story is drawn once, so that its versions differ in one given only."""
 
-    def __init__(
-        self,
-        template: Template,
-        names: Mapping[str, str],
-        values: Mapping[str, int],
-        rng: random.Random,
-        levels: Sequence[int],
-        largest: int,
-    ) -> None:
-        self.story = _Story(template, names, values)
-        self.other = _other_story(self.story, rng, levels, largest) if rng.random() < _TWO_STORIES else None
+    def __init__(self, story: _Story, rng: random.Random, levels: Sequence[int], largest: int) -> None:
+        self.story = story
+        self.other = _other_story(story, rng, levels, largest) if rng.random() < _TWO_STORIES else None
         self.other_gap = rng.choice(self.other.template.givens).key if self.other else ""
         self.other_first = rng.random() < 0.5
         words = wordings("starter.yaml")
-        everyday = [text for text in (*words["topics"][template.topic], *words["general"]) if not _PRONOUN.search(text)]
+        everyday = [
+            text for text in (*words["topics"][story.template.topic], *words["general"]) if not _PRONOUN.search(text)
+        ]
         count = rng.choice((1, 1, 2, 3)) if self.other is None and rng.random() < _EVERYDAY else 0
-        self.everyday = [text.format(**names) for text in rng.sample(everyday, count + 1)]
+        self.everyday = [text.format(**story.names) for text in rng.sample(everyday, count + 1)]
 
     def question(self, withheld: str = "") -> str:
         """The whole question, or without the given `withheld`: then the other story, if there is one, lacks nothing, and

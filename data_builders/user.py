@@ -82,7 +82,7 @@ class ScriptedUser:
             repeated = len(given) <= _LONGEST_DOUBTED and not any(sign in given for sign in "<>|[]\n")
             return "doubt", {"given": given if repeated else "that"}
         row, said = self.row, tuple(one["content"] for one in messages if one["role"] == "user")
-        names = tuple(text for text in (row.clause, row.thing) if text)
+        names = names_of_withheld(row)
         withheld = names or ((self._reveal(),) if row.hidden else ())
         ask = "" if self.revealed else row.ask
         readings = [read_question(one, withheld, said, named=bool(names), ask=ask) for one in questions(text)]
@@ -171,6 +171,10 @@ def questions(text: str) -> list[str]:
             leans = before and _LEANING.search(part) and not _phrases("following").search(part)
             found.append(f"{before} {part}" if leans else part)
     return found
+
+
+def names_of_withheld(row: RlRow) -> tuple[str, ...]:
+    return tuple(text for text in (row.clause, row.thing) if text)
 
 
 def read_question(

@@ -128,7 +128,7 @@ def test_attention_is_what_it_was_again_after_a_failure_and_when_the_last_of_sev
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
 
 
-def test_a_cache_takes_no_more_than_it_has_room_for_and_empty_layers_stay(engine: HfEngine) -> None:
+def test_a_cache_takes_no_more_than_it_has_room_for_and_empty_layers_stay() -> None:
     import torch
     from transformers.cache_utils import DynamicCache, DynamicLayer
 

@@ -37,7 +37,7 @@ from data_builders.dialogue.score import efficiency as token_efficiency
 from data_builders.recipe import RoleSection
 from data_builders.rows import RlRow
 from data_builders.text import states
-from data_builders.user import marked_answer, questions, read_question
+from data_builders.user import marked_answer, names_of_withheld, questions, read_question
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import EngineError, RecipeError
@@ -254,7 +254,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
         return -1.0
     asked = questions(reply)
     gives_up = not any(one.endswith("?") for one in asked)
-    named = tuple(text for text in (row.clause, row.thing) if text)
+    named = names_of_withheld(row)
     # "I mean the price of a pen. Do you see it?"
     asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.

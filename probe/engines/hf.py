@@ -356,8 +356,9 @@ def room_for(free: float, config: Any, itemsize: int) -> Room:
     """What fits in `free` bytes of a GPU, for a model of this text config whose numbers take `itemsize` bytes.
 
     A token leaves keys and values in each layer with attention, and in one layer at a time they are there once more, where
-    rows leave, and in the prefill once for each query head, which sdpa wants where rows are padded. A prompt token passes the layers with
-    about 6 tensors of the hidden and 3 of the inner width at once (counted on Qwen3.5-2B by train/step_memory.py).
+    rows leave, and in the prefill once for each query head, which sdpa wants where rows are padded. A prompt token passes
+    the layers with about 6 tensors of the hidden and 3 of the inner width at once (counted on Qwen3.5-2B by
+    train/step_memory.py).
     """
     costs = cache_bytes(config, itemsize)
     if costs is None:
