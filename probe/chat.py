@@ -14,6 +14,7 @@ that are history):
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,7 +46,8 @@ class Chat:
         enable_thinking: handed to the template where set; None leaves the template's own default.
 
     Raises:
-        TemplateError: the template is missing, or cannot render a plain two-turn conversation.
+        TemplateError: the template is missing, cannot render a plain two-turn conversation, or writes a token that ends a
+            turn before the assistant's content.
     """
 
     def __init__(self, tokenizer: Any, enable_thinking: bool | None = None) -> None:
@@ -55,9 +57,14 @@ class Chat:
         self._options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         self.template_sha256 = sha256_text(tokenizer.chat_template)
         between = self._between([{"role": "user", "content": "Hi."}])
-        self._special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+        # Gemma adds white space as tokens that are not special: a line break ends no turn.
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = set(tokenizer.all_special_ids) | {
+            number for number, token in added if token.special or token.content.strip()
+        }
         self.turn_end_ids, header_ids = self._split_turn_end(between)
         self.stop_ids = self._stop_ids(header_ids)
+        self._check_opening()
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
         """The text that inference shows the model before an assistant turn."""
@@ -164,6 +171,22 @@ class Chat:
         """What ends a turn: its end token, the tokenizer's end of text, and any special token of a role header."""
         stop = {self.turn_end_ids[-1], self.tokenizer.eos_token_id, *(set(header_ids) & self._special)}
         return tuple(sorted(token for token in stop if token is not None))
+
+    def _check_opening(self) -> None:
+        """Refuses a template whose assistant says in its own turn what would stop it, as in gpt-oss's
+        `<|channel|>final<|message|>`: every answer would end there, without an error."""
+        question, answer = _MARK + "U", _MARK + "A"
+        asked: list[Message] = [{"role": "user", "content": question}]
+        header = self.prompt_text(asked).rpartition(question)[2]
+        told = self._render([*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hi."}])
+        opening = told[told.index(question) + len(question) : told.index(answer)]
+        own = opening[len(os.path.commonprefix([header, opening])) :]  # what the model is to write before its content
+        if stops := [token for token in self._ids(own) if token in self.stop_ids]:
+            raise TemplateError(
+                f"the chat template writes {own!r} before an assistant's content, and {self.tokenizer.decode(stops[:1])} ends "
+                "a turn: an assistant turn of this template has several parts, and every answer would be cut in the first; "
+                "use a model, or a chat_template.jinja in its folder, whose assistant turn is one text"
+            )
 
 
 def _unused(messages: Sequence[Message], letter: str = "") -> str:

@@ -17,6 +17,7 @@ from probe.files import read_json, write_json
 SCHEMA = 1
 MARKER = "complete.json"
 FINISHED = "finished.json"
+ASIDE = "set-aside-"
 
 
 def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None) -> None:
@@ -85,6 +86,13 @@ def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> No
 def finished(run_dir: Path) -> dict[str, Any] | None:
     """What `finish_run` wrote, or None for a run that has not come to its end."""
     return read_json(run_dir / FINISHED) if (run_dir / FINISHED).is_file() else None
+
+
+def set_aside(folder: Path) -> Path:
+    """Renames a folder beside itself, so that nothing takes it for what its name said; returns where it went."""
+    names = [f"{ASIDE}{folder.name}", *(f"{ASIDE}{folder.name}.{number}" for number in range(2, 1000))]
+    target = next(folder.with_name(name) for name in names if not folder.with_name(name).exists())
+    return folder.rename(target)
 
 
 def _is_marker(path: Path, folder: Path) -> bool:

@@ -10,7 +10,7 @@ seconds, each time with another number in it. An observer holds a claim for aban
 An abandoned claim K is not deleted, because a slow second observer could then delete its successor. It is succeeded by
 creating K + 1, which again exactly one process can do. An owner can only be succeeded while it stands still, for
 instance suspended with its machine. When it wakes, `check`, which is called before anything is written, looks before it
-believes: a claim not refreshed for half of STALE_S is refreshed first, and an owner that finds K + 1, or its own file
+believes: a claim not refreshed for FRESH_S is refreshed first, and an owner that finds K + 1, or its own file
 gone (training went back to an earlier step and withdrew it), stops. Should two owners overlap by one write all the
 same, it is one of equal content, as completions are seeded.
 
@@ -34,6 +34,8 @@ from probe.errors import NextturnError
 
 BEAT_S = 10.0
 STALE_S = 60.0
+FRESH_S = 1.0
+"""How old may be what `check` goes by: rows are kept many times a second, each look is a file opened."""
 # A process counts as another one with the same id when it began this much earlier or later than the claim says; wide,
 # because a corrected system clock moves the time that is computed for the start of a process.
 _SAME_START_S = 60.0
@@ -138,7 +140,7 @@ class Claim:
         Raises:
             ClaimLost: the work is another process's now, or was withdrawn.
         """
-        if time.monotonic() - self._beaten > self.stale_s / 2:
+        if time.monotonic() - self._beaten > FRESH_S:
             self.beat()
         if self._lost is None and time.monotonic() - self._beaten > self.stale_s:
             self._lost = f"it could not be refreshed for {self.stale_s:g} s"

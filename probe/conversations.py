@@ -7,6 +7,7 @@ A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {ro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,18 @@ ROLES = {
 }
 _KEYS = ("messages", "conversation", "conversations", "turns")
 _IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "Record ID")
+
+
+_THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+_THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
+
+
+def after_thinking(text: str) -> str | None:
+    """What a reply says after its last `</think>`; None where it thinks and never ends it."""
+    if "<" not in text:  # most texts; builders ask this about millions
+        return text
+    said = _THINKING_ENDS.split(text)[-1]
+    return None if _THINKING_STARTS.search(said) else said
 
 
 def row_id(row: dict[str, Any], number: int) -> str:

@@ -110,7 +110,8 @@ def _make(folder: Path, source_sha256: str, needed_bytes: int, make: Callable[[P
         with loaded_whole():  # the others of a launch wait, or have it already
             make(making)
         for path in making.iterdir():
-            path.chmod(0o644)
+            if path.is_file():  # a folder (additional_chat_templates) that cannot be entered cannot be read
+                path.chmod(0o644)
         head = _manifest_head(source_sha256)
         write_json(making / MANIFEST, head | {"transformers": version("transformers"), "files": _sizes(making)})
         if folder.exists():

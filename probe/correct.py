@@ -27,6 +27,7 @@ from probe.comparison import (
     Correction,
     Metric,
     Run,
+    differences,
     grouped,
     load_runs,
     percent,
@@ -34,7 +35,7 @@ from probe.comparison import (
     points,
     printable,
 )
-from probe.errors import BadInput
+from probe.errors import BadInput, IncomparableRuns
 from probe.files import write_json
 from probe.label import FEWEST, Label, Turn, of_these, read_labels, told, user_turns
 from probe.stats import Estimate
@@ -86,12 +87,13 @@ class Labelled:
         import numpy as np
 
         turns = self.of(name, group)
-        judged = np.array([turn.genuine for turn in turns])
+        judged = np.array([turn.genuine is True for turn in turns])
+        scored = np.array([turn.genuine is not None for turn in turns])
         labels = [self.labels.get(turn.place) for turn in turns]
         read = np.array([float(label is not None and label.genuine) for label in labels])
         weight = np.array([self.weights[name].get(turn.place, 0.0) for turn in turns])
         items = np.array([self.items[turn.set, turn.item] for turn in turns])
-        return stats.corrected(judged, read, weight, items, len(self.items), together)
+        return stats.corrected(judged, read, weight, items, len(self.items), together, scored)
 
     def of(self, name: str, group: Group = (None, None)) -> list[Turn]:
         return [turn for turn in self.turns[name] if within(turn, group)]
@@ -99,6 +101,16 @@ class Labelled:
     def change(self, before: str, after: str, group: Group = (None, None)) -> stats.PairedDifference:
         """As the judge has it."""
         return stats.paired_difference(values_by_item(self.of(before, group)), values_by_item(self.of(after, group)))
+
+    def in_both(self, before: str, after: str, group: Group = (None, None)) -> int:
+        """Items."""
+        first, second = ({item_of(turn) for turn in self.of(name, group)} for name in (before, after))
+        return len(first & second)
+
+    def alike(self, names: Sequence[str], group: Group = (None, None)) -> bool:
+        """Whether these runs have the same turns there. Pooled over temperatures of which one run lacks one, or has fewer
+        samples, a rate would differ by that alone."""
+        return len({frozenset(map(asked, self.of(name, group))) for name in names}) == 1
 
 
 def labelled(runs: Sequence[Run], paths: Sequence[Path]) -> Labelled:
@@ -124,55 +136,65 @@ def correct(runs: Sequence[Run], paths: Sequence[Path]) -> Correction:
     """Corrects the follow-up rates of every run that has labels in the given files.
 
     Raises:
+        IncomparableRuns: the runs were measured differently, so that a difference between them says nothing.
         BadInput: no run has any; or one has fewer than FEWEST, or none in a set and temperature or a stratum; or a label
             is for a turn that its run does not have, or one of two for a turn.
         DataError: a row of a file is none that `probe label` writes.
     """
+    if found := differences(runs):
+        raise IncomparableRuns(
+            f"these runs were measured differently: {'; '.join(found)}. Probe them with the same settings, or correct each "
+            "by itself"
+        )
     return correction_of(labelled(runs, paths), paths)
 
 
 def correction_of(found: Labelled, paths: Sequence[Path]) -> Correction:
     """The corrected rates of all runs with labels, and their differences to the first run."""
     rates: list[CorrectedRate] = []
-    differences: list[CorrectedDifference] = []
+    changes: list[CorrectedDifference] = []
     first = next(iter(found.turns))
     baseline: dict[Group, stats.Corrected] = {}
     for name in found.weights:
         for group in groups_of(found.turns[name]):
             members, one = found.of(name, group), found.corrected(name, group)
             count = sum(turn.place in found.labels for turn in members)
-            judged = stats.clustered_rate([turn.genuine for turn in members], [item_of(turn) for turn in members])
-            value, bias = (
-                estimate(bounds(one), len(members)) for bounds in (stats.corrected_bounds, stats.bias_bounds)
-            )
+            scored = [turn for turn in members if turn.genuine is not None]
+            judged = stats.clustered_rate([bool(turn.genuine) for turn in scored], [item_of(turn) for turn in scored])
+            value = estimate(stats.corrected_bounds(one), len(members))
+            bias = estimate(stats.bias_bounds(one), len(scored)) if scored else stats.NOTHING
             rates.append(CorrectedRate(name, *group, count, judged, value, bias))
             if name == first:
                 baseline[group] = one
-            elif group in baseline:
+            elif group in baseline and (None not in group or found.alike([first, name], group)):
                 change = found.change(first, name, group)
-                difference = estimate(stats.corrected_difference(baseline[group], one), change.n)
+                difference = estimate(
+                    stats.corrected_difference(baseline[group], one), found.in_both(first, name, group)
+                )
                 judged = Estimate(change.value, change.ci95, change.n)
-                differences.append(CorrectedDifference(name, *group, judged, difference))
+                changes.append(CorrectedDifference(name, *group, judged, difference))
     read = {
         name: [found.labels[turn.place] for turn in turns if turn.place in found.labels]
         for name, turns in found.turns.items()
     }
     counts = {name: len(labels) for name, labels in read.items()}
     unsure = {name: sum(not label.sure for label in labels) for name, labels in read.items()}
-    return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(differences))
+    return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes))
 
 
 def along(found: Labelled, comparison: Comparison, curve: dict[float, int]) -> dict[int, Estimate]:
     """Corrected follow-up of each scale minus the base's, by run, of all turns together; all of these intervals hold at once
-    with 95%. {} where the base is not here, or one of the runs has no label: a mixture would compare two readers."""
+    with 95%. {} where the base is not here, the runs have other turns, or one has no label: a mixture would compare two readers."""
     names = {run: comparison.names[run] for run in curve.values()}
     if 0.0 not in curve or not all(name in found.weights for name in names.values()):
+        return {}
+    if not found.alike(list(names.values())):
         return {}
     base, tried = names.pop(curve[0.0]), len(names)
     each = {run: found.corrected(name, together=tried) for run, name in names.items()}
     before = found.corrected(base, together=tried)
     return {
-        run: estimate(stats.corrected_difference(before, one), found.change(base, names[run]).n)
+        run: estimate(stats.corrected_difference(before, one), found.in_both(base, names[run]))
         for run, one in each.items()
     }
 
@@ -225,7 +247,8 @@ def weights_of(name: str, turns: Sequence[Turn], labels: Sequence[Label]) -> dic
     read = Counter(stratum_of.values())
     touched = {key if same else key[:2] for key in read}
     for key, size in Counter(own.values()).items():
-        if (key if same else key[:2]) not in touched:
+        # Unscored turns without a label may be anything, which their part of the interval says.
+        if key[2] is not None and (key if same else key[:2]) not in touched:
             kind = f" that the judge calls {'genuine' if key[2] else 'not genuine'}" if same else ""
             raise BadInput(
                 f"{name}: none of its {len(labels)} labels is for one of the {size} turns of {key[0]} at T={key[1]}{kind}; "
@@ -242,8 +265,14 @@ def estimate(bounds: stats.Bounds, n: int) -> Estimate:
 def values_by_item(turns: Sequence[Turn]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
     for turn in turns:
-        found[item_of(turn)].append(float(turn.genuine))
+        if turn.genuine is not None:
+            found[item_of(turn)].append(float(turn.genuine))
     return found
+
+
+def asked(turn: Turn) -> tuple[str, str, float, int]:
+    """What a turn was made for, whatever was said."""
+    return turn.set, turn.item, turn.temperature, turn.sample
 
 
 def item_of(turn: Turn) -> str:
@@ -265,6 +294,12 @@ def correction_table(correction: Correction) -> str:
     without = [name for name, count in correction.labels.items() if not count]
     notes = [f"follow-up corrected by {correction.behind}; percent, bias and differences in points [95% interval]"]
     notes += [f"without labels, and not corrected: {', '.join(map(printable, without))}"] if without else []
+    cells = [one for one in correction.rates if one.set and one.temperature]
+    turns, judged = sum(one.corrected.n for one in cells), sum(one.judged.n for one in cells)
+    if judged < turns:
+        notes.append(
+            f"{turns - judged} of {turns} turns were left unscored: judged rates are without them, corrected ones with"
+        )
     tables = [rates, changes] if len(changes) > 1 else [rates]
     shown = [aligned(table) for table in tables]
     return "\n\n".join(["\n".join(notes), *("\n".join([one[0], "-" * max(map(len, one)), *one[1:]]) for one in shown)])

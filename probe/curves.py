@@ -3,18 +3,19 @@
 The rule. Of the scales tried above 0, each against the base on the same items: a scale *loses accuracy* where the 95% interval
 of the paired difference of accuracy lies wholly below zero. Of those that do not, the one with the most follow-up is named, if it
 has more than the base. The interval of its follow-up is widened for the number of scales tried (Bonferroni), because the best of
-many looks better than it is; that of the accuracy is not, because this could only hide a loss. All sets and temperatures count
-together, an item once: by its mean. Where the base and all scales have labels, follow-up is what these make of it (probe.correct)
-and no longer what the judge says.
+many looks better than it is; that of the accuracy is not, because this could only hide a loss. All sets and temperatures that
+the base and every scale have count together, an item once: by its mean. Where the base and all scales have labels, follow-up is
+what these make of it (probe.correct) and no longer what the judge says.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probe.comparison import Comparison, Samples, plain, points, printable
+from probe.comparison import Comparison, Metric, Samples, plain, points, printable
 from probe.stats import Estimate, PairedDifference, paired_difference
 
 
@@ -68,13 +69,14 @@ def curves_of(comparison: Comparison) -> list[Curve]:
 def _curve(comparison: Comparison, runs: dict[float, int], corrected: dict[int, Estimate]) -> Curve:
     base = comparison.runs[runs[0.0]].samples if 0.0 in runs else None
     tried = sum(scale > 0 for scale in runs)
+    shared = _shared([one for run in runs.values() if (one := comparison.runs[run].samples) is not None])
     found = []
     for scale, run in runs.items():
         samples = comparison.runs[run].samples
         differences: list[PairedDifference | None] = [None, None]
         if scale > 0 and base is not None and samples is not None:
             for index, (measure, name, together) in enumerate((("accuracy", "lenient", 1), ("followup", None, tried))):
-                before, after = (_by_item(side, measure, name) for side in (base, samples))
+                before, after = (_by_item(side, shared, measure, name) for side in (base, samples))
                 change = paired_difference(before, after, together=together)
                 differences[index] = change if change.n else None
         accuracy, followup = differences
@@ -93,11 +95,23 @@ def _value(difference: PairedDifference | Estimate | None) -> float:
     return (difference.value or 0.0) if difference else 0.0
 
 
-def _by_item(samples: Samples, measure: str, name: str | None) -> dict[str, list[float]]:
+def _shared(sides: Sequence[Samples]) -> set[Metric]:
+    """The metrics that all of these have with as many samples an item: pooled with another one that only some have, a
+    temperature above all, a difference would say what was measured and not what changed."""
+    each = [{(metric, max(map(len, by_item.values()))) for metric, by_item in one.values.items()} for one in sides]
+    return {metric for metric, _ in set.intersection(*each)} if each else set()
+
+
+def _by_item(samples: Samples, shared: set[Metric], measure: str, name: str | None) -> dict[str, list[float]]:
     """What an item is worth, over temperatures and samples, of all sets together; unperturbed."""
     found: dict[str, list[float]] = defaultdict(list)
     for metric, by_item in samples.values.items():
-        if metric.measure == measure and metric.perturbation == "none" and name in (None, metric.name):
+        if (
+            metric in shared
+            and metric.measure == measure
+            and metric.perturbation == "none"
+            and name in (None, metric.name)
+        ):
             for item, values in by_item.items():
                 found[f"{metric.set}\n{item}"] += values
     return dict(found)

@@ -9,6 +9,7 @@ where it stopped, and several processes share the scales.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from probe.settings import ProbeSection
 
 SCALES = (0.25, 0.5, 0.75, 1.0)
+POLL_S = 2.0
+"""How often to look whether another process has measured the base."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +120,16 @@ def _measure(
             forget_merged(model, probe.dtype)  # which a kill may have left
             continue
         claim = claims.take(name)
+        if claim is None and scale == 0 and len(scales) > 1:
+            say(
+                f"waits for {name}, against which the others are measured: {claims.holder(name) or 'another process'} has it"
+            )
+            while claim is None and not _is_measured(folder / name, model):
+                time.sleep(POLL_S)
+                claim = claims.take(name)
         if claim is None:
+            if _is_measured(folder / name, model):
+                continue
             say(f"{name} is left to {claims.holder(name) or 'another process'}; the same command again shows it")
             continue
         say(f"measures {name}")

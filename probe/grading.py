@@ -3,9 +3,9 @@
 Extraction alone moves GSM8K scores by ten points and more, so there are two readings and both are always
 reported. *Strict* takes only a marked answer: the last `\boxed{...}` or `#### ...`. *Lenient* falls back to
 "the answer is ..." and then to the last number, leaving out questions that close the reply ("72. Shall I
-explain the 5 apples?"). Where a question has lettered options the same two readings look for a letter. Equality is
-decided by text, then as numbers, then by math-verify, which gets a time limit: what a model wrote as its answer can
-take algebra for ever.
+explain the 5 apples?"). Where a question has lettered options the same two readings look for a letter. What a model
+thinks before `</think>` is no part of its reply. Equality is decided by text, then as numbers, then by math-verify,
+which gets a time limit: what a model wrote as its answer can take algebra for ever.
 """
 
 from __future__ import annotations
@@ -20,18 +20,29 @@ from fractions import Fraction
 from string import ascii_uppercase as LETTERS
 from typing import Any, Literal
 
+from probe.conversations import after_thinking
 from probe.timelimit import Workers
 
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{$]+)")
+_BOX = re.compile(r"\\(?:boxed|fbox)\b")
 _BRACE = re.compile(r"[{}]")
-_HASHED = re.compile(r"####\s*([^\n]+)")
+_HASHES = re.compile(r"(?<!#)####(?!#)\s*([^\n]+)")
 _DIGITS = r"-?\d+(?:,\d+)*(?:\.\d+)?(?:/\d+)?"
 _NUMBER = re.compile(_DIGITS)
-# A number that goes on as a calculation ("Answer: 4 * 6 = 24") is not the answer yet.
-_GOES_ON = r"(?!\s*(?:[+*/=^×÷]|[-x]\s*\d|\\(?:times|cdot|div)))"
-_STATED = re.compile(rf"answer\s*(?:is|:|=)\s*:?\s*\**\s*\$?((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE)
+# Markdown's headings of the fourth level look like a marked answer. A number, alone or with its unit, is an answer; so is a
+# last line that is a formula, a letter with its option, or one word with no number behind it ("Step 3").
+_HASHED_LABEL = re.compile(r"^(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|:|=|$)\s*:?\s*", re.IGNORECASE)
+_HASHED_NUMBER = re.compile(rf"(?:\\?\$)?\s?{_DIGITS}\s?(?:\\?[$%])?(?:\s[a-z]+){{0,3}}\.?")
+_HASHED_FORMULA = re.compile(r"[-$\\{\[]|\((?![a-z]\))|\d++(?![.)]\s)|[A-Z][).:]\s")
+_HASHED_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}(\s+\d)?")
+# A number that goes on as a calculation ("Answer: 4 * 6 = 24") is not the answer yet; two stars that end it are bold type.
+_GOES_ON = r"(?!\s*(?:[+/=^×÷]|\*(?!\*(?!\d))|[-x]\s*\d|\\(?:times|cdot|div)))"
+# Possessive, since models fall into runs of spaces.
+_STATED = re.compile(
+    rf"answer\s*+(?:is|:|=)\s*+:?+\s*+\**+\s*+(?:\\?\$|\\\()?+((?>{_DIGITS})){_GOES_ON}", re.IGNORECASE
+)
 _END = 600  # characters of a text's end, in which a last question stands
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
 
@@ -56,10 +67,45 @@ def boxed(text: str) -> tuple[int, str] | None:
     return None
 
 
+def hashed(text: str, reference: bool = False) -> list[tuple[int, int, str]]:
+    """Every final answer after `####`, as (start, end, answer); headings are none.
+
+    Nobody closes a `reference` with a heading: there the last line is an answer whatever it says.
+    """
+    if "####" not in text:  # most texts; builders ask this about millions
+        return []
+    found, end = [], len(text.rstrip())
+    for match in _HASHES.finditer(text):
+        content = _HASHED_LABEL.sub("", match.group(1).strip("* \t\r")).strip("* \t")
+        closes = match.end() >= end
+        if _HASHED_NUMBER.fullmatch(content) or (closes and (_is_short_answer(content) or (reference and content))):
+            found.append((match.start(), match.end(), content))
+    return found
+
+
+def _is_short_answer(content: str) -> bool:
+    """Whether a last line after `####` is an answer; a sentence, a question, or "Step 3" is a heading."""
+    if not content or content[-1] in "?:":
+        return False
+    words = list(_HASHED_WORD.finditer(content))
+    return bool(_HASHED_FORMULA.match(content)) or not words or (len(words) == 1 and not words[0].group(1))
+
+
+def count_marks(text: str) -> int:
+    r"""How many answers a reply marks: every `\boxed{...}`, and every `#### ...` that is no heading."""
+    said = _said(text)
+    return len(_BOX.findall(said)) + len(hashed(said))
+
+
 def strict_answer(text: str) -> str | None:
     r"""The marked answer that stands last: `\boxed{...}` or `#### ...`."""
-    hashed = [(match.start(), match.group(1).strip()) for match in _HASHED.finditer(text)]
-    marked = [found for found in (boxed(text), hashed[-1] if hashed else None) if found and found[1]]
+    said = _said(text)
+    return _last_marked(said, hashed(said))
+
+
+def _last_marked(text: str, hashes: Sequence[tuple[int, int, str]]) -> str | None:
+    places = [boxed(text), *((start, content) for start, _, content in hashes[-1:])]
+    marked = [found for found in places if found and found[1]]
     return max(marked)[1] if marked else None
 
 
@@ -68,6 +114,7 @@ def lenient_answer(text: str) -> str | None:
     marked = strict_answer(text)
     if marked is not None:
         return marked
+    text = _said(text)
     stated = _STATED.findall(text)
     if stated:
         return stated[-1]
@@ -80,16 +127,30 @@ def lenient_answer(text: str) -> str | None:
 
 def reference_answer(text: str) -> str | None:
     """The final answer of a reference: marked, or the whole text where it is one short line."""
-    marked = strict_answer(text)
+    text = _said(text)
+    marked = _last_marked(text, hashed(text, reference=True))
     if marked is not None:
         return marked
     text = text.strip()
     return text if text and "\n" not in text and len(text) <= 80 else None
 
 
+def _said(text: str) -> str:
+    """What a reply says after its thinking; nothing where it never ends it."""
+    return after_thinking(text) or ""
+
+
 def sentences(text: str) -> list[str]:
     """Sentences and lines without the markup and brackets around them; coarser than `judges.text.sentences`."""
     return [part.strip(" *\"')]") for part in _SENTENCE_END.split(text.strip()) if part.strip(" *\"')]")]
+
+
+def says(text: str, answer: str) -> bool:
+    """Whether an answer stands in a text, marked or not: as one of its numbers, or word by word. A single letter is too common
+    a word to tell."""
+    if _NUMBER.fullmatch(answer):
+        return any(same_at_sight(number, answer) for number in _NUMBER.findall(text))
+    return len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
 
 
 def asks(text: str) -> bool:
@@ -99,6 +160,7 @@ def asks(text: str) -> bool:
     Other numbers may stand there ("How many were sold? Each one brings 7."): in 36 of 113 written replies that ask they do,
     and in none of 1,059 answers of small models did one after the last question give the answer.
     """
+    text = _said(text)
     return strict_answer(text) is None and closes_asking(text) and not _NUMBER.match(sentences(text[-_END:])[-1])
 
 
@@ -137,19 +199,20 @@ def clarify_right(row: Mapping[str, Any]) -> bool:
 # is there, leaving out questions that close the reply. The article "A" and the pronoun "I" are never letters, nor are
 # variables ("B = 2 T"), and two letters at once ("A or B") are no choice.
 
-_WRAPPED = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol)\s*\{([^{}]*)\}")
+_WRAPPING = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol)\s*\{"
+_WRAPPED = re.compile(rf"{_WRAPPING}([^{{}}]*)\}}")
 _LABELLED = re.compile(r"\(?([A-Za-z])(?:\)[.:]?|[.:])\s*(.+)", re.DOTALL)
-_BOLD_AT_END = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*$")
+_BOLD_AT_END = re.compile(r"(?:\*\*([^*\n]+)\*\*|\$?\\textbf\s*\{([^{}\n]+)\}\$?)[.!]?\s*$")
 _QUESTION_ENDS = re.compile(r"(?<=[.?!])(?=[\"')\]*]*\s)|(?<=\n)")
 
 # A second letter right after the first, as in "A or B", "(A), (B)".
-_SECOND = r"(?!\)?[\s*_$]*(?:,|/|&|\b(?:or|and)\b)[\s*_$]*\(?[A-Z]\b(?!\)?\s+(?:is|are)\b))"
+_SECOND = rf"(?!\)?[\s*_$}}]*(?:,|/|&|\b(?:or|and)\b)[\s*_$]*(?:{_WRAPPING})?\(?[A-Z]\b(?!\)?\s+(?:is|are)\b))"
 # What may follow a letter outside parentheses, so that "A proton" is no A: an end, a stop, or a reason.
-_ENDS = r"(?=[*_$]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b))"
+_ENDS = r"(?=[*_$}]*(?:[ \t]*$|[.,;:)\]!](?!\w)|\s+[-–—]\s|\s+(?:is|because|since|as)\b))"
 # In parentheses a letter needs no more; outside, a capital with an end after it.
 _LETTER = rf"(?:\(([A-Za-z])\)|([A-Z])(?![\w'’]){_ENDS}){_SECOND}"
 # What may stand between "answer is" and the letter; possessive, since models fall into runs of spaces.
-_LEAD = r"[\s*_$]*+(?:(?:option|choice)\s++)?[*_$]*+"
+_LEAD = rf"[\s*_$]*+(?:(?:option|choice)\s++)?[*_$]*+(?:{_WRAPPING})?+"
 _ANSWER = re.compile(
     rf"(?i:answer[*_]*+\s*+:{_LEAD})(?:\(([A-Za-z])\)|([A-Za-z])(?![\w'’]){_ENDS}){_SECOND}", re.MULTILINE
 )
@@ -158,7 +221,7 @@ _CALLED_ANSWER = re.compile(
     re.MULTILINE,
 )
 _CALLED_RIGHT = re.compile(
-    r"(?<![\w'’])\(?([A-Z])\)?[*_$]*\s+is\s+(?:(?:therefore|thus|clearly)\s+)?(?:the\s+)?(?:only\s+)?"
+    r"(?<![\w'’])\(?([A-Z])\)?[*_$}]*\s+is\s+(?:(?:therefore|thus|clearly)\s+)?(?:the\s+)?(?:only\s+)?"
     r"(?i:(?:correct|right|best|answer)\b)"
 )
 # "(B)" with no name before it, as in P(B); or a capital that is no part of a word, a formula or an abbreviation.
@@ -173,12 +236,13 @@ _BEFORE = re.compile(r"\b([A-Z])\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*
 
 def strict_letter(text: str, options: Sequence[str]) -> str | None:
     """The letter of the mark that stands last; None without a mark, or where it names no single option."""
+    text = _said(text)
     marks = [(match.start(), _one(match, options)) for match in _ANSWER.finditer(text)]
-    marks += [(match.start(), letter_in(match.group(1), options)) for match in _HASHED.finditer(text)]
+    marks += [(position, letter_in(content, options)) for position, _, content in hashed(text)]
     box, bold = boxed(text), _BOLD_AT_END.search(text)
     if box is not None:
         marks.append((box[0], letter_in(box[1], options)))
-    if bold is not None and (letter := letter_in(bold.group(1), options)):
+    if bold is not None and (letter := letter_in(bold.group(1) or bold.group(2), options)):
         marks.append((bold.start(), letter))
     return max(marks, key=lambda mark: mark[0])[1] if marks else None
 
@@ -188,6 +252,7 @@ def lenient_letter(text: str, options: Sequence[str]) -> str | None:
     marked = strict_letter(text, options)
     if marked is not None:
         return marked
+    text = _said(text)
     stated = [
         (match.start(), letter)
         for pattern in (_ANSWER, _CALLED_ANSWER, _CALLED_RIGHT)
@@ -212,7 +277,7 @@ def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcom
         return "answered"
     if truncated:
         return "truncated"
-    closing = sentences(text)[-1:]
+    closing = sentences(_said(text))[-1:]
     if closing and closing[0].endswith("?"):
         return "asked"
     if lenient_letter(text, options) is not None:
@@ -317,11 +382,15 @@ def load_algebra() -> None:
 _worker = Workers(1, _SECONDS, prepare=load_algebra)
 
 
+_SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
+
+
 def _normal(answer: str) -> str:
     """Without dollars, thousands commas and a final stop, and with one kind of fraction."""
     answer = answer.strip().strip("$").replace("\\!", "").replace("\\$", "").replace("\\%", "").replace("dfrac", "frac")
     answer = answer.replace("tfrac", "frac").replace("$", "").rstrip(".").strip()
-    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
+    # The comma of a pair, an interval or a list stands between numbers and not in one.
+    return answer if _SEVERAL.search(answer) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
 
 
 def _as_number(answer: str) -> Fraction | None:

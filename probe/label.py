@@ -1,8 +1,8 @@
 """`python -m probe label`: user turns of finished runs, drawn at random and read blind; writes labels.jsonl.
 
-From every run so many turns are drawn, within each set and temperature more evenly of those that the judge calls genuine
-and of the others than they come, so that its rare errors are seen. How likely each turn was to be drawn is known and
-stands beside its label, so `python -m probe correct` can undo it. Shown are the conversation and the turn, in an order of
+From every run so many turns are drawn, within each set and temperature more evenly of those that the judge calls genuine,
+of the others, and of those that it left unscored than they come, so that its rare errors are seen. How likely each turn
+was to be drawn is known and stands beside its label, so `python -m probe correct` can undo it. Shown are the conversation and the turn, in an order of
 their own: not the run, not what the judge said. Every answer is in the file before the next turn is shown, and the same
 command goes on where it was left. `--page` writes the same turns as an HTML file for a reader without a terminal.
 """
@@ -37,10 +37,13 @@ from probe.terminal import visible
 FEWEST = 20
 """Labels of a run below which no rate is corrected: its interval would say next to nothing."""
 
-SPREAD = {True: 0.50, False: 0.36}
+SPREAD: dict[bool | None, float] = {True: 0.50, False: 0.36, None: 0.50}
 """Standard deviation of "a reader calls it genuine" among turns that the judge calls genuine, or not: what a stratum's
 share of the labels is in proportion to (Neyman 1934). Of 551 turns of small models that rules/2 had not been fitted on, a
-reader called 48% and 15% genuine."""
+reader called 48% and 15% genuine. Of turns that a judge left unscored (None) nothing is known, so it is the most there is."""
+
+StratumKey = tuple[str, str, float, bool | None]
+"""Run, set, temperature, and what the judge said: genuine, not genuine, or nothing."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +98,8 @@ Place = tuple[str, str, str, float, int, str]
 
 @dataclass(frozen=True)
 class Turn:
-    """A judged user turn of an unperturbed answer, as samples.jsonl has it; `run` is the name of its run."""
+    """A user turn of an unperturbed answer, as samples.jsonl has it; `run` is the name of its run, and `label` None where
+    the judge left it unscored."""
 
     run: str
     model: str
@@ -108,7 +112,7 @@ class Turn:
     messages: tuple[dict[str, str], ...]
     user_turn: str
     cut: bool
-    label: str
+    label: str | None
 
     @property
     def place(self) -> Place:
@@ -121,17 +125,18 @@ class Turn:
         return sha256_text(json.dumps([self.messages, self.user_turn]))
 
     @property
-    def genuine(self) -> bool:
-        """As the judge has it."""
-        return self.label == GENUINE
+    def genuine(self) -> bool | None:
+        """As the judge has it; None where it does not say."""
+        return None if self.label is None else self.label == GENUINE
 
     @property
-    def stratum(self) -> tuple[str, str, float, bool]:
+    def stratum(self) -> StratumKey:
         return self.run, self.set, self.temperature, self.genuine
 
 
 def user_turns(one: Run) -> list[Turn]:
-    """The turns that the follow-up rates of a run count: judged ones, of answers as the model gave them.
+    """The user turns of a run after answers as the model gave them: those that its follow-up rates count, and those that its
+    judge left unscored. Left out of a reading, these would leave a rate of the turns that the judge chose to score.
 
     Raises:
         BadInput: the run has no samples.jsonl, or no judged turn in it.
@@ -156,9 +161,9 @@ def user_turns(one: Run) -> list[Turn]:
             label=row["label"],
         )
         for _, row in read_jsonl(path)
-        if row["kind"] == "followup" and row["perturbation"] == NONE and row["label"] is not None
+        if row["kind"] == "followup" and row["perturbation"] == NONE
     ]
-    if not found:
+    if all(turn.label is None for turn in found):
         raise BadInput(
             f"{one.folder}: no judged user turn in its samples.jsonl, so there is nothing to label or correct"
         )
@@ -178,8 +183,8 @@ class Drawn:
 def draw(turns: Sequence[Turn], n: int, seed: int) -> list[Drawn]:
     """`n` turns of each run, or all that it has, in the order in which they are shown.
 
-    A stratum is a run's turns of one set and temperature that the judge calls genuine, or the others. Within a stratum
-    every turn is equally likely to be drawn, and the draw is spread over the judge's labels. A draw of more turns holds
+    A stratum is a run's turns of one set and temperature that the judge calls genuine, or the others, or those that it left
+    unscored. Within a stratum every turn is equally likely to be drawn, and the draw is spread over the judge's labels. A draw of more turns holds
     those of a smaller one with the same seed. The first turns shown are one of each stratum; later ones come from all
     strata alike, so that reading may end anywhere after that.
 
@@ -188,7 +193,7 @@ def draw(turns: Sequence[Turn], n: int, seed: int) -> list[Drawn]:
     """
     if n < FEWEST:
         raise BadInput(f"--n {n}: wanted at least {FEWEST} a run, fewer labels correct no rate")
-    strata: dict[tuple[str, str, float, bool], list[Turn]] = defaultdict(list)
+    strata: dict[StratumKey, list[Turn]] = defaultdict(list)
     for turn in turns:
         strata[turn.stratum].append(turn)
     shown: list[tuple[float, Drawn]] = []
@@ -196,8 +201,8 @@ def draw(turns: Sequence[Turn], n: int, seed: int) -> list[Drawn]:
         of_run = {key: members for key, members in strata.items() if key[0] == name}
         if n < len(of_run):
             raise BadInput(
-                f"--n {n}: {name} has {len(of_run)} strata (a set and temperature, judged genuine or not), wanted at "
-                f"least --n {len(of_run)}"
+                f"--n {n}: {name} has {len(of_run)} strata (a set and temperature, judged genuine or not, or "
+                f"unscored), wanted at least --n {len(of_run)}"
             )
         for key, count in shares({key: len(members) for key, members in of_run.items()}, n).items():
             members = of_run[key]
@@ -209,7 +214,7 @@ def draw(turns: Sequence[Turn], n: int, seed: int) -> list[Drawn]:
     return [one for _, one in sorted(shown, key=lambda pair: pair[0])]
 
 
-def shares(sizes: Mapping[tuple[str, str, float, bool], int], n: int) -> dict[tuple[str, str, float, bool], int]:
+def shares(sizes: Mapping[StratumKey, int], n: int) -> dict[StratumKey, int]:
     """How many of `n` turns each stratum of a run gives: at least one, equally many for each set and temperature, and
     within these by size and SPREAD (Neyman's rule); given out one by one, so that a larger n takes nothing away."""
     cells: dict[tuple[str, float], float] = defaultdict(float)
@@ -242,11 +247,12 @@ def spread_order(members: Sequence[Turn], rng: random.Random) -> list[Turn]:
 
 
 class Stratum(BaseModel):
-    """Where a turn was drawn from: what the judge had said there, and how many turns of how many were drawn."""
+    """Where a turn was drawn from: what the judge had said there (None: unscored), and how many turns of how many were
+    drawn."""
 
     model_config = ConfigDict(frozen=True)
 
-    judged_genuine: bool
+    judged_genuine: bool | None
     drawn: int
     of: int
 
@@ -362,7 +368,7 @@ def of_these(turns: Sequence[Turn], labels: Sequence[Label], path: Path) -> list
     for label in ours:
         if label.place not in places:
             other = label.place[:-1] in {place[:-1] for place in places}
-            there = "another text stands there" if other else "no judged user turn stands there"
+            there = "another text stands there" if other else "no user turn stands there"
             raise BadInput(
                 f"{path}: a label for {told(label)}, and {there} in the run that was given; wanted labels of this very "
                 "probe of the model"

@@ -8,6 +8,7 @@ a GGUF file (probe/gguf.py). Custom model code is never run, and weights are rea
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
 from probe.gguf import EMBEDDED_NAME, embedded_folder, gguf_folder, gguf_in
 from probe.hub import hub_folder
+from probe.terminal import say
 from probe.weights import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -155,7 +157,7 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     added, so that the embedding keeps its size. Padding is always masked, so the choice changes no result.
 
     Raises:
-        TemplateError: the tokenizer has no chat template.
+        TemplateError: the tokenizer has no chat template, or several and none is called "default".
     """
     tokenizer = load_any_tokenizer(folder.tokenizer_path)
     tokenizer.padding_side = "left"
@@ -164,6 +166,14 @@ def load_tokenizer(folder: ModelFolder) -> Any:
             f"{folder.name}: its tokenizer has no chat template; wanted a chat model, or a chat_template.jinja in "
             f"{folder.tokenizer_path}"
         )
+    if isinstance(tokenizer.chat_template, dict):  # Hermes and Command-R have another one for tools
+        if "default" not in tokenizer.chat_template:
+            names = ", ".join(sorted(tokenizer.chat_template))
+            raise TemplateError(
+                f'{folder.name}: none of its chat templates ({names}) is called "default"; wanted one that is, or a '
+                f"chat_template.jinja in {folder.tokenizer_path}"
+            )
+        tokenizer.chat_template = tokenizer.get_chat_template()
     if tokenizer.pad_token is None:
         vocabulary = tokenizer.get_vocab()
         tokenizer.pad_token = next((token for token in PAD_TOKENS if token in vocabulary), tokenizer.eos_token)
@@ -186,7 +196,7 @@ def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = No
         raise ModelError(f"{folder.name}: dtype {dtype!r}, wanted one of {', '.join(DTYPES)}")
     with loaded_whole():
         model = _load(folder, dtype if dtype == "auto" else getattr(torch, dtype))
-    return model.to(device or _own_device()).eval()
+    return model.to(device or own_device()).eval()
 
 
 def _load(folder: ModelFolder, dtype: Any) -> Any:
@@ -199,7 +209,27 @@ def _load(folder: ModelFolder, dtype: Any) -> Any:
     return model if dtype == "auto" else model.to(dtype)
 
 
-def _own_device() -> str:
+def emulates_bfloat16() -> bool:
+    """Whether this CPU has no instructions for bfloat16: on one with AVX2 alone products took 8 times as long as in float32."""
+    import torch
+
+    # torch tells of x86 alone; others are taken at the recipe's word.
+    return platform.machine() in ("x86_64", "AMD64") and not (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )
+
+
+def note_emulation(folder: ModelFolder, dtype: str) -> None:
+    """Says so where a model will run on this CPU in a type that it has no instructions for."""
+    dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
+    if dtype == "bfloat16" and emulates_bfloat16():
+        say(
+            f"note: {folder.name} runs in bfloat16, for which this CPU has no instructions; `dtype: float32` in the recipe's "
+            "section of the model (--probe.dtype float32) is several times faster, with the same weights"
+        )
+
+
+def own_device() -> str:
     import torch
 
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"

@@ -18,7 +18,7 @@ from probe.comparison import format_table
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.judges import get_judge
-from probe.judges.labels import Judge
+from probe.judges.labels import Judge, Verdict
 from probe.measures import case_of, figures, judged
 from probe.store import ModelInfo, RunStore, StoredJudge
 from probe.terminal import collected
@@ -64,13 +64,18 @@ def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, An
         )
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
     store = RunStore(out or folder, model, {**before["settings"], "judge": judge.version})
+    standing: list[Verdict] = []
     if same:  # its labels stand; what could not be labelled is asked about again
+        standing = [
+            Verdict(row["label"], None, row["judge_raw"], row.get("p_genuine")) for row in turns if row["label"]
+        ]
         turns = [row for row in turns if not row["label"]]
     cases = [case_of(row) for row in turns]
     with closing(StoredJudge(judge, store.folder / "verdicts.jsonl", again=same)) as stored:
-        verdicts = collected(stored.stream(cases), len(cases), f"probe {model.label}: judged by {judge.name}")
+        verdicts = collected(stored.stream(cases, standing), len(cases), f"probe {model.label}: judged by {judge.name}")
     for row, case, verdict in zip(turns, cases, verdicts, strict=True):
         row.update(judged(case, verdict))
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": stored.calls}
-    return store.finish({**figures(rows), "timing": timing})
+    moved = {"kl_to_base": before["kl_to_base"]} if "kl_to_base" in before else {}  # no judge has a part in it
+    return store.finish({**figures(rows), **moved, "timing": timing})

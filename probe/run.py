@@ -81,6 +81,7 @@ def run_probe(
     Raises:
         SettingsChanged: `out` holds a run of another model or other settings.
         EngineError, JudgeError: too much failed; what was made is stored, and the same call goes on from there.
+        NextturnError: `out` was moved away meanwhile, or `check` says that the work is no longer this process's.
     """
     started = time.monotonic()
     sets = load_sets(probe) if sets is None else sets
@@ -97,7 +98,7 @@ def run_probe(
         stored = opened.enter_context(closing(StoredEngine(engine, out, model, check)))
         # The rules judge costs nothing and is never wrong about what it said before: only models' verdicts are kept.
         if judge.name != "rules":
-            judge = opened.enter_context(closing(StoredJudge(judge, out / "verdicts.jsonl")))
+            judge = opened.enter_context(closing(StoredJudge(judge, out / "verdicts.jsonl", check=check)))
 
         # Answers: the model's greedy reply to each item (a transcript has its own), or to both forms of each pair.
         prompts = {loaded.name: _prompts(loaded, probe.system_prompt) for loaded in sets}
@@ -167,6 +168,7 @@ def run_probe(
             for (name, form), (messages, reply) in zip(both_forms, replied, strict=True):
                 rows.append(make_row("clarify", loaded.name, name, messages, **grade_clarify(form, reply)))
         rows += [row for row in turns if row["set"] == loaded.name]
+    check()
     store.write_samples(rows)
     timing = {
         "wall_s": round(time.monotonic() - started, 1),
@@ -175,6 +177,7 @@ def run_probe(
         "judge_calls": judge.calls,
         "cache_hits": stored.hits,
     }
+    check()
     return store.finish({**figures(rows), **moved, "timing": timing})
 
 
@@ -372,7 +375,11 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
         for loaded in sets
     }
     perturbations = [one.name for one in parse_perturbations(probe.perturbations)[1:]]
-    return {**kept, "perturbations": perturbations, "judge": judge_version, "sets": asked}
+    # Without its extras a server samples by the model's own top_k, min_p and repetition penalty: other numbers. Named only
+    # where they are off, so that what was begun with them on, before this key was there, still counts as measured alike.
+    bare = probe.engine == "openai" and probe.server is not None and not probe.server.extras
+    extras = {"extras": False} if bare else {}
+    return {**kept, "perturbations": perturbations, "judge": judge_version, "sets": asked, **extras}
 
 
 def refuse_other_settings(folders: Sequence[Path], made: str, probe: ProbeSection, sets: Sequence[LoadedSet]) -> None:

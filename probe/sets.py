@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from probe.conversations import Message, check_messages, check_text, conversation_in, read_transcripts, row_id, user
 from probe.errors import DataError, SetOutOfReach
 from probe.files import read_jsonl, sha256_text, write_jsonl
-from probe.grading import reference_answer
+from probe.grading import hashed, reference_answer
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,13 @@ def read_pairs(path: Path) -> list[Pair]:
 def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
     """Problems of a GSM8K-format, MATH-format or {question, answer[, solution]} file, in file order.
 
-    An empty `\\boxed{}` gives an empty answer.
+    An empty `\\boxed{}` gives an empty answer, and an answer alone an empty solution.
 
     Raises:
-        DataError: with file:line, for a broken line, a row without a question, or one without an answer.
+        DataError: with file:line, for a broken line, a row without a question, or one without an answer; an id that stands
+            twice.
     """
+    seen = set[str]()
     for number, row in read_jsonl(path):
         where = f"{path}:{number}"
         question = _text(row, ("question", "problem", "prompt"), where)
@@ -143,16 +145,31 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
             answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
         if answer is None:
             raise DataError(f"{where}: no answer, wanted `answer` (alone or after ####) or `solution` with \\boxed{{}}")
-        level = re.search(r"\d", str(row.get("level", "")))
+        identity = str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}")))
+        if identity in seen:  # rows, prompts and pairs are found by it
+            raise DataError(f"{where}: the id {identity!r} stands twice, wanted one for each problem, or no ids")
+        seen.add(identity)
+        level, subject = re.search(r"\d", str(row.get("level", ""))), row.get("type") or row.get("subject")
+        if not isinstance(subject, str | None):
+            raise DataError(f"{where}: the subject (`type`) is {subject!r}, wanted a text")
+        solution = _way(solution)
         yield Problem(
-            id=str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}"))),
+            id=identity,
             question=question,
             answer=answer,
-            solution=re.sub(r"\n?####.*", "", re.sub(r"<<.*?>>", "", solution)).strip(),
+            solution="" if solution == answer else solution,
             source=source or path.stem,
             level=int(level.group()) if level else None,
-            subject=row.get("type") or row.get("subject"),
+            subject=subject,
         )
+
+
+def _way(solution: str) -> str:
+    """A reference solution without GSM8K's calculator marks and without the answer after `####`."""
+    way = re.sub(r"<<.*?>>", "", solution)
+    for start, end, _ in reversed(hashed(way, reference=True)):
+        way = way[:start].removesuffix("\n") + way[end:]
+    return way.strip()
 
 
 def choose(items: Sequence[Any], n: int | None, seed: int) -> list[Any]:

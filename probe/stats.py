@@ -3,7 +3,7 @@
 - A rate gets a Wilson interval, because follow-up rates near 1% are common and a Wald interval breaks down
   there. Several samples of one item are not independent: they count as the *effective* number of samples
   (Korn and Graubard 1998, Kish 1965), which lies between "as many as items" and "as many as samples". In
-  simulation at 3% this covers the true rate 95% of the time where a bootstrap over items covers it 85%, and
+  simulation at 3% this covers the true rate 95 to 99% of the time where a bootstrap over items covers it 85%, and
   unlike a bootstrap it does not shrink to nothing when no sample succeeded.
 - A mean, a difference between runs, an AUC and a kappa get a percentile bootstrap that resamples items, never samples.
 - Two runs on the same items at one binary value each are tested with McNemar's exact test, and their difference
@@ -82,8 +82,16 @@ def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> E
 
     The interval is Wilson's on the effective number of observations: p(1-p) over the variance of p between
     clusters, held between Kish's number for clusters that agree wholly within themselves (their count, when all
-    are of one size) and the number of values. That is plain Wilson with one binary value per cluster, and Wilson
-    on the clusters when all values are 0 or all are 1, or when there is one cluster.
+    are of one size) and the number of values. That is plain Wilson with one value per cluster, and Wilson on the
+    clusters when all values are 0 or all are 1, or when there is one cluster.
+
+    How alike the values of a cluster are is learnt from the few clusters that hold the rarer value, and where by chance
+    these hold one each, as if values were independent: at 3% the interval then covered 87 to 90%. So for the variance
+    alone one cluster of the mean size is added that agrees wholly on the rarer value, as Agresti and Coull (1998) add
+    successes and failures before they take a variance; n real clusters of n + 1 then scale the effective number. It
+    leaves the rate alone and weighs less the more clusters there are. In simulation (1 to 97%, 7 to 200 clusters of 2 to
+    16) the interval then covers 94% and more (tests/test_stats.py); one of fewer values would be narrower where clusters
+    are few and hardly alike, and cover 88 to 91% where many are large and much alike.
     """
     if any(not 0 <= value <= 1 for value in values):
         raise ValueError("a rate is made of values in [0, 1]")
@@ -95,10 +103,15 @@ def clustered_rate(values: Sequence[bool | float], clusters: Sequence[str]) -> E
     fewest = n * n / sum(len(group) ** 2 for group in groups)
     effective = fewest
     if 0 < rate < 1 and len(groups) > 1:
+        clusters_and_one, mean_size = len(groups) + 1, n / len(groups)
+        totals = [(math.fsum(group), float(len(group))) for group in groups]
+        totals.append((mean_size if rate <= 0.5 else 0.0, mean_size))
+        size = n + mean_size
+        p = math.fsum(total for total, _ in totals) / size
         # The variance of a ratio of cluster totals, by linearization (Korn and Graubard 1998).
-        residuals = math.fsum((math.fsum(group) - rate * len(group)) ** 2 for group in groups)
-        variance = residuals * len(groups) / (len(groups) - 1) / n**2
-        effective = n if variance == 0 else min(max(rate * (1 - rate) / variance, fewest), n)
+        residuals = math.fsum((total - p * of) ** 2 for total, of in totals)
+        variance = residuals * clusters_and_one / len(groups) / size**2
+        effective = min(max(p * (1 - p) / variance * len(groups) / clusters_and_one, fewest), n)
     return Estimate(rate, _wilson_bounds(rate, effective), n)
 
 
@@ -335,7 +348,8 @@ def _agreement(a: Sequence[str], b: Sequence[str]) -> tuple[float, float]:
 #     share judged yes * p_yes   +   share judged no * p_no
 #
 # with a variance of two parts: which items happened to be asked, (variance of p_verdict over items) / items, and which
-# turns happened to be labelled, share_yes^2 Var(p_yes) + share_no^2 Var(p_no). The method's own normal interval is too
+# turns happened to be labelled, share_yes^2 Var(p_yes) + share_no^2 Var(p_no). Turns that the judge left unscored are a third
+# kind, of which it says nothing and the labels alone say what share is genuine. The method's own normal interval is too
 # narrow where labels are few or rates low: of 20 labels none may be a yes. So each p has Wilson's bounds, with Student's
 # quantile, and the bounds are carried over to the sum by their distances to the value (MOVER; Zou and Donner 2008).
 # Unequal chances of being labelled and several labels of one item enter as the effective number of labels. In
@@ -369,7 +383,13 @@ class Corrected:
 
 
 def corrected(
-    judged: np.ndarray, read: np.ndarray, weights: np.ndarray, items: np.ndarray, n_items: int, together: int = 1
+    judged: np.ndarray,
+    read: np.ndarray,
+    weights: np.ndarray,
+    items: np.ndarray,
+    n_items: int,
+    together: int = 1,
+    scored: np.ndarray | None = None,
 ) -> Corrected:
     """Corrects the rate of `judged` by what was `read` of some of the turns.
 
@@ -381,6 +401,8 @@ def corrected(
         items: the item of each turn, numbered from 0 [turns]. Rates whose items are numbered alike can be subtracted.
         n_items: how many numbers there are.
         together: of so many rates or differences all intervals are to hold at once with 95% (Bonferroni's).
+        scored: which turns the judge gave a verdict on [..., turns]; all where left out. The others are in the corrected rate
+            by their labels alone, as a third kind of turn beside yes and no, and not in the judge's own.
     """
     import numpy as np
     from scipy.special import stdtrit
@@ -396,19 +418,22 @@ def corrected(
     with_label = (by_item((weights > 0).astype(float)) > 0).sum(-1)
     quantile = stdtrit(np.maximum(with_label - 1, 1), 1 - 0.025 / together)
 
-    rate = judged.mean(-1)
+    has_verdict = np.ones(judged.shape, dtype=bool) if scored is None else scored
+    judged = judged & has_verdict
+    n_scored = np.maximum(has_verdict.sum(-1), 1)
+    rate = judged.sum(-1) / n_scored
     value = np.zeros(rate.shape)
     imputed = np.zeros(judged.shape)  # p of each turn's verdict
     pull = np.zeros(judged.shape)  # what a labelled turn counts in the value
     verdicts = []
-    for verdict in (True, False):
-        of_verdict = judged == verdict
+    # Without any label the judge is taken at its word, and where it said nothing at the middle; the bounds below are 0 and 1.
+    kinds = [(judged, 1.0), (has_verdict & ~judged, 0.0), *([] if has_verdict.all() else [(~has_verdict, 0.5)])]
+    for of_verdict, unread in kinds:
         share = of_verdict.mean(-1)
         weight = np.where(of_verdict, weights, 0.0)
         total = weight.sum(-1)
         known = np.where(total > 0, total, 1.0)
-        # Without any label the judge is taken at its word, and the bounds below are 0 and 1.
-        p = np.where(total > 0, (weight * read).sum(-1) / known, float(verdict))
+        p = np.where(total > 0, (weight * read).sum(-1) / known, unread)
         number = total**2 / np.where(total > 0, (weight**2).sum(-1), 1.0)  # effective, by Kish
         value += share * p
         imputed += np.where(of_verdict, p[..., None], 0.0)
@@ -435,7 +460,8 @@ def corrected(
     together = 2 * np.maximum((of_item * by_item(residual)).sum(-1), 0.0)
     below += quantile**2 * together
     above += quantile**2 * together
-    moved_judged[..., asked] = scale * by_item(judged - rate[..., None]) / turns
+    own = np.where(has_verdict, judged - rate[..., None], 0.0)
+    moved_judged[..., asked] = scale * by_item(own) / n_scored[..., None]
     return Corrected(value, rate, below, above, moved, moved_judged, quantile)
 
 

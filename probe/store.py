@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
-from probe.errors import DataError, SettingsChanged
+from probe.errors import DataError, NextturnError, SettingsChanged
 from probe.files import append_rows, json_line, open_append, read_json, read_jsonl, sha256_text, write_json, write_jsonl
 from probe.judges.labels import Case, Judge, Verdict
 
@@ -56,13 +56,34 @@ class RunStore:
         self.folder = folder
         self.model = model
         self.settings = settings
-        manifest = {"schema": SCHEMA, "model": model.as_json(), "settings": settings}
-        if (folder / "manifest.json").is_file():
-            before = read_json(folder / "manifest.json")
-            refuse_changes(folder, "this probe was begun", before, {**manifest, "versions": before.get("versions")})
+        self._manifest = folder / "manifest.json"
+        if self._manifest.is_file():
+            self._refuse_another("this probe was begun")
         else:
             made_with = {name: importlib.metadata.version(name) for name in ("nextturn", "torch", "transformers")}
-            write_json(folder / "manifest.json", {**manifest, "versions": made_with})
+            write_json(self._manifest, {**self._as_begun, "versions": made_with})
+
+    @property
+    def _as_begun(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "model": self.model.as_json(), "settings": self.settings}
+
+    def _refuse_another(self, made: str) -> None:
+        before = read_json(self._manifest)
+        refuse_changes(self.folder, made, before, {**self._as_begun, "versions": before.get("versions")})
+
+    def _refuse_if_moved(self) -> None:
+        """Training that goes back to an earlier step moves the probes past it away, and may have them begun anew there:
+        figures of the weights of before, written late, would stand for the new ones.
+
+        Raises:
+            NextturnError: the folder is no longer the one that was opened.
+        """
+        if not self._manifest.is_file():
+            raise NextturnError(
+                f"{self.folder}: its {self._manifest.name} is gone, so the folder was moved or deleted while this probe ran; "
+                "nothing more is written there, start the probe again"
+            )
+        self._refuse_another("meanwhile another probe was begun")
 
     def results(self) -> dict[str, Any] | None:
         """The finished results, or None while the run is unfinished."""
@@ -71,10 +92,12 @@ class RunStore:
 
     def write_samples(self, rows: Sequence[Row]) -> None:
         """All rows at once, atomically: each can be made again from what is stored."""
+        self._refuse_if_moved()
         write_jsonl(self.folder / "samples.jsonl", rows)
 
     def finish(self, results: dict[str, Any]) -> dict[str, Any]:
-        whole = {"schema": SCHEMA, "model": self.model.as_json(), "settings": self.settings, **results}
+        self._refuse_if_moved()
+        whole = {**self._as_begun, **results}
         write_json(self.folder / "results.json", whole)
         return whole
 
@@ -269,6 +292,7 @@ class StoredJudge:
     Args:
         path: JSONL of {"key", "label", "unscored", "raw", "p_genuine"}, of any number of judges.
         again: stored verdicts without a label are asked for anew, once.
+        check: as of `Cache`.
 
     Raises:
         DataError: the file at `path` holds something else.
@@ -277,11 +301,11 @@ class StoredJudge:
         calls: the judge's own.
     """
 
-    def __init__(self, judge: Judge, path: Path, again: bool = False) -> None:
+    def __init__(self, judge: Judge, path: Path, again: bool = False, check: Callable[[], None] = lambda: None) -> None:
         self.name, self.version, self.calls = judge.name, judge.version, judge.calls
         self._judge = judge
         _refuse_other_files(path)
-        self._cache = Cache(path)
+        self._cache = Cache(path, check)
         if again:
             self._cache.forget(lambda row: row["label"] is None)
 
@@ -290,21 +314,27 @@ class StoredJudge:
         """How many verdicts were there already."""
         return self._cache.hits
 
-    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+    def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         """(index, verdict): stored ones first, in order, then new ones as they come; what the judge raises goes on."""
+        # ASCII, so that broken surrogates have a key, too
+        keys = [sha256_text(json.dumps({"judge": self.version, **asdict(case)}, sort_keys=True)) for case in cases]
+        # A rerun asks about little but what failed, which is no share of the run.
+        stored = [_verdict_in(row) for key in dict.fromkeys(keys) if (row := self._cache.get(key)) is not None]
 
         def make(indices: list[int]) -> Iterator[tuple[int, Row]]:
-            for place, verdict in self._judge.stream([cases[index] for index in indices]):
+            for place, verdict in self._judge.stream([cases[index] for index in indices], [*known, *stored]):
                 self.calls = self._judge.calls
                 yield place, asdict(verdict)
 
-        # ASCII, so that broken surrogates have a key, too
-        keys = [sha256_text(json.dumps({"judge": self.version, **asdict(case)}, sort_keys=True)) for case in cases]
         for index, row in self._cache.fill(keys, make, keep_last=lambda row: row["label"] is None):
-            yield index, Verdict(row["label"], row["unscored"], row["raw"], row.get("p_genuine"))
+            yield index, _verdict_in(row)
 
     def close(self) -> None:
         self._cache.close()
+
+
+def _verdict_in(row: Row) -> Verdict:
+    return Verdict(row["label"], row["unscored"], row["raw"], row.get("p_genuine"))
 
 
 def _refuse_other_files(path: Path) -> None:

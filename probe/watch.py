@@ -25,11 +25,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe.checkpoints import MARKER, finished, is_complete, list_checkpoints, numbered
+from probe.checkpoints import MARKER, finished, is_complete, list_checkpoints, numbered, set_aside
 from probe.claims import Claim, ClaimLost, Claims
 from probe.errors import BadInput, DataError, ModelError, NextturnError
 from probe.files import read_json, write_json
-from probe.models import ModelFolder, resolve
+from probe.models import ModelFolder, fingerprint, resolve
 from probe.terminal import say
 from probe.weights import weight_files
 
@@ -132,13 +132,18 @@ class Watcher:
             ended = finished(self.run_dir) is not None  # before looking: what was saved last is there by then
             self.keep_new()
             left = [step for step in self.steps() if self._to_measure(step) and (now is None or step in now)]
+            # A checkpoint is held against the base's answers (`kl_to_base`), so it waits for them, whoever makes them.
+            ready = [step for step in left if step == 0] or left
             # The first that no other process holds is measured; then everything is looked at anew.
-            if any(self._measure_unclaimed(step) for step in left):
+            if any(self._measure_unclaimed(step) for step in ready):
                 continue
             self._track()
-            if once or (ended and not left):
+            if len(left) == len(ready) and (once or (ended and not left)):
                 break
-            self._say_once(f"waits for checkpoints in {self.run_dir}")
+            if len(left) > len(ready):
+                self._say_once(f"waits for the probe of {_name(0)}, against which checkpoints are measured")
+            else:
+                self._say_once(f"waits for checkpoints in {self.run_dir}")
             time.sleep(self.poll_s)
         self._conclude()
 
@@ -177,7 +182,24 @@ class Watcher:
                     self._say_once(f"step-{step} is measured where it lies, as it could not be kept ({error})")
 
     def _finished(self, step: int) -> bool:
-        return (self.folder / _name(step) / "results.json").is_file()
+        return (self.folder / _name(step) / "results.json").is_file() and not self._of_other_weights(step)
+
+    def _of_other_weights(self, step: int) -> bool:
+        """Whether a probe's results are of weights that training has written over since, after going back.
+
+        Weights are only read where they were saved after the results were written, and then once (`sha256_seen`).
+        """
+        folder, results = self.run_dir / f"checkpoint-{step}", self.folder / _name(step) / "results.json"
+        kept = self.folder / KEPT / _name(step)
+        try:
+            marker = folder / MARKER
+            saved_at = marker.stat().st_mtime_ns if marker.is_file() else _saved_at(kept)
+            if step == 0 or saved_at is None or saved_at <= results.stat().st_mtime_ns:
+                return False
+            measured: str = read_json(results)["model"]["weights_sha256"]
+            return measured != fingerprint(resolve(str(folder if marker.is_file() else kept)))
+        except (NextturnError, OSError):  # deleted while it was looked at, or nothing that could be measured
+            return False
 
     def _to_measure(self, step: int) -> bool:
         return step not in self.failed and not self._finished(step)
@@ -196,6 +218,9 @@ class Watcher:
         from probe.run import measure_folder
 
         name = _name(step)
+        if self._of_other_weights(step):
+            aside = set_aside(self.folder / name)
+            say(f"moved {self.folder / name} to {aside.name} (the checkpoint has other weights by now)")
         say(f"measures {name}")
         try:
             measure_folder(

@@ -3,7 +3,7 @@
     python -m tests.judge_bias LABELS.jsonl [MORE.jsonl ...] [--judge rules] [--url URL]
 
 Give only turns that the judge was not fitted on: of ../shared/data/user_turns, models_dev.jsonl and sft_dev.jsonl for
-rules/2. Rows want "source", the set of their question, and "temperature". A cell of fewer than 20 turns is left out.
+rules/3. Rows want "source", the set of their question, and "temperature". A cell of fewer than 20 turns is left out.
 """
 
 from __future__ import annotations

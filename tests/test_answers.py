@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe import grading
-from probe.grading import asks, boxed, lenient_answer, outcome, reference_answer, same_answer, strict_answer
+from probe.grading import (
+    asks,
+    boxed,
+    count_marks,
+    lenient_answer,
+    outcome,
+    reference_answer,
+    same_answer,
+    says,
+    strict_answer,
+)
 
 CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
 # A base model: answers, then goes on to write the problem again and a question of its own before the final number.
@@ -36,6 +46,16 @@ MARKED = [
     (r"\boxed{3} is wrong." + "\n#### 4", "4"),
     ("#### 4\n" + r"That is, $\boxed{8}$", "8"),
     (r"\boxed{11} or, if cut, \boxed{12", "11"),
+    ("#### **18**", "18"),
+    ("#### **$18**\nDone.", "$18"),
+    ("#### 18 eggs a day\nDone.", "18 eggs a day"),
+    ("#### Final Answer: 18", "18"),
+    ("#### **The answer is:** 18", "18"),
+    ("#### x = 18", "x = 18"),
+    (r"#### \frac{1}{2}", r"\frac{1}{2}"),
+    ("#### Evelyn", "Evelyn"),
+    (r"She makes $\boxed{18}$." + "\n\n#### Verification\n9 x 2 = 18, correct.", "18"),
+    (r"<think>\boxed{7}? No.</think>" + "\n#### 18", "18"),
 ]  # fmt: skip
 UNMARKED = [
     ("The answer is 12.", "12"),
@@ -54,6 +74,17 @@ UNMARKED = [
     ("It falls to -7", "-7"),
     (RESTATED, "24"),
     (r"Answer: $4 \times 6 = 24$", "24"),
+    ("Answer: 4 * 6 = 24", "24"),
+    ("Answer: 2**3 = 8", "8"),
+    ("The answer is **18**. (She sells 9 eggs at $2 each.)", "18"),
+    (r"The answer is \$18 since she sells 9 at 2.", "18"),
+    (r"Answer: \(18\), as 9 times 2 is that", "18"),
+    ("#### Step 1: Find the eggs\n16 - 7 = 9\n#### Step 2: Multiply\n9 * 2 = 18", "18"),
+    ("#### 2. Multiply\n9 * 2 = 18", "18"),
+    ("#### Final Answer\n\n**18**", "18"),
+    ("##### 3\nIt is 18.", "18"),
+    ("<think>\nMaybe \\boxed{7}? No.\n</think>\nShe makes 18 dollars.", "18"),
+    ("<think>so 16 - 7 = 9, \\boxed{18}", None),
     ("The answer is 9 - 2 = 7.", "7"),
     ("The answer is 5 - nothing is left over from 9.", "5"),
     ("I cannot say.", None),
@@ -80,6 +111,8 @@ def test_a_marked_answer_is_read_by_both_readings_and_another_leniently(
         ("a long explanation without any mark, " * 4, None),
         ("two\nlines", None),
         ("  ", None),
+        ("It lies in the west.\n#### New York City", "New York City"),
+        ("#### Step 1\n2 + 3 = 5\n#### Answer: 5", "5"),
     ],
 )
 def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) -> None:
@@ -106,6 +139,14 @@ def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) 
         ("First we add 3 and 4, which gives", "answered", "truncated"),
         ("I am sorry, I do not know.", "no_answer", "truncated"),
         ("", "no_answer", "truncated"),
+        ("#### Step 1: Find the eggs\nThen we", "answered", "truncated"),
+        ("We add.\n#### Step 3", "answered", "truncated"),
+        ("We add.\n#### Multiply the numbers", "no_answer", "truncated"),
+        ("#### What I need\nHow many did she start with?", "asked", "truncated"),
+        ("#### What is the price?", "asked", "truncated"),
+        ("<think>Is it \\boxed{4}? I go on", "no_answer", "truncated"),
+        ("<think>It is \\boxed{4}.</think> How many were sold?", "asked", "truncated"),
+        ("<think>Is 4 right?</think> It is 4.", "answered", "truncated"),
     ],
 )
 def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> None:
@@ -138,6 +179,11 @@ SAME = [
     (r"\sqrt{8}", r"2\sqrt{2}"),
     (r"10^\circ", "10"),
     ("(1,2)", "(1, 2)"),
+    ("(20, 100)", "(20,100)"),
+    ("[0, 180]", "[0,180]"),
+    (r"\{1, 2, 300\}", r"\{1,2,300\}"),
+    ("$1,200 (in dollars)", "1200 (in dollars)"),
+    ("x = 1,200", "x=1200"),
     ("x^2+2x+1", "(x+1)^2"),
     ("3x", "x*3"),
 ]
@@ -153,6 +199,7 @@ DIFFERENT = [
     ("3xy", "3"),
     ("1/0", "0"),
     ("(1,2)", "(2,1)"),
+    ("(12100)", "(12,100)"),
     (r"\frac{1}{3}", "0.33"),
     ("", "5"),
     ("...", "5"),
@@ -205,6 +252,26 @@ def test_seconds_that_went_to_other_programs_do_not_make_an_answer_wrong(
     assert len(limits) == calls and limits[-1] >= limits[0]
 
 
+@pytest.mark.parametrize(
+    ("reply", "marks"),
+    [
+        (r"\boxed{4}" + "\n#### Verification\n2 + 2 = 4", 1),
+        ("#### Step 1\n2 + 2 = 4\n#### 4", 1),
+        (r"<think>\boxed{3}? \boxed{4}!</think> \boxed{4}", 1),
+        (r"\boxed{3}, no, \boxed{4}" + "\n#### 4", 3),
+        ("It is 4.", 0),
+    ],
+)
+def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts(reply: str, marks: int) -> None:
+    assert count_marks(reply) == marks
+
+
+def test_a_reply_that_runs_off_into_spaces_is_read_in_no_time() -> None:
+    begun = time.process_time()
+    assert lenient_answer("The answer is 5." + "The answer is " + " " * 20000) == "5"
+    assert time.process_time() - begun < 2
+
+
 PLAIN = st.text(alphabet="abcxyz0123456789+-*/=.,()[]^_ \n", max_size=12)
 BALANCED = st.recursive(
     PLAIN,
@@ -253,3 +320,21 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
 def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) -> None:
     assert same_answer(form.format(number), str(number))
     assert not same_answer(form.format(number), str(number + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "said"),
+    [
+        ("12 * 5 = 60, so there are 60 marbles.", "60", True),
+        ("That costs $1,200.00 in all.", "1200", True),
+        ("It is half of it, 1/2.", "0.5", True),
+        ("There are 600 of them, or 6.60.", "60", False),
+        ("So it is Monday.", "Monday", True),
+        ("Mondays are longer.", "Monday", False),
+        (r"Then $x = 2\sqrt{3}$.", r"2\sqrt{3}", True),
+        ("A hint: look at the bags.", "A", False),
+        ("Anything.", "", False),
+    ],
+)
+def test_an_answer_is_found_in_a_text_without_a_mark(text: str, answer: str, said: bool) -> None:
+    assert says(text, answer) is said

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 from conversations import spans
 from hypothesis import HealthCheck, given, settings
@@ -112,6 +115,61 @@ def test_templates_that_cannot_open_a_user_turn_are_refused() -> None:
     tokenizer.chat_template = None
     with pytest.raises(TemplateError, match="no chat template"):
         Chat(tokenizer)
+
+
+def test_white_space_that_a_tokenizer_lists_as_added_tokens_stops_no_turn() -> None:
+    """As Gemma's line breaks are: an answer would end with its first line."""
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("gemma3")
+    plain = Chat(tokenizer)
+    tokenizer.add_tokens([AddedToken("\n" * lines, special=False, normalized=False) for lines in (1, 2)])
+    chat = Chat(tokenizer)
+    assert tokenizer.convert_tokens_to_ids("\n") in chat.user_prefix_ids(TALK[:2])
+    assert (chat.stop_ids, chat.turn_end_ids) == (plain.stop_ids, plain.turn_end_ids)
+
+
+def test_tokens_of_markup_end_turns_though_their_tokenizer_calls_none_special() -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<user>", "</turn>")])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<user>' if m['role'] == 'user' else '' }}{{ m['content'] }}</turn>{% endfor %}"
+    )
+    assert set(tokenizer.convert_tokens_to_ids(["<user>", "</turn>"])) <= set(Chat(tokenizer).stop_ids)
+
+
+def test_a_template_whose_assistant_turn_has_several_parts_is_refused() -> None:
+    """gpt-oss opens its analysis and its answer with a token that opens a user turn, too: each answer ended there."""
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    harmony = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in harmony])
+    tokenizer.chat_template = shipped_by_trl("gptoss")
+    with pytest.raises(TemplateError, match=r"<\|message\|> ends a turn: .* several parts"):
+        Chat(tokenizer)
+
+
+@pytest.mark.parametrize("template", ["deepseekv3", "glm4moe", "nemotron_3_nano", "phi3", "qwen3", "qwen3_5_think"])
+@pytest.mark.parametrize("enable_thinking", [None, True, False])
+def test_a_think_block_before_the_content_is_no_part_that_stops(template: str, enable_thinking: bool | None) -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    ends = ("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ends])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
+    tokenizer.chat_template = shipped_by_trl(template)
+    stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
+    assert not {"<think>", "</think>"} & set(stops)
+
+
+def shipped_by_trl(template: str) -> str:
+    trl = importlib.util.find_spec("trl")
+    assert trl is not None and trl.origin is not None
+    return (Path(trl.origin).parent / "chat_templates" / f"{template}.jinja").read_text(encoding="utf-8")
 
 
 def test_a_template_error_becomes_one_line() -> None:

@@ -22,8 +22,10 @@ from train.checkpoints import (
     Launch,
     checkpoint_bytes,
     choose_resume,
+    end_at_last_step,
     held_at_once,
     mark_checkpoints,
+    order_by_epoch,
     remove_incomplete,
     saves,
     watch_line,
@@ -115,6 +117,17 @@ def test_resume_path_must_be_complete_and_names_one_that_is(tmp_path: Path) -> N
             choose_resume(tmp_path, str(given_path), HERE)
     with pytest.raises(BadInput, match="--resume Auto: not a complete checkpoint .no such folder.$"):
         choose_resume(tmp_path, "Auto", HERE)
+
+
+def test_resume_path_must_be_of_the_run_which_looks_for_it_under_its_own_name(tmp_path: Path) -> None:
+    aside = checkpoint(tmp_path, 4).rename(tmp_path / "set-aside-checkpoint-4")
+    for elsewhere in (aside, checkpoint(tmp_path / "other", 4)):
+        with pytest.raises(BadInput, match=rf"of this run, {tmp_path}, .* to {tmp_path}/checkpoint-4 first") as caught:
+            choose_resume(tmp_path, str(elsewhere), HERE)
+        assert f"--model.name {elsewhere} " in str(caught.value)
+    own = aside.rename(tmp_path / "checkpoint-4")
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert choose_resume(tmp_path, str(tmp_path / "link" / own.name), HERE) is not None
 
 
 ZERO = Launch(processes=2, zero=2, per_step=8)
@@ -261,6 +274,67 @@ def test_a_run_whose_checkpoints_will_not_fit_ends_before_its_first_step(
     monkeypatch.setattr(train.checkpoints, "free_bytes", lambda folder: one - 1)
     with pytest.raises(BadInput, match="1 more checkpoints at once"):
         trainer.train()
+
+
+ROWS = 16
+
+
+def seen_rows(run: Path, sampling: str, resumed: str | None = None, **changes: Any) -> tuple[Any, list[list[int]]]:
+    """A trainer that has trained a number for two epochs of eight steps, and the rows of each step that it took."""
+    import torch
+    from datasets import Dataset
+    from transformers import Trainer, TrainingArguments
+    from trl.trainer.utils import RepeatSampler
+
+    class Number(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.seen = torch.nn.Parameter(torch.zeros(1)), list[list[int]]()
+
+        def forward(self, row: Any, **_: Any) -> dict[str, Any]:
+            self.seen.append(sorted(row.tolist()))
+            torch.rand(1)  # as dropout draws: the epochs of one start do not follow from its seed alone
+            return {"loss": (self.weight * row).sum()}
+
+    lengths = [5 + number % 7 for number in range(ROWS)]
+    rows = Dataset.from_dict({"row": list(range(ROWS)), "length": lengths})
+    settings = {
+        "per_device_train_batch_size": 2, "num_train_epochs": 2, "save_steps": 4, "report_to": "none", "use_cpu": True,
+        "disable_tqdm": True, "remove_unused_columns": False, "train_sampling_strategy": sampling, **changes,
+    }  # fmt: skip
+    if sampling == "prompts":
+        settings["train_sampling_strategy"] = "random"
+    model = Number()
+    trainer = Trainer(
+        model, TrainingArguments(str(run), **settings), train_dataset=rows,
+        data_collator=lambda batch: {"row": torch.tensor([one["row"] for one in batch])},
+    )  # fmt: skip
+    if sampling == "prompts":
+        trainer._get_train_sampler = lambda dataset: RepeatSampler(dataset, mini_repeat_count=1, batch_size=2, seed=3)
+    order_by_epoch(trainer)
+    end_at_last_step(trainer)
+    trainer.train(resume_from_checkpoint=resumed and str(run / resumed))
+    return trainer, model.seen
+
+
+@pytest.mark.parametrize("sampling", ["group_by_length", "prompts", "random"])
+def test_an_epoch_that_is_resumed_in_its_middle_takes_each_row_once(sampling: str, tmp_path: Path) -> None:
+    """`prompts`: with trl's sampler for GRPO."""
+    _, whole = seen_rows(tmp_path, sampling)
+    assert sorted(sum(whole[:8], [])) == sorted(sum(whole[8:], [])) == list(range(ROWS))
+    assert whole[:8] != whole[8:], "each epoch has an order of its own"
+    assert seen_rows(tmp_path, sampling, "checkpoint-12")[1] == whole[12:]
+
+
+@pytest.mark.parametrize("length", [{"max_steps": 4}, {"num_train_epochs": 1.5}])
+def test_a_run_that_was_killed_after_its_last_checkpoint_takes_no_step_more(
+    length: dict[str, float], tmp_path: Path
+) -> None:
+    trainer, seen = seen_rows(tmp_path, "random", **length)
+    last = trainer.state.global_step
+    assert last == trainer.state.max_steps == len(seen)
+    again, seen = seen_rows(tmp_path, "random", f"checkpoint-{last}", **length)
+    assert seen == [] and again.state.global_step == last
 
 
 def test_checkpoints_are_counted_as_they_are_saved_and_kept() -> None:

@@ -145,12 +145,16 @@ MARKED = [
     ("Answer: option C", "C"), ("#### B", "B"), ("I think so.\n\n**B**", "B"), ("It is **B**.", "B"),
     ("So it is **(B) 8 m/s**", "B"), ("Answer: A\nNo, wait.\nAnswer: C", "C"), (r"Answer: A. Then \boxed{D}", "D"),
     (r"\boxed{A} was my first thought. Answer: C", "C"),
+    (r"Answer: $\textbf{B}$", "B"), (r"Answer: \text{(B)}", "B"), (r"It is $\textbf{B}$.", "B"),
+    ("#### (B) The proton moves left", "B"), ("Answer: B\n\n#### Explanation\nA is wrong.", "B"),
+    (r"<think>\boxed{A}?</think> \boxed{B}", "B"),
 ]  # fmt: skip
 UNMARKED = [
     ("The answer is B.", "B"), ("The correct answer is (C).", "C"), ("the answer is: (d)", "D"),
     ("The correct option is A because it is slow.", "A"), ("I choose B", "B"), ("B is correct.", "B"),
     ("A is correct.", "A"), ("So A.", "A"), ("(A)", "A"), ("A", "A"), ("B)", "B"), ("`C`", "C"), ("A\nproton", "A"),
     ("C: The proton", "C"), ("Option A is wrong, so it must be option B.", "B"),
+    (r"The answer is \textbf{B} since it is fast.", "B"), (r"$\textbf{C}$ is correct, A is not.", "C"), ("<think>A?</think>I say B", "B"),
     ("The answer is B. Option A is wrong because it is slow.", "B"), ("The answer is not A but B", "B"),
     ("We rule out A and B, so C is correct.", "C"), ("The answer is B. Shall I explain why A is wrong?", "B"),
     ("I would say C. Is it A?", "C"), ("I lean to D, since it is sour.", "D"),
@@ -164,6 +168,8 @@ UNMARKED = [
     ("Answer: A or B", None), ("Answer: A, B", None), ("Answer: (A) and (C)", None), (r"\boxed{A, C}", None),
     (r"\boxed{E}", None), (r"\boxed{42}", None), ("Answer: A proton is there", None), ("Answer: E", None),
     ("Answer: a proton is there", None), (r"\boxed{}", None), ("", None),
+    (r"Answer: \text{A} or \text{B}", None), (r"The field $\mathbf{B}$ is strong", None),
+    (r"<think>\boxed{A}, or B", None),
 ]  # fmt: skip
 
 
@@ -233,6 +239,8 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
         ("So which is it? It is B.", False, "answered"),
         ("I do not know.", False, "no_answer"),
         ("It has 5 electrons.", False, "no_answer"),
+        ("<think>It is B, or", True, "truncated"),
+        ("<think>It is B.</think>Which unit do you mean?", False, "asked"),
     ],
 )
 def test_the_class_of_a_reply(reply: str, truncated: bool, kind: str) -> None:

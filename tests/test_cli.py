@@ -166,7 +166,7 @@ BAD_DATA = {
 
 
 def test_which_line_of_a_set_or_of_the_data_is_bad(
-    refused: Callable[..., str], recipes: Path, tiny_chatml: Path, capfd: Any
+    refused: Callable[..., str], recipes: Path, tiny_chatml: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for line, message in BAD_SETS.items():
         (recipes / "questions.jsonl").write_text(f"{FINE}\n{line}\n{FINE}\n")
@@ -180,6 +180,9 @@ def test_which_line_of_a_set_or_of_the_data_is_bad(
     (recipes / "conversations.jsonl").write_text(fine)
     assert run_command(sft, ["sft.yaml", "--dry-run"]) == 0
     assert "1 conversations, 1 rows" in capfd.readouterr().out and not Path("run").exists()
+    monkeypatch.setenv("RANK", "1")
+    assert run_command(sft, ["sft.yaml", "--dry-run"]) == 0
+    assert capfd.readouterr().out == "", "one process prints the plan"
 
 
 def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) -> None:

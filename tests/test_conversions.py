@@ -49,6 +49,19 @@ def writes_weights(folder: Path) -> None:
     (folder / "weights").write_text("whole")
 
 
+def test_a_folder_in_a_converted_model_can_be_entered_by_all_who_read_the_model(own_cache: Path) -> None:
+    """transformers saves a tokenizer's other chat templates in one."""
+
+    def make(folder: Path) -> None:
+        (folder / "weights").write_text("w")
+        (folder / "weights").chmod(0o600)
+        (folder / "additional_chat_templates").mkdir(mode=0o755)
+
+    folder = conversions.made_once("m", "s", 0, make)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert (modes["weights"], modes["additional_chat_templates"]) == (0o644, 0o755)
+
+
 def test_two_that_ask_at_once_convert_once(own_cache: Path) -> None:
     made: list[Path] = []
     entered = threading.Event()

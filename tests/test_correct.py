@@ -20,8 +20,8 @@ from probe import correct as command
 from probe import stats
 from probe.compare import compare
 from probe.comparison import Correction, Metric, as_json, compare_runs, load_runs
-from probe.correct import bias_warnings, correct, measured_bias, shipped_bias, with_labels
-from probe.errors import BadInput
+from probe.correct import asked, bias_warnings, correct, measured_bias, shipped_bias, with_labels
+from probe.errors import BadInput, IncomparableRuns
 from probe.files import read_json, read_jsonl, sha256_text, write_json
 from probe.judges import agreement
 from probe.judges.labels import GENUINE
@@ -222,7 +222,8 @@ def test_over_many_draws_the_corrected_rates_are_right_on_average(folder: Path) 
     run = [one for one in load_runs([folder]) if one.name == "step-20"]
     turns = user_turns(run[0])
     truth = sum(map(genuine, turns)) / len(turns)
-    values, judged = [], sum(turn.genuine for turn in turns) / len(turns)
+    scored = [turn for turn in turns if turn.genuine is not None]
+    values, judged = [], sum(bool(turn.genuine) for turn in scored) / len(scored)
     path = folder / "drawn.jsonl"
     for seed in range(100):
         write_rows(path, [label_row(one) for one in draw(turns, 40, seed)])
@@ -230,6 +231,72 @@ def test_over_many_draws_the_corrected_rates_are_right_on_average(folder: Path) 
         assert rate and rate.corrected.value is not None
         values.append(rate.corrected.value)
     assert abs(np.mean(values) - truth) < 3 * np.std(values) / 10 < abs(judged - truth)
+
+
+def left_unscored(folder: Path) -> tuple[Path, list[Turn]]:
+    """The base's run with every other turn that a reader calls genuine left unscored by its judge; and its turns."""
+    run = folder / "probe" / "base"
+    before = {asked(turn): turn for turn in turns_of(folder) if turn.run == "base"}
+    rows = rows_of(run / "samples.jsonl")
+    for place, row in enumerate(rows):
+        if row["kind"] == "followup" and row["perturbation"] == "none":
+            turn = before[row["set"], row["item"], row["temperature"], row["sample"]]
+            if genuine(turn) and place % 2:
+                row.update(label=None, unscored="unsure")
+    write_rows(run / "samples.jsonl", rows)
+    return run, list(before.values())
+
+
+def test_turns_that_the_judge_left_unscored_are_part_of_the_corrected_rate(folder: Path) -> None:
+    """Of a judge that scores what is plain the judged rate says little, and the corrected one is of all turns."""
+    run, turns = left_unscored(folder)
+    truth = sum(map(genuine, turns)) / len(turns)
+    readers = {asked(turn): GENUINE if genuine(turn) else "new_task" for turn in turns}
+    drawn = draw(user_turns(load_runs([run])[0]), 100, 0)
+    labels = [{**row_of(one), "label": readers[asked(one.turn)]} for one in drawn]
+    found = correct(load_runs([run]), [write_rows(folder / "labels.jsonl", labels)])
+    rate = found.rate("base", None, None)
+    assert rate and rate.corrected.ci95 and rate.corrected.value is not None
+    assert rate.corrected.n == len(turns) > rate.judged.n
+    assert rate.corrected.value == pytest.approx(truth, abs=0.06)
+    assert rate.corrected.ci95[0] <= truth <= rate.corrected.ci95[1]
+    assert rate.bias.value == pytest.approx((rate.judged.value or 0) - rate.corrected.value)
+    unscored = len(turns) - rate.judged.n
+    assert f"{unscored} of {len(turns)} turns were left unscored" in command.correction_table(found)
+
+    # Labels that were drawn before such turns were say nothing of them: any share of these may be genuine.
+    old = [row for row in labels if row["stratum"]["judged_genuine"] is not None]
+    rate = correct(load_runs([run]), [write_rows(folder / "labels.jsonl", old)]).rate("base", None, None)
+    assert rate and rate.corrected.ci95 and rate.corrected.ci95[0] <= truth <= rate.corrected.ci95[1]
+    assert rate.corrected.ci95[1] - rate.corrected.ci95[0] > unscored / len(turns)
+
+
+def test_differences_are_pooled_over_the_same_turns_alone(folder: Path) -> None:
+    """A run that was probed at T=0 alone differs from the others by its temperatures where all are taken together."""
+    run = folder / "probe" / "step-20"
+    rows = [row for row in rows_of(run / "samples.jsonl") if row["temperature"] == 0]
+    write_rows(run / "samples.jsonl", rows)
+    results = read_json(run / "results.json")
+    results["settings"]["temperatures"] = [0.0]
+    del results["followup"]["maths"]["none"]["T=0.7"]
+    write_json(run / "results.json", results)
+    labels_for(folder)
+    found = corrected_of(folder)
+    places = {
+        name: [(one.set, one.temperature) for one in found.differences if one.run == name] for name in found.labels
+    }
+    assert places["step-20"] == [("maths", "T=0.0"), ("chat", "T=0.0")]
+    assert (None, None) in places["step-40"] and ("maths", None) in places["step-40"]
+    assert found.rate("step-20", None, None), "its own rate stands"
+
+
+def test_runs_that_were_measured_differently_are_refused_as_compare_does(folder: Path) -> None:
+    labels_for(folder)
+    results = read_json(folder / "probe" / "step-20" / "results.json")
+    results["settings"]["system_prompt"] = "Be brief."
+    write_json(folder / "probe" / "step-20" / "results.json", results)
+    with pytest.raises(IncomparableRuns, match=r"measured differently: system_prompt: .*or correct each by itself"):
+        corrected_of(folder)
 
 
 def test_labels_of_turns_that_two_runs_share_count_for_both(folder: Path, tmp_path: Path) -> None:
@@ -317,7 +384,7 @@ def test_labels_that_cannot_correct_a_rate_are_told_in_one_line(folder: Path) ->
     cases = (
         ([*others, *of_base[:19]], "base: 19 labels, wanted at least 20; `python -m probe label` goes on"),
         ([*good, good[0]], "labels.jsonl:181: a second label for"),
-        ([{**good[0], "item": "item-999"}, *good], "and no judged user turn stands there in the run that was given"),
+        ([{**good[0], "item": "item-999"}, *good], "and no user turn stands there in the run that was given"),
         ([{**good[0], "turn_sha256": "0"}, *good[1:]], "and another text stands there in the run that was given"),
         ([{**row, "weights_sha256": "0"} for row in of_base], "no label is for a user turn of base, step-20, step-40"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from commands import start
 from test_compare import probe_run
 from test_scaling import moved
 
+from probe.claims import Claims
 from probe.compare import compare
 from probe.comparison import compare_runs, load_runs
 from probe.curves import change, curves_of, verdict
 from probe.errors import run_command
-from probe.files import read_json, write_json, write_jsonl
+from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.judges.labels import GENUINE
 from probe.label import draw, row_of, user_turns
 from probe.models import fingerprint
@@ -83,6 +85,22 @@ def test_every_scale_is_measured_once_and_compared_with_the_base(
     assert [run["name"] for run in compared["runs"]] == ["base", "step-7-scale-0.25", *NAMES[1:]]
     # A comparison of the whole training run takes them in as well.
     assert len(compare([run_dir], run_dir / "all").curves[0]) == 5
+
+
+def test_the_scales_wait_for_a_base_that_another_process_measures(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its KL to the base, which is held against the base's own answers."""
+    monkeypatch.setattr("probe.frontier.POLL_S", 0.05)
+    other = Claims(run_dir / "probe" / ".claims").take("base")
+    assert other is not None
+    mine = threading.Thread(target=frontier, args=(run_dir, "--scales", 0.5), daemon=True)
+    with other:
+        mine.start()
+        mine.join(2.0)
+        assert mine.is_alive() and not list((run_dir / "probe").glob("*/results.json"))
+    mine.join(60)
+    assert result(run_dir, "step-7-scale-0.5")["kl_to_base"]["value"] > 0
 
 
 def test_the_ends_are_what_watch_and_run_measure(run_dir: Path, tiny_chatml: Path, tmp_path: Path) -> None:
@@ -195,6 +213,21 @@ def test_the_scale_with_most_follow_up_at_no_significant_loss_is_named(tmp_path:
     assert alone and among and alone.ci95 and among.ci95 and alone.value == among.value
     assert among.ci95[0] < alone.ci95[0] and among.ci95[1] > alone.ci95[1]
     assert curve.points[2].accuracy == pair.points[-1].accuracy, "and that of accuracy is not"
+
+
+def test_only_what_the_base_and_every_scale_have_is_pooled(tmp_path: Path) -> None:
+    """A scale that was probed without greedy decoding has more follow-up on average, and none of it is the scale's."""
+    folders = curve_of(tmp_path / "run" / "probe", {0.0: (0.6, 0.3), 0.5: (0.6, 0.3)})
+    for folder in folders:
+        rows = [row for _, row in read_jsonl(folder / "samples.jsonl")]
+        for row in rows:
+            if row["kind"] == "followup" and row["temperature"] == 0:
+                row["label"] = "new_task"
+        alone = [row for row in rows if row["kind"] != "followup" or row["temperature"] > 0]
+        write_jsonl(folder / "samples.jsonl", rows if folder.name == "base" else alone)
+    [curve] = curves_of(compare_runs(load_runs(folders)))
+    change = curve.points[-1].followup
+    assert change and change.value == 0 and curve.best is None
 
 
 @pytest.mark.parametrize(

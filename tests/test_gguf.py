@@ -258,7 +258,9 @@ def test_the_commands_take_a_gguf_file(tiny_chatml: Path, own_cache: Path, tmp_p
         f"train: {{output_dir: {tmp_path}/run, max_length: 128}}\n{sets}"
     )
     assert run_command(sft, [str(tmp_path / "sft.yaml"), "--dry-run"]) == 0
-    assert "1 conversations, 1 rows" in capsys.readouterr().out
+    plan = capsys.readouterr().out
+    assert "1 conversations, 1 rows" in plan
+    assert f"nothing was written but what a run needs as well, fetched or converted once: {own_cache}/gguf-" in plan
     (tmp_path / "probe.yaml").write_text(sets)
     command = ["run", str(path), str(tmp_path / "probe.yaml"), "--out", str(tmp_path / "out"), "--device", "cpu"]
     assert run_command(probe, command) == 0

@@ -47,6 +47,12 @@ def test_every_label_has_several_examples_in_different_conversations() -> None:
         ("email", "Could you present that text in a more formal tone?", GENUINE),
         ("sourdough", "Please condense those tips into a rhyme for my kitchen wall.", GENUINE),
         ("python", "Explain it with an analogy from cooking.", GENUINE),
+        # Nor is asking for the reason of a step, and how people do a thing is one.
+        ("paint", "Can you explain why you multiplied by 25?", GENUINE),
+        ("paint", "Please explain why you added 30 to 450.", GENUINE),
+        ("paint", "Can you explain where the 30 comes from?", GENUINE),
+        ("paint", "Explain how you bake a cake at home.", "new_task"),
+        ("paint", "Explain where the name Vienna comes from.", "new_task"),
         # A question about nothing that was said is one.
         *((name, "What is the largest planet?", "new_task") for name in ("email", "paint", "sourdough")),
         *((name, "Which colours does a rainbow have?", "new_task") for name in ("email", "paint", "sourdough")),

@@ -19,7 +19,7 @@ from probe.comparison import load_runs
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl, sha256_text, write_json
 from probe.judges.labels import LABELS, meanings
-from probe.label import Turn, draw, read_labels, shares, user_turns
+from probe.label import Turn, draw, read_labels, row_of, shares, user_turns
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_every_turn_of_a_stratum_is_drawn_as_often_as_its_row_says(tmp_path: Pat
         times.update(each.turn.place for each in drawn)
         chance |= {each.turn.place: each.drawn / each.of for each in drawn}
     strata = Counter(turn.stratum for turn in turns)
-    assert len(strata) == 6 and set(chance) == {turn.place for turn in turns}
+    assert len(strata) == 8 and set(chance) == {turn.place for turn in turns}
     for turn in turns:
         p = chance[turn.place]
         assert abs(times[turn.place] / 600 - p) < 4 * (p * (1 - p) / 600) ** 0.5 + 0.005, turn.stratum
@@ -90,6 +90,18 @@ def test_shares_are_even_over_sets_and_temperatures_and_follow_how_unsure_a_verd
         now = shares(sizes, n)
         assert all(now[key] >= before[key] for key in sizes)
         before = now
+
+
+def test_turns_that_the_judge_left_unscored_are_drawn_too_and_their_row_says_so(tmp_path: Path) -> None:
+    """Otherwise a corrected rate would be one of the turns that the judge chose to score."""
+    [one] = load_runs([probe_run(tmp_path / "run", "run", None, 0.3)])
+    drawn = draw(user_turns(one), 60, 0)
+    unscored = [each for each in drawn if each.turn.label is None]
+    assert {each.turn.stratum[1:] for each in unscored} == {("maths", 0.0, None), ("maths", 0.7, None)}
+    assert all(row_of(each)["stratum"]["judged_genuine"] is None for each in unscored)
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(json.dumps({**row_of(each), "label": "malformed"}) + "\n" for each in unscored))
+    assert [label.stratum.judged_genuine for label in read_labels(path)] == [None] * len(unscored)
 
 
 def test_a_draw_is_spread_over_the_judges_labels(tmp_path: Path) -> None:
@@ -211,7 +223,7 @@ def test_what_cannot_be_labelled_is_told_in_one_line(folder: Path, tmp_path: Pat
         ([folder, "--out", foreign], "foreign.jsonl:1: no row of `python -m probe label`: run: Field required"),
         (written(good[0], good[0]), "given.jsonl:2: a second label for .*, which line 1 has; wanted one label a turn"),
         (written(other_text), "given.jsonl: a label for .*, and another text stands there in the run that was given"),
-        (written({**good[0], "item": "nowhere"}), "no judged user turn stands there"),
+        (written({**good[0], "item": "nowhere"}), "no user turn stands there"),
         (written({**good[0], "weights_sha256": "0"}), "whose model is none of the runs that were given"),
         (written({**good[0], "label": "good"}), "given.jsonl:1: .*label: 'good', wanted one of genuine_followup, user"),
         (written({**good[0], "schema": 2}), "given.jsonl:1: .*schema: Input should be 1"),
@@ -221,7 +233,7 @@ def test_what_cannot_be_labelled_is_told_in_one_line(folder: Path, tmp_path: Pat
         assert "\n" not in str(error.value)
     assert rows_of(out) == good and foreign.read_text().endswith("half"), "nothing was changed"
     many = probe_run(tmp_path / "many", "many", None, 0.3)
-    with pytest.raises(BadInput, match=r"--n 20: many has 38 strata .* wanted at least --n 38"):
+    with pytest.raises(BadInput, match=r"--n 20: many has (\d+) strata .* wanted at least --n \1"):
         draw([*turns_of(many), *(replaced(turn, place) for place in range(8) for turn in turns_of(many)[:40])], 20, 0)
 
 

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loopback import Answer, Faults, Loopback, Seen, chat_reply, models_reply
 
+from probe.claims import ClaimLost
 from probe.errors import BadInput, DataError, JudgeError
 from probe.files import read_jsonl
 from probe.judges import get_judge
@@ -135,7 +136,7 @@ class Scripted:
         self.say, self.calls = say, 0
         self.asked: list[str] = []
 
-    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+    def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         for index, each in reversed(list(enumerate(cases))):
             self.calls += 1
             self.asked.append(each.user_turn)
@@ -557,6 +558,50 @@ def test_after_too_many_failures_a_rerun_asks_for_those_that_failed(tmp_path: Pa
         rerun = StoredJudge(LlmJudge(section(server)), path)
         assert all(verdict.label for verdict in judge_all(rerun, cases))
         assert (rerun.calls, rerun.hits) == (failed, 30 - failed)
+
+
+@pytest.mark.parametrize("cascade", [False, True])
+def test_a_killed_run_ends_as_one_that_was_not_since_failures_are_a_share_of_all_its_turns(
+    cascade: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 of 100 replies are cut off. They are what a resumed run asks about, nearly alone."""
+    monkeypatch.setattr("probe.judges.rules.RulesJudge.consider", lambda self, case: (genuine(case.user_turn), 0.0))
+    path, cases = tmp_path / "verdicts.jsonl", questions(100)
+    endless = {each.user_turn for each in cases[:32:4]}
+
+    def judge(request: Seen) -> dict[str, Any]:
+        turn = turn_in(request.body["messages"][0]["content"])
+        return chat_reply("thinking on and on", finish="length") if turn in endless else chat_reply(honest(turn))
+
+    def stored(server: Loopback) -> StoredJudge:
+        asked = LlmJudge(section(server))
+        return StoredJudge(CascadeJudge(asked) if cascade else asked, path)
+
+    with Loopback({"/chat/completions": judge}) as server:
+        first = stored(server)
+        killed = first.stream(cases)
+        list(islice(killed, 95))
+        killed.close()  # type: ignore[attr-defined]
+        first.close()
+        resumed = stored(server)
+        verdicts = judge_all(resumed, cases)
+        resumed.close()
+        assert resumed.calls < 20
+        assert [verdict.unscored for verdict in verdicts].count("cut_off") == 8
+        for index in range(40, 60):  # asked about for the first time, and 28 of 120 are too many
+            cases.append(case(f"and why number {index}?"))
+            endless.add(cases[-1].user_turn)
+        with pytest.raises(JudgeError, match="28 of 120 verdicts failed"):
+            judge_all(stored(server), cases)
+
+
+def test_no_verdict_is_kept_once_the_work_is_another_process_s(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise ClaimLost("step-4: the claim on it is lost")
+
+    with pytest.raises(ClaimLost):
+        judge_all(StoredJudge(Scripted(genuine), tmp_path / "v.jsonl", check=lost), questions(2))
+    assert (tmp_path / "v.jsonl").read_text() == ""
 
 
 def test_a_file_that_holds_no_verdicts_is_left_alone(tmp_path: Path) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from model_parts import change_json, copy_of, logits, lora_on
+from model_parts import CHAT, change_json, copy_of, logits, lora_on
 
+from probe import models
+from probe.chat import Chat
 from probe.checkpoints import mark_complete
+from probe.engines import open_engine
+from probe.engines.base import Request
 from probe.errors import ModelError, TemplateError
 from probe.models import ModelFolder, load_model, load_tokenizer, resolve
+from probe.settings import ProbeSection
 from probe.weights import WANTED_TRANSFORMERS
 
 
@@ -40,6 +47,22 @@ def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
         load_model(folder, "fp8")
 
 
+@pytest.mark.parametrize(("emulated", "dtype"), [(True, "auto"), (True, "float32"), (False, "auto")])
+def test_a_model_in_bfloat16_on_a_cpu_without_it_is_noted(
+    emulated: bool, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight times as slow, and nothing else would say why."""
+    from tiny_models import build_tiny_llama
+
+    monkeypatch.setattr(models, "emulates_bfloat16", lambda: emulated)
+    folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
+    with closing(open_engine(folder, load_tokenizer(folder), ProbeSection(sets={}, dtype=dtype), "cpu")) as engine:
+        assert "note:" not in capsys.readouterr().out, "the model is not loaded yet"
+        list(engine.stream([Request((5, 6), 1, (2,), 0.0, 0)]))
+    said = capsys.readouterr().out
+    assert ("--probe.dtype float32" in said) is (emulated and dtype == "auto")
+
+
 def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chatml: Path, tmp_path: Path) -> None:
     padless = copy_of(tiny_chatml, tmp_path / "padless")
     settings = json.loads((padless / "tokenizer_config.json").read_text())
@@ -57,6 +80,20 @@ def test_a_tokenizer_without_chat_template_is_refused(tiny_chatml: Path, tmp_pat
     (bare / "chat_template.jinja").unlink()
     with pytest.raises(TemplateError, match="no chat template"):
         load_tokenizer(resolve(str(bare)))
+
+
+def test_of_several_chat_templates_the_default_one_is_taken(tiny_chatml: Path, tmp_path: Path) -> None:
+    plain = load_tokenizer(resolve(str(tiny_chatml)))
+    several, shown = copy_of(tiny_chatml, tmp_path / "several"), Chat(plain).prompt_text(CHAT[:1])
+    plain.chat_template = {"default": plain.chat_template, "tool_use": "{{ tools }}"}
+    plain.save_pretrained(several)
+    tokenizer = load_tokenizer(resolve(str(several)))
+    assert tokenizer.chat_template == plain.chat_template["default"]
+    assert Chat(tokenizer).prompt_text(CHAT[:1]) == shown
+
+    (several / "chat_template.jinja").rename(several / "additional_chat_templates" / "rag.jinja")
+    with pytest.raises(TemplateError, match=r"none of its chat templates \(rag, tool_use\) is called \"default\""):
+        load_tokenizer(resolve(str(several)))
 
 
 @pytest.mark.parametrize("how", ["absolute", "relative to the adapter"])

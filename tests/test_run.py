@@ -17,8 +17,8 @@ from probe.errors import DataError, SettingsChanged
 from probe.files import read_json, read_jsonl, write_jsonl
 from probe.judges.labels import GENUINE, LABELS
 from probe.models import ModelFolder, load_model, load_tokenizer, resolve
-from probe.run import load_sets, model_info, run_probe, sets_within_reach
-from probe.settings import ProbeSection, SetSection
+from probe.run import load_sets, model_info, run_probe, sets_within_reach, settings_of
+from probe.settings import ProbeSection, ServerSection, SetSection
 from probe.store import ModelInfo
 
 QUESTIONS = [
@@ -308,6 +308,18 @@ def test_other_settings_questions_or_weights_in_the_same_folder_are_refused_by_k
     write_jsonl(tmp_path / "talks.jsonl", TALKS[:1])
     with pytest.raises(SettingsChanged, match=r"settings\.sets\.talks\.sha256"):
         measure(llama, probe, tmp_path / "out")
+
+
+def test_a_server_without_its_extras_is_another_setting_and_with_them_none_is_named(probe: ProbeSection) -> None:
+    """Without them top_k, min_p and the repetition penalty are the server's own; older manifests do not name the key."""
+
+    def settings(extras: bool, engine: str = "openai") -> dict[str, Any]:
+        server = ServerSection(urls=("http://127.0.0.1:9/v1",), extras=extras)
+        return settings_of(replace(probe, engine=engine, server=server), load_sets(probe), "rules/2")
+
+    assert "extras" not in settings(True)
+    assert settings(False) == {**settings(True), "extras": False}
+    assert settings(False, "hf") == settings(True, "hf"), "no server is asked"
 
 
 def test_an_answer_that_two_measures_or_sets_need_is_made_once(

@@ -173,13 +173,15 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
         {"problem": "P", "solution": r"Then \boxed{4}.", "level": "Level 5", "type": "Algebra"},
         {"question": "Q", "answer": "He has 2*3=<<2*3=6>>6.\n#### 6"},
         {"id": "z", "question": "Q", "answer": 0},
+        {"question": "Q", "answer": "#### Step 1\nHe goes west.\n#### New York City"},
     ]
     write_jsonl(path, rows)
-    first, second, third = read_problems(path, "own")
+    first, second, third, fourth = read_problems(path, "own")
     assert (first.id, first.answer, first.level, first.subject, first.source) == ("own-1", "4", 5, "Algebra", "own")
     assert (second.id, second.answer, second.solution, second.level) == ("own-2", "6", "He has 2*3=6.", None)
     assert (third.id, third.answer) == ("z", "0")
-    assert [problem.source for problem in read_problems(path)] == ["train"] * 3
+    assert (fourth.answer, fourth.solution) == ("New York City", "#### Step 1\nHe goes west."), "a heading is no answer"
+    assert [problem.source for problem in read_problems(path)] == ["train"] * 4
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probe.engines.base import Completion, Request, ScoreRequest, collect
-from probe.errors import SettingsChanged
+from probe.errors import NextturnError, SettingsChanged
 from probe.files import read_json, read_jsonl
 from probe.store import ModelInfo, RunStore, StoredEngine
 
@@ -48,6 +48,20 @@ class Echo:
 def stored(path: Path, model: ModelInfo = MODEL, together: int = 1) -> tuple[Echo, StoredEngine]:
     echo = Echo(together)
     return echo, StoredEngine(echo, path, model)
+
+
+def test_figures_are_not_written_where_the_run_was_moved_away_or_another_one_has_begun(tmp_path: Path) -> None:
+    """Training that goes back moves a probe aside; what is still measuring the old weights must not answer for the new."""
+    store = RunStore(tmp_path / "step-4", MODEL, SETTINGS)
+    (tmp_path / "step-4").rename(tmp_path / "set-aside-step-4")
+    for write in (lambda: store.write_samples([]), lambda: store.finish({})):
+        with pytest.raises(NextturnError, match=r"step-4: its manifest.json is gone.*start the probe again"):
+            write()
+    assert not (tmp_path / "step-4").exists()
+    RunStore(tmp_path / "step-4", replace(MODEL, weights_sha256="n" * 64), SETTINGS)
+    with pytest.raises(SettingsChanged, match="meanwhile another probe was begun.*model.weights_sha256: 'nnn"):
+        store.finish({})
+    assert [path.name for path in (tmp_path / "step-4").iterdir()] == ["manifest.json"]
 
 
 def test_a_rerun_makes_together_what_the_first_run_did_whatever_its_engine_would_choose(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ import yaml
 from commands import start
 from model_parts import lora_on
 
-from probe import watch
+from probe import claims, watch
+from probe import run as probe_run
 from probe.checkpoints import finish_run, mark_complete
 from probe.claims import Claims
 from probe.errors import NextturnError, SettingsChanged
@@ -267,8 +269,8 @@ def test_training_that_goes_back_takes_later_checkpoints_away_from_watchers(
     for step in (2, 4):
         save(run_dir, step, tiny_chatml)
     watcher(run_dir, recipe).keep_new()
-    claims = Claims(run_dir / "probe" / ".claims")
-    before, past = claims.take("step-2"), claims.take("step-4")
+    taking = Claims(run_dir / "probe" / ".claims")
+    before, past = taking.take("step-2"), taking.take("step-4")
     assert before is not None and past is not None
     remove_incomplete(run_dir, run_dir / "checkpoint-2")
     before.check()
@@ -276,6 +278,73 @@ def test_training_that_goes_back_takes_later_checkpoints_away_from_watchers(
         past.beat()
         past.check()
     assert [path.name for path in (run_dir / "probe" / ".kept").iterdir()] == ["step-2"]
+
+
+def test_a_probe_that_is_withdrawn_while_it_runs_writes_no_figures_for_the_checkpoint_that_comes(
+    run_dir: Path, recipe: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training goes back while the last stage of step-4 runs: its folder is gone, and the new step-4 is measured."""
+    for step in (2, 4):
+        save(run_dir, step, tiny_chatml)
+    to_base = probe_run._kl_to_base
+
+    def training_goes_back(engine: Any, base_run: Path, chat: Any, label: str) -> dict[str, Any]:
+        if label == "step-4":
+            monkeypatch.setattr(probe_run, "_kl_to_base", to_base)
+            remove_incomplete(run_dir, run_dir / "checkpoint-2")
+            monkeypatch.setattr(claims, "FRESH_S", 0.0)
+        return to_base(engine, base_run, chat, label)
+
+    monkeypatch.setattr(probe_run, "_kl_to_base", training_goes_back)
+    watcher(run_dir, recipe).follow(once=True)
+    assert "leaves step-4: the claim on it is lost: it was withdrawn" in capsys.readouterr().out
+    assert finished(run_dir) == ["base", "step-2"]
+    save(run_dir, 5, tiny_chatml).rename(run_dir / "checkpoint-4")
+    watcher(run_dir, recipe).follow(once=True)
+    measured = result(run_dir, "step-4")["model"]["weights_sha256"]
+    assert measured == fingerprint(resolve(str(run_dir / "checkpoint-4")))
+
+
+def test_figures_of_weights_that_were_written_over_since_are_set_aside_and_made_anew(
+    run_dir: Path, recipe: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = save(run_dir, 2, tiny_chatml)
+    watcher(run_dir, recipe).follow(once=True)
+    before = result(run_dir, "step-2")
+
+    def hashed(folder: object) -> str:
+        raise AssertionError("gigabytes are read for a checkpoint that was measured after it was saved")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "fingerprint", hashed)
+        assert watcher(run_dir, recipe).state(2) == "measured"
+
+    shutil.rmtree(checkpoint)
+    save(run_dir, 3, tiny_chatml).rename(checkpoint)
+    assert watcher(run_dir, recipe).state(2) == "to measure"
+    watcher(run_dir, recipe).follow(once=True)
+    assert result(run_dir, "step-2")["model"]["weights_sha256"] == fingerprint(resolve(str(checkpoint)))
+    assert result(run_dir, "set-aside-step-2") == before
+    (checkpoint / "complete.json").touch()
+    assert watcher(run_dir, recipe).state(2) == "measured", "saved again with the same weights"
+
+
+def test_checkpoints_wait_for_a_base_that_another_process_measures(
+    run_dir: Path, recipe: Path, tiny_chatml: Path
+) -> None:
+    """Each has its KL to the base, which is held against the base's own answers."""
+    save(run_dir, 2, tiny_chatml)
+    other = Claims(run_dir / "probe" / ".claims").take("base")
+    assert other is not None
+    mine = threading.Thread(target=watcher(run_dir, recipe).follow, kwargs={"once": True}, daemon=True)
+    with other:
+        mine.start()
+        wait_until(lambda: (run_dir / "probe" / ".kept" / "step-2").is_dir())
+        mine.join(1.0)
+        assert mine.is_alive() and finished(run_dir) == []
+    mine.join(60)
+    assert finished(run_dir) == ["base", "step-2"]
+    assert result(run_dir, "step-2")["kl_to_base"]["value"] > 0
 
 
 def test_a_claim_lost_while_measuring_leaves_the_work_to_the_other(

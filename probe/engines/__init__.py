@@ -6,7 +6,7 @@ from typing import Any
 
 from probe.engines.base import Engine
 from probe.errors import BadInput
-from probe.models import ModelFolder, load_model
+from probe.models import ModelFolder, load_model, note_emulation, own_device
 from probe.settings import ProbeSection
 
 
@@ -40,7 +40,10 @@ def open_engine(
     from probe.divergence import loaded_base
     from probe.engines.hf import HfEngine
 
+    def load() -> Any:
+        if (device or own_device()) == "cpu":
+            note_emulation(folder, probe.dtype)
+        return load_model(folder, probe.dtype, device)
+
     beside = loaded_base(lambda: load_model(base, probe.dtype, device)) if base is not None else None
-    return HfEngine(
-        None, tokenizer, probe.batch_tokens, load=lambda: load_model(folder, probe.dtype, device), base=beside
-    )
+    return HfEngine(None, tokenizer, probe.batch_tokens, load=load, base=beside)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import BadInput, CannotScore, EngineError, one_line
-from probe.models import ModelFolder, checkpoint_dtype, merged_folder
+from probe.models import ModelFolder, checkpoint_dtype, merged_folder, note_emulation
 from probe.settings import VllmSection
 from probe.weights import read_config
 
@@ -153,7 +153,10 @@ class VllmEngine:
     def _load(self) -> LLM:
         vllm = import_vllm()
         from vllm.exceptions import VLLMError
+        from vllm.platforms import current_platform
 
+        if current_platform.is_cpu():
+            note_emulation(self.folder, self.dtype)
         folder, section = self.folder, self.section
         path = merged_folder(folder, self.dtype).path
         try:

@@ -126,10 +126,12 @@ class NextTurn(ModelAPI):
                 made = await asyncio.to_thread(collect, self._opened[2], [request for request, _ in batch])
             except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the sample waits
                 for _, coming in batch:
-                    coming.set_exception(error)
+                    if not coming.done():
+                        coming.set_exception(error)
             else:
                 for (_, coming), completion in zip(batch, made, strict=True):
-                    coming.set_result(completion)
+                    if not coming.done():  # inspect_ai cancels a sample at its time limit; the others still wait
+                        coming.set_result(completion)
 
 
 @task

@@ -95,8 +95,12 @@ class Judge(Protocol):
     version: str
     calls: int
 
-    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
-        """Yields (index of the case, verdict) for every case once, in any order, so that each can be kept at once."""
+    def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
+        """Yields (index of the case, verdict) for every case once, in any order, so that each can be kept at once.
+
+        Args:
+            known: this judge's verdicts on the other cases of the same run: a share of failures is one of all of them.
+        """
         ...
 
 

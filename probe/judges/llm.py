@@ -25,6 +25,7 @@ from functools import cache
 from typing import Any
 
 from probe.client import BAD_REPLY, Client, Reply, content, cut_off, unusable, wants_other_names
+from probe.conversations import after_thinking
 from probe.errors import BadInput, JudgeError
 from probe.judges.labels import GENUINE, LABELS, Case, Judge, Verdict, asked
 from probe.judges.rules import CLEAR_MARGIN, RulesJudge
@@ -86,26 +87,33 @@ class LlmJudge:
         self.version = f"llm/{PROMPT_VERSION}{how} {self._client.model}"
         self.calls = 0
 
-    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+    def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         """(index, verdict) as replies come; `raw` is the whole reply, or what the server said when it failed.
 
         Raises:
-            JudgeError: after the last verdict, when more than FAILED_AT_MOST of them failed; at once from a server that
-                gives no log-probabilities where these are the verdict.
+            JudgeError: after the last verdict, when more than FAILED_AT_MOST of them and of the `known` ones failed; at
+                once from a server that gives no log-probabilities where these are the verdict.
         """
         failures: Counter[str] = Counter()
         said: dict[str, str] = {}
-        for index, reply in self._replies(cases):
-            verdict = self._verdict(reply)
+
+        def count(verdict: Verdict) -> None:
             if verdict.unscored not in (None, NO_VERDICT, UNSURE):
                 failures[str(verdict.unscored)] += 1
                 said.setdefault(str(verdict.unscored), verdict.raw)
+
+        for index, reply in self._replies(cases):
+            verdict = self._verdict(reply)
+            count(verdict)
             yield index, verdict
-        if len(cases) >= FEWEST_FOR_A_SHARE and failures.total() > FAILED_AT_MOST * len(cases):
+        for verdict in known:
+            count(verdict)
+        total = len(cases) + len(known)
+        if total >= FEWEST_FOR_A_SHARE and failures.total() > FAILED_AT_MOST * total:
             reasons = ", ".join(f"{reason} {count}" for reason, count in failures.most_common())
             example = " ".join(said[failures.most_common(1)[0][0]].split())[:200] or "no text"
             raise JudgeError(
-                f"judge {self.version} at {self._urls}: {failures.total()} of {len(cases)} verdicts failed, more than "
+                f"judge {self.version} at {self._urls}: {failures.total()} of {total} verdicts failed, more than "
                 f"{FAILED_AT_MOST:.0%} ({reasons}; such as: {example}); mend the server or its settings ({CUT_OFF} wants "
                 f"a larger max_tokens, {OFF_LABEL} `verdict: text`), then run this again"
             )
@@ -165,7 +173,7 @@ class CascadeJudge:
         self.version = f"cascade/1 ({self._rules.version} at {CLEAR_MARGIN:g}, {unclear.version})"
         self.calls = 0
 
-    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+    def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         """(index, verdict): the clear ones in order, then the others as they come.
 
         Raises:
@@ -178,7 +186,9 @@ class CascadeJudge:
                 open_cases.append(index)
             else:
                 yield index, _by(self._rules.name, verdict)
-        for position, verdict in self._unclear.stream([cases[index] for index in open_cases]):
+        # As in `_by`: who decided stands before what was said.
+        open_before = [verdict for verdict in known if verdict.raw.startswith(f"{self._unclear.name}: ")]
+        for position, verdict in self._unclear.stream([cases[index] for index in open_cases], open_before):
             self.calls = self._unclear.calls
             yield open_cases[position], _by(self._unclear.name, verdict)
 
@@ -268,8 +278,6 @@ def _visible(found: re.Match[str]) -> str:
     return character if shown else f"[U+{ord(character):04X}]"
 
 
-_THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
-_THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 # Models write genuine\_followup and "Genuine follow-up" as well.
 _SPELLED = {label: r"[-_ \\]{1,2}".join(label.split("_")) for label in LABELS}
 _SPELLED[GENUINE] = r"genuine[-_ \\]{1,2}follow[-_ \\]{0,2}up"
@@ -282,8 +290,8 @@ def read_verdict(reply: str) -> Verdict:
     What stands before `</think>` is no verdict, and neither is a reply that never ends its thinking. A verdict line
     that names two labels is none.
     """
-    said = _THINKING_ENDS.split(reply)[-1]
-    marks = [] if _THINKING_STARTS.search(said) else list(_MARK.finditer(said))
+    said = after_thinking(reply) or ""
+    marks = list(_MARK.finditer(said))
     label = _label_at(said[marks[-1].end() :]) if marks else None
     return Verdict(label, None if label else NO_VERDICT, storable(reply))
 

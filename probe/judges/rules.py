@@ -38,11 +38,11 @@ class RulesJudge:
     """Deterministic: the same case gets the same verdict, on any machine and in any batch."""
 
     name = "rules"
-    version = "rules/2"
+    version = "rules/3"
 
     calls = 0
 
-    def stream(self, cases: Sequence[Case]) -> Iterator[tuple[int, Verdict]]:
+    def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         """(index, verdict) in order; `raw` names the rule or the signals that decided."""
         for index, case in enumerate(cases):
             yield index, self.consider(case)[0]

@@ -3,16 +3,19 @@ collects this folder. SmolLM2's real weights, five questions."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probe.__main__ import main
-from probe.errors import BadInput, DataError
+from probe.errors import BadInput, DataError, EngineError
 from probe.files import read_jsonl
 from probe.judges.labels import LABELS
 
@@ -55,6 +58,32 @@ def probed(recipe: Path, smollm2: Path) -> Rows:
     main(["run", str(smollm2), str(recipe), "--out", str(out)])
     rows = [row for _, row in read_jsonl(out / "samples.jsonl") if row["set"] == "sums" and row["kind"] == "followup"]
     return {(row["item"], row["temperature"]): row for row in rows}
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_sample_that_is_cancelled_while_the_engine_works_holds_up_no_other(breaks: bool) -> None:
+    """inspect_ai cancels a sample at its time limit; those in its batch and those after it waited for ever."""
+    from probe.engines.base import Completion, Request
+    from probe.harness.inspect_task import NextTurn
+
+    class SlowEngine:
+        def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+            time.sleep(0.3)
+            if breaks:
+                raise EngineError("broke")
+            yield from ((index, Completion(f"{request.seed}", 1, "stop")) for index, request in enumerate(requests))
+
+    async def three() -> list[Any]:
+        model = NextTurn("any")
+        model._opened = (None, None, SlowEngine())  # type: ignore[assignment]
+        first, second = (asyncio.create_task(model._complete(Request((1,), 1, (2,), 0.0, seed))) for seed in (1, 2))
+        await asyncio.sleep(0.2)
+        first.cancel()
+        third = asyncio.create_task(model._complete(Request((1,), 1, (2,), 0.0, 3)))
+        return await asyncio.wait_for(asyncio.gather(second, third, return_exceptions=True), 10)
+
+    made = asyncio.run(three())
+    assert [str(one) if breaks else one.text for one in made] == (["broke", "broke"] if breaks else ["2", "3"])
 
 
 def test_inspect_ai_gives_the_same_turns_and_labels(
