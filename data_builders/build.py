@@ -19,7 +19,7 @@ from typing import Any
 
 from data_builders.card import WARN, card
 from data_builders.dialogue.conversation import play
-from data_builders.dialogue.finished import Finished
+from data_builders.dialogue.finished import Finished, outlined
 from data_builders.dialogue.prompts import Plan, plans_of
 from data_builders.dialogue.roles import Meter, Roles, ask_all, look_for_models
 from data_builders.preferences import write_pairs
@@ -52,6 +52,7 @@ Made = Iterable[Iterable[Conversation]]
 WORK = ".work"
 """The folder inside a build's for what is needed only until it ends."""
 _FEW = 50  # conversations, under which shares are left to chance
+_TOLD_AFTER, _REASONS_TOLD = 20, 4  # conversations of self-play after which it is said that none can be used
 NEEDS = (
     "self-play needs problems (`source.path`) and a model: a folder or hub id with a GPU (`dialogue.policy.model`), or a "
     "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
@@ -94,7 +95,7 @@ class Build:
         self.meter = Meter(prices, recipe.dialogue.max_cost if recipe.dialogue else None, "dialogue.max_cost")
 
     def _open_sources(self, recipe: DataRecipe) -> None:
-        self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.replay.reserved(recipe.per_problem))
+        self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.reserved)
         self.written = written(recipe.chosen, recipe.seed) if recipe.chosen else []
         self.replay = ReplayRows(recipe, len(self.problems), len(self.written))
         rows = held_out(recipe)
@@ -121,10 +122,23 @@ class Build:
         return plans_of(self.problems[index], self.recipe.seed, self.recipe.dialogue)
 
     def sample(self, most: int) -> tuple[list[Conversation], float]:
-        """The conversations of about `most` problems and written ones, evenly drawn, and which share of all that is."""
-        step = max(1, (len(self.problems) + len(self.written)) // most)
-        made = [one for index in range(0, len(self.problems), step) for one in self.conversations(index)]
+        """The conversations of about `most` problems and written ones, evenly drawn, and which share of all that is.
+
+        Those of self-play, which models have yet to make, in outline: for counts alone.
+        """
+        step = self._step(most)
+        made: list[Conversation] = []
+        for index in range(0, len(self.problems), step):
+            made += self.conversations(index) if self.recipe.dialogue is None else outlined(self.plans(index))
         return [*self.written[::step], *made], 1 / step
+
+    def sample_replay(self, most: int) -> list[Conversation]:
+        """The replay rows that go with `sample`, each with the reference's solution."""
+        places = range(0, len(self.problems) or len(self.written), self._step(most))
+        return [one for index in places for one in self.replay.outlined(index)]
+
+    def _step(self, most: int) -> int:
+        return max(1, (len(self.problems) + len(self.written)) // most)
 
     def shards(self) -> list[range]:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
@@ -205,12 +219,20 @@ class Build:
                     write(name, map(self.conversations, shard))
                     bar.update(len(shard))
             return
-        left, made = list(shards), list[list[Conversation]]()
+        left, made, reasons = list(shards), list[list[Conversation]](), Counter[str]()
 
         async def one(index: int, roles: Roles) -> list[Finished]:
             return await play(self.plans(index), dialogue, roles, seed)
 
         def take(index: int, finished: list[Finished]) -> None:
+            before = reasons.total()
+            reasons.update(one.reason for one in finished)
+            if before < _TOLD_AFTER <= reasons.total() and not reasons[""]:
+                named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(_REASONS_TOLD))
+                say(
+                    f"warning: of the first {reasons.total()} conversations none can be used ({named}); a small model cannot "
+                    "play all roles: Ctrl-C, and a larger dialogue.policy or dialogue.simulator and dialogue.judge of their own"
+                )
             made.append([one.conversation(dialogue.min_gap) for one in finished])
             if len(made) == len(shards[left[0]]):
                 write(left.pop(0), made)

@@ -184,6 +184,8 @@ class Kept:
 # against the sets are the problem that a conversation is about, so that a contaminated one goes out in all its kinds, and
 # every turn: the user's, and the assistant's, which are what is learned. What a set asks is compared, not its solutions,
 # whose phrases ("multiply the numerator and the denominator by the conjugate of the denominator") are everybody's.
+# A question of fewer words (one in eight of MATH's: "Evaluate $(1+2i)6-3i$.") has no such run. It counts as a whole, marks
+# included, where it is what a conversation asks; a turn may well be as short as that and say what everybody says.
 
 NGRAM = 13
 COMMON = 10
@@ -195,7 +197,7 @@ _TEXT_FIELDS = (
 
 @dataclass(frozen=True)
 class Checked:
-    """A probe set that rows were held against: its rows, and how many of its runs of words count."""
+    """A probe set that rows were held against: its rows, and how many of its runs of words and short texts count."""
 
     name: str
     rows: int
@@ -214,7 +216,7 @@ class ProbeTexts:
         rows, texts, owners = [0] * len(sets), [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
         for owner, path in enumerate(sets.values()):
             for number, row in read_jsonl(path):
-                found = [np.unique(runs(words_only(hashed(text)), NGRAM)) for text in _texts(row)]
+                found = [np.unique(_compared(hashed(text))) for text in _texts(row)]
                 if not found:
                     wanted = ", ".join(_TEXT_FIELDS)
                     raise DataError(f"{path}:{number}: nothing to decontaminate against, wanted one of {wanted}")
@@ -228,18 +230,25 @@ class ProbeTexts:
         sizes = np.bincount(self._owners, minlength=len(sets)).tolist()
         self.checked = tuple(map(Checked, self._names, rows, sizes))
 
-    def holding(self, texts: Iterable[Hashes]) -> str | None:
-        """The first set that has a run of words in common with one of these texts (`hashed`)."""
+    def holding(self, turns: Iterable[Hashes], asked: Iterable[Hashes]) -> str | None:
+        """The first set that has a run of words in common with one of these texts (`hashed`), or a short text with what is
+        `asked`."""
         if not len(self._found):
             return None
         hit = len(self._names)
-        for text in texts:
-            grams = np.sort(runs(words_only(text), NGRAM))  # in order they are found faster
+        for grams in (*(runs(words_only(one), NGRAM) for one in turns), *map(_compared, asked)):
+            grams = np.sort(grams)  # in order they are found faster
             places = np.searchsorted(self._found, grams)
             places[places == len(self._found)] = 0
             hits = self._owners[places[self._found[places] == grams]]
             hit = min(hit, int(hits.min()) if len(hits) else hit)
         return self._names[hit] if hit < len(self._names) else None
+
+
+def _compared(text: Hashes) -> Hashes:
+    """The runs of words of a text, or where it has fewer words the whole of it."""
+    words = words_only(text)
+    return runs(text, len(text)) if 0 < len(words) < NGRAM else runs(words, NGRAM)
 
 
 def _texts(value: Any) -> Iterable[str]:

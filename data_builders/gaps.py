@@ -6,6 +6,7 @@ be asked for by name; whatever cannot be told apart with certainty is left alone
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -224,6 +225,7 @@ _HOLDER = re.compile(
 _NOUN = re.compile(
     r" ((?:[a-z]+ )?[a-z]{3,}s|people|children|men|women)\b(?! of\b)(?!(?: [a-z]+){1,2} (?:an?|per|each)\b)"
 )
+_MOST_ADDED = 8  # numbers of a question whose sums are tried
 _NO_NOUN = re.compile(
     r"\b(?:of|in|on|at|to|for|with|from|and|or|that|which|who|is|was|has|does|as|his|its|this|more|less|fewer|times|percent|consecutive"
     r"|cents|dollars|degrees|sides|digits|vertices|points|numbers|ways|minutes|hours|days|weeks|months|years|units|inches|miles|meters)\b"
@@ -243,7 +245,16 @@ def number_gaps(text: Text) -> Iterator[Gap]:
         ask = f"How many {counted} {where if holder else 'are there'}?"
         short = f"{match.group()} {counted}"
         question = _without(text, match.start(), match.end() + 1)
+        if _follows(int((match[1] or match[2]).replace(",", "")), question):
+            continue
         yield Gap(question, f"how many {counted} {where}", ask, f"It's {short}.", short, match[1] or match[2])
+
+
+def _follows(value: int, rest: str) -> bool:
+    """Whether a number is the sum or a difference of numbers that still stand there: "3 tan, 2 pink and 4 violet" of 9."""
+    others = [int(one) for one in map(stem, words(rest)) if one.isdecimal()][:_MOST_ADDED]
+    sums = {sum(some) for many in range(2, len(others) + 1) for some in itertools.combinations(others, many)}
+    return value in sums or any(more - less == value for more, less in itertools.permutations(others, 2))
 
 
 # --- The steps of a reference solution: the sentences of prose, or its lines with the equation where the arithmetic comes out.
@@ -257,7 +268,8 @@ def steps_of(solution: Text, prose: bool) -> tuple[Step, ...]:
 
 def _step(line: str) -> Step:
     for one in equations(line):
-        if one.is_true and (two := re.fullmatch(r"([\d.]+)([-+*/])([\d.]+)", one.left)):
+        # What a step says can be undone: 3.33 * 3 is not 10.
+        if one.is_exact and (two := re.fullmatch(r"([\d.]+)([-+*/])([\d.]+)", one.left)):
             return Step(line, two[1], two[2], two[3], one.result)
     return Step(line)
 

@@ -36,6 +36,9 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
         plans = [plan for index in range(0, len(build.problems), step) for plan in build.plans(index)]
         asked = len(build.problems) * build.recipe.per_problem
         yield from estimate_lines(plans, asked, build.recipe.dialogue)
+        outlines, share = build.sample(_SAMPLE)
+        kept = sum(one.source != "written" for one in outlines) / share
+        yield f"  kept      about {kept:,.0f} of them with a large model in all roles; with one of 0.5B parameters none was"
     yield from _replay_lines(build)
     if (pairs := build.recipe.preferences) is not None:
         whose = (
@@ -70,7 +73,7 @@ def _sample_lines(build: Build, made: Sequence[Conversation], share: float) -> I
 
     # How many are alike shows only over all rows.
     with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
-        reasons = Counter(gate.reason(one) for one in made)
+        reasons = Counter(one.reason or gate.reason(one) for one in made)
     kept = reasons.pop(None, 0)
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items(), key=str))
     rejected = f" ({told})" if told else ""
@@ -196,7 +199,7 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
         fact, name = "12 marbles", "how many marbles are in each bag"
         add("assistant", _PROPOSED * _SAID, prompts.prompt("choose", question=question), "word " * 25)
         add("assistant", _PROPOSED * _SAID, prompts.prompt("leave_out", sentence=_USER, name=name, fact=fact), _USER)
-        add("assistant", _PROPOSED * settings.tries, alone, solution)
+        add("assistant", _PROPOSED * _SOLVED * settings.tries, alone, solution)
         add("simulator", (_PROPOSED - 1) * _SAID, opening, question)
         add("assistant", _SAID, prompts.assistant_prompt(talk[:1], "ask", name=name), _USER)
         add("simulator", _SAID, prompts.act_prompt(plan.persona, "reveal", _USER, fact=fact), _USER)

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import random
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from probe.sets import Problem, locate, read_problems
 
 # The hub's names for the training split; a builder never takes a test split by itself.
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of problems; characters
+_DRAWS = 20  # for each held-out problem, until it is another one than those before
 _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
 
 
@@ -111,13 +113,13 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
     """Problems for the probe's accuracy that are in no conversation.
 
     Raises:
-        RecipeError: a source that is a file or written, and no file of held-out problems.
+        RecipeError: a source that is a file or written, and no file of held-out problems; generated ones that run out.
     """
     wanted, source = recipe.eval, recipe.source
     if not wanted.accuracy_n:
         return []
     if source.kind == "starter":
-        tasks = starter_problems(wanted.accuracy_n, recipe.seed, "test", *_difficulty(source))
+        tasks: Iterable[Task] = _different(wanted.accuracy_n, recipe.seed, source)
     elif wanted.path is None:
         raise RecipeError("eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n 0)")
     else:
@@ -128,6 +130,19 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
         {"id": one.id, "question": one.question, "answer": one.answer, "solution": one.boxed_solution or one.solution}
         for one in tasks
     ]
+
+
+def _different(n: int, seed: int, source: Source) -> list[Task]:
+    """Generated test problems no two of which are the same but for their names."""
+    found: dict[tuple[str, ...], Task] = {}
+    for task in starter_problems(_DRAWS * n, seed, "test", *_difficulty(source)):
+        found.setdefault((task.template, *(gap.value for gap in task.gaps)), task)
+        if len(found) == n:
+            return list(found.values())
+    raise RecipeError(
+        f"eval.accuracy_n: given {n}, and of {_DRAWS * n:,} draws {len(found)} are different problems; wanted fewer, or "
+        "more source.levels or a larger source.largest"
+    )
 
 
 def _difficulty(source: Source) -> tuple[list[int], int]:

@@ -2,6 +2,7 @@
 
 Rejected rows are written beside the kept ones, so asked = kept + rejected always holds. The rules, in their order:
 
+    no_solution             the problem has an answer and no worked solution, and the rules would teach the bare answer
     roles, empty_turn       user and assistant do not take turns, or one says nothing
     leak, not_withheld      what is withheld stands in an assistant's turn before it is told, or in the user's own
     over_asking             the whole problem is there, and the first reply asks
@@ -10,7 +11,7 @@ Rejected rows are written beside the kept ones, so asked = kept + rejected alway
     answer_missing          no boxed answer, or the problem has no reference to hold it against
     answered_early          a boxed answer before what it takes was told
     answer_wrong            a boxed answer that is not the reference
-    contaminated:SET        a run of 13 words that a probe set has, too
+    contaminated:SET        a run of 13 words that a probe set has, too, or a whole question of fewer
     duplicate               the same text was kept before
     near_duplicate          nearly the same text of the same kind was kept before
     same_wording            too many are alike but for their numbers and names
@@ -194,7 +195,8 @@ class Gate:
             return found
         texts = [message["content"] for message in conversation.messages]
         words, task = [hashed(text) for text in texts], conversation.task
-        if held := self._probe.holding([*words, hashed(task.question)] if task and self.checked else words):
+        asked = [task.question, task.whole_beside, task.lacking_beside] if task and self.checked else []
+        if held := self._probe.holding(words[1:], [words[0], *(hashed(text) for text in asked if text)]):
             return f"contaminated:{held}"
         made = self._kept.print_of(texts, words, conversation.kind)
         if found := self._kept.again(made, self._most_alike):

@@ -198,7 +198,8 @@ class Dialogue:
     reactions: Count = 2
     """The most reactions to a solution; at least one."""
     tries: Count = 4
-    """How often a problem may be solved until it is right, and how often it is tried without what is withheld."""
+    """How often a problem may be solved until it is right; and how often it is tried without what is withheld, for each try
+    that solving it took."""
     again: Count = 3
     """How often another reply is asked for that cannot be used, each time with another seed."""
     proposals: Count = 3
@@ -304,11 +305,6 @@ class Replay:
         """Replay rows for each problem that gives `per_problem` other rows."""
         return per_problem * self.fraction / (1 - self.fraction)
 
-    def reserved(self, per_problem: float) -> float:
-        """Which share of a file's problems is kept for replay, so that it repeats nothing of the conversations."""
-        rows = self.per_row(per_problem)
-        return rows / (1 + rows)
-
     @property
     def asked(self) -> RoleSection | None:
         """The model that is asked; None where no reply is needed."""
@@ -360,6 +356,15 @@ class DataRecipe:
     def per_problem(self) -> float:
         """Conversations that a problem gives on average, without replay."""
         return self.conversations.per_problem if self.dialogue is None else self.dialogue.per_problem
+
+    @property
+    def reserved(self) -> float:
+        """Which share of the source's file is kept for replay, so that it repeats nothing of the conversations; 0 where
+        replay comes from elsewhere."""
+        replay, source = self.replay, self.source
+        same = replay.source == source.kind if replay.path is None else replay.path == source.path
+        rows = replay.per_row(self.per_problem) if same else 0.0
+        return rows / (1 + rows)
 
     @property
     def chosen(self) -> Written | None:

@@ -52,11 +52,13 @@ class ReplayRows:
         self._problems: Problems | None = None
         if self.section.fraction:
             kind, path = self.section.source, self.section.path
-            if path is None and kind == recipe.source.kind:  # the same problems, asked plainly
-                path = recipe.source.path
+            alike = {}
+            if kind == recipe.source.kind:  # the same problems, or others as hard and about the same, asked plainly
+                path = recipe.source.path if path is None else path
+                alike = {name: getattr(recipe.source, name) for name in ("levels", "subjects", "largest")}
             # Another seed, so that generated replay problems are others than those of the conversations.
-            source = Source(kind=kind, path=path, n=count if kind == "starter" else None)
-            reserved = self.section.reserved(recipe.per_problem) if problems else 0.0
+            source = Source(kind=kind, path=path, n=count if kind == "starter" else None, **alike)
+            reserved = recipe.reserved if problems else 0.0
             self._problems = Problems(source, self.seed + 1, "replay", reserved, replay=True)
 
     def tasks(self, index: int) -> list[Task]:
@@ -74,14 +76,22 @@ class ReplayRows:
         """Those that go with this problem: reference solutions, or where a model is asked its replies (`ask` comes first);
         one without a right reply shows the last."""
         for task in self.tasks(index):
-            reference = task.boxed_solution or f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
-            came = self._answers[replay_id(task)] if self.section.asked else Answered(reference, "", [], {})
+            if self.section.asked:
+                came = self._answers[replay_id(task)]
+            else:  # an answer alone is no way to solve anything
+                came = Answered(task.reference, "", [], {}) if task.solution else Answered("", "no_solution", [], {})
             text = came.text or (came.slips[-1]["text"] if came.slips else "")
             messages = (*question(task), *([{"role": "assistant", "content": text}] if text else []))
             slips = came.slips if came.reason and came.slips else None
             yield Conversation(
                 replay_id(task), "replay", messages, task.source, task.answer, reason=came.reason, slips=slips
             )
+
+    def outlined(self, index: int) -> Iterator[Conversation]:
+        """The same before a model was asked, whose replies are taken to be as long as the reference's."""
+        for task in self.tasks(index):
+            messages = (*question(task), {"role": "assistant", "content": task.reference})
+            yield Conversation(replay_id(task), "replay", messages, task.source, task.answer)
 
     def inputs(self) -> dict[str, str]:
         return self._problems.inputs() if self._problems else {}

@@ -10,10 +10,11 @@ from typing import Any
 
 from data_builders.quality import holds
 from data_builders.tasks import Conversation
+from data_builders.text import states
 from probe.conversations import Message, check_messages, learned, plain
 from probe.errors import DataError
 from probe.files import read_jsonl
-from probe.grading import boxed
+from probe.grading import boxed, sentences
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:
@@ -103,6 +104,21 @@ class RlRow:
     ask: str = ""
     persona: str = ""
 
+    @property
+    def withholds(self) -> bool:
+        """Whether something that the problem needs is still to be said at this point of the chat."""
+        return bool(self.hidden or self.clause or self.thing)
+
+    @property
+    def telling(self) -> tuple[str, ...]:
+        """The sentences of the problem that state what is hidden."""
+        return tuple(one for one in sentences(self.problem) if any(states(one, value) for value in self.hidden))
+
+    @property
+    def told(self) -> str:
+        """What a user tells who is asked for what is withheld: the row's own sentence, or those of the problem."""
+        return self.reveal or " ".join(self.telling)
+
 
 _TEXTS = tuple(field.name for field in dataclasses.fields(RlRow) if field.type == "str")
 _NEEDED = ("id", "kind", "answer", "problem")
@@ -158,7 +174,13 @@ def _read(row: dict[str, Any], where: str) -> RlRow:
     prompt = check_messages(row.get("prompt"), where)
     if prompt[-1]["role"] != "user":
         raise DataError(f"{where}: the prompt ends with the assistant, wanted a user message last")
-    return RlRow(prompt=tuple(map(plain, prompt)), turn=turn, hidden=tuple(hidden), **texts)
+    read = RlRow(prompt=tuple(map(plain, prompt)), turn=turn, hidden=tuple(hidden), **texts)
+    if read.withholds and not read.told:
+        raise DataError(
+            f"{where}: `hidden`, `clause` or `thing` says that something is withheld, and nothing tells it: wanted `reveal`, a "
+            "sentence of the user, or in `hidden` a text that stands in `problem`"
+        )
+    return read
 
 
 def _shown(value: Any) -> str:

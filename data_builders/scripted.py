@@ -68,6 +68,7 @@ def converse(task: Task, kind: Kind, seed: int, settings: Conversations) -> Conv
         task=task,
         gap=script.gap,
         doubts=(False,) * ("doubt" in script.acts),
+        reason="" if task.solution else "no_solution",
     )
 
 

@@ -1,8 +1,8 @@
 """The embedded source: grade-school word problems from the templates of `starter.yaml`, any number of them, seeded.
 
-Train and test cannot ask the same problem: a hash of the template and its numbers decides the split (one combination in
-five is test, whatever the names), and a few whole templates, of two steps, occur in test only. What-if numbers come from
-the same split as the problem. (A story that nobody asks about may be one that test asks about; what comes out is not told.)
+Train and test cannot tell the same story: a hash of the template and its numbers decides the split (one combination in
+five is test, whatever the names), and a few whole templates, of two steps, occur in test only. What-if numbers and the
+story that nobody asks about come from the same split as the problem.
 Problem `i` of a seed is a function of seed, split and `i` alone, so any shard can be made by itself.
 
 Many problems tell two stories and ask about one of them. One story lacks a number: where it is the one that is asked
@@ -175,47 +175,29 @@ def starter_problem(
         RecipeError: no template has problems as hard as wanted.
     """
     rng = random.Random(f"starter:{seed}:{split}:{index}")
-    template, values = _draw(rng, split, levels, largest)
-    names = _draw_names(template, rng)
-    wording = _Wording(_Story(template, names, values), rng, levels, largest)
-    steps = solve(template, values, names)
+    story = _draw(rng, split, levels, largest)
+    if story is None:
+        raise RecipeError(
+            f"source: no starter problem has {' or '.join(map(str, levels))} steps and no number over "
+            f"{largest}; levels go from 1 to 3, and largest wants 30 or more"
+        )
+    other = _draw(rng, split, levels, largest, beside=story) if rng.random() < _TWO_STORIES else None
+    if other is not None and rng.random() < 0.5:  # no kind of story is asked about more often than it stands beside one
+        story, other = other, story
+    wording = _Wording(story, other, rng)
+    steps = solve(story.template, story.values, story.names)
     return Task(
         id=f"starter-{split}-{seed}-{index}",
         question=wording.question(),
         answer=steps[-1].result,
         source="starter",
         steps=steps,
-        final=template.final.format(**names, box="{box}"),
-        gaps=tuple(wording.gap(slot) for slot in template.givens),
-        what_ifs=_what_ifs(wording, split, rng),
-        slips=_slips(template, values),
-        template=template.key,
+        final=story.template.final.format(**story.names, box="{box}"),
+        gaps=tuple(wording.gap(slot) for slot in story.template.givens),
+        what_ifs=_what_ifs(story, split, largest, rng),
+        slips=_slips(story.template, story.values),
+        template=story.template.key,
     )
-
-
-def _draw(rng: random.Random, split: Split, levels: Sequence[int], largest: int) -> tuple[Template, dict[str, int]]:
-    """A template and its numbers, from the split and as hard as wanted."""
-    left = [template for template in templates(split) if len(template.steps) in levels]
-    while left:
-        template = rng.choice(left)
-        for _ in range(_DRAWS):
-            values = draw_values(template, rng)
-            numbers = (run(template, values) or {}).values()
-            if split_of(template, values) == split and max(numbers) <= largest:
-                return template, values
-        left.remove(template)
-    raise RecipeError(
-        f"source: no starter problem has {' or '.join(map(str, levels))} steps and no number over "
-        f"{largest}; levels go from 1 to 3, and largest wants 30 or more"
-    )
-
-
-def _draw_names(template: Template, rng: random.Random, taken: str = "") -> dict[str, str]:
-    """A name with its pronouns, a friend, and one of the template's items; no two names begin alike, or as `taken`."""
-    women, men = wordings("starter.yaml")["names"].values()
-    name = rng.choice([one for one in women + men if one[0] not in taken])
-    friend = rng.choice([one for one in women + men if one[0] not in taken + name[0]])
-    return {"name": name, "friend": friend, "items": rng.choice(template.items), **(_SHE if name in women else _HE)}
 
 
 @dataclass(frozen=True)
@@ -244,6 +226,39 @@ class _Story:
         return told
 
 
+def _draw(
+    rng: random.Random, split: Split, levels: Sequence[int], largest: int, beside: _Story | None = None
+) -> _Story | None:
+    """A story from the split and as hard as wanted, or None where no template has one.
+
+    To stand `beside` another it is about something else and other people, and shares no number with it.
+    """
+    left = [template for template in templates(split) if len(template.steps) in levels]
+    taken: set[int] = set()
+    if beside is not None:
+        left = [template for template in left if template.topic != beside.template.topic]
+        left = [template for template in left if beside.names["items"] not in template.items]
+        taken = set((run(beside.template, beside.values) or {}).values())
+    while left:
+        template = rng.choice(left)
+        for _ in range(_DRAWS):
+            values = draw_values(template, rng)
+            known = set((run(template, values) or {}).values())
+            if max(known) <= largest and split_of(template, values) == split and not taken & known:
+                return _Story(template, _draw_names(template, rng, beside), values)
+        left.remove(template)
+    return None
+
+
+def _draw_names(template: Template, rng: random.Random, beside: _Story | None) -> dict[str, str]:
+    """A name with its pronouns, a friend, and one of the template's items; no two names begin alike, nor as those `beside`."""
+    women, men = wordings("starter.yaml")["names"].values()
+    taken = beside.names["name"][0] + beside.names["friend"][0] if beside else ""
+    name = rng.choice([one for one in women + men if one[0] not in taken])
+    friend = rng.choice([one for one in women + men if one[0] not in taken + name[0]])
+    return {"name": name, "friend": friend, "items": rng.choice(template.items), **(_SHE if name in women else _HE)}
+
+
 # Of all problems: those that tell two stories, and of the others those with sentences about the day.
 _TWO_STORIES, _EVERYDAY = 0.8, 0.5
 
@@ -251,9 +266,8 @@ _TWO_STORIES, _EVERYDAY = 0.8, 0.5
 class _Wording:
     """The text of one problem. What stands around its story is drawn once, so that its versions differ in one given only."""
 
-    def __init__(self, story: _Story, rng: random.Random, levels: Sequence[int], largest: int) -> None:
-        self.story = story
-        self.other = _other_story(story, rng, levels, largest) if rng.random() < _TWO_STORIES else None
+    def __init__(self, story: _Story, other: _Story | None, rng: random.Random) -> None:
+        self.story, self.other = story, other
         self.other_gap = rng.choice(self.other.template.givens).key if self.other else ""
         self.other_first = rng.random() < 0.5
         words = wordings("starter.yaml")
@@ -282,26 +296,6 @@ class _Wording:
         return Gap(self.question(slot.key), clause, ask, reveal, _amount(value, reveal), value)
 
 
-def _other_story(story: _Story, rng: random.Random, levels: Sequence[int], largest: int) -> _Story:
-    """A story about something else and other people, that shares no number with this one.
-
-    As hard as this one may be, where that can be had: else its kind of story would tell it from the one that is asked about.
-    """
-    mine = run(story.template, story.values) or {}
-    others = [one for one in templates("train") if one.topic != story.template.topic]
-    alike = [one for one in others if len(one.steps) in levels] or others
-    taken = story.names["name"][0] + story.names["friend"][0]
-    draws = 0
-    while True:
-        draws += 1
-        template = rng.choice(alike if draws <= _DRAWS else others)  # small numbers weigh more than the level
-        names, values = _draw_names(template, rng, taken), draw_values(template, rng)
-        numbers = (run(template, values) or {}).values()
-        fits = max(numbers) <= largest or draws > 2 * _DRAWS
-        if fits and not set(mine.values()) & set(values.values()) and names["items"] != story.names["items"]:
-            return _Story(template, names, values)
-
-
 def lower_first(text: str) -> str:
     """The text for the middle of a sentence: its first letter small, unless it begins with a name."""
     first = re.split(r"\W", text, maxsplit=1)[0]
@@ -325,9 +319,8 @@ def _amount(value: str, sentence: str) -> str:
 # --- What could be changed or go wrong.
 
 
-def _what_ifs(wording: _Wording, split: Split, rng: random.Random) -> tuple[WhatIf, ...]:
-    """For each given, one other number for which everything still comes out, computed anew."""
-    story = wording.story
+def _what_ifs(story: _Story, split: Split, largest: int, rng: random.Random) -> tuple[WhatIf, ...]:
+    """For each given, one other number for which everything still comes out and stays small, computed anew."""
     template, values = story.template, story.values
     before = solve(template, values, story.names)
     found = []
@@ -335,7 +328,8 @@ def _what_ifs(wording: _Wording, split: Split, rng: random.Random) -> tuple[What
         for _ in range(40):
             changed = {**values, slot.key: rng.choice(slot.numbers)}
             fits = len(set(changed.values())) == len(changed) and changed != values
-            if not fits or split_of(template, changed) != split or run(template, changed) is None:
+            known = run(template, changed) if fits and split_of(template, changed) == split else None
+            if known is None or max(known.values()) > largest:
                 continue
             after = solve(template, changed, story.names)
             steps = tuple(new for old, new in zip(before, after, strict=True) if new != old)

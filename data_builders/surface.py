@@ -59,14 +59,15 @@ class Sample:
 
 
 class Openings:
-    """First messages of rows: those that lack something, and those that are answered at once (replay left out)."""
+    """First messages of rows: those that lack something, and those that lack nothing and show no work (replay left out)."""
 
     def __init__(self, seed: int) -> None:
         self._kinds = {True: Sample(MOST, seed), False: Sample(MOST, seed)}
 
     def add(self, row: Row) -> None:
-        lacks = row["kind"] in ASKED_ABOUT
-        if lacks or row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay":
+        lacks, whole = row["kind"] in ASKED_ABOUT, row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay"
+        # In self-play wishes are as common in both: one class without those for a hint would be told by its wishes.
+        if lacks or whole or ("dialogue" in row and row["kind"] in ("hint", "guided")):
             self._kinds[lacks].add(Opening(row["messages"][0]["content"], lacks, row["problem"]))
 
     def giveaway(self) -> Estimate:

@@ -107,6 +107,11 @@ class Task:
         """The worked solution, one step a line."""
         return "\n".join(step.text for step in self.steps)
 
+    @property
+    def reference(self) -> str:
+        """A worked solution that boxes its answer."""
+        return self.boxed_solution or f"{self.solution}\nThe answer is \\boxed{{{self.answer}}}."
+
 
 @dataclass(frozen=True)
 class Conversation:

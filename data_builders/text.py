@@ -256,9 +256,18 @@ class Equation:
         return f"{self.left_shown} = {self.result}"
 
     @property
+    def is_exact(self) -> bool:
+        return self._off_by(1e-9)
+
+    @property
     def is_true(self) -> bool:
-        value, places = arithmetic(self.left), len(self.result.partition(".")[2])
-        return value is None or abs(float(value) - float(self.result.replace(",", ""))) <= 0.51 * 10**-places
+        """Exact, or rounded to the decimals that it has: "10 / 3 = 3.33" is, "25 / 2 = 13" is not."""
+        places = len(self.result.partition(".")[2])
+        return self._off_by(0.51 * 10**-places if places else 1e-9)
+
+    def _off_by(self, most: float) -> bool:
+        value = arithmetic(self.left)
+        return value is None or abs(float(value) - float(self.result.replace(",", ""))) <= most
 
 
 def equations(text: str) -> Iterator[Equation]:

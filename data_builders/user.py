@@ -2,7 +2,8 @@
 
 What it does after an assistant turn is decided by rules that can be retraced by hand:
 - a marked answer: it doubts every second one, right or wrong alike, drawn by row and turn, and ends after the next; where
-  something is still withheld, or only a hint was wanted, it ends and says nothing, so that nobody is paid for a guess;
+  something is still withheld, or only a hint was wanted, it ends and says nothing, so that nobody is paid for a guess; where
+  a hint was wanted, the result without a mark is as much;
 - a question: about what is withheld, or a general one for what is missing, and it tells (once); about what stands in
   the chat, and it quotes the place; about anything else, and it does not know;
 - neither: it tells the assistant to go on, a few times.
@@ -20,9 +21,8 @@ from functools import cache
 
 from data_builders.recipe import wordings
 from data_builders.rows import RlRow
-from data_builders.text import states
 from probe.conversations import Message
-from probe.grading import lenient_answer, sentences, strict_answer
+from probe.grading import lenient_answer, says, sentences, strict_answer
 from probe.judges.text import content_stems, stem
 
 PATIENCE = 4  # messages in all that bring nothing new, before the user gives up
@@ -52,7 +52,7 @@ class ScriptedUser:
     @property
     def withheld(self) -> bool:
         """Whether something has still to be told."""
-        return not self.revealed and bool(self._reveal())
+        return not self.revealed and bool(self.row.told)
 
     def reply(self, messages: Sequence[Message]) -> str | None:
         """The message after `messages`, which end with the assistant; None where the user ends the conversation."""
@@ -70,12 +70,13 @@ class ScriptedUser:
     def _act(self, messages: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """What the user does, by its name in `acts.yaml`, and what fills the slots; "" where it ends."""
         text = messages[-1]["content"]
+        if self.row.kind == "hint" and len(messages) == len(self.row.prompt) + 1 and tells_result(self.row, text):
+            return "", {}
         given = marked_answer(text)
         if given is not None:
-            wants_hint = self.row.kind == "hint" and len(messages) == len(self.row.prompt) + 1
             # By row and turn, never by what the answer says.
             doubts = random.Random(f"doubt:{self.row.id}:{len(messages)}").random() < _DOUBTS
-            if self.withheld or wants_hint or self._doubted or not doubts:
+            if self.withheld or self._doubted or not doubts:
                 return "", {}
             self._doubted = True
             # Nothing long, and nothing that a chat template could read as its own.
@@ -83,7 +84,7 @@ class ScriptedUser:
             return "doubt", {"given": given if repeated else "that"}
         row, said = self.row, tuple(one["content"] for one in messages if one["role"] == "user")
         names = names_of_withheld(row)
-        withheld = names or ((self._reveal(),) if row.hidden else ())
+        withheld = names or ((self.row.told,) if row.hidden else ())
         ask = "" if self.revealed else row.ask
         readings = [read_question(one, withheld, said, named=bool(names), ask=ask) for one in questions(text)]
         return self._answer(*min(readings, key=lambda one: ABOUT.index(one[0]))) if readings else ("go_on", {})
@@ -97,19 +98,12 @@ class ScriptedUser:
             in_a_word = 0 < len(short) <= _LONGEST_SHORT and "\n" not in short and short[-1] not in ".?!"
             prefers = random.Random(f"scripted-user:{self.seed}:short").random() < 0.5
             self.revealed = True
-            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self._reveal()}
+            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self.row.told}
         if about == "given":
             words = place.split()
             cut = " ".join(words[:_QUOTED_WORDS]) + " ..."
             return "quote", {"quote": place if len(words) <= _QUOTED_WORDS else cut}
         return ("yes" if about == "following" else "unknown"), {}
-
-    def _reveal(self) -> str:
-        """What the user tells when asked: the row's own sentence, or those of the problem that hold what is hidden."""
-        if self.row.reveal:
-            return self.row.reveal
-        hidden = self.row.hidden
-        return " ".join(one for one in sentences(self.row.problem) if any(states(one, value) for value in hidden))
 
 
 # --- What an assistant's question is about: what a user has withheld, what stands in the chat, or something else.
@@ -161,6 +155,13 @@ def marked_answer(text: str) -> str | None:
     if given is None and _STATED_ANSWER.search(text) and not text.rstrip().endswith("?"):
         given = lenient_answer(text)
     return given[:_LONGEST_ANSWER] if given else None
+
+
+def tells_result(row: RlRow, reply: str) -> bool:
+    """Whether a reply to a row's prompt marks an answer, or says the right one, which the prompt does not."""
+    if marked_answer(reply) is not None:
+        return True
+    return says(reply, row.answer) and not any(says(message["content"], row.answer) for message in row.prompt)
 
 
 def questions(text: str) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from commands import start
 
+from data_builders import problems
 from data_builders.__main__ import main
 from data_builders.build import Build, build
 from data_builders.recipe import DataRecipe, load_data_recipe
@@ -35,6 +36,11 @@ ANY_SIZE = ["--source.levels", "null", "--source.largest", "null"]
 def recipe(out: Path, *overrides: str) -> DataRecipe:
     small = ["--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
     return load_data_recipe(DEMO, [*small, *ALONE, "--output.path", str(out), *overrides])
+
+
+def from_file(path: Path) -> list[str]:
+    """The options with which the recipe takes all problems of a file."""
+    return ["--source.kind", "jsonl", "--source.path", str(path), "--source.n", "null", *ANY_SIZE]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -343,6 +349,74 @@ def test_starter_problems_keep_to_the_steps_and_numbers_wanted() -> None:
             assert all(int(number) <= 60 for step in task.steps for number in re.findall(r"\d+", step.equation))
     with pytest.raises(RecipeError, match="no starter problem"):
         next(iter(starter_problems(1, 4, "train", levels=(7,))))
+
+
+def test_held_out_problems_are_different_ones_and_running_out_of_them_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the sixty that the demo asked about, thirty-seven were; the names alone set the others apart."""
+    narrow = ["--source.levels", "[1]", "--source.largest", "50", "--eval.accuracy_n"]
+    held_out = Build(recipe(tmp_path, *narrow, "60")).eval_rows["eval/accuracy.jsonl"]
+    sums = [re.search(r"(\d+) (\W) (\d+) = ", row["solution"]) for row in held_out]
+    assert len(held_out) == 60 and len({row["id"] for row in held_out}) == 60
+    of_subtraction = [one.groups() for one in sums if one and one[2] == "-"]
+    assert len(of_subtraction) == len(set(of_subtraction)) > 5
+    monkeypatch.setattr(problems, "_DRAWS", 1)
+    with pytest.raises(RecipeError, match=r"eval.accuracy_n: given 60, and of 60 draws \d+ are different problems"):
+        Build(recipe(tmp_path, *narrow, "60"))
+
+
+def test_a_problem_without_a_worked_solution_teaches_no_bare_answer(tmp_path: Path) -> None:
+    """Neither as a conversation by rules nor as replay."""
+    write_jsonl(
+        tmp_path / "problems.jsonl", [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)]
+    )
+    given = from_file(tmp_path / "problems.jsonl")
+    own = ["--replay.source", "jsonl", "--replay.fraction", "0.3", "--eval.accuracy_n", "0"]
+    manifest = json.loads((build(recipe(tmp_path / "out", *given, *own)) / "manifest.json").read_text())
+    assert manifest["kept"] == 0 and set(manifest["rejected"]) == {"no_solution"}
+    lost = rows(tmp_path / "out" / "rejected.jsonl")
+    assert {row["kind"] for row in lost} == {"complete", "replay"}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (
+            {"id": 1, "question": "What is 2 + 2?", "answer": "2 + 2 = 4\n#### 4"},
+            "problems.jsonl:2: the id '1' stands twice",
+        ),
+        (
+            {"question": "What is 2 + 2?", "answer": "4", "type": ["sums"]},
+            r"problems.jsonl:2: the subject \(`type`\) is \['sums'\]",
+        ),
+    ],
+)
+def test_rows_that_would_be_taken_for_one_another_are_refused_first(
+    row: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    write_jsonl(
+        tmp_path / "problems.jsonl", [{"id": 1, "question": "What is 1 + 1?", "answer": "1 + 1 = 2\n#### 2"}, row]
+    )
+    source = ["--source.kind", "jsonl", "--source.path", str(tmp_path / "problems.jsonl"), *ANY_SIZE]
+    with pytest.raises(DataError, match=told):
+        Build(recipe(tmp_path / "out", *source))
+
+
+def test_replay_is_as_hard_as_the_source_and_reserves_nothing_of_a_file_that_it_does_not_read(tmp_path: Path) -> None:
+    narrow = recipe(tmp_path, "--source.levels", "[1]", "--source.largest", "50", "--replay.fraction", "0.3")
+    replayed = list(Build(narrow).replay.questions().values())
+    assert replayed and all(len(task.steps) == 1 for task in replayed)
+    assert all(int(one) <= 50 for task in replayed for one in re.findall(r"\d+", task.question + task.answer))
+
+    write_jsonl(
+        tmp_path / "problems.jsonl",
+        [{"question": f"What is {n} + 1?", "answer": f"{n} + 1\n#### {n + 1}"} for n in range(60)],
+    )
+    source = from_file(tmp_path / "problems.jsonl")
+    own = [*source, "--eval.accuracy_n", "0", "--replay.fraction", "0.3", "--replay.source"]
+    assert len(Build(recipe(tmp_path, *own, "starter")).problems) == 60
+    assert len(Build(recipe(tmp_path, *own, "jsonl")).problems) < 60
 
 
 def test_only_starter_problems_can_be_held_to_small_numbers(tmp_path: Path) -> None:

@@ -50,6 +50,25 @@ def test_a_number_goes_with_the_words_that_state_it(question: str, left: str, as
 
 
 @pytest.mark.parametrize(
+    "question",
+    [
+        "A bag of 9 chips holds 3 tan, 2 pink and 4 violet ones. What is the chance of a tan chip?",
+        "All 25 people are 10 women and fifteen men. How many pairs are there?",
+        "The 7 children are four girls and 3 boys. How many rows can they form?",
+    ],
+)
+def test_a_number_that_follows_from_the_others_is_not_missing(question: str) -> None:
+    assert not plain(question, "It is 9 * 1 = 9, 25 * 24 = 600 and 7 * 6 = 42.").gaps
+
+
+def test_a_rounded_step_is_not_undone() -> None:
+    task = plain(
+        "Bo cuts 10 m into 3 pieces. How long is one?", "So 10 / 3 = 3.33 m.\nThen 25 / 2 = 13.\nAnd 3 * 4 = 12."
+    )
+    assert [step.undone for step in task.steps] == ["", "", "12 / 4"]
+
+
+@pytest.mark.parametrize(
     ("question", "value", "left", "ask"),
     [
         ("If $x + 2y = 40$ and $y = 17$, what is $4x + 6y$?", "17", "If $x + 2y = 40$, what is $4x + 6y$?", "What is $y$?"),

@@ -276,6 +276,15 @@ def test_a_fact_that_is_a_whole_sentence_goes_without_being_written_again() -> N
     assert not any("forgets to tell" in ask.messages[-1]["content"] for ask in roles["assistant"].asked)
 
 
+def test_a_try_without_an_end_does_not_show_that_something_is_needed() -> None:
+    """It is asked for again; where none comes to an end, another thing is withheld, and in the end none."""
+    cut, guesses = Reply("Let us see, if she", 10, 5, cut=True), SAYS["If something seems"]
+    done, roles = talk(WITHHELD, If=[cut, *guesses])
+    assert done.reason == "" and done.measured["without"] == [0, 2]
+    assert sum("If something seems" in ask.messages[-1]["content"] for ask in roles["assistant"].asked) == 3
+    assert talk(WITHHELD, If=cut)[0].reason == "nothing_needed"
+
+
 def test_guesses_may_agree_where_they_name_what_they_assumed() -> None:
     """The same model assumes the same; what it named stands in no pair."""
     done, _ = talk(WITHHELD, If="Ten each, so \\boxed{43}.\n<assumed>10 marbles in each bag</assumed>")
@@ -386,8 +395,12 @@ def test_of_several_candidates_the_one_with_the_best_look_ahead_goes_on() -> Non
 def test_who_writes_hears_what_was_wrong_and_who_solves_does_not() -> None:
     """Tries of a solution are counted, so that each is asked for in the same words."""
     hole, wrong = "<text>Each of her 5 bags holds some number of marbles, 7 got lost.</text>", "It is \\boxed{1}."
-    done, roles = talk(WITHHELD, forgets=[hole, SAYS["forgets to tell one thing"]], Solve=[wrong, SOLUTION])
+    guesses = [f"Say {each} in each: \\boxed{{{5 * each - 7}}}." for each in (10, 8, 9, 20)]
+    said = {"forgets": [hole, SAYS["forgets to tell one thing"]], "Solve": [wrong, SOLUTION], "If": guesses}
+    done, roles = talk(WITHHELD, **said)
     assert done.reason == "", done.unusable
+    # Who took two tries to solve it has twice as many without what is withheld: it might have failed by chance.
+    assert done.measured == {"solved": [1, 2], "without": [0, 4], "with": [1, 1]}
     heard = [ask.messages[-1]["content"] for ask in roles["assistant"].asked]
     first, again = (one for one in heard if "forgets to tell one thing" in one)
     added = again.removeprefix(first)
@@ -408,7 +421,7 @@ def test_all_openings_are_written_from_the_same_words_however_often() -> None:
 CHECKING = {
     conversation: ("user", "assistant", "hides_result", "boxes_result", "asks_for", "tells", "shows", "stays", "_anything", "react"),
     checks: ("unfit_proposal", "unfit_rest"),
-    reading: ("after_thinking", "read_assistant", "tagged", "read_message", "_out_of_role"),
+    reading: ("read_reply", "read_assistant", "tagged", "read_message", "_out_of_role"),
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from commands import start
 from dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of, speak
-from loopback import Answer, Faults, Loopback, Seen
+from loopback import Answer, Faults, Loopback, Seen, chat_reply
 
 from data_builders.__main__ import main
 from data_builders.build import build
@@ -130,6 +130,19 @@ def test_no_conversation_is_dropped_by_faults_of_the_server(
     if not slips:
         with Loopback({"/chat/completions": speak(answers)}) as sound:
             assert contents(out) == contents(built(recipe(tmp_path, sound.url), tmp_path / "sound"))
+
+
+def test_models_that_make_nothing_usable_are_named_early(
+    answers: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After twenty conversations, not after all of them: a policy of 0.5B gave none in two hours."""
+    with Loopback({"/chat/completions": lambda seen: chat_reply("I do not know.")}) as server:
+        built(recipe(tmp_path, server.url), tmp_path / "none")
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert re.search(r"warning: of the first 2\d conversations none can be used \(2\d unsolved\); a small model", said)
+    with Loopback({"/chat/completions": speak(answers)}) as server:
+        built(recipe(tmp_path, server.url), tmp_path / "some")
+    assert "none can be used" not in capsys.readouterr().out
 
 
 def test_a_role_that_never_answers_rejects_under_its_name(answers: dict[str, str], tmp_path: Path) -> None:
@@ -261,6 +274,8 @@ def test_the_dry_run_asks_nobody_and_is_not_far_off(
     assert not server.requests and not (tmp_path / "d").exists()
     assert "tokens in" in shown and "minutes" in shown and "at the recipe's prices" in shown
     assert "how the opening of a complete problem is asked for" in shown
+    kept = re.search(r"^  kept      about (\d+) of them", shown, re.M)
+    assert kept and N / 2 < int(kept[1]) < 1.7 * N
     # What is asked then; this server is never asked again, which a small model is every other time.
     calls = read_json(built(made, tmp_path / "d") / "manifest.json")["calls"]
     told = {role: int(count.replace(",", "")) for role, count in re.findall(r"^  (\w+) +([\d,]+) calls", shown, re.M)}

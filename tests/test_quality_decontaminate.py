@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,19 @@ def test_thirteen_words_in_a_row_are_too_many(tmp_path: Path) -> None:
     assert reason(conversation("So: " + ", ".join(WORDS[:13]).upper() + "?", "\\boxed{7}"), tmp_path) == named(tmp_path)
     assert reason(conversation(" ".join(WORDS[:12]) + "?", "\\boxed{7}"), tmp_path) is None
     assert reason(conversation("What?", " ".join(WORDS[1:14]) + " \\boxed{7}"), tmp_path) == named(tmp_path)
+
+
+def test_a_question_of_fewer_words_counts_as_a_whole(tmp_path: Path) -> None:
+    """One in eight of MATH's has fewer than thirteen words."""
+    write_jsonl(tmp_path / "probe.jsonl", [{"problem": "Find $\\cos 150^\\circ$."}, {"turns": ["Thank you!", "Yes"]}])
+    task = Task("t", "Find $\\cos  150^\\circ$.", "7", "math", ())
+    assert reason(conversation("Find $\\cos 150^\\circ$.", "\\boxed{7}"), tmp_path) == named(tmp_path)
+    assert reason(conversation("hey. what is it?", "\\boxed{7}", task=task), tmp_path) == named(tmp_path)
+    beside = replace(task, question="What is $1 + 1$?", whole_beside=task.question)
+    assert reason(conversation("Two of them", "\\boxed{7}", task=beside), tmp_path) == named(tmp_path)
+    assert reason(conversation("Find $-\\cos 150^\\circ$.", "\\boxed{7}"), tmp_path) is None
+    thanks = conversation("What is $1 + 1$?", "\\boxed{7}", "Thank you!", "Gladly.")
+    assert reason(thanks, tmp_path) is None, "as short a turn is everybody's"
 
 
 def test_a_contaminated_problem_goes_out_in_all_its_kinds(tmp_path: Path) -> None:
@@ -85,7 +99,7 @@ def test_what_was_checked_is_told_and_the_first_set_is_named(tmp_path: Path) -> 
     write_jsonl(tmp_path / "b/test.jsonl", [{"question": " ".join(WORDS)}])
     sets = [str(tmp_path / "a/test.jsonl"), str(tmp_path / "b/test.jsonl")]
     gate = Gate(Quality(decontaminate=sets), 10, tmp_path / "index")
-    assert gate.checked == (Checked("a/test.jsonl", 2, 1), Checked("b/test.jsonl", 1, 2))
+    assert gate.checked == (Checked("a/test.jsonl", 2, 2), Checked("b/test.jsonl", 1, 2))
     assert gate.reason(conversation(" ".join(WORDS), "\\boxed{7}")) == "contaminated:a/test.jsonl"
     assert gate.reason(conversation(" ".join(WORDS[1:]), "\\boxed{7}")) == "contaminated:b/test.jsonl"
     gate.close()

@@ -148,6 +148,7 @@ def test_who_wanted_a_hint_only_is_not_given_an_answer() -> None:
     for number in range(20):
         hint = complete(id=f"r{number}", kind="hint", question="Only a hint please: 3 bags of 4, 2 given away?")
         assert talk(hint, "Count the bags first, so \\boxed{10}.") == [None], "what was not wanted is not talked about"
+        assert talk(hint, "3 * 4 - 2 = 10 are left.") == [None], "nor is it where it has no mark"
         assert is_one_of("go_on", talk(hint, "Count the marbles in all the bags first.")[0])
 
 

@@ -80,6 +80,9 @@ def test_few_openings_are_not_measured() -> None:
     for kind in ("twin", "underspecified"):
         counted.add({"kind": kind, "problem": "x", "messages": [{"content": "Question"}]})
     assert counted.giveaway().n == 100, "neither replay nor a hint"
+    wishes = {"kind": "hint", "dialogue": {}, "problem": "y", "messages": [{"content": "A hint, please"}]}
+    counted.add(wishes)  # of self-play, where openings that lack something have such wishes, too
+    assert counted.giveaway().n == 101
 
 
 def test_what_is_written_gives_little_away() -> None:

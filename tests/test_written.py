@@ -193,8 +193,9 @@ def test_wishes_that_cannot_be_met_are_told(sections: dict[str, Any], told: str,
 
 def test_no_build_holds_a_pair_of_the_evaluation(tmp_path: Path) -> None:
     pair = next(row for _, row in read_jsonl(PACKAGED["written_pairs"]) if row["id"] == "p1-48")
-    asked = [{"question": pair[form], "answer": "9"} for form in ("complete", "underspecified")]
-    write_jsonl(tmp_path / "problems.jsonl", [*asked, {"question": "What is 2 + 7, and why?", "answer": "9"}])
+    solved = {"answer": "It is 2 + 7 = 9.\n#### 9"}
+    asked = [{"question": pair[form], **solved} for form in ("complete", "underspecified")]
+    write_jsonl(tmp_path / "problems.jsonl", [*asked, {"question": "What is 2 + 7, and why?", **solved}])
     source = {"kind": "jsonl", "path": str(tmp_path / "problems.jsonl")}
     out = build(load_data_recipe(recipe(tmp_path, source=source)))
     rejected = json.loads((out / "manifest.json").read_text())["rejected"]

@@ -337,21 +337,28 @@ class _Talk:
             await self.opening(rest, f"opening.{number}", given.values)
         except _Refused:
             return False
-        prompt = assistant_prompt(self.done.messages, "guess")
-        read = _checked(read_assistant, lambda text: "" if self.right(text) else "guess")
-        asked = (self.ask("assistant", prompt, f"without.{number}.{k}", read, 1) for k in range(self.settings.tries))
+        # Who solves a problem in one try of k fails 4k times by chance with exp(-4), whatever is left out.
+        tries = self.settings.tries * self.done.measured["solved"][1]
+        prompt, again = assistant_prompt(self.done.messages, "guess"), self.settings.again
+        asked = (self.ask("assistant", prompt, f"without.{number}.{k}", read_assistant, again) for k in range(tries))
         answers = await asyncio.gather(*asked)
-        if failed := next((one.missing for one in answers if one.parsed is None and not one.unusable), ""):
+        if failed := next((one.missing for one in answers if one.parsed is None and len(one.unusable) < again), ""):
             raise _Refused(failed)
-        right = sum(answer.parsed is not None for answer in answers)
-        self.done.measured["without"] = [right, self.settings.tries]
+        guesses = [one.parsed.text for one in answers if one.parsed is not None]
+        if len(guesses) < tries:  # a try without an end is not one that failed
+            return False
+        wrong = {k: text for k, text in enumerate(guesses) if not self.right(text)}
+        self.done.unusable += [
+            {"role": "assistant", "where": f"without.{number}.{k}", "reason": "guess", "text": text}
+            for k, text in wrong.items()
+        ]
+        self.done.measured["without"] = [tries - len(wrong), tries]
         self.done.withheld, self.done.rest = given, rest
-        said = [one.text for answer in answers for one in answer.unusable if one.unusable == "guess"]
-        self.guesses = [_ASSUMED.sub("", text).strip() for text in said]
+        self.guesses = [_ASSUMED.sub("", text).strip() for text in wrong.values()]
         # Guesses that agree and assume nothing say that what is left is another problem, with a result of its own: nothing is
         # missing in it. A model's usual assumption is often the same: of 32 pairs that agreed, 29 had made one aloud.
-        sure = [text for text in said if not _assumes(text)]
-        return not right and not _mostly_alike(sure, self.settings.tries)
+        sure = [text for text in wrong.values() if not _assumes(text)]
+        return len(wrong) == tries and not _mostly_alike(sure, tries)
 
     async def without(self, given: Proposal, where: str) -> str:
         """The problem without the fact: a sentence that tells nothing else goes, another one is written again."""

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from data_builders.dialogue.prompts import User, still_hidden
 from data_builders.recipe import Weights
-from probe.conversations import Message
+from probe.conversations import Message, after_thinking
 from probe.grading import lenient_answer, outcome, same_answer, strict_answer
 from probe.judges.text import content_stems, ngrams, phrases, stems
 
@@ -58,8 +58,6 @@ class Parsed:
 
 EMPTY, CUT, ROLE_LABEL = "empty", "cut", "role_label"
 
-_THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
-_THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 _MESSAGE = re.compile(r"<message>(.*?)(?:</message>|$)", re.IGNORECASE | re.DOTALL)
 _END = re.compile(r"<\s*/?\s*end\s*/?\s*>", re.IGNORECASE)
 _LABEL = re.compile(
@@ -79,22 +77,23 @@ _SOLVING_AT_LEAST, _EQUATIONS_AT_LEAST = 3, 4
 _COPIED_WORDS, _COPIED_SHARE, _COPIED_LEAST = 14, 0.6, 6
 
 
-def after_thinking(reply: Reply) -> tuple[str, str]:
+def read_reply(reply: Reply) -> tuple[str, str]:
     """(the text after any thinking, why it cannot be used or ""). It is as it came but for white space around it."""
-    text = _THINKING_ENDS.split(reply.text)[-1].strip()
-    if reply.cut or _THINKING_STARTS.search(text):
-        return text, CUT
-    return text, "" if text else EMPTY
+    text = after_thinking(reply.text)
+    if text is None:
+        return reply.text.strip(), CUT
+    text = text.strip()
+    return text, CUT if reply.cut else "" if text else EMPTY
 
 
 def read_assistant(reply: Reply) -> Parsed:
-    text, unusable = after_thinking(reply)
+    text, unusable = read_reply(reply)
     return Parsed(text, unusable or (ROLE_LABEL if _LABEL.search(text) else ""))
 
 
 def tagged(reply: Reply, tag: str) -> Parsed:
     """What stands between <tag> and </tag>, the last of them."""
-    whole, unusable = after_thinking(reply)
+    whole, unusable = read_reply(reply)
     found = re.findall(rf"<{tag}>(.*?)</{tag}>", whole, re.IGNORECASE | re.DOTALL)
     text = found[-1].strip() if found else ""
     return Parsed(text or whole, unusable or ("" if text else EMPTY))
@@ -102,7 +101,7 @@ def tagged(reply: Reply, tag: str) -> Parsed:
 
 def read_message(reply: Reply) -> Parsed:
     """A user's message, whatever the chat is."""
-    whole, unusable = after_thinking(reply)
+    whole, unusable = read_reply(reply)
     if unusable:
         return Parsed(whole, unusable)
     found = _MESSAGE.findall(whole)
@@ -149,7 +148,7 @@ _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 
 def read_judge(reply: Reply) -> Parsed:
     """The last verdict of a judge's reply; unusable where it names no number from 1 to 5."""
-    text, unusable = after_thinking(reply)
+    text, unusable = read_reply(reply)
     marks = list(_MARK.finditer(text))
     found = _NUMBER.match(text, marks[-1].end()) if marks else None
     if found is not None:
