@@ -17,15 +17,13 @@ from data_builders.preferences import Wanted, unwanted
 from probe.chat import Chat
 from probe.errors import DataError, run_command
 from probe.files import read_json, read_jsonl, write_jsonl
-from probe.models import load_model, load_tokenizer, resolve
+from probe.models import load_tokenizer, resolve
 from tests.grpo_parts import probe_section
 from tests.launches import history, launch, shipped
 from tests.loopback import Loopback, Seen, chat_reply
-from tests.model_parts import lora_on
 from tests.test_train_distributed import probed, take_back
 from train.dpo import main
-from train.rows import as_dataset, load_pairs, make_pairs
-from train.setup import dpo_trainer_class
+from train.rows import load_pairs, make_pairs
 
 STEPS, SAVE = 4, 2
 
@@ -209,23 +207,17 @@ def test_two_processes_train_under_zero_2(tiny_model: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in last.glob("adapter*")) == ["adapter_config.json", "adapter_model.safetensors"]
 
 
-def test_a_model_that_comes_with_its_adapter_is_compared_with_its_base(tiny_chatml: Path, tmp_path: Path) -> None:
-    """As with `--resume weights`: trl alone would take a copy of the adapter for the reference."""
-    from peft import PeftModel
-    from trl import DPOConfig
-
-    adapter = lora_on(tiny_chatml, tmp_path / "adapter")
-    model = PeftModel.from_pretrained(
-        load_model(resolve(str(tiny_chatml)), "float32", "cpu"), adapter, is_trainable=True
-    )
-    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
-    rows, _ = make_pairs(load_pairs(write_pairs(tmp_path), "preference"), Chat(tokenizer), None)
-    args = DPOConfig(
-        output_dir=str(tmp_path / "run"), use_cpu=True, bf16=False, report_to=[], max_steps=1, logging_steps=1,
-        per_device_train_batch_size=2, gradient_checkpointing=False, save_strategy="no", disable_tqdm=True,
-    )  # fmt: skip
-    trainer = dpo_trainer_class()(model=model, args=args, train_dataset=as_dataset(rows), processing_class=tokenizer)
-    assert list(model.peft_config) == ["default"]
-    trainer.train()
-    assert trainer.state.log_history[0]["rewards/margins"] != 0, "the adapter has moved it from its base already"
-    assert any(parameter.requires_grad for parameter in model.parameters())
+def test_with_the_weights_of_a_checkpoint_an_adapter_is_still_compared_with_its_base(
+    tiny_chatml: Path, tmp_path: Path
+) -> None:
+    """Of a model that comes with its adapter trl would take a copy of that for the reference."""
+    recipe = recipe_of(tmp_path, tiny_chatml, lora={"r": 4, "alpha": 8})
+    options = ("--probe.when", "never", "--train.save_steps", "1", "--train.max_steps", "2", "--train.seed", "3")
+    assert run_command(main, [str(recipe), *options]) == 0
+    run = tmp_path / "run"
+    before = history(run / "checkpoint-2")
+    take_back(run, 1)
+    assert run_command(main, [str(recipe), *options, "--resume", "weights"]) == 0
+    again = history(run / "checkpoint-2")
+    assert again[0]["rewards/margins"] == 0 != again[1]["rewards/margins"]
+    assert again[1]["rewards/margins"] == pytest.approx(before[1]["rewards/margins"], rel=1e-4)

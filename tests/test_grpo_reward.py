@@ -19,8 +19,8 @@ from probe.models import load_tokenizer, resolve
 from tests.grpo_parts import rl_row
 from tests.sample_parts import sample
 from train.recipe import ModelSection
-from train.rewards import Sample, Scored
-from train.samples import ends_generic, length_drift, watch_figures
+from train.rewards import Sample, Scored, asking
+from train.samples import ends_generic, keep_samples, length_drift, watch_figures
 from train.scoring import FLAT_FOR, ComposedReward
 
 # A group of four as FACTS.md, section 4 has it: (accuracy, judge) = (1, .8) (1, failed) (1, .8) (0, .2).
@@ -115,7 +115,8 @@ def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
     )  # fmt: skip
     trainer = grpo_trainer_class(args)(
         model=load_policy(folder, ModelSection(name="m", dtype="float32")), reward_funcs=reward, args=args,
-        train_dataset=prompt_dataset(rows), processing_class=tokenizer, rollout_func=rollout,
+        train_dataset=prompt_dataset(rows), eval_dataset=prompt_dataset(rows),
+        processing_class=tokenizer, rollout_func=rollout,
     )  # fmt: skip
     found: dict[str, Any] = {}
     made = trainer._generate_and_score_completions
@@ -164,10 +165,39 @@ def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> 
     assert recorded.reward.samples == recorded.samples
 
 
+def test_samples_are_kept_with_the_advantages_of_their_own_generation(recorded: Any, tmp_path: Path) -> None:
+    """An evaluation between generation and log has advantages too."""
+    import pyarrow.parquet as parquet
+
+    trainer, reward = recorded.trainer, recorded.reward
+    keep_samples(trainer, reward)
+    trainer.args.output_dir = str(tmp_path)
+    reward.rewards = Given(*[(1.0, 1.0), (0.0, 0.0)] * 4)
+    reward.held_out = {one.row.id for one in recorded.samples}
+    before = list(trainer._logs["advantages"])
+    trainer.evaluate()
+    assert list(trainer._logs["advantages"]) != before, "trl itself has those of the evaluation now"
+    (kept,) = (tmp_path / "samples").glob("*.parquet")
+    assert parquet.read_table(kept)["advantage"].to_pylist() == pytest.approx(recorded.batch["advantages"].tolist())
+
+
 def test_many_failures_stop_the_run_with_the_reason() -> None:
     reward = ComposedReward(Given(*[(1.0, None)] * 4), 4, max_failed=0.2)
     with pytest.raises(TrainingStopped, match=r"before step 3: 4 of 4 samples have no reward.*judge_timeout"):
         call(reward, group(), step=2)
+
+
+def test_failures_on_held_out_prompts_are_said_and_end_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch of an evaluation may be a single sample, and no step is taken by it."""
+    unseen = rl_row(50)
+    reward = ComposedReward(Given((1.0, None)), 4, max_failed=0.2, held_out={unseen.id})
+    rewards, figures, _ = call(reward, [sample("101", row=unseen)], step=20)
+    assert rewards == [None] and figures["reward/none"] == 1
+    said = capsys.readouterr().out
+    assert "warning: step 20: of a batch of held-out prompts 1 of 1 samples have no reward" in said
+    assert "interactivity judge_timeout" in said
+    with pytest.raises(TrainingStopped, match="1 of 1 samples have no reward"):
+        call(reward, [sample("11", row=rl_row(5))])
 
 
 def test_a_few_failures_leave_the_sample_out_and_are_counted_as_0_later() -> None:
@@ -209,6 +239,21 @@ def test_what_hacks_a_reward_is_watched() -> None:
     assert figures["watch/generic_ending"] == 0.4
     assert figures["watch/truncated"] == pytest.approx(1 / 6)
     assert figures["watch/ended/truncated"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("reply", "over_asks"),
+    [
+        ("Please tell me the number of apples that she buys.", 1.0),
+        ("She has 5 apples. I need to know how many apples she buys.", 1.0),
+        ("How many apples does she buy? 1.", 1.0),
+        ("5 + 6 = 11. Do you see why? It is 11. Well done.", 0.0),
+        ("Please note that 5 + 6 = \\boxed{11}.", 0.0),
+    ],
+)
+def test_asking_where_nothing_is_missing_is_watched_as_it_is_rewarded(reply: str, over_asks: float) -> None:
+    one = sample(reply, row=rl_row(5))
+    assert watch_figures([one])["watch/over_asking"] == over_asks == float(asking(one).value == -1)
 
 
 @pytest.mark.parametrize(

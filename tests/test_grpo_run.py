@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from probe.errors import TrainingStopped, run_command
-from tests.grpo_parts import write_recipe
+from probe.models import load_model, load_tokenizer, resolve
+from tests.grpo_parts import rl_row, write_recipe
 from tests.loopback import Answer, Loopback
+from tests.model_parts import logits, lora_on
 from train.grpo import main
+from train.recipe import LoraSection, ModelSection
+from train.setup import grpo_trainer_class, load_policy, new_adapter, policy_folder, take_adapter
 
 
 def history(run_dir: Path, step: int, having: str = "loss") -> list[dict[str, Any]]:
@@ -78,6 +83,61 @@ def test_replies_are_trained_with_lora_on_a_checkpoint_and_a_kl_term(talker: Pat
     assert Path(saved["base_model_name_or_path"]).name.startswith("merged-")
 
 
+@pytest.mark.parametrize("adapter", ["new", "continue"])
+def test_however_a_lora_run_is_taken_up_it_has_its_weights_and_its_reference(
+    adapter: Literal["new", "continue"], tiny_chatml: Path, tmp_path: Path
+) -> None:
+    """The reference is what the run began from: the base, or the adapter that is gone on with, of which trl makes a copy in
+    every launch. Plain resuming loads a checkpoint as transformers does, `--resume weights` by `take_adapter`."""
+    import torch
+    from trl.trainer.utils import use_adapter
+
+    start = lora_on(tiny_chatml, tmp_path / "start") if adapter == "continue" else tiny_chatml
+    lora = LoraSection(adapter="continue") if adapter == "continue" else LoraSection(r=2)
+    section = ModelSection(name=str(start), dtype="float32", lora=lora)
+    trained, checkpoint = lora_trainer(section, tmp_path), tmp_path / "checkpoint-1"
+    for name, parameter in trained.model.named_parameters():
+        if "lora_B.default" in name:
+            parameter.data.fill_(0.5)
+    trained.save_model(str(checkpoint))
+    assert not [path for path in checkpoint.iterdir() if path.is_dir()], (
+        "no second adapter that would be loaded instead"
+    )
+    shutil.copytree(lora_on(tiny_chatml, tmp_path / "other"), checkpoint / "ref")  # as older versions saved it
+    began, saved = logits(load_model(resolve(str(start)), device="cpu")), logits(trained.model.eval())
+    assert not torch.allclose(began, saved, atol=1e-2)
+    for resumed in ("auto", "weights"):
+        trainer = lora_trainer(section, tmp_path)
+        if resumed == "auto":
+            trainer._load_from_checkpoint(str(checkpoint))
+        else:
+            take_adapter(trainer.model, checkpoint)
+        model = trainer.model.eval()
+        torch.testing.assert_close(logits(model), saved, rtol=1e-4, atol=1e-4)
+        with use_adapter(model, "ref" if "ref" in model.peft_config else None):  # as trl takes it for the KL
+            torch.testing.assert_close(logits(model), began, rtol=1e-4, atol=1e-4)
+        moving = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        assert moving and all(".default." in name for name in moving)
+
+
+def lora_trainer(section: ModelSection, folder: Path) -> Any:
+    """A trainer with a KL term, as `train.grpo` makes it."""
+    from trl import GRPOConfig
+
+    from train.rows import prompt_dataset
+
+    args = GRPOConfig(
+        output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], num_generations=2, beta=0.1,
+        per_device_train_batch_size=2, gradient_checkpointing=False,
+    )  # fmt: skip
+    start = policy_folder(section)
+    model = load_policy(start, section)
+    return grpo_trainer_class(args)(
+        model=model, reward_funcs=lambda **_: [0.0], args=args, train_dataset=prompt_dataset([rl_row(5)]),
+        processing_class=load_tokenizer(start), peft_config=new_adapter(section, model),
+    )  # fmt: skip
+
+
 def test_a_non_finite_gradient_stops_the_run_before_the_step(
     talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,19 +181,14 @@ def test_the_cpu_trainer_has_the_log_probabilities_entropy_and_gradients_of_trl(
     import torch
     from trl import GRPOConfig
 
-    from probe.models import load_tokenizer, resolve
-    from tests.grpo_parts import rl_row
-    from train.recipe import ModelSection
     from train.rows import prompt_dataset
-    from train.setup import grpo_trainer_class as trainer_class
-    from train.setup import load_policy
 
     folder = resolve(str(talker))
     args = GRPOConfig(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2, temperature=0.7,
         per_device_train_batch_size=2, gradient_checkpointing=False,
     )  # fmt: skip
-    trainer = trainer_class(args)(
+    trainer = grpo_trainer_class(args)(
         model=load_policy(folder, ModelSection(name="m", dtype="float32")), reward_funcs=lambda **_: [0.0], args=args,
         train_dataset=prompt_dataset([rl_row(5)]), processing_class=load_tokenizer(folder),
     )  # fmt: skip

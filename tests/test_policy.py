@@ -12,7 +12,7 @@ from probe.models import load_model, load_tokenizer, resolve
 from tests.model_parts import logits, lora_on
 from train.recipe import LoraSection, ModelSection
 from train.rows import as_dataset
-from train.setup import held_in, load_policy, new_adapter, policy_folder, zero_in_force
+from train.setup import held_in, load_policy, new_adapter, policy_folder, take_adapter, zero_in_force
 
 CONTINUE = LoraSection(adapter="continue")
 
@@ -85,12 +85,16 @@ def test_zero_and_adapters_need_no_float32_weights() -> None:
     assert held_in(adapter, 0) == "bfloat16"
 
 
-@pytest.mark.parametrize("lora", [LoraSection(r=4), CONTINUE, None])
+NEW = LoraSection(r=4, alpha=8, target_modules=("q_proj", "v_proj", "gate_proj"))  # as `lora_on` makes it
+
+
+@pytest.mark.parametrize("lora", [NEW, CONTINUE, None])
 def test_weights_of_a_checkpoint_stand_on_the_base_that_the_run_began_from(
     lora: LoraSection | None, adapter: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     """An adapter's, whether new or gone on with; or all weights, whose KL reference and vLLM still begin from the base."""
     import torch
+    from peft import get_peft_model
 
     checkpoint = tmp_path / "checkpoint-2"
     if lora is None:
@@ -102,12 +106,28 @@ def test_weights_of_a_checkpoint_stand_on_the_base_that_the_run_began_from(
         save_file({name: 2 * tensor for name, tensor in weights.items()}, checkpoint / "adapter_model.safetensors")
     section = ModelSection(name=str(adapter if lora == CONTINUE else tiny_model), dtype="float32", lora=lora)
     folder = policy_folder(section)
-    model = load_policy(folder, section, "float32", checkpoint)
+    model = load_policy(folder, section, "float32", checkpoint if lora is None else None)
+    if lora is not None:
+        config = new_adapter(section, model)
+        assert (config is None) == (lora == CONTINUE)
+        model = model if config is None else get_peft_model(model, config)
+        take_adapter(model, checkpoint)
     assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(checkpoint)), device="cpu")), atol=1e-5)
     assert not torch.allclose(logits(model), logits(load_model(folder, device="cpu")), atol=1e-3)
-    assert model.config._name_or_path == str(tiny_model) and new_adapter(section, model) is None
+    assert model.config._name_or_path == str(tiny_model)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert trained and all("lora_" in name for name in trained) == (lora is not None)
+
+
+def test_an_adapter_that_does_not_fit_the_model_is_not_taken(adapter: Path, tiny_model: Path, tmp_path: Path) -> None:
+    section = ModelSection(name=str(adapter), dtype="float32", lora=CONTINUE)
+    model = load_policy(policy_folder(section), section, "float32")
+    weights = load_file(adapter / "adapter_model.safetensors")
+    for wrong in ({name: tensor[:1] for name, tensor in weights.items()}, dict(list(weights.items())[1:])):
+        checkpoint = lora_on(tiny_model, tmp_path / "checkpoint-2")
+        save_file(wrong, checkpoint / "adapter_model.safetensors")
+        with pytest.raises(ModelError, match="checkpoint-2: its adapter does not fit its base"):
+            take_adapter(model, checkpoint)
 
 
 def test_there_must_be_an_adapter_to_train_on(tiny_model: Path) -> None:

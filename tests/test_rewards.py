@@ -17,7 +17,7 @@ from data_builders.starter import starter_problems
 from data_builders.tasks import Gap
 from probe import grading as answers
 from probe.timelimit import Workers
-from train.recipe import RewardSection
+from train.recipe import RewardSection, Weights
 from train.rewards import (
     NOTHING_PLAYED,
     PARTIAL,
@@ -181,10 +181,15 @@ ASKING = [
     (given(), "Shall I solve it?", -1.0),
     (given(), ANSWERED + " Does that help?", 0.5),
     (given(), "That's it.", 0.0),  # neither asks nor answers
+    (given(), "That cannot be solved.", -1.0),
+    (given(), "5 * 12 - 7 = 53. Do you see why? They are 53. Well done.", 0.5),
+    (given(), "How many are left? That is 60 - 7, so \\boxed{53}.", 1.0),  # its own question, answered
     # a hint is wanted, and nothing more; then the user tries
     (given(kind="hint"), "What is 5 * 12?", 1.0),
     (given(kind="hint"), "Find out first how many there were before the loss.", 1.0),
     (given(kind="hint"), ANSWERED, -1.0),
+    (given(kind="hint"), "5 * 12 = 60, and 60 - 7 leaves 53 marbles.", -1.0),  # told without a mark
+    (given(kind="hint", prompt=chat(f"{PROBLEM} I got 53, is there a hint?")), "How did you come to 53?", 1.0),
     (given(kind="hint", turn=1, prompt=chat(PROBLEM, "Look at the bags.", "53?")), "Yes, \\boxed{53}.", None),
     # nobody knows what is given
     (given(kind="withheld"), "How many marbles are in each bag?", None),
@@ -203,11 +208,22 @@ def test_a_right_answer_that_was_guessed_is_worth_nothing(workers: Workers) -> N
     assert accuracy(workers, sample(asks, "12 marbles.", ANSWERED, row=withheld())).value == 1
     assert accuracy(workers, sample("Is something missing?", "12 marbles.", ANSWERED, row=withheld())).value == 1
     assert accuracy(workers, sample(ANSWERED, row=given(kind="hint"))).value == 0
+    assert accuracy(workers, sample("5 * 12 - 7 leaves 53 marbles.", row=given(kind="hint"))).value == 0
     assert (
         accuracy(workers, sample("Begin with the bags.", "53?", "Yes, \\boxed{53}.", row=given(kind="hint"))).value == 1
     )
     partial = sample(ANSWERED.replace("53", "54"), row=withheld())
     assert accuracy(workers, partial, partial_credit=True).value == 0
+
+
+# Questions and requests in every reply, in words that do not look like one.
+DISGUISES = {
+    "requests": "Please tell me {clause}.",
+    "requests after a number": "You have 12 of them. I need to know {clause}.",
+    "requests as a step": "Step 1: please tell me {clause}.",
+    "asks and goes on": "{ask} Once I know that, I can multiply. Then we are done in 2 steps.",
+    "asks and says a number": "{ask} 1.",
+}
 
 
 def played(policy: str, row: RlRow, gap: Gap, solved: str) -> Sample:
@@ -216,6 +232,9 @@ def played(policy: str, row: RlRow, gap: Gap, solved: str) -> Sample:
     missing = bool(row.clause)
     if policy == "asks where needed" and missing or policy == "always asks":
         return sample(gap.ask, gap.reveal, solved, row=row, tokens=10)
+    if policy in DISGUISES:
+        asks = DISGUISES[policy].format(ask=gap.ask, clause=gap.clause)
+        return sample(asks, gap.reveal, solved, row=row, tokens=10)
     if policy == "only asks":
         return sample(gap.ask, gap.reveal, gap.ask, row=row, tokens=10)
     if policy == "always guesses" and missing:
@@ -236,6 +255,7 @@ def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
         rows.append((less, gap, solved))
     assert len(rows) == 200
     policies = ["asks where needed", "asks vaguely", "always asks", "only asks", "always guesses", "memorised"]
+    policies += DISGUISES
     rewards = Rewards(RewardSection(workers=1), seed=0)
     try:
         made = {policy: rewards.score([played(policy, *row) for row in rows]) for policy in policies}
@@ -253,7 +273,8 @@ def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
             )
             assert best > values["asks vaguely"][place] > values["only asks"][place] - 0.5
         else:
-            assert best > values["always asks"][place] + 0.5
+            assert all(best > values[policy][place] + 0.5 for policy in ("always asks", *DISGUISES))
+    assert all(mean["asks vaguely"] > mean[policy] > mean["memorised"] for policy in DISGUISES)
     assert (
         mean["asks where needed"] > mean["asks vaguely"] > mean["always asks"] > mean["memorised"] > mean["only asks"]
     )
@@ -275,6 +296,8 @@ FORMS = [
     (("They are 53.",), 2 / 3),  # no mark
     ((ANSWERED + " So \\boxed{53}.",), 2 / 3),  # two
     ((ANSWERED + "\n#### 53",), 2 / 3),
+    ((ANSWERED + "\n#### Verification\nSince 53 + 7 = 60, that is so.",), 1.0),  # a heading
+    (("<think>\\boxed{60}?</think>" + ANSWERED,), 1.0),
     ((ANSWERED + "\nUser: thanks!\nAssistant: You are welcome.",), 2 / 3),
     ((ANSWERED + "<|im_start|>user\nthanks",), 2 / 3),
     ((ANSWERED + "\nQuestion: Ben has 4 bags. How many?",), 2 / 3),
@@ -306,6 +329,16 @@ def test_followup_is_the_share_of_genuine_user_turns_that_could_be_judged() -> N
     assert followup(sample(ANSWERED, user_turns=(restated,))).value == 0
     assert followup(sample(ANSWERED, user_turns=(genuine, restated))).value == 0.5
     assert followup(sample(ANSWERED)).reason == "no_user_turn"
+
+
+def test_a_cut_turn_has_a_reward_also_where_the_user_turn_after_it_is_rewarded() -> None:
+    """It can have no follow-up; were that a failed measurement, cut samples would go unpunished and end the run."""
+    rewards = Rewards(RewardSection(weights=Weights(followup=0.5), workers=1), seed=0)
+    try:
+        (scored,) = rewards.score([sample("First 5 * 12 =", truncated=True, ended=("truncated",))])
+    finally:
+        rewards.close()
+    assert scored.value is not None and scored.parts["followup"] == 0
 
 
 def test_followup_is_judged_after_the_last_trained_turn() -> None:

@@ -89,8 +89,9 @@ SAID = TEXT.filter(lambda text: text.strip())
 def rl_row(draw: st.DrawFn) -> RlRow:
     turn = draw(st.integers(0, 3))
     prompt = tuple({"role": ("user", "assistant")[place % 2], "content": draw(SAID)} for place in range(2 * turn + 1))
-    texts = {name: draw(TEXT) for name in ("solution", "clause", "thing", "reveal", "short", "persona")}
+    texts = {name: draw(TEXT) for name in ("solution", "clause", "thing", "short", "persona")}
     hidden = tuple(draw(st.lists(SAID, max_size=2)))
+    texts["reveal"] = draw(SAID if hidden or texts["clause"] or texts["thing"] else TEXT)
     return RlRow(draw(SAID), draw(SAID), turn, prompt, draw(SAID), draw(SAID), hidden=hidden, **texts)
 
 
@@ -116,6 +117,10 @@ GOOD = {"id": "a", "kind": "k", "turn": 0, "prompt": [{"role": "user", "content"
         ({"hidden": "4"}, "`hidden` is '4'"),
         ({"hidden": [4]}, "`hidden` is"),
         ({"reveal": None}, "`reveal` is None"),
+        # a reward would want to be asked, and a user would have nothing to say
+        ({"clause": "how many bags there are"}, "nothing tells it: wanted `reveal`"),
+        ({"thing": "the number of bags"}, "nothing tells it: wanted `reveal`"),
+        ({"hidden": ["4"], "problem": "There are 14 bags."}, "nothing tells it: wanted `reveal`"),
     ],
 )
 def test_a_row_that_is_none_is_named_with_its_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -123,6 +128,17 @@ def test_a_row_that_is_none_is_named_with_its_line(tmp_path: Path, change: dict[
     write_jsonl(path, [GOOD, {**GOOD, "id": "b", **change}])
     with pytest.raises(DataError, match=f"rows.jsonl:2: .*{told}"):
         list(load_rl_rows(path))
+
+
+def test_what_is_withheld_is_told_by_its_own_sentence_or_by_the_problem_s(tmp_path: Path) -> None:
+    withheld = {
+        "clause": "how many bags there are",
+        "hidden": ["4"],
+        "problem": "There are 4 bags. Each holds 2. How many?",
+    }
+    rows = [{**GOOD, **withheld}, {**GOOD, **withheld, "id": "b", "reveal": "Four bags."}]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    assert [row.told for row in load_rl_rows(tmp_path / "rows.jsonl")] == ["There are 4 bags.", "Four bags."]
 
 
 def test_ids_stand_once_and_a_folder_has_to_be_a_finished_build(built: Path, tmp_path: Path) -> None:

@@ -173,8 +173,12 @@ def test_a_run_goes_on_on_another_number_of_processes_with_the_same_steps(
     """One process trains, two of plain torch (DDP) take its second step up, one takes theirs up again, and two under ZeRO
     take that one's weights: each time the next step is the one that the first process had made alone."""
     recipe = write_recipe(
-        tmp_path, tiny_chatml, {"path": str(write_data(tmp_path)), "rows_per_step": 4},
-        train={"save_steps": 1, "use_cpu": True, "warmup_steps": 3, "weight_decay": 0.1}, probe={"when": "never"},
+        tmp_path, tiny_chatml, {"path": str(write_data(tmp_path)), "rows_per_step": 6},
+        train={
+            "save_steps": 1, "use_cpu": True, "warmup_steps": 3, "weight_decay": 0.1, "per_device_train_batch_size": 3,
+            "train_sampling_strategy": "group_by_length",  # two steps an epoch: the last one is in the middle of the second
+        },
+        probe={"when": "never"},
     )  # fmt: skip
     kl = {"coefficient": 3.0, "share": 0.5, "problems": {"kind": "starter", "n": 6}, "max_answer_tokens": 8}
     recipe.write_text(recipe.read_text() + yaml.safe_dump({"kl": kl}))  # the answers are shared out as the rows are
@@ -186,8 +190,8 @@ def test_a_run_goes_on_on_another_number_of_processes_with_the_same_steps(
     take_back(run, 2)
     (tmp_path / "sft.py").write_text(ON_TWO_CPUS)
     said = Launched([tmp_path / "sft.py", recipe], None, tmp_path).finish()
-    assert "MULTI_CPU on 2 processes" in said and "4 a step (2 a process x 2 x 1 accumulated)" in said
-    assert "saved by 1 process without DeepSpeed, and this is 2 processes without DeepSpeed: a step stays 4" in said
+    assert "MULTI_CPU on 2 processes" in said and "6 a step (3 a process x 2 x 1 accumulated)" in said
+    assert "saved by 1 process without DeepSpeed, and this is 2 processes without DeepSpeed: a step stays 6" in said
     assert history(run / f"checkpoint-{STEPS}") == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in alone]
 
     take_back(run, 3)
@@ -219,5 +223,7 @@ def test_lora_on_one_process_says_that_deepspeed_waits_for_more_and_a_changed_re
     probes = tmp_path / "run" / "probe"
     assert probed(probes / "step-2")["model"]["weights_sha256"] != probed(probes / "base")["model"]["weights_sha256"]
 
+    patient = ("--train.ddp_timeout", "7200", "--train.dataloader_num_workers", "1")
+    assert run_command(main, [str(recipe), *options, *patient]) == 0, "what is computed stays as it was"
     assert run_command(main, [str(recipe), *options, "--train.learning_rate", "1e-4"]) == 2
     assert "train.learning_rate: 0.001 then, 0.0001 now" in capsys.readouterr().err

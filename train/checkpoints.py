@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from probe.checkpoints import (
     mark_complete,
     newest_complete,
     probes_of,
+    set_aside,
 )
 from probe.errors import BadInput
 from probe.files import read_json
@@ -34,7 +36,6 @@ from probe.terminal import say
 from probe.watch import command, withdraw
 from train.setup import zero_in_force
 
-ASIDE = "set-aside-"
 GIB = 2**30
 
 
@@ -69,8 +70,8 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
     Changes nothing on disk, so every process may call it; one of them says what it takes up and skips.
 
     Raises:
-        BadInput: the path is no complete checkpoint, there is none for `weights`, `never` was given for a folder that holds a
-            run, or what the checkpoint holds does not fit this launch.
+        BadInput: the path is no complete checkpoint of this run, there is none for `weights`, `never` was given for a folder
+            that holds a run, or what the checkpoint holds does not fit this launch.
     """
     if resume == "never":
         present = [path.name for _, path in list_checkpoints(run_dir)]
@@ -89,6 +90,13 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
             whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
             instead = f"; {whole} is complete" if whole else ""
             raise BadInput(f"--resume {resume}: not a complete checkpoint ({reason}){instead}")
+        # Probes, the model card and the next `auto` look for a step's checkpoint under its own name in the run's folder.
+        own = run_dir / f"checkpoint-{read_json(folder / MARKER)['step']}"
+        if folder.resolve() != own.resolve():
+            raise BadInput(
+                f"--resume {resume}: wanted a checkpoint of this run, {run_dir}, under its own name: move or copy it to {own} "
+                f"first, or begin anew with its weights: --model.name {folder} --train.output_dir ANOTHER"
+            )
         say(f"resumes from {folder}")
         _check_fits(folder, launch)
         return folder
@@ -125,8 +133,8 @@ def _check_fits(checkpoint: Path, now: Launch, weights_alone: bool = False) -> N
         )
     elif then != now:
         say(
-            f"saved by {then}, and this is {now}: a step stays {now.per_step}, and the optimizer goes on; random numbers "
-            "begin anew, and rows that are grouped by length come in another order until the epoch's end"
+            f"saved by {then}, and this is {now}: a step stays {now.per_step}, the rows keep their order, and the optimizer "
+            "goes on; random numbers such as those of dropout begin anew"
         )
 
 
@@ -165,6 +173,64 @@ def without_optimizer(trainer: Any, checkpoint: Path) -> None:
     trainer._prepare_for_training = prepare_without
 
 
+def order_by_epoch(trainer: Any) -> None:
+    """Has `trainer` take the rows of an epoch in an order that hangs on seed and epoch alone.
+
+    transformers resumes by skipping the rows of the epoch that were trained on, which are others in another order. It draws
+    that of `group_by_length` from the process's own random numbers, before it has restored them; trl's sampler of prompts
+    begins at every start with the order of the first epoch. What `RandomSampler` gives accelerate seeds in this way itself.
+    """
+    from torch.utils.data import RandomSampler
+    from transformers.trainer_pt_utils import LengthGroupedSampler
+
+    sampler_of = trainer._get_train_sampler
+
+    def ordered(dataset: Any = None) -> Any:
+        sampler = sampler_of(dataset)
+        if isinstance(sampler, LengthGroupedSampler):
+            # It groups the rows of one process's step. Those of a whole step are as many on any number of processes.
+            sampler.batch_size = this_launch(trainer.args).per_step
+        if isinstance(sampler, RandomSampler) or not hasattr(sampler, "generator"):
+            return sampler
+        return _epoch_sampler(sampler, trainer)
+
+    trainer._get_train_sampler = ordered
+
+
+def _epoch_sampler(sampler: Any, trainer: Any) -> Any:
+    import torch
+
+    class EpochSampler(torch.utils.data.Sampler):  # type: ignore[type-arg]
+        """Reads the epoch from the trainer: transformers' `set_epoch` does not get through accelerate's samplers of batches."""
+
+        def __len__(self) -> int:
+            return len(sampler)
+
+        def __iter__(self) -> Iterator[int]:
+            args, epoch = trainer.args, int(trainer.state.epoch)  # of one that begins, or is resumed in its middle
+            seed = args.seed if args.data_seed is None else args.data_seed
+            sampler.generator = torch.Generator().manual_seed(seed + epoch)
+            return iter(sampler)
+
+    return EpochSampler()
+
+
+def end_at_last_step(trainer: Any) -> None:
+    """Has `trainer` take no step more where it resumes from its last checkpoint, as after a kill in the last probe.
+
+    transformers looks whether it is done only after a step.
+    """
+    run_epoch = trainer._run_epoch
+
+    def unless_done(**kwargs: Any) -> None:
+        if trainer.state.global_step < trainer.state.max_steps:
+            run_epoch(**kwargs)
+        else:
+            trainer.control.should_training_stop = True
+
+    trainer._run_epoch = unless_done
+
+
 def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     """Sets aside what this run would write again or trip over; returns where it went. Main process only.
 
@@ -182,9 +248,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     leftovers += [(folder, past) for step, _, folder in probes_of(run_dir / "probe") if step > reached]
     moved = []
     for folder, reason in leftovers:
-        names = [f"{ASIDE}{folder.name}", *(f"{ASIDE}{folder.name}.{number}" for number in range(2, 1000))]
-        target = next(folder.with_name(name) for name in names if not folder.with_name(name).exists())
-        folder.rename(target)
+        target = set_aside(folder)
         moved.append(target)
         say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
     (run_dir / FINISHED).unlink(missing_ok=True)

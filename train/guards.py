@@ -180,7 +180,8 @@ class StopsWhenTold(TrainerCallback):  # type: ignore[misc]
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While a run trains. More than one SIGTERM is one: under Slurm the processes get it from there and from their launcher."""
+        """While a run trains. More than one SIGTERM is one: under Slurm the processes may get it from there and from their
+        launcher, or, where they are tracked by cgroup, from their launcher alone, which with one process passes none on."""
         if threading.current_thread() is not threading.main_thread():  # Python lets no other thread listen
             yield
             return

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from data_builders.problems import Problems
 from data_builders.recipe import RoleSection, load_data_recipe
 from data_builders.rows import RlRow, load_rl_rows, rl_rows
 from probe.chat import Chat
+from probe.conversions import cache_root, is_multimodal
 from probe.engines.hf import CHOICE_BYTES, LOGITS_BYTES, cache_bytes
 from probe.errors import DataError, ModelError, RecipeError, SetOutOfReach
-from probe.models import load_tokenizer, resolve
+from probe.models import ModelFolder, load_tokenizer, resolve, tokenizer_folder
 from probe.run import Work, sets_within_reach, work, work_of
 from probe.settings import ProbeSection
 from probe.terminal import processes
+from probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from train import speed
 from train.checkpoints import GIB, checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
 from train.kl import check_base, rows_beside
@@ -67,11 +70,12 @@ KNOWN_SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Items of the hub's sets (arXiv 2604.02315; healthbench: arXiv 2505.08775), for a plan made offline.
 KNOWN_ITEMS = {"gsm8k": 1319, "gpqa_diamond": 198, "ifbench": 300, "healthbench": 5000}
-# What a data recipe on MATH's training split gave, in Qwen's one row per assistant turn and in prompts (2026-11-21): the
-# estimate where neither the data nor its source is within reach.
-ASSUMED_SOURCE = "recipes/math_collab.yaml on MATH's training split"
-ASSUMED_ROWS = RowCounts(9534, 21_654, 7_192_000, 0, 0, 34)
-ASSUMED_PROMPTS = PromptCounts(13_778, {}, 13_778 * 119, 0, 0)
+# What `Build.sample` and `Build.sample_replay` outline of the 2B recipes' data on MATH's training split, in Qwen3.5's one row
+# per assistant turn and in prompts, by Qwen2.5's tokenizer (2026-11-23): the estimate where neither data nor source is within
+# reach.
+ASSUMED_SOURCE = "recipes/math_collab.yaml on MATH's training split, as if a large model had made them"
+ASSUMED_ROWS = RowCounts(2427, 4657, 1_445_000, 0, 0, 1)
+ASSUMED_PROMPTS = PromptCounts(2231, {}, 2231 * 69, 0, 0)
 SAMPLE = 300  # problems that are looked at, of a data recipe that is not built yet
 WORD = 1.4  # tokens, where the tokenizer is out of reach
 UNLIMITED = 4096  # tokens of a row, for the estimate of memory alone, where the recipe says `max_length: null`
@@ -96,6 +100,7 @@ class _Model:
     size: Size | None
     chat: Chat | None
     unchecked: list[str]
+    folder: ModelFolder | None = None
 
     @property
     def on_cpu(self) -> bool:
@@ -128,6 +133,7 @@ class _Stage:
 
 def describe(recipe: TrainRecipe) -> str:
     """The plan as text. Raises BadInput for what is wrong; what is out of reach is listed at the end."""
+    there = _caches()
     model = _model(recipe)
     lora = recipe.model.lora
     kind = "all weights" if lora is None else "its own LoRA" if lora.adapter == "continue" else f"LoRA r={lora.r}"
@@ -143,7 +149,35 @@ def describe(recipe: TrainRecipe) -> str:
     lines += [*_memory_lines(recipe, model, stage.length, stage.completion), *_disk_lines(recipe, model, stage.steps)]
     lines += _probe_lines(recipe, model, stage)
     lines += [f"could not check {line}" for line in model.unchecked]
-    return "\n".join([*lines, *stage.example, "nothing was written"])
+    new = sorted(_caches() - there)
+    made = f" but what a run needs as well, fetched or converted once: {', '.join(map(str, new))}" if new else ""
+    return "\n".join([*lines, *stage.example, f"nothing was written{made}"])
+
+
+def _caches() -> set[Path]:
+    """What lies in the caches of converted models and of the hub's models and sets."""
+    from huggingface_hub.constants import HF_HOME, HF_HUB_CACHE
+
+    sets = (
+        os.environ.get("HF_DATASETS_CACHE") or Path(HF_HOME) / "datasets"
+    )  # importing datasets to ask it takes seconds
+    roots = [cache_root(), Path(HF_HUB_CACHE), Path(sets)]
+    return {path for root in roots if root.is_dir() for path in root.iterdir() if not path.name.startswith((".", "_"))}
+
+
+def _read_only(name: str) -> ModelFolder:
+    """The model's folder, as far as a plan reads it: of the hub's without the weights, of a multimodal one as it is.
+
+    An adapter of the hub, a GGUF file and the model that comes along are made ready as for a run.
+    """
+    local = Path(name).expanduser()
+    folder = tokenizer_folder(name) if not local.exists() else None
+    if folder is not None and not (folder.path / ADAPTER_CONFIG).is_file():
+        return folder
+    if (local / CONFIG).is_file() and is_multimodal(local):
+        weight_files(local)
+        return ModelFolder(name, local.absolute())
+    return resolve(name)
 
 
 def _model(recipe: TrainRecipe) -> _Model:
@@ -151,9 +185,9 @@ def _model(recipe: TrainRecipe) -> _Model:
     given = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
     name = recipe.model.name
     try:
-        folder = resolve(name)
+        folder = _read_only(name)
         chat = Chat(load_tokenizer(folder), recipe.data.enable_thinking)
-        return _Model(given, size_of(recipe.model, folder.path), chat, [])
+        return _Model(given, size_of(recipe.model, folder.path, folder.base), chat, [], folder)
     except ModelError as error:
         known = name in KNOWN_SHAPES
         if Path(name).exists() or not (known or _LATER.search(name)):
@@ -162,15 +196,39 @@ def _model(recipe: TrainRecipe) -> _Model:
         return _Model(given, size_of(recipe.model, None) if known else None, None, unchecked)
 
 
-def _sample(
-    recipe: TrainRecipe, read: Callable[[Path], Iterable[T]], take: Callable[[Any], Iterable[T]]
-) -> tuple[list[T], float]:
-    """The data, or what `take` makes of a sample of the conversations that a data recipe would build, with its share."""
+@dataclass(frozen=True)
+class _Data(Generic[T]):
+    """What a plan counts.
+
+    Attributes:
+        rows: all of them, or those of a sample of what a data recipe would build.
+        share: of all rows.
+        built: whether these are the rows that are trained on.
+        outlined: whether they only stand for conversations that models have yet to make.
+    """
+
+    rows: list[T]
+    share: float = 1.0
+    built: bool = True
+    outlined: bool = False
+
+
+def _data(
+    recipe: TrainRecipe, model: _Model, read: Callable[[Path], Iterable[T]], take: Callable[[Any], Iterable[T]]
+) -> _Data[T]:
+    """The data, or what `take` makes of a sample of the conversations that a data recipe would build."""
     build = _unbuilt(recipe.data.recipe)
     if build is None:
-        return list(read(data_path(recipe.data.path, recipe.data.recipe))), 1.0
+        return _Data(list(read(data_path(recipe.data.path, recipe.data.recipe))))
     made, share = build.sample(SAMPLE)
-    return [one for conversation in made for one in take(conversation)], share
+    made += build.sample_replay(SAMPLE)
+    outlined = build.recipe.dialogue is not None
+    if outlined:
+        model.unchecked.append(
+            f"the conversations of {recipe.data.recipe}: models have yet to make them; counts are as if a large model did, "
+            "of which a smaller one reaches fewer"
+        )
+    return _Data([one for conversation in made for one in take(conversation)], share, False, outlined)
 
 
 def _unbuilt(recipe: str | None) -> Any:
@@ -195,23 +253,24 @@ def _sft(recipe: SftRecipe, model: _Model) -> _Stage:
     given, chat = model.given, model.chat
     counts, estimated, example = ASSUMED_ROWS, True, []
     try:
-        conversations, share = _sample(recipe, read_conversations, lambda made: [made.messages])
+        data = _data(recipe, model, read_conversations, lambda made: [made.messages])
     except SetOutOfReach as error:
         model.unchecked.append(f"the data: {error}; rows and tokens are those of {ASSUMED_SOURCE}")
     else:
         if chat is None:
-            tokens = _tokens(message["content"] for messages in conversations for message in messages)
-            counts = RowCounts(len(conversations), len(conversations), tokens, 0, 0, 0)
+            tokens = _tokens(message["content"] for messages in data.rows for message in messages)
+            counts = RowCounts(len(data.rows), len(data.rows), tokens, 0, 0, 0)
             model.unchecked.append(
                 f"the loss mask: it needs the model's tokenizer; tokens are {WORD} per word, a row a conversation"
             )
         else:
-            rows, counts = make_rows(conversations, chat, recipe.data.loss_on, given.get("max_length", 1024))
-            estimated = share < 1
-            text = show_loss(rows[0], chat.tokenizer).splitlines()
-            example = ["an example, with loss on what stands between ⟦ and ⟧:", *(f"  | {line}" for line in text)]
-        if share < 1:  # all counts but the longest row, which is the sample's
-            scaled = {name: round(value / share) for name, value in vars(counts).items()}
+            rows, counts = make_rows(data.rows, chat, recipe.data.loss_on, given.get("max_length", 1024))
+            estimated = not data.built
+            if not data.outlined:
+                text = show_loss(rows[0], chat.tokenizer).splitlines()
+                example = ["an example, with loss on what stands between ⟦ and ⟧:", *(f"  | {line}" for line in text)]
+        if data.share < 1:  # all counts but the longest row, which is the sample's
+            scaled = {name: round(value / data.share) for name, value in vars(counts).items()}
             counts = replace(RowCounts(**scaled), longest=counts.longest)
     with_loss = f", {counts.loss_tokens / counts.tokens:.0%} with loss" if counts.loss_tokens else ""
     longest = f", longest row {counts.longest}" if counts.longest else ""
@@ -221,6 +280,13 @@ def _sft(recipe: SftRecipe, model: _Model) -> _Stage:
         f"{', estimated' if estimated else ''}"
     ]
 
+    rows_of_steps = counts.rows
+    if given.get("packing"):
+        rows_of_steps = math.ceil(counts.tokens / _length(given))
+        lines.append(
+            f"packing   into at least {rows_of_steps:,} sequences of {_length(given):,} tokens, which are the rows of a step"
+        )
+
     def beside_s(at_once: int, tokens: float) -> float:
         """What the base's answers take beside the rows of a pass."""
         if recipe.kl is None:
@@ -228,7 +294,7 @@ def _sft(recipe: SftRecipe, model: _Model) -> _Stage:
         held = rows_beside(at_once, recipe.kl.share) * _answer_length(recipe.kl, _length(given))
         return _pass_s(recipe, model, held) + speed.forward_s(_shape(model), _chip(), held)
 
-    stage = _rows_stage(recipe, model, lines, example, counts.rows, counts.tokens, beside_s)
+    stage = _rows_stage(recipe, model, lines, example, rows_of_steps, counts.tokens, beside_s)
     return replace(stage, lines=[*stage.lines, *_kl_lines(recipe, model)])
 
 
@@ -312,7 +378,7 @@ def _pairs(recipe: DpoRecipe) -> tuple[list[Pair], float | None]:
     found = []
     for one in made:
         if one.task is not None:  # the other side is taken to be as long
-            kind, reply = "ask" if one.gap else "answer", one.messages[1]["content"]
+            kind, reply = "ask" if one.kind == "underspecified" else "answer", one.messages[1]["content"]
             found.append(Pair("", kind, one.messages[:1], reply, reply))
     return found, share
 
@@ -332,8 +398,8 @@ def _kl_lines(recipe: SftRecipe, model: _Model) -> list[str]:
     kl = recipe.kl
     if kl is None:
         return []
-    if model.chat is not None:
-        check_base(resolve(recipe.model.name), zero_stage(model.given) if processes() > 1 else 0)
+    if model.folder is not None:
+        check_base(model.folder, zero_stage(model.given) if processes() > 1 else 0)
     if kl.problems is None:
         source = f"the answers in {kl.answers}"
     else:
@@ -485,17 +551,19 @@ def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCount
         least: prompts of one generation batch.
     """
     try:
-        rows, share = _sample(recipe, load_rl_rows, rl_rows)
+        data = _data(recipe, model, load_rl_rows, rl_rows)
     except SetOutOfReach as error:
         model.unchecked.append(f"the prompts: {error}; their number is that of {ASSUMED_SOURCE}")
         return ASSUMED_PROMPTS, None
     if model.chat is None:
-        tokens = _tokens(message["content"] for row in rows for message in row.prompt)
+        tokens = _tokens(message["content"] for row in data.rows for message in row.prompt)
+        first = None if data.outlined else data.rows[0]
         model.unchecked.append(f"the length of prompts: it needs the model's tokenizer; tokens are {WORD} per word")
-        return PromptCounts(round(len(rows) / share), {}, round(tokens / share), 0, 0), rows[0]
+        return PromptCounts(round(len(data.rows) / data.share), {}, round(tokens / data.share), 0, 0), first
     where = str(recipe.data.path or recipe.data.recipe)
-    least, seed = least if share == 1 else 1, model.given.get("seed", 42)
-    chosen = choose_prompts(rows, recipe.data, model.chat, seed, least, where)
+    least, seed, share = least if data.built else 1, model.given.get("seed", 42), data.share
+    held_out = recipe.data.held_out if data.built else round(recipe.data.held_out * share)
+    chosen = choose_prompts(data.rows, replace(recipe.data, held_out=held_out), model.chat, seed, least, where)
     counts = chosen.counts
     prompts, tokens = round(counts.prompts / share), round(counts.tokens / share)
     most = min(prompts, recipe.data.max_prompts or prompts)
@@ -505,9 +573,9 @@ def _prompts(recipe: GrpoRecipe, model: _Model, least: int) -> tuple[PromptCount
         tokens=tokens if most == prompts else round(tokens * most / prompts),
         longest=counts.longest,
         too_long=round(counts.too_long / share),
-        held_out=counts.held_out if share == 1 else recipe.data.held_out,
+        held_out=counts.held_out if data.built else recipe.data.held_out,
     )
-    return counts, next(iter(chosen.trained.values()))
+    return counts, None if data.outlined else next(iter(chosen.trained.values()))
 
 
 def _calls(role: RoleSection, calls: int, chat: int) -> str:
@@ -574,6 +642,7 @@ def _probe_share(probe: ProbeSection, model: _Model, whole: Work, stage: _Stage)
         )  # fmt: skip
         probes, seconds = 1 + _saves(model.given, steps), steps * stage.step_s(ranks)
         trained = f"{seconds / 60:,.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} hours"
+        trained = f"{seconds:,.0f} seconds" if seconds < 120 else trained
         part, advice = probes * each / seconds, ""
         if part > MUCH:
             advice = "; save and so probe less often (train.save_steps), or elsewhere (probe.when: watch)"
@@ -651,8 +720,12 @@ class Size:
     layers: int = 1
 
 
-def size_of(section: ModelSection, folder: Path | None) -> Size:
-    """Counted on a model without storage, built from the configuration alone; the known shape where no folder is."""
+def size_of(section: ModelSection, folder: Path | None, base: Path | None = None) -> Size:
+    """Counted on a model without storage, built from the configuration alone; the known shape where no folder is.
+
+    Args:
+        base: the base model's, where `folder` holds a LoRA adapter.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -660,7 +733,7 @@ def size_of(section: ModelSection, folder: Path | None) -> Size:
         shape = dict(KNOWN_SHAPES[section.name])
         config: Any = AutoConfig.for_model(shape.pop("model_type"), **shape)
     else:
-        config = AutoConfig.from_pretrained(resolve(section.name).base or folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(base or folder, trust_remote_code=False).get_text_config()
     adapters: list[Any] = []
 
     def make(dtype: str) -> Any:

@@ -23,14 +23,13 @@ from probe.divergence import Base, adapter_off, loaded_base
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine, live_model
 from probe.errors import BadInput, NextturnError
-from probe.models import ModelFolder, load_model, resolve
+from probe.models import ModelFolder, emulates_bfloat16, load_model, resolve
 from probe.run import LoadedSet, load_sets, model_info, run_probe
 from probe.settings import ProbeSection
 from probe.terminal import say
 from probe.tracking import declare_figures, track_probe
 from train.checkpoints import watch_line
 from train.colocated import ColocatedVllm, awake
-from train.setup import emulates_bfloat16
 
 
 def sets_to_probe(probe: ProbeSection | None) -> list[LoadedSet]:

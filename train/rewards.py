@@ -36,12 +36,11 @@ from data_builders.dialogue.score import (
 from data_builders.dialogue.score import efficiency as token_efficiency
 from data_builders.recipe import RoleSection
 from data_builders.rows import RlRow
-from data_builders.text import states
-from data_builders.user import marked_answer, names_of_withheld, questions, read_question
+from data_builders.user import marked_answer, names_of_withheld, questions, read_question, tells_result
 from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import EngineError, RecipeError
-from probe.grading import asks, load_algebra, same_at_sight, same_by_algebra, sentences, strict_answer
+from probe.grading import asks, count_marks, load_algebra, same_at_sight, same_by_algebra, sentences, strict_answer
 from probe.judges.labels import GENUINE, Case, judge_all
 from probe.judges.rules import RulesJudge, repetition
 from probe.judges.text import words
@@ -190,17 +189,20 @@ def _results(text: str) -> set[str]:
 # From -1 to 1. Where something is withheld: 1 for asking for it by name, a half for asking whether anything is missing, 0 for
 # any other question, and -1 for a guess, a question with a guess behind it, and giving up. Where everything is given: 1 for an
 # answer, a half for one that closes with a question, 0 for a first reply with neither a question nor a number ("That's it.", which
-# a run that was paid for asking alone came to), and -1 for asking instead. Where a hint is wanted and nothing more, a marked
-# answer gets -1. So asking where nothing is missing costs what guessing costs where something is, as in GRIL (arXiv
+# a run that was paid for asking alone came to), and -1 for asking instead. Where a hint is wanted and nothing more, the
+# result gets -1, marked or not. So asking where nothing is missing costs what guessing costs where something is, as in GRIL (arXiv
 # 2604.19656: a false alarm is -1, detection pays and pays less the later it comes), and neither can be made good by the other.
 #
 # A right answer that was guessed pays nothing either: `Accuracy` counts it as wrong. While it paid in full and asking was a
 # part of interactivity, a guess learnt by heart earned more than asking and then solving (1.25 against about 0.99 of 1.6), and
 # SmolLM2 learnt twenty prompts by heart.
 #
-# Questions are read as the scripted user reads them, so what it would answer is what is rewarded. The rules know what is
-# withheld only where the row says so. Where nobody can know (a model plays the user and words the problem anew), or where a
-# question may be the help that was asked for, the part is not counted: it has no value, and needs none.
+# Questions are read as the scripted user reads them, so what it would answer is what is rewarded, and costs the same where
+# nothing is missing: read more narrowly there, a request in every reply would be paid on both kinds of rows.
+#
+# The rules know what is withheld only where the row says so. Where nobody can know (a model plays the user and words the
+# problem anew), or where a question may be the help that was asked for, the part is not counted: it has no value, and needs
+# none.
 
 HALF = 0.5
 HINT = "hint"
@@ -223,32 +225,42 @@ def guessed(sample: Sample) -> bool:
     if not sample.conversations:
         return False
     value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
-    return value is not None and value <= 0 and (is_withheld(sample.row) or _wants_hint(sample.row))
-
-
-def is_withheld(row: RlRow) -> bool:
-    """Whether something that the problem needs is still to be said at this point of the chat."""
-    return bool(row.hidden or row.clause or row.thing)
+    return value is not None and value <= 0 and (sample.row.withholds or _wants_hint(sample.row))
 
 
 def _wants_hint(row: RlRow) -> bool:
     return row.kind == HINT and row.turn == 0  # later on the user tries, and is told whether that is right
 
 
+def asks_instead(row: RlRow, reply: str) -> bool:
+    """Whether a reply to a row that lacks nothing asks instead of answering: it marks no answer, and requests something, or
+    asks what the scripted user would answer and not only nod at ("Does that help?")."""
+    if asks(reply):
+        return True
+    if marked_answer(reply) is not None:
+        return False
+    said = _user_messages(row)
+    return any(not one.endswith("?") or read_question(one, (), said)[0] != "following" for one in questions(reply))
+
+
+def _user_messages(row: RlRow) -> tuple[str, ...]:
+    return tuple(message["content"] for message in row.prompt if message["role"] == "user")
+
+
 def asked_rightly(row: RlRow, reply: str) -> float | None:
     """The value of `asking` for one first reply; None where the row cannot tell whether to ask."""
-    said = tuple(message["content"] for message in row.prompt if message["role"] == "user")
-    if not is_withheld(row):
+    if not row.withholds:
         if _wants_hint(row):
-            return -1.0 if marked_answer(reply) is not None else 1.0
+            return -1.0 if tells_result(row, reply) else 1.0
         if row.kind in OPEN_KINDS:
             return None
-        if asks(reply):
+        if asks_instead(row, reply):
             return -1.0
         if not row.turn and not re.search(r"\d|\\boxed", reply):
             return 0.0
+        follows_up = marked_answer(reply) is None and questions(reply)
         last = sentences(reply)[-1:]
-        return HALF if last and last[0].endswith("?") else 1.0
+        return HALF if follows_up or (last and last[0].endswith("?")) else 1.0
 
     if marked_answer(reply) is not None:
         return -1.0
@@ -258,7 +270,8 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     # "I mean the price of a pen. Do you see it?"
     asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
-    withheld = named or tuple(one for one in sentences(row.problem) if any(states(one, value) for value in row.hidden))
+    withheld = named or row.telling
+    said = _user_messages(row)
     about = {read_question(one, withheld, said, named=bool(named), ask=row.ask)[0] for one in asked}
     if "withheld" in about or "anything" in about:
         return 1.0 if "withheld" in about else HALF
@@ -370,7 +383,6 @@ def efficiency(sample: Sample, efficient_tokens: int) -> Part:
 # - *own voice*: no role label, no control token, no problem or message of the user written by the assistant.
 # - *no loop*: the last hundred words do not say the same over and over.
 
-_MARK = re.compile(r"\\(?:boxed|fbox)\b|####")
 # A base model that has answered goes on with the next exercise of the book.
 _NEXT_PROBLEM = re.compile(
     r"^\W{0,4}(?:question|problem|exercise|q)\s{0,2}\d{0,3}\s{0,2}[:.]", re.IGNORECASE | re.MULTILINE
@@ -392,8 +404,8 @@ def form(sample: Sample) -> Part:
 
         answering = next((text for text in reversed(turns) if strict_answer(text) is not None), None)
         if answering is not None:
-            marks.append(float(len(_MARK.findall(answering)) == 1))
-        elif not (asks(turns[-1]) or is_withheld(sample.row) or sample.row.kind in OPEN_KINDS):
+            marks.append(float(count_marks(answering) == 1))
+        elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind in OPEN_KINDS):
             marks.append(0.0)
         parts.append(Part(fmean(marks)))
     return mean_part(parts, sample.failures)
@@ -416,11 +428,12 @@ NO_USER_TURN = "no_user_turn"
 
 
 def followup(sample: Sample) -> Part:
-    """The share of genuine turns among those that the judge could label."""
+    """The share of genuine turns among those that the judge could label; 0 after a turn that was cut."""
     if not sample.conversations:
         return mean_part((), sample.failures)
     if not sample.user_turns:
-        return Part(None, NO_USER_TURN)
+        # A rollout writes none after a turn that was cut: the measurement has not failed.
+        return Part(0.0) if sample.truncated else Part(None, NO_USER_TURN)
     # The chat up to the last trained turn, after which the user turns were written. Where all its turns were trained it
     # is a whole conversation, else one reply and what was simulated after it.
     conversation = sample.conversations[0]

@@ -22,9 +22,25 @@ from probe.scaling import write_base
 from probe.store import refuse_changes
 from probe.terminal import is_main_process, say
 from probe.tracking import start_tracking
-from train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch, without_optimizer
+from train.checkpoints import (
+    choose_resume,
+    end_at_last_step,
+    mark_checkpoints,
+    order_by_epoch,
+    remove_incomplete,
+    this_launch,
+    without_optimizer,
+)
 from train.recipe import LOADERS, TrainRecipe, stated_batch
-from train.setup import held_in, launch_line, load_policy, main_process_first, policy_folder, zero_in_force
+from train.setup import (
+    held_in,
+    launch_line,
+    load_policy,
+    main_process_first,
+    policy_folder,
+    take_adapter,
+    zero_in_force,
+)
 
 
 def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, str], None]) -> None:
@@ -45,9 +61,10 @@ def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, st
     arguments, overrides = parser.parse_known_args(argv)
     recipe = LOADERS[stage](arguments.recipe, overrides)
     if arguments.dry_run:
-        from train.plan import describe
+        if is_main_process():  # one plan speaks for all processes
+            from train.plan import describe
 
-        print(describe(recipe))
+            print(describe(recipe))
     else:
         train(recipe, arguments.resume)
 
@@ -93,9 +110,10 @@ class Run:
         return self.checkpoint if self.resume == "weights" else None
 
     def load_policy(self) -> Any:
-        """The model to train, whole or with LoRA, on no device yet."""
+        """The model to train, whole or with LoRA, on no device yet; a checkpoint's adapter is put on it by `train`."""
         section = self.recipe.model
-        return load_policy(self.folder, section, held_in(section, zero_in_force(self.args)), self.weights)
+        weights = self.weights if section.lora is None else None
+        return load_policy(self.folder, section, held_in(section, zero_in_force(self.args)), weights)
 
     def train(self, trainer: Any, stage: str) -> None:
         """Trains from the beginning, or from the checkpoint after setting aside what a killed run left past it.
@@ -109,6 +127,8 @@ class Run:
         recipe, probe = self.recipe, self.recipe.probe
         say(launch_line(trainer))
         install_guard(trainer)
+        order_by_epoch(trainer)
+        end_at_last_step(trainer)
         mark_checkpoints(trainer)
         trainer.add_callback(told := StopsWhenTold(trainer))
         probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype)
@@ -121,6 +141,8 @@ class Run:
             remove_incomplete(self.run_dir, self.checkpoint)
         trainer.accelerator.wait_for_everyone()
         if self.weights is not None:
+            if recipe.model.lora is not None:
+                take_adapter(trainer.model, self.weights)
             without_optimizer(trainer, self.weights)
         with told.listening():
             trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
@@ -166,6 +188,7 @@ def _run_dir(recipe: TrainRecipe) -> Path:
 _SERVED = ("price", "latency_s", "server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
 _FREE = (
     *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens"),
+    *("train.ddp_timeout", "train.dataloader_num_workers"),
     *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
     *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),
 )

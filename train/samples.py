@@ -15,7 +15,7 @@ from probe.grading import outcome
 from probe.judges.text import sentences, word_list, words
 from probe.terminal import say
 from probe.tracking import TRAIN_STEP, current_run, slug
-from train.rewards import OPEN_KINDS, Conversation, Sample, Scored, is_withheld, reason_kind
+from train.rewards import OPEN_KINDS, Conversation, Sample, Scored, asks_instead, reason_kind
 
 # --- The figures of a step, over the samples of all processes.
 
@@ -70,12 +70,11 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
         conversation = sample.conversations[0]
         reply = conversation[sample.start]["content"]
         generic.append(ends_generic(reply))
-        # As the probe's clarify judges it.
-        asks = outcome(reply, sample.truncated and len(conversation) == sample.start + 1) == "asked"
-        if is_withheld(sample.row):
-            ask_when_needed.append(asks)
+        cut = sample.truncated and len(conversation) == sample.start + 1
+        if sample.row.withholds:
+            ask_when_needed.append(outcome(reply, cut) == "asked")  # as the probe's clarify judges it
         elif sample.row.kind not in OPEN_KINDS:
-            over_asking.append(asks)
+            over_asking.append(not cut and asks_instead(sample.row, reply))  # as the reward does
     of_each: dict[str, list[Any]] = {
         "tokens": [one.tokens for one in samples],
         "simulated_tokens": [sum(one.simulated_tokens) for one in samples],
@@ -193,7 +192,7 @@ def samples_table(
             "step": step,
             "row": sample.row.id,
             "kind": sample.row.kind,
-            "withheld": is_withheld(sample.row),
+            "withheld": sample.row.withholds,
             "conversation": "\n\n=== played again ===\n\n".join(conversations),
             "ended": ", ".join(sample.ended),
             "tokens": sample.tokens,
@@ -242,7 +241,8 @@ def _show_in_wandb(table: dict[str, list[Any]], step: int) -> None:
 
 
 def keep_samples(trainer: Any, reward: Any) -> None:
-    """Has `trainer` write samples of the last generation that `reward` has seen whenever it logs, and show them in wandb."""
+    """Has `trainer`, of `train.setup.grpo_trainer_class`, write samples of the last generation that was trained on whenever it
+    logs, and show them in wandb."""
     from transformers import TrainerCallback
 
     class SampleTable(TrainerCallback):
@@ -253,8 +253,7 @@ def keep_samples(trainer: Any, reward: Any) -> None:
             if not state.is_world_process_zero or not reward.samples or self.written == state.global_step:
                 return
             self.written = state.global_step
-            # trl keeps the advantages of the last generation batch for its own table of completions.
-            table = samples_table(reward.samples, reward.scored, list(trainer._logs["advantages"]), reward.step)
+            table = samples_table(reward.samples, reward.scored, trainer.trained_advantages, reward.step)
             write_samples(Path(args.output_dir) / FOLDER / f"step-{state.global_step}.parquet", table)
             _show_in_wandb(table, state.global_step)
 

@@ -28,7 +28,7 @@ class ComposedReward:
     Args:
         rewards: scores this process's samples.
         num_generations: samples of one group; groups lie together, over all processes in their order.
-        max_failed: share of samples without a reward above which every process stops.
+        max_failed: share of samples without a reward above which every process stops; of held-out rows that is only said.
         held_out: ids of rows that are not trained on. A generation is of such rows, or of others: trl evaluates by itself.
 
     Attributes:
@@ -58,19 +58,25 @@ class ComposedReward:
         """The reward of each sample, None where it has none.
 
         Raises:
-            TrainingStopped: too many samples of this generation have none; on every process alike.
+            TrainingStopped: too many samples of this generation have none, and it is trained on; on every process alike.
         """
         from accelerate.utils import gather_object
 
         scored = self.rewards.score(samples)
         # Every process sees the samples of all, so that all stop together and log the same figures.
         every, every_scored = gather_object(list(samples)), gather_object(scored)
+        trained = samples[0].row.id not in self.held_out
         problem = check_failures(every_scored, self.max_failed)
-        if problem is not None:
-            raise TrainingStopped(f"stopped before step {trainer_state.global_step + 1}: {problem}")
+        if problem is not None and trained:
+            raise TrainingStopped(
+                f"stopped before step {trainer_state.global_step + 1}: {problem}. Mend what is named, or leave the part out of "
+                "reward.required; the same command then goes on from the last checkpoint"
+            )
+        if problem is not None:  # a batch may be a single sample, and no step is taken by it
+            say(f"warning: step {trainer_state.global_step}: of a batch of held-out prompts {problem}")
 
         figures = {**reward_figures(every, every_scored), **watch_figures(every)}
-        if samples[0].row.id not in self.held_out:
+        if trained:
             figures |= self._trained(every, every_scored, trainer_state)
         # A failure that was seen once is 0 from then on: trl takes the mean of what is logged between two log lines.
         self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
@@ -97,7 +103,7 @@ class ComposedReward:
 
 
 def check_failures(scored: Sequence[Scored], limit: float) -> str | None:
-    """Why a step of these samples, from all processes, has to stop the run; None where it has not."""
+    """What is wrong with these samples, from all processes, if too many have no reward; None where not."""
     lost = [one.reasons for one in scored if one.value is None]
     if len(lost) <= limit * len(scored):
         return None
@@ -106,6 +112,5 @@ def check_failures(scored: Sequence[Scored], limit: float) -> str | None:
     more = f"; and {len(counts) - _REASONS_SHOWN} other reasons" if len(counts) > _REASONS_SHOWN else ""
     return (
         f"{len(lost)} of {len(scored)} samples have no reward ({len(lost) / len(scored):.0%}, reward.max_failed allows "
-        f"{limit:.0%}): {named}{more}. Mend what is named, or leave the part out of reward.required; the same command "
-        "then goes on from the last checkpoint"
+        f"{limit:.0%}): {named}{more}"
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.errors import BadInput, ModelError
-from probe.models import ModelFolder, merged_folder, resolve
+from probe.models import ModelFolder, emulates_bfloat16, merged_folder, resolve
 from probe.terminal import processes, say
 from probe.weights import sha256_of_seen
 from train.recipe import ModelSection, fitted
@@ -65,16 +65,6 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> 
         say(f"one process was started and trains on one of {args.n_gpu} GPUs; `accelerate launch` starts one for each")
         args._n_gpu = 1
     return args
-
-
-def emulates_bfloat16() -> bool:
-    """Whether this CPU has no instructions for bfloat16: on one with AVX2 alone products took 8 times as long as in float32."""
-    import torch
-
-    # torch tells of x86 alone; others are taken at the recipe's word.
-    return platform.machine() in ("x86_64", "AMD64") and not (
-        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    )
 
 
 def launcher_deepspeed() -> bool:
@@ -213,6 +203,10 @@ def held_in(section: ModelSection, zero: int) -> str:
     return section.dtype if section.lora is not None or zero else "float32"
 
 
+ADAPTER = "default"
+"""PEFT's name of the adapter that is trained, whose files stand in the folder itself and not in one of its own."""
+
+
 def load_policy(
     folder: ModelFolder, section: ModelSection, dtype: str | None = None, checkpoint: Path | None = None
 ) -> Any:
@@ -221,7 +215,7 @@ def load_policy(
     Args:
         folder: from `policy_folder`; a LoRA checkpoint gives a PeftModel whose adapter is trained on.
         dtype: from `held_in`; left out, `section.dtype`.
-        checkpoint: of this run, to take the weights from, or the adapter; the base stays the folder's.
+        checkpoint: of this run, to take all weights from; an adapter comes later, by `take_adapter`.
 
     Raises:
         ModelError: the adapter does not fit its base.
@@ -229,29 +223,53 @@ def load_policy(
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
-    from transformers.integrations import is_deepspeed_zero3_enabled
 
     whole = folder.base or folder.path
-    adapter = folder.path if folder.base is not None else None
-    source = whole
-    if checkpoint is not None:
-        source, adapter = (checkpoint, None) if section.lora is None else (whole, checkpoint)
     model: Any = AutoModelForCausalLM.from_pretrained(
-        source, dtype=getattr(torch, dtype or section.dtype), use_safetensors=True, trust_remote_code=False
+        checkpoint or whole, dtype=getattr(torch, dtype or section.dtype), use_safetensors=True, trust_remote_code=False
     )
     # trl and PEFT look the base up by this name; it must be the text-only folder, not the multimodal original.
     model.config._name_or_path = str(whole)
-    if adapter is not None:
-        with warnings.catch_warnings():
+    if folder.base is not None:
+        with _fitting(folder.path), warnings.catch_warnings():
             warnings.filterwarnings("error", message="(?s).*missing adapter keys")
-            try:
-                # ZeRO-3 gathers small parameters in one buffer of one type, so that none may stay in float32.
-                cast = not is_deepspeed_zero3_enabled()
-                model = PeftModel.from_pretrained(model, adapter, is_trainable=True, autocast_adapter_dtype=cast)
-            except (UserWarning, ValueError, RuntimeError) as error:
-                reason = " ".join(str(error).split())
-                raise ModelError(f"{adapter}: its adapter does not fit its base ({reason})") from error
+            model = PeftModel.from_pretrained(
+                model, folder.path, is_trainable=True, autocast_adapter_dtype=_adapter_in_float32()
+            )
     return model.train()
+
+
+def take_adapter(model: Any, checkpoint: Path) -> None:
+    """Puts a checkpoint's adapter in place of the one that is trained.
+
+    Call it once the trainer is made: it takes what it is made with for its reference, which is to be what the run began
+    from.
+
+    Raises:
+        ModelError: the adapter does not fit the model.
+    """
+    with _fitting(checkpoint):
+        loaded = model.load_adapter(
+            checkpoint, ADAPTER, is_trainable=True, autocast_adapter_dtype=_adapter_in_float32()
+        )
+        if loaded.missing_keys:
+            raise ValueError(f"it lacks {', '.join(loaded.missing_keys[:3])}")
+
+
+@contextmanager
+def _fitting(adapter: Path) -> Iterator[None]:
+    try:
+        yield
+    except (UserWarning, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{adapter}: its adapter does not fit its base ({reason})") from error
+
+
+def _adapter_in_float32() -> bool:
+    """ZeRO-3 gathers small parameters in one buffer of one type, so that none may stay in float32."""
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    return not is_deepspeed_zero3_enabled()
 
 
 def new_adapter(section: ModelSection, model: Any) -> Any:
@@ -261,10 +279,10 @@ def new_adapter(section: ModelSection, model: Any) -> Any:
     Raises:
         ModelError: the model has none of the target modules.
     """
-    from peft import LoraConfig, PeftModel
+    from peft import LoraConfig
 
     lora = section.lora
-    if lora is None or section.continues_adapter or isinstance(model, PeftModel):
+    if lora is None or section.continues_adapter:
         return None
     there = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     targets = [name for name in lora.target_modules if name in there]
@@ -302,18 +320,10 @@ def trainer_class(args: Any) -> type:
 
 
 def dpo_trainer_class() -> type:
-    """trl's DPOTrainer on rows that are token ids already, compared with the base in every launch.
-
-    Of a model that comes with an adapter, as with `--resume weights`, trl would take a copy for the reference.
-    """
+    """trl's DPOTrainer on rows that are token ids already."""
     from trl import DPOTrainer
 
     class PairDPOTrainer(DPOTrainer):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            if "ref" in getattr(self.model, "peft_config", {}):
-                self.model.delete_adapter("ref")
-
         def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
             return dataset
 
@@ -321,17 +331,37 @@ def dpo_trainer_class() -> type:
 
 
 def grpo_trainer_class(args: Any) -> type:
-    """trl's GRPOTrainer, which knows the rows of its prompts (`row_ids`); on CPUs with the model's own head.
+    """trl's GRPOTrainer, which knows the rows of its prompts (`row_ids`), and the advantages of all processes' samples in the
+    last generation that was trained on (`trained_advantages`); on CPUs with the model's own head.
 
     Nor does the one for CPUs compute the columns that are padding in all rows of a batch: trl pads all samples of a step to the
     longest one.
+
+    Of a model that comes with its adapter trl keeps a second one, `ref`, a copy for the KL reference. Checkpoints are without
+    it, since every launch makes it again from where the run began; transformers, which finds it in older ones, would load it
+    and leave the trained one out.
     """
+    from peft import PeftModel
     from trl import GRPOTrainer
 
     class RowGRPOTrainer(GRPOTrainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if isinstance(self.model, PeftModel):
+                self.model.save_pretrained = partial(self.model.save_pretrained, selected_adapters=[ADAPTER])
+
+        def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+            if isinstance(self.model, PeftModel):
+                take_adapter(self.model, Path(resume_from_checkpoint))
+            else:
+                super()._load_from_checkpoint(resume_from_checkpoint, model)
+
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             self.row_ids = [one["row"] for one in inputs]  # a rollout function is given the prompts alone
-            return super()._generate_and_score_completions(inputs)
+            scored = super()._generate_and_score_completions(inputs)
+            if self.model.training:  # trl keeps the last ones of all processes, those of an evaluation as well
+                self.trained_advantages = list(self._logs["advantages"])
+            return scored
 
     if not args.use_cpu:
         return RowGRPOTrainer
