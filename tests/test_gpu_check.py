@@ -83,12 +83,25 @@ def test_a_crashed_stage_is_told_by_the_first_line_of_its_error_and_leaves_the_r
 def test_a_stage_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, instead: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instead(f"sleep 1000 &\necho $! > {tmp_path}/child; echo it waits; wait")
+    """Also the workers of a launch, which are in sessions of their own; when the next stage begins, none holds memory."""
+    instead(
+        f"sleep 1000 &\necho $! > {tmp_path}/near\nsetsid sleep 1000 &\necho $! > {tmp_path}/far; echo it waits; wait"
+    )
     monkeypatch.setattr(gpu_check, "SECONDS_TINY", 2)
     found = gpu_check.run_stage("nccl", tmp_path, True)
     assert found["error"].startswith("exit code none within 2 s: it waits")
-    child = int((tmp_path / "child").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    for child in ("near", "far"):
+        assert not runs(int((tmp_path / child).read_text())), child
+
+
+def test_what_a_crashed_stage_left_behind_is_ended_too(tmp_path: Path, instead: Callable[[str], None]) -> None:
+    instead(f"sleep 1000 &\necho $! > {tmp_path}/left; exit 3")
+    assert gpu_check.run_stage("nccl", tmp_path, True)["error"].startswith("exit code 3: ")
+    assert not runs(int((tmp_path / "left").read_text()))
+
+
+def runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_the_verdict_is_one_page_for_an_issue() -> None:

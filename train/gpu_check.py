@@ -27,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from probe.errors import NextturnError, run_command
 from probe.files import read_json, write_atomic, write_json
 from train.speed import peak_tflops, training_flops
@@ -85,14 +87,42 @@ def run_stage(name: str, out: Path, tiny: bool) -> dict[str, Any]:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = f"none within {seconds:g} s"
-        finally:  # what it has started goes with it
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        finally:
+            end(process)
     found: dict[str, Any] = read_json(result) if result.is_file() else {}
     if code != 0:
         found["error"] = f"exit code {code}: {reason(log)} ({log})"
     return {**found, "seconds": round(time.monotonic() - started, 1)}
+
+
+def end(process: subprocess.Popen[bytes], seconds: float = 30.0) -> None:
+    """Kills a process, the leader of its group, with all that it has started, and waits until nothing of it runs.
+
+    A killed process holds its memory on a GPU for a moment, which the next stage needs; and the workers of an accelerate launch
+    are in sessions of their own, so that the group's signal does not reach them.
+    """
+    started: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)
+    for one in psutil.process_iter():  # also those whose parent has ended
+        with suppress(ProcessLookupError):
+            if os.getpgid(one.pid) == process.pid and one.pid != process.pid:
+                started.append(one)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for one in started:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
+    until = time.monotonic() + seconds
+    while any(_runs(one) for one in started) and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 _RAISED = re.compile(r"(?:\[rank\d+\]: |\([^)]*\) )?(?:error: .|[\w.]+(?:Error|Exception|Interrupt|Exit)\b)")

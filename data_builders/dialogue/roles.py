@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -400,7 +401,8 @@ class Roles(dict[Role, RoleModel]):
                 await free.acquire()
                 if (job := next(jobs, None)) is None:
                     break
-                group.create_task(one(number, job))
+                task = group.create_task(one(number, job))
+                task.add_done_callback(partial(_close, job))
 
     async def _waited_for(self, running: asyncio.Task[None], changed: asyncio.Event) -> EngineRole | None:
         """The model in this process without which nothing can go on, the one with most to do; None when all is done."""
@@ -422,6 +424,11 @@ class Roles(dict[Role, RoleModel]):
             model.engine.close()
         if self._network is not None:
             self._network.close()
+
+
+def _close(job: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
+    """A task that is ended before it has begun leaves its job as it was, of which Python would complain."""
+    job.close()
 
 
 def look_for_models(dialogue: Dialogue) -> None:
