@@ -10,6 +10,8 @@ that are history):
 - history: what the model would see in a real second turn. The default.
 - generation: what it saw while answering, followed by the end of its turn and the user header. A conversation that
   is trained as one sequence grows in this form (`continuation_ids`).
+
+The same conversation is the same text on every day, although some templates write the date.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from __future__ import annotations
 import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
-from probe.conversations import Message, learned, plain
+from probe.conversations import THINKING_ENDS, Message, after_thinking, learned, plain
 from probe.errors import TemplateError
 from probe.files import sha256_text
 from probe.grading import boxed
@@ -28,6 +31,9 @@ PrefixForm = Literal["history", "generation"]
 LossOn = Literal["assistant", "talk", "all"]
 
 _MARK = "NEXTTURNMARK"
+# What a template that writes the date (Llama 3.2) takes for today: what is trained, and what is measured of a base and of its
+# checkpoints on other days, has to be one prompt. It is the date that Llama 3.1 and 3.2 write where they are told none.
+_TODAY = datetime(2024, 7, 26)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,9 @@ class Chat:
     Args:
         tokenizer: a transformers tokenizer with a chat template.
         enable_thinking: handed to the template where set; None leaves the template's own default.
+
+    Attributes:
+        opens_thinking: whether a prompt ends within a think block, which the model is to end before it answers.
 
     Raises:
         TemplateError: the template is missing, cannot render a plain two-turn conversation, or writes a token that ends a
@@ -112,6 +121,9 @@ class Chat:
         turn is a row of its own. `loss_on="talk"` takes the turns that box a result for context, where there are others:
         a model keeps its own way to solve and learns when to ask and how to react. `loss_on="all"` puts loss on every
         token of the last row, whatever the messages say, an ablation.
+
+        Raises:
+            TemplateError: the template opens a think block before the answer, and a turn that carries loss has none to end.
         """
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
         wanted = {position for position in turns if learned(messages[position])}
@@ -121,6 +133,8 @@ class Chat:
         for position in turns:
             prompt = list(self.prompt_ids(messages[:position]))
             target = self._target_ids(messages[position]["content"])
+            if self.opens_thinking and position in wanted:
+                self._check_thinking(messages[position]["content"])
             row = TrainingRow(prompt + target, [0] * len(prompt) + [int(position in wanted)] * len(target))
             previous = rows[-1] if rows else None
             if previous and prompt[: len(previous.input_ids)] == previous.input_ids:
@@ -131,6 +145,21 @@ class Chat:
         if loss_on == "all":
             return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
         return [row for row in rows if any(row.loss_mask)]
+
+    def _check_thinking(self, content: str) -> None:
+        if THINKING_ENDS.search(content):
+            return
+        switched = self._options.get("enable_thinking") is not False and not Chat(self.tokenizer, False).opens_thinking
+        raise TemplateError(
+            "the chat template opens a think block before every answer, and the answers to train on have no thinking: the model "
+            "would learn never to end the block; "
+            + (
+                "set data.enable_thinking: false"
+                if switched
+                else "give the model's folder a chat_template.jinja that opens none"
+            )
+            + ", or train on answers that think and end it with </think>"
+        )
 
     def _target_ids(self, content: str) -> list[int]:
         # The template trims what it renders; what is learned must be what is rendered as history later.
@@ -146,7 +175,11 @@ class Chat:
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         try:
             return self.tokenizer.apply_chat_template(
-                list(map(plain, messages)), tokenize=False, add_generation_prompt=add_generation_prompt, **self._options
+                list(map(plain, messages)),
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                strftime_now=_TODAY.strftime,
+                **self._options,
             )
         except Exception as error:  # jinja and the template itself raise what they like; all of it becomes one line
             raise TemplateError(f"the chat template cannot render this conversation: {error}") from error
@@ -178,6 +211,7 @@ class Chat:
         question, answer = _MARK + "U", _MARK + "A"
         asked: list[Message] = [{"role": "user", "content": question}]
         header = self.prompt_text(asked).rpartition(question)[2]
+        self.opens_thinking = after_thinking(header) is None
         told = self._render([*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hi."}])
         opening = told[told.index(question) + len(question) : told.index(answer)]
         own = opening[len(os.path.commonprefix([header, opening])) :]  # what the model is to write before its content

@@ -28,7 +28,7 @@ _KEYS = ("messages", "conversation", "conversations", "turns")
 _IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "Record ID")
 
 
-_THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 
 
@@ -36,7 +36,7 @@ def after_thinking(text: str) -> str | None:
     """What a reply says after its last `</think>`; None where it thinks and never ends it."""
     if "<" not in text:  # most texts; builders ask this about millions
         return text
-    said = _THINKING_ENDS.split(text)[-1]
+    said = THINKING_ENDS.split(text)[-1]
     return None if _THINKING_STARTS.search(said) else said
 
 

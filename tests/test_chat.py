@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,22 @@ def test_a_template_whose_assistant_turn_has_several_parts_is_refused() -> None:
         Chat(tokenizer)
 
 
+def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None:
+    """Llama 3.2 does: a checkpoint that is measured the day after its base has to be shown the same prompts."""
+    tokenizer = tiny_tokenizer("llama3")
+    tokenizer.chat_template = shipped_by_trl("llama3_2")
+    assert f"Today Date: {datetime.now():%d %b %Y}" in tokenizer.apply_chat_template(TALK[:1], tokenize=False)
+    chat = Chat(tokenizer)
+    for text in (
+        chat.prompt_text(TALK[:1]),
+        chat.user_prefix_text(TALK[:2]),
+        chat.user_prefix_text(TALK[:2], "generation"),
+    ):
+        assert "Today Date: 26 Jul 2024\n" in text
+    row = chat.training_rows(TALK)[0]
+    assert "Today Date: 26 Jul 2024\n" in tokenizer.decode(row.input_ids)
+
+
 @pytest.mark.parametrize("template", ["deepseekv3", "glm4moe", "nemotron_3_nano", "phi3", "qwen3", "qwen3_5_think"])
 @pytest.mark.parametrize("enable_thinking", [None, True, False])
 def test_a_think_block_before_the_content_is_no_part_that_stops(template: str, enable_thinking: bool | None) -> None:
@@ -164,6 +181,28 @@ def test_a_think_block_before_the_content_is_no_part_that_stops(template: str, e
     tokenizer.chat_template = shipped_by_trl(template)
     stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
     assert not {"<think>", "</think>"} & set(stops)
+
+
+@pytest.mark.parametrize("template, way_out", [
+    ("qwen3_5_think", "data.enable_thinking: false"), ("deepseek_r1_distill", "chat_template.jinja that opens none"),
+])  # fmt: skip
+def test_answers_without_thinking_are_not_trained_on_within_a_think_block(template: str, way_out: str) -> None:
+    """The prompt ends with <think>: a model that learns to answer there has no end of it, and thinks no more."""
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("qwen3_5_nothink")
+    tokenizer.add_tokens([AddedToken("<｜end▁of▁sentence｜>", special=True, normalized=False)])
+    tokenizer.chat_template = shipped_by_trl(template)
+    for loss_on in ("assistant", "talk", "all"):
+        with pytest.raises(TemplateError, match=f"opens a think block .* {way_out}, or train on answers that think"):
+            Chat(tokenizer).training_rows(TALK, loss_on)
+    planted = [*TALK[:3], {"role": "assistant", "content": "So.\n</think>\n\nIt is 7."}]
+    planted[1] = {**planted[1], "loss": False}
+    (row,) = Chat(tokenizer).training_rows(planted)
+    learned = [token for token, kept in zip(row.input_ids, row.loss_mask, strict=True) if kept]
+    assert tokenizer.decode(learned).startswith("So.\n</think>\n\nIt is 7.")
+    if template == "qwen3_5_think":
+        assert Chat(tokenizer, enable_thinking=False).training_rows(TALK)
 
 
 def shipped_by_trl(template: str) -> str:
