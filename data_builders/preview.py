@@ -54,7 +54,7 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     else:
         plan = plans[0]
         yield f"\n--- {plan.id} ({plan.persona}, {plan.goal}): how the opening of a complete problem is asked for"
-        yield from prompts.opening_prompt(plan, plan.question)[0]["content"].split("\n")
+        yield from prompts.opening_prompt(plan, plan.question)[-1]["content"].split("\n")
         yield "--- the assistant's turns, and nothing else, carry loss; its own planted slips do not"
     yield "dry run: no model was asked, nothing was written"
 
@@ -185,7 +185,7 @@ def estimate_lines(plans: Sequence[Plan], conversations: float, settings: Dialog
 
 
 def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
-    question, solution = plan.question, _solution(plan.task)
+    question, solution, shots = plan.question, _solution(plan.task), settings.few_shot
     talk: list[Message] = [user(question), {"role": "assistant", "content": solution}] * 2
     counts: Counter[Any] = Counter()
 
@@ -194,22 +194,27 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
         given = {"calls": times, "input": times * estimated_tokens(prompt), "output": times * made}
         counts.update({f"{role}.{name}": number for name, number in given.items()})
 
-    alone, opening = prompts.assistant_prompt(talk[:1], "solve"), prompts.opening_prompt(plan, question)
+    alone, opening = prompts.assistant_prompt(talk[:1], "solve"), prompts.opening_prompt(plan, question, shots)
     if plan.withholds:
         fact, name = "12 marbles", "how many marbles are in each bag"
-        add("assistant", _PROPOSED * _SAID, prompts.prompt("choose", question=question), "word " * 25)
-        add("assistant", _PROPOSED * _SAID, prompts.prompt("leave_out", sentence=_USER, name=name, fact=fact), _USER)
+        add("assistant", _PROPOSED * _SAID, prompts.prompt("choose", shots, question=question), "word " * 25)
+        add(
+            "assistant",
+            _PROPOSED * _SAID,
+            prompts.prompt("leave_out", shots, sentence=_USER, name=name, fact=fact),
+            _USER,
+        )
         add("assistant", _PROPOSED * _SOLVED * settings.tries, alone, solution)
         add("simulator", (_PROPOSED - 1) * _SAID, opening, question)
         add("assistant", _SAID, prompts.assistant_prompt(talk[:1], "ask", name=name), _USER)
-        add("simulator", _SAID, prompts.act_prompt(plan.persona, "reveal", _USER, fact=fact), _USER)
+        add("simulator", _SAID, prompts.act_prompt(plan.persona, "reveal", _USER, shots, fact=fact), _USER)
     else:  # the problem is solved once for both conversations
         add("assistant", _SOLVED, alone, solution)
     add("simulator", _SAID, opening, question)
     if plan.goal in ("result", "child", "slip"):
         add("assistant", _SOLVED, prompts.assistant_prompt(talk[:3], "solve"), solution)
     turns = _TURNS[plan.goal] * _SAID
-    add("simulator", turns, prompts.act_prompt(plan.persona, "why", solution), f"<message>{_USER}</message>")
+    add("simulator", turns, prompts.act_prompt(plan.persona, "why", solution, shots), f"<message>{_USER}</message>")
     add("assistant", turns * settings.candidates, prompts.assistant_prompt(talk[:3]), _REPLY)
     if settings.candidates > 1:
         looked = _TURNS[plan.goal] * settings.candidates * settings.samples
@@ -218,5 +223,5 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
         add("assistant", looked * settings.window, prompts.assistant_prompt(talk[:3]), _REPLY)
         add("judge", looked * (settings.judge is not None), prompts.judge_prompt(talk), _VERDICT)
     if settings.judged_at_least:
-        add("judge", 1, prompts.review_prompt(plan, "", talk), _VERDICT)
+        add("judge", 1, prompts.review_prompt(plan, "", talk, shots), _VERDICT)
     return counts

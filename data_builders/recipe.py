@@ -178,7 +178,7 @@ class Goals:
     slip: Weight = 2.0
 
 
-PROMPTS_FILE = "dialogue/prompts.yaml"
+PROMPTS_FILE, EXAMPLES_FILE = "dialogue/prompts.yaml", "dialogue/examples.yaml"
 PERSONAS: dict[str, str] = wordings(PROMPTS_FILE)["personas"]
 
 
@@ -193,6 +193,9 @@ class Dialogue:
     """Reads each finished conversation; the policy judges at temperature 0."""
     withheld: Share = 0.7
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
+    few_shot: Annotated[int, Field(ge=0, le=2)] = 0
+    """Examples before each prompt that asks for a user's message or for what to withhold. Models of a few billion parameters
+    need them (dialogue/examples.yaml)."""
     goals: Goals = field(default_factory=Goals)
     personas: tuple[str, ...] = tuple(PERSONAS)
     reactions: Count = 2
@@ -416,6 +419,10 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
             del kept["dialogue"]["at_once"]
         roles = {name: _role_shaping(getattr(dialogue, name)) for name in ("policy", "simulator", "judge")}
         kept["dialogue"] |= {**roles, "prompts": sha256_file(Path(__file__).parent / PROMPTS_FILE)[:12]}
+        if dialogue.few_shot:
+            kept["dialogue"]["examples"] = sha256_file(Path(__file__).parent / EXAMPLES_FILE)[:12]
+        else:
+            del kept["dialogue"]["few_shot"]
     return kept
 
 

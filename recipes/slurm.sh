@@ -21,6 +21,7 @@ set -euo pipefail
 
 # Submit from the repository's folder, which all nodes share, as they share the run folder, $HF_HOME and $NEXTTURN_CACHE.
 cd "${SLURM_SUBMIT_DIR}"
+# shellcheck source=/dev/null
 . .venv/bin/activate
 
 SCRIPT="${1:-train/sft.py}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import random
 import re
 from collections.abc import Callable
@@ -27,14 +28,17 @@ from data_builders.dialogue.checks import Proposal
 from data_builders.dialogue.conversation import judged_by, play
 from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import (
+    EXAMPLES,
     PROMPTS,
     REACTIONS,
     Plan,
     User,
+    act_prompt,
     assistant_prompt,
     judge_prompt,
     opening_prompt,
     plans_of,
+    prompt,
     review_prompt,
     simulator_prompt,
 )
@@ -442,6 +446,68 @@ def test_every_reason_why_a_text_cannot_be_used_has_its_words() -> None:
     found -= {""}
     assert len(found) > 25 and found <= set(PROMPTS["unusable"]), found - set(PROMPTS["unusable"])
     assert set(PROMPTS["unusable"]) <= found, set(PROMPTS["unusable"]) - found
+
+
+# --- Examples before a prompt.
+
+SHOWN = [(named, example) for named, examples in EXAMPLES.items() for example in examples]
+
+
+@pytest.mark.parametrize(
+    ("named", "example"), SHOWN, ids=[f"{named}-{place % 2}" for place, (named, _) in enumerate(SHOWN)]
+)
+def test_an_example_is_a_reply_that_could_be_used(named: str, example: dict[str, str]) -> None:
+    """Small models copy what they are shown: each holds to every rule that replies of its kind are held to."""
+    reply, words = Reply(example["reply"]), {word: text for word, text in example.items() if word != "reply"}
+    if named in ("name", "choose"):
+        fact = words.get("fact") or reading.tagged(reply, "fact").text
+        name = reading.tagged(reply, "name")
+        assert not name.unusable and not checks.unfit_proposal(Proposal(fact, name.text), words["question"])
+    elif named == "leave_out":
+        question = f"{words['sentence']} Everybody wants to know the result. What is it?"
+        given = Proposal(words["fact"], words["name"])
+        text = reading.tagged(reply, "text").text
+        assert not checks.unfit_rest(question.replace(words["sentence"], text), given, question)
+    elif named == "review":
+        assert read_judge(reply).verdict == (5 if example is EXAMPLES["review"][0] else 2)
+    elif named == "opening":
+        message = read_message(reply)
+        wish = PROMPTS["wishes"][words["wish"]]
+        assert not message.unusable and not checks.changed_numbers(message.text, words["text"], wish=wish)
+    else:
+        message, said = read_message(reply), checks.values(read_message(reply).text)
+        assert not message.unusable and len(message.text.split()) <= 70
+        to_name = [words[word] for word in ("fact", "value", "answer", "seen", "work") if word in words]
+        assert all(checks.values(text) <= said for text in to_name)
+        assert to_name or said & checks.values(words["last"])
+
+
+def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
+    made = {
+        "name": lambda shots: prompt("name", shots, question=QUESTION, fact="12 marbles"),
+        "leave_out": lambda shots: prompt("leave_out", shots, sentence=QUESTION, name="n", fact="12 marbles"),
+        "opening": lambda shots: opening_prompt(PLAN, QUESTION, shots),
+        "spot": lambda shots: act_prompt("terse", "spot", SOLUTION, shots, line="12 * 5 = 70", value="60"),
+        "review": lambda shots: review_prompt(PLAN, "", chat(QUESTION, SOLUTION), shots),
+    }
+    for named, make in made.items():
+        (alone,) = make(0)
+        *shown, last = make(2)
+        assert last == alone and [one["role"] for one in shown] == ["user", "assistant"] * 2
+        assert [one["content"] for one in shown[1::2]] == [example["reply"] for example in EXAMPLES[named]]
+        assert len({one["content"] for one in (*shown[::2], last)}) == 3
+        start = os.path.commonprefix([one["content"] for one in (*shown[::2], last)])
+        assert alone["content"].startswith(start) and len(start) > 20, "the same prompt, with other words"
+    assert set(EXAMPLES) == {"name", "choose", "leave_out", "opening", "review", *PROMPTS["acts"]}
+
+
+def test_examples_are_a_setting_of_the_build_where_there_are_some() -> None:
+    recipe = DataRecipe(source=Source(kind="starter", n=1), dialogue=dialogue(), output=Output(path="x"))
+    assert not {"few_shot", "examples"} & set(shaping(recipe)["dialogue"])
+    shown = shaping(replace(recipe, dialogue=dialogue(few_shot=1)))["dialogue"]
+    assert shown["few_shot"] == 1 and re.fullmatch("[0-9a-f]{12}", shown["examples"])
+    _, roles = talk(PLAN, dialogue(few_shot=2))
+    assert {len(ask.messages) for ask in roles["simulator"].asked} == {5}
 
 
 def test_what_cannot_be_used_is_asked_for_again_warmer() -> None:

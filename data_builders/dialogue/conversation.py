@@ -63,6 +63,7 @@ class _Talk:
         self.rng = random.Random(f"talk:{seed}:{plan.id}")
         self.answer = plan.task.answer
         self.guesses: list[str] = []
+        self.shots = settings.few_shot
 
     # --- Asking, and what a reply must hold.
 
@@ -134,7 +135,7 @@ class _Talk:
                 return "too_long"
             return "repeats" if any(same_words(text, one["content"]) for one in self.done.messages) else check(text)
 
-        prompt = prompts.act_prompt(self.plan.persona, act, self.done.messages[-1]["content"], **words)
+        prompt = prompts.act_prompt(self.plan.persona, act, self.done.messages[-1]["content"], self.shots, **words)
         self.say("user", await self.text("simulator", prompt, where or act, _checked(read_message, unfit)))
 
     async def assistant(self, note: str, check: Check, where: str = "", **words: str) -> None:
@@ -327,7 +328,7 @@ class _Talk:
             )
 
         read = _checked(read_message, unfit)
-        self.say("user", await self.text("simulator", prompts.opening_prompt(self.plan, text), where, read))
+        self.say("user", await self.text("simulator", prompts.opening_prompt(self.plan, text, self.shots), where, read))
 
     async def leave_out(self, number: int) -> bool:
         """Whether proposal `number` made an opening without which the policy does not find the result."""
@@ -372,7 +373,7 @@ class _Talk:
             partial(tagged, tag="text"),
             lambda text: checks.unfit_rest(question.replace(sentence, text), given, question),
         )
-        prompt = prompts.prompt("leave_out", sentence=sentence, name=given.name, fact=given.fact)
+        prompt = prompts.prompt("leave_out", self.shots, sentence=sentence, name=given.name, fact=given.fact)
         return question.replace(sentence, await self.text("assistant", prompt, where, read))
 
     async def propose(self, number: int) -> Proposal:
@@ -392,7 +393,7 @@ class _Talk:
 
         text = await self.text(
             "assistant",
-            prompts.prompt("name" if quoted else "choose", question=question, fact=quoted),
+            prompts.prompt("name" if quoted else "choose", self.shots, question=question, fact=quoted),
             f"choose.{number}",
             read,
         )
@@ -440,7 +441,7 @@ class _Talk:
         if not self.settings.judged_at_least:
             return
         withheld = self.done.withheld.name if self.done.withheld else ""
-        prompt = prompts.review_prompt(self.plan, withheld, self.done.messages)
+        prompt = prompts.review_prompt(self.plan, withheld, self.done.messages, self.shots)
         answer = await self.ask("judge", prompt, "review", read_judge, self.settings.again)
         if answer.parsed is None or answer.parsed.verdict is None:
             raise _Refused(answer.missing)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_builders.recipe import PERSONAS, PROMPTS_FILE, Dialogue, wordings
+from data_builders.recipe import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, Dialogue, wordings
 from data_builders.tasks import Task
 from data_builders.text import states
 from probe.conversations import Message
@@ -20,6 +20,8 @@ from probe.judges.llm import harmless, shortened
 
 PROMPTS: dict[str, Any] = wordings(PROMPTS_FILE)
 """All that the roles are told, by name."""
+EXAMPLES: dict[str, list[dict[str, str]]] = wordings(EXAMPLES_FILE)
+"""What can be shown before a prompt of that name: its words, and the `reply`."""
 REACTIONS = ("why", "doubt", "meaning", "proof", "simpler")
 """What a user may do after a solution. A doubt is as likely after a right one as after a slip: always."""
 
@@ -100,9 +102,22 @@ _TRY_LIMIT = 1_000  # of a reply that could not be used, shown to who wrote it
 Prompt = tuple[Message, ...]
 
 
-def prompt(named: str, /, **words: str) -> Prompt:
-    """The text of that name, filled with words that may hold what others wrote."""
-    return _one(PROMPTS[named].format(**{word: quoted(text) for word, text in words.items()}))
+def prompt(named: str, /, shots: int = 0, **words: str) -> Prompt:
+    """The text of that name, filled with words that may hold what others wrote, after `shots` examples of it."""
+
+    def told(**words: str) -> str:
+        return PROMPTS[named].format(**{word: quoted(text) for word, text in words.items()})
+
+    return _after_examples(named, shots, told, words)
+
+
+def _after_examples(named: str, shots: int, told: Callable[..., str], words: Mapping[str, str]) -> Prompt:
+    shown: list[Message] = []
+    for example in EXAMPLES[named][:shots] if shots else ():
+        asked = {word: text for word, text in example.items() if word != "reply"}
+        shown.append({"role": "user", "content": told(**asked)})
+        shown.append({"role": "assistant", "content": example["reply"]})
+    return (*shown, *_one(told(**words)))
 
 
 def _one(text: str) -> Prompt:
@@ -126,16 +141,24 @@ def again(messages: Prompt, text: str, unusable: str) -> Prompt:
     return (*before, {**last, "content": f"{last['content']}\n\n{told}"})
 
 
-def opening_prompt(plan: Plan, text: str) -> Prompt:
+def opening_prompt(plan: Plan, text: str, shots: int = 0) -> Prompt:
     """Asks for the first message, which tells what `text` tells; the same prompt for every opening."""
-    wish = PROMPTS["wishes"][plan.goal]
-    return prompt("opening", text=text, persona=PERSONAS[plan.persona], wish=wish)
+
+    def told(text: str, persona: str, wish: str) -> str:
+        who = {"persona": PERSONAS[persona], "wish": PROMPTS["wishes"][wish]}
+        return PROMPTS["opening"].format(text=quoted(text), **who)
+
+    return _after_examples("opening", shots, told, {"text": text, "persona": plan.persona, "wish": plan.goal})
 
 
-def act_prompt(persona: str, act: str, last: str, **words: str) -> Prompt:
+def act_prompt(persona: str, act: str, last: str, shots: int = 0, **words: str) -> Prompt:
     """Asks for the user's message after the assistant's `last`, which does what the act of that name says."""
-    act = PROMPTS["acts"][act].format(**words)
-    return prompt("act", persona=PERSONAS[persona], last=last, act=act)
+
+    def told(persona: str, last: str, **words: str) -> str:
+        does = PROMPTS["acts"][act].format(**words)
+        return PROMPTS["act"].format(persona=PERSONAS[persona], last=quoted(last), act=quoted(does))
+
+    return _after_examples(act, shots, told, {"persona": persona, "last": last, **words})
 
 
 def simulator_prompt(user: User, messages: Sequence[Message]) -> Prompt:
@@ -152,10 +175,15 @@ def judge_prompt(messages: Sequence[Message]) -> Prompt:
     return _one(PROMPTS["judge"].format(conversation=_judged(messages)))
 
 
-def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message]) -> Prompt:
+def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message], shots: int = 0) -> Prompt:
     """Asks whether a finished conversation is good; shows the problem, what was withheld ("" nothing) and the goal."""
-    told = {"question": quoted(plan.question), "withheld": withheld or "nothing", "goal": PROMPTS["goals"][plan.goal]}
-    return _one(PROMPTS["review"].format(**told, conversation=_judged(messages)))
+
+    def told(question: str, withheld: str, goal: str, conversation: str) -> str:
+        what = {"question": quoted(question), "withheld": withheld, "goal": PROMPTS["goals"][goal]}
+        return PROMPTS["review"].format(**what, conversation=conversation)
+
+    words = {"question": plan.question, "withheld": withheld or "nothing", "goal": plan.goal}
+    return _after_examples("review", shots, told, {**words, "conversation": _judged(messages)})
 
 
 def _judged(messages: Sequence[Message]) -> str:
