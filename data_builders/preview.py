@@ -223,5 +223,5 @@ def _calls_of(plan: Plan, settings: Dialogue) -> Counter[str]:
         add("assistant", looked * settings.window, prompts.assistant_prompt(talk[:3]), _REPLY)
         add("judge", looked * (settings.judge is not None), prompts.judge_prompt(talk), _VERDICT)
     if settings.judged_at_least:
-        add("judge", 1, prompts.review_prompt(plan, "", talk, shots), _VERDICT)
+        add("judge", 1, prompts.review_prompt(plan, "", talk), _VERDICT)
     return counts

@@ -194,8 +194,8 @@ class Dialogue:
     withheld: Share = 0.7
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
-    """Examples before each prompt that asks for a user's message or for what to withhold. Models of a few billion parameters
-    need them (dialogue/examples.yaml)."""
+    """Examples (dialogue/examples.yaml) before each prompt that asks for a user's message or for what to withhold. Without
+    them models of one or two billion parameters answer in the assistant's words; with them half of their messages are a user's."""
     goals: Goals = field(default_factory=Goals)
     personas: tuple[str, ...] = tuple(PERSONAS)
     reactions: Count = 2

@@ -468,8 +468,6 @@ def test_an_example_is_a_reply_that_could_be_used(named: str, example: dict[str,
         given = Proposal(words["fact"], words["name"])
         text = reading.tagged(reply, "text").text
         assert not checks.unfit_rest(question.replace(words["sentence"], text), given, question)
-    elif named == "review":
-        assert read_judge(reply).verdict == (5 if example is EXAMPLES["review"][0] else 2)
     elif named == "opening":
         message = read_message(reply)
         wish = PROMPTS["wishes"][words["wish"]]
@@ -488,7 +486,6 @@ def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
         "leave_out": lambda shots: prompt("leave_out", shots, sentence=QUESTION, name="n", fact="12 marbles"),
         "opening": lambda shots: opening_prompt(PLAN, QUESTION, shots),
         "spot": lambda shots: act_prompt("terse", "spot", SOLUTION, shots, line="12 * 5 = 70", value="60"),
-        "review": lambda shots: review_prompt(PLAN, "", chat(QUESTION, SOLUTION), shots),
     }
     for named, make in made.items():
         (alone,) = make(0)
@@ -498,7 +495,7 @@ def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
         assert len({one["content"] for one in (*shown[::2], last)}) == 3
         start = os.path.commonprefix([one["content"] for one in (*shown[::2], last)])
         assert alone["content"].startswith(start) and len(start) > 20, "the same prompt, with other words"
-    assert set(EXAMPLES) == {"name", "choose", "leave_out", "opening", "review", *PROMPTS["acts"]}
+    assert set(EXAMPLES) == {"name", "choose", "leave_out", "opening", *PROMPTS["acts"]}
 
 
 def test_examples_are_a_setting_of_the_build_where_there_are_some() -> None:

@@ -441,7 +441,7 @@ class _Talk:
         if not self.settings.judged_at_least:
             return
         withheld = self.done.withheld.name if self.done.withheld else ""
-        prompt = prompts.review_prompt(self.plan, withheld, self.done.messages, self.shots)
+        prompt = prompts.review_prompt(self.plan, withheld, self.done.messages)
         answer = await self.ask("judge", prompt, "review", read_judge, self.settings.again)
         if answer.parsed is None or answer.parsed.verdict is None:
             raise _Refused(answer.missing)

@@ -175,15 +175,11 @@ def judge_prompt(messages: Sequence[Message]) -> Prompt:
     return _one(PROMPTS["judge"].format(conversation=_judged(messages)))
 
 
-def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message], shots: int = 0) -> Prompt:
-    """Asks whether a finished conversation is good; shows the problem, what was withheld ("" nothing) and the goal."""
-
-    def told(question: str, withheld: str, goal: str, conversation: str) -> str:
-        what = {"question": quoted(question), "withheld": withheld, "goal": PROMPTS["goals"][goal]}
-        return PROMPTS["review"].format(**what, conversation=conversation)
-
-    words = {"question": plan.question, "withheld": withheld or "nothing", "goal": plan.goal}
-    return _after_examples("review", shots, told, {**words, "conversation": _judged(messages)})
+def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message]) -> Prompt:
+    """Asks whether a finished conversation is good; shows the problem, what was withheld ("" nothing) and the goal. Without
+    examples: a small model gives the verdict of the last one."""
+    told = {"question": quoted(plan.question), "withheld": withheld or "nothing", "goal": PROMPTS["goals"][plan.goal]}
+    return _one(PROMPTS["review"].format(**told, conversation=_judged(messages)))
 
 
 def _judged(messages: Sequence[Message]) -> str:
