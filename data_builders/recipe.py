@@ -195,7 +195,7 @@ class Dialogue:
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
     """Examples (dialogue/examples.yaml) before each prompt that asks for a user's message or for what to withhold. Without
-    them models of one or two billion parameters answer in the assistant's words; with them half of their messages are a user's."""
+    them 2 of 60 reactions of Qwen2.5-Coder-1.5B read as a user's, with one 30, with two 34."""
     goals: Goals = field(default_factory=Goals)
     personas: tuple[str, ...] = tuple(PERSONAS)
     reactions: Count = 2

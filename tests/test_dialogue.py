@@ -35,6 +35,7 @@ from data_builders.dialogue.prompts import (
     User,
     act_prompt,
     assistant_prompt,
+    copies_example,
     judge_prompt,
     opening_prompt,
     plans_of,
@@ -496,6 +497,19 @@ def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
         start = os.path.commonprefix([one["content"] for one in (*shown[::2], last)])
         assert alone["content"].startswith(start) and len(start) > 20, "the same prompt, with other words"
     assert set(EXAMPLES) == {"name", "choose", "leave_out", "opening", *PROMPTS["acts"]}
+
+
+def test_what_an_example_said_is_not_taken_over() -> None:
+    """A small model asked whether a hall's 75 seats were right, in a talk about something else."""
+    (seats, _), text = EXAMPLES["why"], "Why is it 53? Why do you subtract the 9 from 84, please?"
+    assert (
+        copies_example(text, "why", 1) and not copies_example(text, "why", 0) and not copies_example(text, "doubt", 1)
+    )
+    assert copies_example(seats["reply"].upper(), "why", 2)
+    assert not copies_example("Why do you subtract the 7 from 60 in the end?", "why", 2)
+    for shots, counted in ((0, 0), (1, 3)):
+        done, _ = talk(PLAN, dialogue(few_shot=shots), **{"<reply>": f"<message>{text}</message>"})
+        assert sum(one["reason"] == "repeats" for one in done.unusable) == counted
 
 
 def test_examples_are_a_setting_of_the_build_where_there_are_some() -> None:

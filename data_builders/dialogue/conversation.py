@@ -128,12 +128,13 @@ class _Talk:
         return solution
 
     async def user(self, act: str, check: Check, where: str = "", **words: str) -> None:
-        """The user's next message; it repeats none of theirs, nor what the assistant said."""
+        """The user's next message; it repeats none of theirs, nor what the assistant said, nor an example."""
 
         def unfit(text: str) -> str:
             if len(text.split()) > 70:
                 return "too_long"
-            return "repeats" if any(same_words(text, one["content"]) for one in self.done.messages) else check(text)
+            said = any(same_words(text, one["content"]) for one in self.done.messages)
+            return "repeats" if said or prompts.copies_example(text, act, self.shots) else check(text)
 
         prompt = prompts.act_prompt(self.plan.persona, act, self.done.messages[-1]["content"], self.shots, **words)
         self.say("user", await self.text("simulator", prompt, where or act, _checked(read_message, unfit)))
@@ -323,6 +324,8 @@ class _Talk:
         question, wish = self.plan.question, prompts.PROMPTS["wishes"][self.plan.goal]
 
         def unfit(made: str) -> str:
+            if prompts.copies_example(made, "opening", self.shots):
+                return "repeats"
             return (
                 "placeholder" if checks.shows_hole(made, question) else checks.changed_numbers(made, text, told, wish)
             )
