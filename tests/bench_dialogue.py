@@ -239,7 +239,8 @@ def _ours(url: str, arguments: argparse.Namespace) -> tuple[int, int, float]:
         recipe = {
             "source": {"kind": "gsm8k", "path": str(folder / "problems.jsonl")},
             "dialogue": dialogue,
-            "quality": {"max_same_wording": 1.0, "near_duplicates": None},
+            # What the server writes is made up of few words, which tell at once what is missing.
+            "quality": {"max_same_wording": 1.0, "near_duplicates": None, "max_giveaway": 1.0},
             "output": {"path": str(folder / "out"), "shard_size": arguments.problems},
         }
         write_json(folder / "recipe.yaml", recipe)  # JSON is YAML
