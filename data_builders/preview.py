@@ -38,7 +38,7 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
         yield from estimate_lines(plans, asked, build.recipe.dialogue)
         outlines, share = build.sample(_SAMPLE)
         kept = sum(one.source != "written" for one in outlines) / share
-        yield f"  kept      about {kept:,.0f} of them with a large model in all roles; with one of 0.5B parameters none was"
+        yield f"  kept      about {kept:,.0f} of them with a large model in all roles; with one of 0.5B or 1.5B parameters none was"
     yield from _replay_lines(build)
     if (pairs := build.recipe.preferences) is not None:
         whose = (

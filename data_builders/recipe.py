@@ -194,8 +194,9 @@ class Dialogue:
     withheld: Share = 0.7
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
-    """Examples (dialogue/examples.yaml) before each prompt that asks for a user's message or for what to withhold. Without
-    them 2 of 60 reactions of Qwen2.5-Coder-1.5B read as a user's, with one 30, with two 34."""
+    """Examples (dialogue/examples.yaml) before each prompt for what to withhold, for an opening, and for a user's message with a
+    part to play; none before those of a look-ahead, of the assistant and of the judge. Of 60 reactions of Qwen2.5-Coder-1.5B
+    2 read as a user's without them, 30 with one, 34 with two."""
     goals: Goals = field(default_factory=Goals)
     personas: tuple[str, ...] = tuple(PERSONAS)
     reactions: Count = 2

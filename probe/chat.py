@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from probe.conversations import THINKING_ENDS, Message, after_thinking, learned, plain
+from probe.conversations import THINKING_ENDS, THINKING_STARTS, Message, after_thinking, learned, plain
 from probe.errors import TemplateError
 from probe.files import sha256_text
 from probe.grading import boxed
@@ -64,7 +64,9 @@ class Chat:
             raise TemplateError("the tokenizer has no chat template; nextturn needs a chat model, not a base model")
         self.tokenizer = tokenizer
         self._options = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        self.template_sha256 = sha256_text(tokenizer.chat_template)
+        # A run that was begun when templates wrote another date is not gone on with.
+        dated = f"{_TODAY:%Y-%m-%d}" if "strftime_now" in tokenizer.chat_template else ""
+        self.template_sha256 = sha256_text(tokenizer.chat_template + dated)
         between = self._between([{"role": "user", "content": "Hi."}])
         # Gemma adds white space as tokens that are not special: a line break ends no turn.
         added = tokenizer.added_tokens_decoder.items()
@@ -111,7 +113,9 @@ class Chat:
     def user_prefix_ids(self, messages: Sequence[Message], form: PrefixForm = "history") -> tuple[int, ...]:
         return self._ids(self.user_prefix_text(messages, form))
 
-    def training_rows(self, messages: Sequence[Message], loss_on: LossOn = "assistant") -> list[TrainingRow]:
+    def training_rows(
+        self, messages: Sequence[Message], loss_on: LossOn = "assistant", learned_from: bool = True
+    ) -> list[TrainingRow]:
         """Token ids and loss mask of every assistant turn: its content and its end, nothing else.
 
         A message with `loss: False` stands in the context of the turns after it and carries none itself.
@@ -120,10 +124,10 @@ class Chat:
         far (a prefix-preserving template), the conversation is one row; where one does not, each assistant
         turn is a row of its own. `loss_on="talk"` takes the turns that box a result for context, where there are others:
         a model keeps its own way to solve and learns when to ask and how to react. `loss_on="all"` puts loss on every
-        token of the last row, whatever the messages say, an ablation.
+        token of the last row, whatever the messages say, an ablation. `learned_from=False` is for rows that are only scored.
 
         Raises:
-            TemplateError: the template opens a think block before the answer, and a turn that carries loss has none to end.
+            TemplateError: the template opens a think block before the answer, and a turn that is learned has none to end.
         """
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
         wanted = {position for position in turns if learned(messages[position])}
@@ -133,8 +137,8 @@ class Chat:
         for position in turns:
             prompt = list(self.prompt_ids(messages[:position]))
             target = self._target_ids(messages[position]["content"])
-            if self.opens_thinking and position in wanted:
-                self._check_thinking(messages[position]["content"])
+            if learned_from and position in ({turns[-1]} if loss_on == "all" else wanted):
+                self.check_thinking(messages[position]["content"])
             row = TrainingRow(prompt + target, [0] * len(prompt) + [int(position in wanted)] * len(target))
             previous = rows[-1] if rows else None
             if previous and prompt[: len(previous.input_ids)] == previous.input_ids:
@@ -146,8 +150,9 @@ class Chat:
             return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
         return [row for row in rows if any(row.loss_mask)]
 
-    def _check_thinking(self, content: str) -> None:
-        if THINKING_ENDS.search(content):
+    def check_thinking(self, content: str) -> None:
+        """Raises TemplateError where an answer to train on would stand in a think block that it never ends."""
+        if not self.opens_thinking or THINKING_ENDS.search(content):
             return
         switched = self._options.get("enable_thinking") is not False and not Chat(self.tokenizer, False).opens_thinking
         raise TemplateError(
@@ -162,8 +167,12 @@ class Chat:
         )
 
     def _target_ids(self, content: str) -> list[int]:
-        # The template trims what it renders; what is learned must be what is rendered as history later.
-        return list(self._ids(content.strip())) + list(self.turn_end_ids)
+        # The template trims what it renders; what is learned must be what is rendered as history later. A think block that the
+        # prompt has opened is not opened again.
+        said = content.strip()
+        if self.opens_thinking and (opened := THINKING_STARTS.match(said)):
+            said = said[opened.end() :].lstrip("\n")
+        return list(self._ids(said)) + list(self.turn_end_ids)
 
     def text_ids(self, text: str) -> tuple[int, ...]:
         """A turn's text as ids, without anything around it."""

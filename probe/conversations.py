@@ -29,7 +29,7 @@ _IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "Record ID")
 
 
 THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
-_THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
+THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 
 
 def after_thinking(text: str) -> str | None:
@@ -37,7 +37,7 @@ def after_thinking(text: str) -> str | None:
     if "<" not in text:  # most texts; builders ask this about millions
         return text
     said = THINKING_ENDS.split(text)[-1]
-    return None if _THINKING_STARTS.search(said) else said
+    return None if THINKING_STARTS.search(said) else said
 
 
 def row_id(row: dict[str, Any], number: int) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from datetime import datetime
-from pathlib import Path
+from typing import get_args
 
 import pytest
 from conversations import spans
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_models import tiny_tokenizer
+from tiny_models import shipped_template, thinking_tokenizer, tiny_tokenizer
 
-from probe.chat import Chat
+from probe.chat import Chat, LossOn
 from probe.errors import TemplateError
+from probe.files import sha256_text
 
 TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
 TURN_END = {
@@ -148,7 +148,7 @@ def test_a_template_whose_assistant_turn_has_several_parts_is_refused() -> None:
     tokenizer = tiny_tokenizer("chatml")
     harmony = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in harmony])
-    tokenizer.chat_template = shipped_by_trl("gptoss")
+    tokenizer.chat_template = shipped_template("gptoss")
     with pytest.raises(TemplateError, match=r"<\|message\|> ends a turn: .* several parts"):
         Chat(tokenizer)
 
@@ -156,7 +156,7 @@ def test_a_template_whose_assistant_turn_has_several_parts_is_refused() -> None:
 def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None:
     """Llama 3.2 does: a checkpoint that is measured the day after its base has to be shown the same prompts."""
     tokenizer = tiny_tokenizer("llama3")
-    tokenizer.chat_template = shipped_by_trl("llama3_2")
+    tokenizer.chat_template = shipped_template("llama3_2")
     assert f"Today Date: {datetime.now():%d %b %Y}" in tokenizer.apply_chat_template(TALK[:1], tokenize=False)
     chat = Chat(tokenizer)
     for text in (
@@ -167,6 +167,10 @@ def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None
         assert "Today Date: 26 Jul 2024\n" in text
     row = chat.training_rows(TALK)[0]
     assert "Today Date: 26 Jul 2024\n" in tokenizer.decode(row.input_ids)
+    assert chat.template_sha256 != sha256_text(tokenizer.chat_template), (
+        "a probe begun under another date is told apart"
+    )
+    assert chat_with("llama3").template_sha256 == sha256_text(chat_with("llama3").tokenizer.chat_template)
 
 
 @pytest.mark.parametrize("template", ["deepseekv3", "glm4moe", "nemotron_3_nano", "phi3", "qwen3", "qwen3_5_think"])
@@ -178,37 +182,43 @@ def test_a_think_block_before_the_content_is_no_part_that_stops(template: str, e
     ends = ("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>")
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ends])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
-    tokenizer.chat_template = shipped_by_trl(template)
+    tokenizer.chat_template = shipped_template(template)
     stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
     assert not {"<think>", "</think>"} & set(stops)
 
 
-@pytest.mark.parametrize("template, way_out", [
-    ("qwen3_5_think", "data.enable_thinking: false"), ("deepseek_r1_distill", "chat_template.jinja that opens none"),
-])  # fmt: skip
-def test_answers_without_thinking_are_not_trained_on_within_a_think_block(template: str, way_out: str) -> None:
-    """The prompt ends with <think>: a model that learns to answer there has no end of it, and thinks no more."""
-    from tokenizers import AddedToken
+THINKING = ["qwen3_5_think", "deepseek_r1_distill"]
+THOUGHT = {"role": "assistant", "content": "So.\n</think>\n\nIt is 7."}
 
-    tokenizer = tiny_tokenizer("qwen3_5_nothink")
-    tokenizer.add_tokens([AddedToken("<｜end▁of▁sentence｜>", special=True, normalized=False)])
-    tokenizer.chat_template = shipped_by_trl(template)
-    for loss_on in ("assistant", "talk", "all"):
+
+@pytest.mark.parametrize(
+    ("template", "way_out"),
+    [(THINKING[0], "data.enable_thinking: false"), (THINKING[1], "chat_template.jinja that opens none")],
+)
+def test_answers_without_thinking_are_not_learned_within_a_think_block(template: str, way_out: str) -> None:
+    """A model that learns to answer there has no end of the block, and thinks no more."""
+    chat = Chat(thinking_tokenizer(template))
+    assert chat.opens_thinking
+    for loss_on in get_args(LossOn):
         with pytest.raises(TemplateError, match=f"opens a think block .* {way_out}, or train on answers that think"):
-            Chat(tokenizer).training_rows(TALK, loss_on)
-    planted = [*TALK[:3], {"role": "assistant", "content": "So.\n</think>\n\nIt is 7."}]
-    planted[1] = {**planted[1], "loss": False}
-    (row,) = Chat(tokenizer).training_rows(planted)
-    learned = [token for token, kept in zip(row.input_ids, row.loss_mask, strict=True) if kept]
-    assert tokenizer.decode(learned).startswith("So.\n</think>\n\nIt is 7.")
+            chat.training_rows(TALK, loss_on)
+    assert chat.training_rows(TALK, learned_from=False), "what is only scored"
     if template == "qwen3_5_think":
-        assert Chat(tokenizer, enable_thinking=False).training_rows(TALK)
+        assert Chat(chat.tokenizer, enable_thinking=False).training_rows(TALK)
 
 
-def shipped_by_trl(template: str) -> str:
-    trl = importlib.util.find_spec("trl")
-    assert trl is not None and trl.origin is not None
-    return (Path(trl.origin).parent / "chat_templates" / f"{template}.jinja").read_text(encoding="utf-8")
+@pytest.mark.parametrize("template", THINKING)
+def test_answers_that_think_are_learned_from_within_the_block(template: str) -> None:
+    chat = Chat(thinking_tokenizer(template))
+    for content in (THOUGHT["content"], "<think>\n" + THOUGHT["content"]):  # the prompt has opened it already
+        talk = [TALK[0], {**TALK[1], "loss": False}, TALK[2], {**THOUGHT, "content": content}]
+        (row,) = chat.training_rows(talk)
+        start = row.loss_mask.index(1)
+        assert chat.tokenizer.decode(row.input_ids[:start]).endswith("<think>\n")
+        assert chat.tokenizer.decode(row.input_ids[start:]).startswith(THOUGHT["content"])
+        assert len(chat.training_rows(talk, "all")) == 1
+    with pytest.raises(TemplateError, match="opens a think block"):
+        chat.training_rows([*TALK[:1], {**TALK[1], "loss": False}], "all")
 
 
 def test_a_template_error_becomes_one_line() -> None:

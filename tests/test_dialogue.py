@@ -35,7 +35,6 @@ from data_builders.dialogue.prompts import (
     User,
     act_prompt,
     assistant_prompt,
-    copies_example,
     judge_prompt,
     opening_prompt,
     plans_of,
@@ -458,27 +457,36 @@ SHOWN = [(named, example) for named, examples in EXAMPLES.items() for example in
     ("named", "example"), SHOWN, ids=[f"{named}-{place % 2}" for place, (named, _) in enumerate(SHOWN)]
 )
 def test_an_example_is_a_reply_that_could_be_used(named: str, example: dict[str, str]) -> None:
-    """Small models copy what they are shown: each holds to every rule that replies of its kind are held to."""
+    """Small models copy what they are shown: each holds to the rules that replies of its kind are held to."""
     reply, words = Reply(example["reply"]), {word: text for word, text in example.items() if word != "reply"}
     if named in ("name", "choose"):
         fact = words.get("fact") or reading.tagged(reply, "fact").text
         name = reading.tagged(reply, "name")
         assert not name.unusable and not checks.unfit_proposal(Proposal(fact, name.text), words["question"])
-    elif named == "leave_out":
+        return
+    if named == "leave_out":
         question = f"{words['sentence']} Everybody wants to know the result. What is it?"
-        given = Proposal(words["fact"], words["name"])
         text = reading.tagged(reply, "text").text
+        given = Proposal(words["fact"], words["name"])
         assert not checks.unfit_rest(question.replace(words["sentence"], text), given, question)
-    elif named == "opening":
-        message = read_message(reply)
-        wish = PROMPTS["wishes"][words["wish"]]
-        assert not message.unusable and not checks.changed_numbers(message.text, words["text"], wish=wish)
+        return
+    # The user's own messages, in a talk that stands where the example stands.
+    message = read_message(reply)
+    assert not message.unusable and len(message.text.split()) <= 70
+    known = replace(PLAN, task=replace(TASK, question=words.get("fact", QUESTION)))
+    talk = conversation._Talk(known, dialogue(), {}, 1)
+    if named == "opening":
+        assert not checks.shows_hole(message.text, words["text"])
+        assert not checks.changed_numbers(message.text, words["text"], wish=PROMPTS["wishes"][words["wish"]])
+    elif named == "reveal":
+        assert not talk.tells(Proposal(words["fact"], ""), message.text)
+    elif named == "next":
+        assert not conversation._anything(message.text) and not talk.shows(words["seen"])(message.text)
+    elif named in ("spot", "mended", "attempt"):
+        shown = words.get("answer") or words.get("value") or words["work"].rpartition("=")[2]
+        assert not talk.shows(shown)(message.text)
     else:
-        message, said = read_message(reply), checks.values(read_message(reply).text)
-        assert not message.unusable and len(message.text.split()) <= 70
-        to_name = [words[word] for word in ("fact", "value", "answer", "seen", "work") if word in words]
-        assert all(checks.values(text) <= said for text in to_name)
-        assert to_name or said & checks.values(words["last"])
+        assert checks.values(message.text) & checks.values(words["last"]), "it names a number of the reply"
 
 
 def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
@@ -495,21 +503,39 @@ def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
         assert [one["content"] for one in shown[1::2]] == [example["reply"] for example in EXAMPLES[named]]
         assert len({one["content"] for one in (*shown[::2], last)}) == 3
         start = os.path.commonprefix([one["content"] for one in (*shown[::2], last)])
-        assert alone["content"].startswith(start) and len(start) > 20, "the same prompt, with other words"
+        assert len(start) > 20, "the same prompt, with other words"
     assert set(EXAMPLES) == {"name", "choose", "leave_out", "opening", *PROMPTS["acts"]}
 
 
-def test_what_an_example_said_is_not_taken_over() -> None:
-    """A small model asked whether a hall's 75 seats were right, in a talk about something else."""
-    (seats, _), text = EXAMPLES["why"], "Why is it 53? Why do you subtract the 9 from 84, please?"
-    assert (
-        copies_example(text, "why", 1) and not copies_example(text, "why", 0) and not copies_example(text, "doubt", 1)
-    )
-    assert copies_example(seats["reply"].upper(), "why", 2)
-    assert not copies_example("Why do you subtract the 7 from 60 in the end?", "why", 2)
+@pytest.mark.parametrize(
+    ("text", "copied"),
+    [
+        ("Why is it 53? Why do you subtract the 9 from 84, please?", True),  # seven words
+        ("169 IS WHAT, exactly", True),  # all of them
+        ("What is the 169 in it?", True),  # a number of another problem
+        ("What is the 60 in it?", False),
+        ("Why do you subtract the 7 from 60 in the end?", False),
+        ("How could I check 53 without going through the same steps?", False),
+    ],
+)
+def test_what_an_example_said_is_not_taken_over(text: str, copied: bool) -> None:
+    shown = [
+        read_message(Reply(example["reply"])).text
+        for named in ("why", "meaning", "proof")
+        for example in EXAMPLES[named]
+    ]
+    assert any(checks.copies(text, one, f"{QUESTION} {SOLUTION}") for one in shown) == copied
+
+
+def test_a_copy_of_an_example_is_asked_for_again() -> None:
+    """A 1.5B asked whether a hall's 75 seats were right, in a talk about something else."""
+    text = "Why is it 53? Why do you subtract the 9 from 84, please?"
     for shots, counted in ((0, 0), (1, 3)):
         done, _ = talk(PLAN, dialogue(few_shot=shots), **{"<reply>": f"<message>{text}</message>"})
         assert sum(one["reason"] == "repeats" for one in done.unusable) == counted
+    names = {"Which": "<name>how many of the seats are broken</name>"}
+    reasons = [talk(WITHHELD, dialogue(few_shot=shots, proposals=1), **names)[0].reason for shots in (0, 2)]
+    assert reasons == ["", "nothing_needed"]
 
 
 def test_examples_are_a_setting_of_the_build_where_there_are_some() -> None:

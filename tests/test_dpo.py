@@ -15,15 +15,16 @@ from data_builders.__main__ import main as build_main
 from data_builders.dialogue.score import Reply
 from data_builders.preferences import Wanted, unwanted
 from probe.chat import Chat
-from probe.errors import DataError, run_command
+from probe.errors import DataError, TemplateError, run_command
 from probe.files import read_json, read_jsonl, write_jsonl
 from probe.models import load_tokenizer, resolve
 from tests.grpo_parts import probe_section
 from tests.launches import history, launch, shipped
 from tests.loopback import Loopback, Seen, chat_reply
 from tests.test_train_distributed import probed, take_back
+from tests.tiny_models import thinking_tokenizer
 from train.dpo import main
-from train.rows import load_pairs, make_pairs
+from train.rows import Pair, load_pairs, make_pairs
 
 STEPS, SAVE = 4, 2
 
@@ -132,6 +133,21 @@ def test_both_sides_follow_the_prompt_of_inference(tiny_model: Path, tmp_path: P
         assert text == pair(3)[side][0]["content"] + chat.tokenizer.decode(chat.turn_end_ids)
     with pytest.raises(DataError, match="no pair is left: 12 are longer than train.max_length 10"):
         make_pairs(load_pairs(write_pairs(tmp_path), "preference"), chat, 10)
+
+
+def test_behind_an_opened_think_block_the_side_to_prefer_has_to_end_it() -> None:
+    """What the prompt's own history says, and the side to leave, is not learned."""
+    chat = Chat(thinking_tokenizer("qwen3_5_think"))
+    asked = (
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "Why?"},
+    )
+    thought = "Hm.\n</think>\n\nTwo pairs."
+    (row,), _ = make_pairs([Pair("p", "pair", asked, thought, "Because.")], chat, None)
+    assert chat.tokenizer.decode(row["chosen_ids"]).startswith(thought)
+    with pytest.raises(TemplateError, match="opens a think block"):
+        make_pairs([Pair("p", "pair", asked, "Because.", thought)], chat, None)
 
 
 @pytest.mark.parametrize(

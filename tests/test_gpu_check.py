@@ -4,7 +4,10 @@ says what came of it."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,9 +98,29 @@ def test_a_stage_that_hangs_is_ended_with_all_that_it_started(
 
 
 def test_what_a_crashed_stage_left_behind_is_ended_too(tmp_path: Path, instead: Callable[[str], None]) -> None:
-    instead(f"sleep 1000 &\necho $! > {tmp_path}/left; exit 3")
-    assert gpu_check.run_stage("nccl", tmp_path, True)["error"].startswith("exit code 3: ")
-    assert not runs(int((tmp_path / "left").read_text()))
+    """Also a worker in a session of its own, whose launcher has ended or goes on without the stage."""
+    instead(
+        f"sleep 1000 &\necho $! > {tmp_path}/near\n"
+        f"sh -c 'setsid sleep 1000 & echo $! > {tmp_path}/orphan'\n"
+        f"sh -c 'setsid sleep 1000 & echo $! > {tmp_path}/far; wait' &\n"
+        f"until [ -s {tmp_path}/far ]; do sleep 0.01; done; exit 3"
+    )
+    found = gpu_check.run_stage("nccl", tmp_path, True)
+    assert found["error"].startswith("exit code 3: ") and "left_running" not in found
+    for child in ("near", "orphan", "far"):
+        assert not runs(int((tmp_path / child).read_text())), child
+
+
+def test_what_a_stage_keeps_starting_is_ended_too(tmp_path: Path, instead: Callable[[str], None]) -> None:
+    """A launcher that is killed while it starts its workers."""
+    instead(f"while :; do setsid sleep 1000 & echo $! >> {tmp_path}/children; sleep 0.01; done")
+    mark = "of this test"
+    process = subprocess.Popen([sys.executable], env={**os.environ, gpu_check.MARK: mark}, start_new_session=True)
+    while not (tmp_path / "children").is_file():
+        time.sleep(0.01)
+    assert gpu_check.end(process, mark) == []
+    children = [int(line) for line in (tmp_path / "children").read_text().split()]
+    assert children and not any(map(runs, children)) and process.returncode == -9
 
 
 def runs(pid: int) -> bool:

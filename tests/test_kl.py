@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from probe.tracking import flatten
 from tests.launches import history
 from tests.model_parts import LargestTensor, change_json, copy_of, lora_on
 from tests.test_train_distributed import probed, take_back, write_data, write_recipe
-from train.kl import rows_beside
+from tests.tiny_models import thinking_tokenizer
+from train.kl import answer_rows, rows_beside
+from train.recipe import KlSection
 from train.sft import main
 
 KL = {"coefficient": 2.0, "share": 0.4, "problems": {"kind": "starter", "n": 6}, "max_answer_tokens": 8}
@@ -191,6 +194,20 @@ def test_answers_made_elsewhere_and_accumulation(tiny_chatml: Path, tmp_path: Pa
     for one, other in zip(once, twice, strict=True):
         for name in ("loss", "kl", "grad_norm"):
             assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6), name
+
+
+def test_an_answer_that_was_cut_while_it_thought_is_compared_like_the_others(tmp_path: Path) -> None:
+    """The template has opened the block; nothing is learned from these rows but what the base said."""
+    chat = Chat(thinking_tokenizer("qwen3_5_think"))
+    said = ["Twice two.\n</think>\n\n4", "Twice two, and"]
+    rows = [
+        {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": text}]} for text in said
+    ]
+    write_jsonl(tmp_path / "answers.jsonl", rows)
+    section: Any = KlSection(answers=str(tmp_path / "answers.jsonl"))
+    anything: Any = None
+    args: Any = SimpleNamespace(max_length=200)
+    assert len(answer_rows(section, anything, chat, args, tmp_path, "float32")) == 2
 
 
 def test_the_share_is_held_on_average_and_every_answer_has_its_turn() -> None:

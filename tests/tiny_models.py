@@ -107,6 +107,11 @@ def chat_template(template: str) -> str:
         raise TemplateError(f"{template}: unknown chat template, wanted one of {', '.join(FAMILIES)}")
     if template == "chatml":
         return CHATML
+    return shipped_template(template)
+
+
+def shipped_template(template: str) -> str:
+    """A template that trl ships, of whatever family."""
     trl = importlib.util.find_spec("trl")
     if trl is None or trl.origin is None:
         raise TemplateError(f"{template}: its template comes with trl, which is not installed; pip install trl")
@@ -114,6 +119,16 @@ def chat_template(template: str) -> str:
     if not path.is_file():
         raise TemplateError(f"{path}: the installed trl ships no such template")
     return path.read_text(encoding="utf-8")
+
+
+def thinking_tokenizer(template: str) -> Any:
+    """That of Qwen3.5 with a template of trl's that ends each prompt with <think>."""
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("qwen3_5_nothink")
+    tokenizer.add_tokens([AddedToken("<｜end▁of▁sentence｜>", special=True, normalized=False)])
+    tokenizer.chat_template = shipped_template(template)
+    return tokenizer
 
 
 def tiny_tokenizer(template: str) -> Any:

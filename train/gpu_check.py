@@ -16,7 +16,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ from probe.files import read_json, write_atomic, write_json
 from train.speed import peak_tflops, training_flops
 
 SECONDS_TINY = 900  # of a stage at most: a CPU that others use as well may be slow
+MARK = "NEXTTURN_GPU_CHECK_STAGE"
 SFT, GRPO = Path("recipes/qwen2b_sft.yaml"), Path("recipes/qwen2b_grpo_1gpu.yaml")
 
 
@@ -76,52 +76,59 @@ def run_stage(name: str, out: Path, tiny: bool) -> dict[str, Any]:
     result.unlink(missing_ok=True)
     command = [sys.executable, "-m", "train.gpu_check", "--stage", name, "--out", str(out)]
     quiet = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "NEXTTURN_CACHE": str(out.absolute() / "cache")}
+    mark = f"{os.getpid()} {name} {time.time_ns()}"
     started, seconds = time.monotonic(), SECONDS_TINY if tiny else STAGES[name].seconds
     code: int | str
     with log.open("w") as written:
         process = subprocess.Popen(
             [*command, *(["--tiny"] if tiny else [])],
-            env={**os.environ, **quiet}, stdout=written, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, **quiet, MARK: mark}, stdout=written, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = f"none within {seconds:g} s"
         finally:
-            end(process)
+            left = end(process, mark)
     found: dict[str, Any] = read_json(result) if result.is_file() else {}
     if code != 0:
         found["error"] = f"exit code {code}: {reason(log)} ({log})"
+    if left:
+        found["left_running"] = left  # what cannot be killed; it may hold memory that later stages lack
     return {**found, "seconds": round(time.monotonic() - started, 1)}
 
 
-def end(process: subprocess.Popen[bytes], seconds: float = 30.0) -> None:
-    """Kills a process, the leader of its group, with all that it has started, and waits until nothing of it runs.
+def end(process: subprocess.Popen[bytes], mark: str, seconds: float = 30.0) -> list[int]:
+    """Kills a process with all that it has started, and waits until nothing of it runs; gives the ids of what still does.
 
-    A killed process holds its memory on a GPU for a moment, which the next stage needs; and the workers of an accelerate launch
-    are in sessions of their own, so that the group's signal does not reach them.
+    A killed process holds its memory on a GPU for a moment, which the next stage needs. The workers of an accelerate launch are
+    in sessions of their own, and lose their parent where it dies first: they are known by `mark`, which stands in the
+    stage's environment and so in theirs.
     """
-    started: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        started = psutil.Process(process.pid).children(recursive=True)
-    for one in psutil.process_iter():  # also those whose parent has ended
-        with suppress(ProcessLookupError):
-            if os.getpgid(one.pid) == process.pid and one.pid != process.pid:
-                started.append(one)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for one in started:
-        with suppress(psutil.NoSuchProcess):
-            one.kill()
-    process.wait()
-    until = time.monotonic() + seconds
-    while any(_runs(one) for one in started) and time.monotonic() < until:
+    started, until = {psutil.Process(process.pid)} if process.poll() is None else set(), time.monotonic() + seconds
+    while True:
+        started |= {one for one in psutil.process_iter() if _carries(one, mark)}
+        left = [one for one in started if _runs(one)]
+        if not left or time.monotonic() > until:
+            process.poll()
+            return sorted(one.pid for one in left)
+        for one in left:
+            with suppress(psutil.Error):
+                one.kill()
+        process.poll()  # takes up what it left, which would count as running
         time.sleep(0.02)
 
 
+def _carries(process: psutil.Process, mark: str) -> bool:
+    with suppress(psutil.Error):
+        return process.pid != os.getpid() and process.environ().get(MARK) == mark
+    return False
+
+
 def _runs(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    """A zombie with threads has not ended: one of them may still be giving back the GPU's memory."""
+    with suppress(psutil.Error):
+        return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     return False
 
 

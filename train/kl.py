@@ -74,7 +74,7 @@ def answer_rows(
         answers = _own_answers(section, folder, chat, args, run_dir / "kl", dtype)
     if not answers:
         raise DataError(f"kl: no answers in {section.answers}, wanted at least one")
-    rows, counts = make_rows(answers, chat, "assistant", args.max_length)
+    rows, counts = make_rows(answers, chat, "assistant", args.max_length, learned_from=False)
     say(f"kl        {len(rows):,} answers of the base, {counts.loss_tokens:,} tokens, {counts.too_long} too long")
     return rows
 

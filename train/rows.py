@@ -62,10 +62,14 @@ def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:
 
 
 def make_rows(
-    conversations: Iterable[Sequence[Message]], chat: Chat, loss_on: LossOn, max_length: int | None
+    conversations: Iterable[Sequence[Message]],
+    chat: Chat,
+    loss_on: LossOn,
+    max_length: int | None,
+    learned_from: bool = True,
 ) -> tuple[list[dict[str, list[int]]], RowCounts]:
     """Rows with `input_ids` and `labels`. A row over `max_length` tokens is left out whole and counted, since
-    cutting it would take its last assistant turn away or leave it without an end.
+    cutting it would take its last assistant turn away or leave it without an end. `learned_from`: see Chat.training_rows.
 
     Raises:
         DataError: no row is left.
@@ -74,7 +78,7 @@ def make_rows(
     count = longest = too_long = 0
     for messages in conversations:
         count += 1
-        for row in chat.training_rows(messages, loss_on):
+        for row in chat.training_rows(messages, loss_on, learned_from):
             longest = max(longest, len(row.input_ids))
             if max_length is not None and len(row.input_ids) > max_length:
                 too_long += 1
@@ -190,6 +194,7 @@ def make_pairs(
     kinds: Counter[str] = Counter()
     longest = too_long = 0
     for pair in pairs:
+        chat.check_thinking(pair.chosen)
         prompt = list(chat.prompt_ids(pair.prompt))
         sides = [_reply_ids(chat, pair.prompt, text) for text in (pair.chosen, pair.rejected)]
         length = len(prompt) + max(map(len, sides))
@@ -208,7 +213,7 @@ def make_pairs(
 
 
 def _reply_ids(chat: Chat, prompt: Sequence[Message], text: str) -> list[int]:
-    row = chat.training_rows([*prompt, {"role": "assistant", "content": text}])[-1]
+    row = chat.training_rows([*prompt, {"role": "assistant", "content": text}], learned_from=False)[-1]
     return row.input_ids[len(chat.prompt_ids(prompt)) :]
 
 

@@ -70,6 +70,18 @@ def changed_numbers(text: str, source: str, told: Collection[float] = (), wish: 
     return ""
 
 
+_RUN, _SMALL = 7, 20
+
+
+def copies(text: str, example: str, known: str) -> bool:
+    """Whether a text takes from an example what is not its own: seven words in a row, all of its words, or a number above 20
+    that does not stand in what the writer knows. Small models do so now and then."""
+    said, shown = (re.findall(r"\w+", one.lower()) for one in (text, example))
+    runs, others = ({tuple(one[at : at + _RUN]) for at in range(len(one) - _RUN + 1)} for one in (said, shown))
+    numbers = {value for value in values(example) - values(known) if value > _SMALL}
+    return said == shown or bool(runs & others) or bool(values(text) & numbers)
+
+
 # --- What is withheld, as a model or a rule proposes it.
 
 _HOLE = re.compile(

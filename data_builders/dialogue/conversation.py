@@ -94,6 +94,11 @@ class _Talk:
     def say(self, role: str, text: str) -> None:
         self.done.messages.append({"role": role, "content": text})
 
+    def copies(self, text: str, named: str, *told: str) -> bool:
+        """Whether a reply takes over an example that stood before its prompt."""
+        known = "\n".join([self.plan.question, *told, *(one["content"] for one in self.done.messages)])
+        return any(checks.copies(text, example, known) for example in prompts.shown_replies(named, self.shots))
+
     def right(self, text: str) -> bool:
         found = boxed(text)
         return found is not None and same_answer(found[1], self.answer)
@@ -134,7 +139,7 @@ class _Talk:
             if len(text.split()) > 70:
                 return "too_long"
             said = any(same_words(text, one["content"]) for one in self.done.messages)
-            return "repeats" if said or prompts.copies_example(text, act, self.shots) else check(text)
+            return "repeats" if said or self.copies(text, act, *words.values()) else check(text)
 
         prompt = prompts.act_prompt(self.plan.persona, act, self.done.messages[-1]["content"], self.shots, **words)
         self.say("user", await self.text("simulator", prompt, where or act, _checked(read_message, unfit)))
@@ -324,7 +329,7 @@ class _Talk:
         question, wish = self.plan.question, prompts.PROMPTS["wishes"][self.plan.goal]
 
         def unfit(made: str) -> str:
-            if prompts.copies_example(made, "opening", self.shots):
+            if self.copies(made, "opening", wish):
                 return "repeats"
             return (
                 "placeholder" if checks.shows_hole(made, question) else checks.changed_numbers(made, text, told, wish)
@@ -388,15 +393,17 @@ class _Talk:
         if number % 2 == 0:
             found = [fact for fact in checks.facts(question) if not checks.little_left(fact, question)]
         quoted = self.rng.choice(found) if found else ""
+        asked = "name" if quoted else "choose"
 
         def read(reply: Reply) -> Parsed:
             fact, name = Parsed(quoted) if quoted else tagged(reply, "fact"), tagged(reply, "name")
             unfit = fact.unusable or name.unusable or checks.unfit_proposal(Proposal(fact.text, name.text), question)
+            unfit = unfit or ("repeats" if self.copies(name.text, asked) else "")
             return Parsed(f"{fact.text}\n{name.text}", unfit)
 
         text = await self.text(
             "assistant",
-            prompts.prompt("name" if quoted else "choose", self.shots, question=question, fact=quoted),
+            prompts.prompt(asked, self.shots, question=question, fact=quoted),
             f"choose.{number}",
             read,
         )

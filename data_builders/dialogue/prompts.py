@@ -141,14 +141,9 @@ def again(messages: Prompt, text: str, unusable: str) -> Prompt:
     return (*before, {**last, "content": f"{last['content']}\n\n{told}"})
 
 
-def copies_example(text: str, named: str, shots: int) -> bool:
-    """Whether a reply takes six words in a row from an example that it was shown, as small models now and then do."""
-    return any(_runs(text) & _runs(example["reply"]) for example in EXAMPLES[named][:shots])
-
-
-def _runs(text: str, length: int = 6) -> set[tuple[str, ...]]:
-    words = re.findall(r"\w+", text.lower())
-    return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
+def shown_replies(named: str, shots: int) -> list[str]:
+    """What the examples before a prompt of that name reply, without the tags."""
+    return [re.sub(r"</?\w+>", "", example["reply"]) for example in EXAMPLES[named][:shots] if shots]
 
 
 def opening_prompt(plan: Plan, text: str, shots: int = 0) -> Prompt:
