@@ -481,7 +481,7 @@ def test_an_example_is_a_reply_that_could_be_used(named: str, example: dict[str,
     elif named == "reveal":
         assert not talk.tells(Proposal(words["fact"], ""), message.text)
     elif named == "next":
-        assert not conversation._anything(message.text) and not talk.shows(words["seen"])(message.text)
+        assert not talk.goes_on(words["seen"], message.text)
     elif named in ("spot", "mended", "attempt"):
         shown = words.get("answer") or words.get("value") or words["work"].rpartition("=")[2]
         assert not talk.shows(shown)(message.text)
@@ -536,6 +536,12 @@ def test_a_copy_of_an_example_is_asked_for_again() -> None:
     names = {"Which": "<name>how many of the seats are broken</name>"}
     reasons = [talk(WITHHELD, dialogue(few_shot=shots, proposals=1), **names)[0].reason for shots in (0, 2)]
     assert reasons == ["", "nothing_needed"]
+
+
+def test_who_goes_on_to_the_next_step_names_the_one_that_was_said() -> None:
+    plan = replace(PLAN, goal="steps")
+    assert talk(plan)[0].reason == ""
+    assert talk(plan, ready="<message>84, fine, go on</message>")[0].reason == "next_not_told"
 
 
 def test_examples_are_a_setting_of_the_build_where_there_are_some() -> None:

@@ -256,7 +256,7 @@ class _Talk:
         for number, step in enumerate(steps[:-1]):
             await self.assistant("step", self.hides_result, f"step.{number}", step=step)
             seen = checks.shown_work(step).rpartition(" ")[2]
-            await self.user("next", _anything, f"next.{number}", seen=seen)
+            await self.user("next", partial(self.goes_on, seen), f"next.{number}", seen=seen)
         await self.assistant("last_step", self.boxes_result, step=steps[-1], answer=self.answer)
 
     async def with_check(self, solution: str) -> None:
@@ -485,6 +485,9 @@ class _Talk:
     def shows(self, value: str) -> Check:
         wanted = checks.values(value)
         return lambda text: "" if wanted <= checks.values(text) else "not_told"
+
+    def goes_on(self, seen: str, text: str) -> str:
+        return _anything(text) or self.shows(seen)(text)
 
     def hides_result(self, text: str) -> str:
         if boxed(text):
