@@ -75,7 +75,9 @@ class Chat:
         }
         self.turn_end_ids, header_ids = self._split_turn_end(between)
         self.stop_ids = self._stop_ids(header_ids)
-        self._check_opening()
+        header = self.prompt_text([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
+        self.opens_thinking = after_thinking(header) is None
+        self._check_opening(header)
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
         """The text that inference shows the model before an assistant turn."""
@@ -214,13 +216,11 @@ class Chat:
         stop = {self.turn_end_ids[-1], self.tokenizer.eos_token_id, *(set(header_ids) & self._special)}
         return tuple(sorted(token for token in stop if token is not None))
 
-    def _check_opening(self) -> None:
+    def _check_opening(self, header: str) -> None:
         """Refuses a template whose assistant says in its own turn what would stop it, as in gpt-oss's
-        `<|channel|>final<|message|>`: every answer would end there, without an error."""
+        `<|channel|>final<|message|>`: every answer would end there, without an error. `header` opens that turn in a prompt."""
         question, answer = _MARK + "U", _MARK + "A"
         asked: list[Message] = [{"role": "user", "content": question}]
-        header = self.prompt_text(asked).rpartition(question)[2]
-        self.opens_thinking = after_thinking(header) is None
         told = self._render([*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hi."}])
         opening = told[told.index(question) + len(question) : told.index(answer)]
         own = opening[len(os.path.commonprefix([header, opening])) :]  # what the model is to write before its content

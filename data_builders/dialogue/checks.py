@@ -15,7 +15,7 @@ from data_builders.recipe import wordings
 from data_builders.text import Equation, arithmetic, equations, read, squeezed
 from data_builders.user import read_question
 from probe.grading import boxed, same_answer
-from probe.judges.text import content_stems
+from probe.judges.text import content_stems, ngrams
 
 # --- The numbers of a text, in digits or words; a value counts, not how it is written.
 
@@ -76,10 +76,10 @@ _RUN, _SMALL = 7, 20
 def copies(text: str, example: str, known: str) -> bool:
     """Whether a text takes from an example what is not its own: seven words in a row, all of its words, or a number above 20
     that does not stand in what the writer knows. Small models do so now and then."""
-    said, shown = (re.findall(r"\w+", one.lower()) for one in (text, example))
-    runs, others = ({tuple(one[at : at + _RUN]) for at in range(len(one) - _RUN + 1)} for one in (said, shown))
+    said, shown = (tuple(re.findall(r"\w+", one.lower())) for one in (text, example))
+    run_of_both = set(ngrams(said, _RUN)) & set(ngrams(shown, _RUN))
     numbers = {value for value in values(example) - values(known) if value > _SMALL}
-    return said == shown or bool(runs & others) or bool(values(text) & numbers)
+    return said == shown or bool(run_of_both) or bool(values(text) & numbers)
 
 
 # --- What is withheld, as a model or a rule proposes it.

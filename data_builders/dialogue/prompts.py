@@ -113,7 +113,7 @@ def prompt(named: str, /, shots: int = 0, **words: str) -> Prompt:
 
 def _after_examples(named: str, shots: int, told: Callable[..., str], words: Mapping[str, str]) -> Prompt:
     shown: list[Message] = []
-    for example in EXAMPLES[named][:shots] if shots else ():
+    for example in EXAMPLES[named][:shots]:
         asked = {word: text for word, text in example.items() if word != "reply"}
         shown.append({"role": "user", "content": told(**asked)})
         shown.append({"role": "assistant", "content": example["reply"]})
@@ -143,7 +143,7 @@ def again(messages: Prompt, text: str, unusable: str) -> Prompt:
 
 def shown_replies(named: str, shots: int) -> list[str]:
     """What the examples before a prompt of that name reply, without the tags."""
-    return [re.sub(r"</?\w+>", "", example["reply"]) for example in EXAMPLES[named][:shots] if shots]
+    return [re.sub(r"</?\w+>", "", example["reply"]) for example in EXAMPLES[named][:shots]]
 
 
 def opening_prompt(plan: Plan, text: str, shots: int = 0) -> Prompt:
