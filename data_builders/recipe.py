@@ -122,7 +122,7 @@ class RoleSection:
     """For openai, with `model`, since the data says who made it. Of its limits, `max_tokens` below counts. Roles with
     the same `urls` share their slots: the sum of what each section may have under way."""
     model: str | None = None
-    """For hf and vllm: a hub id, a folder, a GGUF file, or smollm2-135m."""
+    """For hf and vllm: a hub id, a folder, or smollm2-135m."""
     temperature: Weight = 0.8
     max_tokens: Count = 1024
     """The most tokens of one reply, thinking included; a reply that reaches it is asked for again."""

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        help="hub id, local folder, checkpoint, LoRA folder, GGUF file, smollm2-135m, or a server such as http://HOST/v1",
+        help="hub id, local folder, checkpoint, LoRA folder, smollm2-135m, or a server such as http://HOST/v1",
     )
     parser.add_argument("recipe", type=Path, help="a recipe with a `probe:` section: recipes/probe.yaml, a training's")
     parser.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")

@@ -1,4 +1,4 @@
-"""Models that are converted once before they can be used: from GGUF (gguf.py), from a multimodal checkpoint, from a LoRA.
+"""Models that are converted once before they can be used: the embedded one, a multimodal checkpoint, a LoRA checkpoint.
 
 A conversion takes seconds to minutes and several processes ask for it at the same moment (one per GPU), so the first
 converts and the others wait. It is made under a lock in a folder beside, which is renamed when complete. A folder counts

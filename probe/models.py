@@ -1,8 +1,8 @@
 """Turns the name of a model into a local folder that training, vLLM and the probe can all load, and loads it.
 
-A name is a local folder (a whole model, or a LoRA adapter on its base), a GGUF file, a hub id, or `smollm2-135m`, the
-model that comes as a package. A multimodal Qwen3.5 becomes its text-only folder once (probe/conversions.py), and so does
-a GGUF file (probe/gguf.py). Custom model code is never run, and weights are read from safetensors only.
+A name is a local folder (a whole model, or a LoRA adapter on its base), a hub id, or `smollm2-135m`, the model that comes
+as a package (probe/embedded.py). A multimodal Qwen3.5 is converted once to its text-only folder (probe/conversions.py).
+Custom model code is never run, and weights are read from safetensors only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from probe.checkpoints import newest_complete, none_complete
 from probe.conversions import cache_root, is_multimodal, made_once, text_only_folder
+from probe.embedded import EMBEDDED_NAME, embedded_folder
 from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
-from probe.gguf import EMBEDDED_NAME, embedded_folder, gguf_folder, gguf_in
 from probe.hub import hub_folder
 from probe.terminal import say
 from probe.weights import (
@@ -77,7 +77,7 @@ class ModelFolder:
 
 
 def resolve(name: str) -> ModelFolder:
-    """The local folder of a model: a local folder or GGUF file first, then `smollm2-135m`, then a hub id. The folder of a
+    """Return the local folder of a model: a local folder first, then `smollm2-135m`, then a hub id. The folder of a
     training run stands for its newest complete checkpoint.
 
     Imports torch only where a model has to be converted first, which happens once.
@@ -86,21 +86,15 @@ def resolve(name: str) -> ModelFolder:
         ModelError: nothing is there under this name, or what is there is no model; the message says what to do.
     """
     local = Path(name).expanduser()
-    if (file := gguf_in(local)) is not None:
-        return ModelFolder(name, gguf_folder(file.absolute()))
     if local.is_dir():
         return _local(name, local)
     if name == EMBEDDED_NAME:
         return ModelFolder(name, embedded_folder())
     if local.exists():
-        raise ModelError(f"{name}: a file, wanted a GGUF file or a model folder with {CONFIG} or {ADAPTER_CONFIG}")
-    if local.suffix == ".gguf":
-        raise ModelError(f"{name}: no such file")
+        raise ModelError(f"{name}: a file, wanted a model folder with {CONFIG} or {ADAPTER_CONFIG}")
     if _HUB_ID.fullmatch(name):
         return _local(name, hub_folder(name))
-    raise ModelError(
-        f"{name}: no such model folder; wanted a folder, a GGUF file, a hub id such as org/model, or {EMBEDDED_NAME}"
-    )
+    raise ModelError(f"{name}: no such model folder; wanted a folder, a hub id such as org/model, or {EMBEDDED_NAME}")
 
 
 def _local(name: str, folder: Path) -> ModelFolder:
@@ -142,9 +136,9 @@ def tokenizer_folder(name: str) -> ModelFolder:
         ModelError: nothing is there under this name.
     """
     local = Path(name).expanduser()
-    if local.is_dir() and gguf_in(local) is None:
+    if local.is_dir():
         return ModelFolder(name, local.absolute())
-    if not local.exists() and name != EMBEDDED_NAME and local.suffix != ".gguf" and _HUB_ID.fullmatch(name):
+    if not local.exists() and name != EMBEDDED_NAME and _HUB_ID.fullmatch(name):
         return ModelFolder(name, hub_folder(name, weights=False))
     return resolve(name)
 

@@ -64,9 +64,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _other_weights(folder: Path) -> str:
-    if gguf := sorted(folder.glob("*.gguf")):
-        return f"; name the file {gguf[0].name} itself as the model"
-    other = sorted(path.name for pattern in ("*.bin", "*.pt") for path in folder.glob(pattern))
+    other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.gguf") for path in folder.glob(pattern))
     return f"; {other[0]} is not read, save it as safetensors first" if other else ""
 
 

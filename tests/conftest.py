@@ -16,8 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
 
+from probe.embedded import EMBEDDED_NAME, embedded_folder
 from probe.errors import ModelError
-from probe.gguf import EMBEDDED_NAME, embedded_folder
 
 # CI tries the same examples each time, so that a failure there is one of the change; elsewhere they are drawn anew.
 settings.register_profile("ci", derandomize=True)

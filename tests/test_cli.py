@@ -199,7 +199,7 @@ def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) 
         "other": "other: this folder holds no model, wanted config.json",
         "broken": "broken",
         "no_weights": "no_weights",
-        "a_file": "a_file: a file, wanted a GGUF file or a model folder",
+        "a_file": "a_file: a file, wanted a model folder",
     }
     for name, message in models.items():
         assert message in refused(probe, "run", name, "probe.yaml", "--out", "out")

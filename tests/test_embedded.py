@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from model_parts import CHAT
 
-from probe import gguf as embedded
+from probe import embedded
 from probe.errors import ModelError
 from probe.models import ModelFolder, load_model, load_tokenizer, parameter_count, resolve
 
@@ -22,6 +23,10 @@ def test_the_embedded_model_needs_its_package_and_the_right_file(
     monkeypatch.setattr(embedded, "find_embedded", lambda: tmp_path / "wrong.gguf")
     with pytest.raises(ModelError, match="wrong.gguf: sha256 .* reinstall it"):
         resolve("smollm2-135m")
+    monkeypatch.undo()
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None if name == "gguf" else find_spec(name))
+    with pytest.raises(ModelError, match=r"not installed here; .* pip install 'gguf>=0.17'"):
+        embedded.find_embedded()
     assert not own_cache.exists()
 
 
@@ -32,7 +37,7 @@ def test_the_embedded_model_is_the_one_in_the_package(smollm2: Path) -> None:
     assert resolve("smollm2-135m").path == smollm2
     model = load_model(resolve("smollm2-135m"), device="cpu")
     assert str(model.dtype) == "torch.bfloat16" and not hasattr(model.config, "quantization_config")
-    # The package's own numbers, unpacked by the format's own reader; tests/test_gguf.py compares whole models, tiny ones.
+    # The package's own numbers, unpacked by the format's own reader.
     packed = {tensor.name: tensor for tensor in GGUFReader(embedded.find_embedded()).tensors}
     names = {
         "output_norm": "model.norm",
@@ -51,7 +56,8 @@ def test_the_embedded_tokenizer_cuts_single_digits_and_ends_a_turn(smollm2: Path
     assert tokenizer.convert_ids_to_tokens(tokenizer("ok\n\n12").input_ids) == ["ok", "ĊĊ", "1", "2"]
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
     text = tokenizer.apply_chat_template(CHAT, tokenize=False)
-    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    for written in (text, "x\u00b2 \u2264 \u0664 na\u00efve \u4f60\u597d\U0001f642  \ttabs \r\n   "):
+        assert tokenizer.decode(tokenizer(written).input_ids) == written
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
 
 

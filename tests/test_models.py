@@ -153,7 +153,7 @@ def test_what_is_no_model_is_refused_in_one_line(tiny_chatml: Path, tmp_path: Pa
         "just-a-word": "no such model folder",
         str(empty): "no model, wanted config.json or adapter_config.json",
         str(run): "no model, .*; no complete checkpoint in it .checkpoint-20: no complete.json",
-        str(tiny_chatml / "config.json"): "a file, wanted a GGUF file or a model folder",
+        str(tiny_chatml / "config.json"): "a file, wanted a model folder",
         str(weightless): "no weights in this folder, wanted model.safetensors",
         str(pickled): "pytorch_model.bin is not read",
     }

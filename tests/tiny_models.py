@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from probe.embedded import byte_level_bpe
 from probe.errors import TemplateError
-from probe.gguf import byte_level_bpe
 
 # --- Tiny tokenizers of four model families, trained on the spot: the families' own special tokens and templates.
 #

@@ -168,7 +168,7 @@ def _caches() -> set[Path]:
 def _read_only(name: str) -> ModelFolder:
     """The model's folder, as far as a plan reads it: of the hub's without the weights, of a multimodal one as it is.
 
-    An adapter of the hub, a GGUF file and the model that comes along are made ready as for a run.
+    An adapter of the hub and the embedded model are made ready as for a run.
     """
     local = Path(name).expanduser()
     folder = tokenizer_folder(name) if not local.exists() else None

@@ -121,7 +121,7 @@ class LoraSection:
 @section
 class ModelSection:
     name: str
-    """Hub id, local folder (a checkpoint too, also a LoRA one), GGUF file, or `smollm2-135m`."""
+    """Hub id, local folder (a checkpoint too, also a LoRA one), or `smollm2-135m`."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of the weights, as they are measured and served. All of them trained without DeepSpeed, they are held in float32."""
     lora: LoraSection | None = None
