@@ -85,9 +85,9 @@ class ProbeSection:
     prefix_form: Literal["history", "generation"] = "history"
     system_prompt: str | None = None
     enable_thinking: bool | None = None
-    judge: Literal["rules", "llm", "cascade"] = "rules"
+    judge: Literal["rules", "llm"] = "rules"
     judge_server: ServerSection | None = None
-    """Where the judges `llm` and `cascade` ask."""
+    """The server that the judge `llm` asks."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
     server: ServerSection | None = None
     """Where the engine `openai` asks; it serves the model that is named on the command line."""

@@ -33,11 +33,10 @@ PENALTY = 3.0
 # ever shows would get boundless points for showing once.
 PRIOR, LEAST_DEVIATION = 0.5, 0.05
 FOLDS = 10
-MARGINS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 Weights = Mapping[str, Mapping[str, float]]
-Decision = tuple[str | None, float]
-"""A label, None where unscored, and the lead by which genuine or not was decided; infinite where a rule settled it."""
+Decision = str | None
+"""A label; None where unscored."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def fit(examples: Sequence[Example], allowed: Weights) -> tuple[dict[str, dict[s
 
 def decide(example: Example, weights: Weights, bias: Mapping[str, float]) -> Decision:
     if example.settled is not None:
-        return example.settled[0], math.inf
+        return example.settled[0]
     return best_label(label_scores(example.signals, weights, bias))
 
 
@@ -116,7 +115,7 @@ def cross_validated(examples: Sequence[Example], allowed: Weights, seed: int = 0
 
 def kappas(examples: Sequence[Example], found: Sequence[Decision]) -> tuple[float, float]:
     """Cohen's kappa genuine or not, and over all labels, of the scored ones."""
-    pairs = [(one.turn.label, label) for one, (label, _) in zip(examples, found, strict=True) if label is not None]
+    pairs = [(one.turn.label, label) for one, label in zip(examples, found, strict=True) if label is not None]
     binary = stats.kappa_ci([str(a == GENUINE) for a, _ in pairs], [str(b == GENUINE) for _, b in pairs], draws=1)
     full = stats.kappa_ci([a for a, _ in pairs], [b for _, b in pairs], draws=1)
     return binary.value or 0.0, full.value or 0.0
@@ -148,7 +147,6 @@ def main(argv: Sequence[str]) -> None:
     for source, (binary, full) in whole.items():
         print(f"{source}: cross-validated kappa, genuine or not {binary:.3f}, all labels {full:.3f}")
     print_across(examples, allowed)
-    print_margins(examples, runs)
     if arguments.leave_out:
         print_leave_out(examples, allowed, whole, seeds)
     weights, bias = fit(examples, allowed)
@@ -168,17 +166,6 @@ def print_across(examples: Sequence[Example], allowed: Weights) -> None:
             made = fit(others, allowed)
             binary, _ = kappas(judged, [decide(example, *made) for example in judged])
             print(f"{source}: weights of the other files only, kappa genuine or not {binary:.3f}")
-
-
-def print_margins(examples: Sequence[Example], runs: Sequence[Sequence[Decision]]) -> None:
-    """How many verdicts reach a margin, and how many of those agree with people on genuine or not."""
-    for source, places in by_source(examples).items():
-        scored = [(examples[i].turn.label, *run[i]) for run in runs for i in places if run[i][0] is not None]
-        print(f"{source}: margin, share of turns that reach it, share of those that agree with people")
-        for margin in MARGINS:
-            clear = [(human == GENUINE) == (label == GENUINE) for human, label, lead in scored if lead >= margin]
-            share = len(clear) / (len(places) * len(runs))
-            print(f"  {margin:.1f}  {share:.3f}  {sum(clear) / max(1, len(clear)):.3f}")
 
 
 def print_leave_out(

@@ -97,10 +97,8 @@ def chat_of(folder: Path) -> Chat:
     return Chat(load_tokenizer(resolve(str(folder))))
 
 
-def rollout_of(
-    chat: Chat, simulator: Any, wants_user_turns: bool = False, seed: int = 3, **section: Any
-) -> RolloutFunction:
-    return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, wants_user_turns, seed)
+def rollout_of(chat: Chat, simulator: Any, seed: int = 3, **section: Any) -> RolloutFunction:
+    return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, seed)
 
 
 def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, **args: Any) -> Any:

@@ -253,7 +253,6 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (["--judge", "llm"], "--url"),
-        (["--judge", "cascade"], "--url"),
         (["--url", "http://localhost:1/v1"], "rules asks no server"),
         (["--judge", "llm", "--url", "localhost"], "localhost"),
         (["--judge", "llm", "--url", "http://localhost:1/v1", "--concurrency", "0"], "concurrency"),

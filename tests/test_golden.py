@@ -75,7 +75,7 @@ def rewarded(samples: list[dict[str, Any]], group: int, **section: Any) -> tuple
         prompt = tuple(told["row"]["prompt"])
         row = RlRow(**{**told["row"], "prompt": prompt, "hidden": tuple(told["row"].get("hidden", ()))})
         after = [tuple(spoken(turns)) for turns in told["turns"]]
-        given = {name: tuple(told[name]) for name in ("simulated_tokens", "ended", "failures", "user_turns")}
+        given = {name: tuple(told[name]) for name in ("simulated_tokens", "ended", "failures")}
         whole = tuple((*prompt, *turns) for turns in after)
         recorded.append(Sample(row, whole, len(prompt), told["tokens"], truncated=told["truncated"], **given))
     custom = {"length": CustomPart(function="tests.custom_rewards:length", weight=0.5)}
@@ -402,15 +402,8 @@ def test_training_rows(family: str) -> None:
 
 @pytest.mark.parametrize("credit", [False, True])
 def test_reward_parts(credit: bool) -> None:
-    """Five groups of four recorded samples: look-aheads, a failed simulator, cut replies, own user turns."""
-    weights = {
-        "accuracy": 1.0,
-        "asking": 1.0,
-        "interactivity": 0.5,
-        "efficiency": 0.25,
-        "format": 0.25,
-        "followup": 0.5,
-    }
+    """Five groups of four recorded samples: look-aheads, a failed simulator, cut replies."""
+    weights = {"accuracy": 1.0, "asking": 1.0, "interactivity": 0.5, "efficiency": 0.25, "format": 0.25}
     samples = rows(GOLDEN / "played.jsonl")
     values, figures, parts = rewarded(
         samples, 4, weights=weights, efficient_tokens=20, partial_credit=credit, timeout_s=120

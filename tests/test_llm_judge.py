@@ -36,7 +36,6 @@ from probe.judges.llm import (
     PROMPT_VERSION,
     TURN_LIMIT,
     UNSURE,
-    CascadeJudge,
     LlmJudge,
     harmless,
     prompt,
@@ -560,12 +559,8 @@ def test_after_too_many_failures_a_rerun_asks_for_those_that_failed(tmp_path: Pa
         assert (rerun.calls, rerun.hits) == (failed, 30 - failed)
 
 
-@pytest.mark.parametrize("cascade", [False, True])
-def test_a_killed_run_ends_as_one_that_was_not_since_failures_are_a_share_of_all_its_turns(
-    cascade: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_ends_as_one_that_was_not_since_failures_are_a_share_of_all_its_turns(tmp_path: Path) -> None:
     """8 of 100 replies are cut off. They are what a resumed run asks about, nearly alone."""
-    monkeypatch.setattr("probe.judges.rules.RulesJudge.consider", lambda self, case: (genuine(case.user_turn), 0.0))
     path, cases = tmp_path / "verdicts.jsonl", questions(100)
     endless = {each.user_turn for each in cases[:32:4]}
 
@@ -574,8 +569,7 @@ def test_a_killed_run_ends_as_one_that_was_not_since_failures_are_a_share_of_all
         return chat_reply("thinking on and on", finish="length") if turn in endless else chat_reply(honest(turn))
 
     def stored(server: Loopback) -> StoredJudge:
-        asked = LlmJudge(section(server))
-        return StoredJudge(CascadeJudge(asked) if cascade else asked, path)
+        return StoredJudge(LlmJudge(section(server)), path)
 
     with Loopback({"/chat/completions": judge}) as server:
         first = stored(server)
@@ -612,36 +606,14 @@ def test_a_file_that_holds_no_verdicts_is_left_alone(tmp_path: Path) -> None:
     assert labels.read_text() == json.dumps({"user_turn": "why?"})
 
 
-# ----- rules first
-
-
-def test_the_cascade_settles_clear_turns_and_asks_about_the_rest() -> None:
-    asked = Scripted(lambda turn: Verdict("new_task", None, "the model"))
-    judge = CascadeJudge(asked)
-    spanish = "¿Y por qué no se puede hacer con los otros números que están en la lista?"
-    clear, foreign = judge_all(judge, [case(""), case(spanish)])
-    assert (clear.label, clear.raw.split(":")[0]) == ("degenerate", "rules")
-    assert (foreign.label, foreign.raw) == ("new_task", "scripted: the model")
-    assert asked.asked == [spanish] and judge.calls == 1
-    assert "rules/" in judge.version and asked.version in judge.version
-
-
-def test_where_the_model_fails_the_cascade_leaves_a_turn_unscored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.judges.rules.RulesJudge.consider", lambda self, case: (genuine(case.user_turn), 0.0))
-    verdict = judge_all(CascadeJudge(Scripted(silent)), [case("why 12?")])[0]
-    assert (verdict.label, verdict.unscored) == (None, "timeout")
+# ----- by name
 
 
 def test_judges_are_had_by_name_and_those_that_ask_want_a_server() -> None:
     with serving() as server:
-        assert [get_judge(name, section(server)).name for name in ("rules", "llm", "cascade")] == [
-            "rules",
-            "llm",
-            "cascade",
-        ]
-    for name in ("llm", "cascade"):
-        with pytest.raises(BadInput, match="probe.judge_server") as caught:
-            get_judge(name)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(BadInput, match="'oracle'.*rules, llm, cascade"):
+        assert [get_judge(name, section(server)).name for name in ("rules", "llm")] == ["rules", "llm"]
+    with pytest.raises(BadInput, match="probe.judge_server") as caught:
+        get_judge("llm")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match="'oracle'.*rules, llm"):
         get_judge("oracle")

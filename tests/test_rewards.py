@@ -17,7 +17,7 @@ from data_builders.starter import starter_problems
 from data_builders.tasks import Gap
 from probe import grading as answers
 from probe.timelimit import Workers
-from train.recipe import RewardSection, Weights
+from train.recipe import RewardSection
 from train.rewards import (
     NOTHING_PLAYED,
     PARTIAL,
@@ -27,7 +27,6 @@ from train.rewards import (
     Sample,
     asking,
     efficiency,
-    followup,
     form,
     interactivity,
     loops,
@@ -137,7 +136,6 @@ def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Wor
         asking(none),
         interactivity(none),
         form(none),
-        followup(none),
     ]
     for part in parts:
         assert part == Part(None, f"{NOTHING_PLAYED}: simulator_timeout")
@@ -321,33 +319,6 @@ def test_worked_solutions_do_not_count_as_loops() -> None:
     assert not any(loops(task.solution) for task in starter_problems(100, 3, "train"))
     assert loops("The answer is the answer is " * 20)
     assert loops(ANSWERED + " I hope this helps you." * 40)
-
-
-def test_followup_is_the_share_of_genuine_user_turns_that_could_be_judged() -> None:
-    genuine, restated = "Wait, why do you take 7 from 60 and not from 12?", PROBLEM
-    assert followup(sample(ANSWERED, user_turns=(genuine,))).value == 1
-    assert followup(sample(ANSWERED, user_turns=(restated,))).value == 0
-    assert followup(sample(ANSWERED, user_turns=(genuine, restated))).value == 0.5
-    assert followup(sample(ANSWERED)).reason == "no_user_turn"
-
-
-def test_a_cut_turn_has_a_reward_also_where_the_user_turn_after_it_is_rewarded() -> None:
-    """It can have no follow-up; were that a failed measurement, cut samples would go unpunished and end the run."""
-    rewards = Rewards(RewardSection(weights=Weights(followup=0.5), workers=1), seed=0)
-    try:
-        (scored,) = rewards.score([sample("First 5 * 12 =", truncated=True, ended=("truncated",))])
-    finally:
-        rewards.close()
-    assert scored.value is not None and scored.parts["followup"] == 0
-
-
-def test_followup_is_judged_after_the_last_trained_turn() -> None:
-    turns = ("First 5 * 12 = 60.", "And then?", ANSWERED)
-    repeats = (ANSWERED,)  # a restatement of an answer that was given, but not of one that has not come yet
-    conversation = sample(*turns, user_turns=repeats, tokens=80, simulated_tokens=(80,))
-    reply = sample(*turns, user_turns=("And then?",), tokens=30, simulated_tokens=(80,))
-    assert followup(conversation).value == 0
-    assert followup(reply).value is not None
 
 
 TEXTS = st.lists(

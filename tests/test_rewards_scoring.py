@@ -64,7 +64,7 @@ def test_a_part_without_weight_is_shown_and_changes_nothing(opened: Any) -> None
     assert weighty.score([one])[0].parts["own"] == pytest.approx(len(ANSWERED) / 100)
 
 
-NAMES = ("accuracy", "asking", "interactivity", "efficiency", "format", "followup")
+NAMES = ("accuracy", "asking", "interactivity", "efficiency", "format")
 VALUES = st.fixed_dictionaries({name: st.none() | st.floats(0, 1) for name in NAMES})
 WEIGHTS = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.0]) for name in NAMES})
 
@@ -106,7 +106,7 @@ def test_only_what_has_a_weight_counts_and_only_by_ratio(
         ({"weights": Weights(accuracy=-1)}, "reward.weights.accuracy"),
         ({"weights": Weights(accuracy=float("nan"))}, "reward.weights.accuracy"),
         ({"weights": ONLY_CUSTOM}, "at least one part"),
-        ({"required": ("accuracy", "followup")}, "followup"),
+        ({"required": ("accuracy", "format")}, "format"),
         ({"custom": {"accuracy": CustomPart(function="a:b")}}, "reward.custom.accuracy"),
         ({"custom": {"own": CustomPart(function="a.b")}}, "module:function"),
         ({"custom": {"own": CustomPart(function="a:b", weight=-1)}}, "reward.custom.own.weight"),
@@ -122,9 +122,7 @@ def test_settings_that_cannot_be_used_are_named(fields: dict[str, Any], message:
         RewardSection(**fields).check()
 
 
-def test_user_turns_are_wanted_only_where_followup_has_a_weight() -> None:
-    assert not RewardSection().wants_user_turns
-    assert RewardSection(weights=Weights(followup=0.1)).wants_user_turns
+def test_the_parts_with_a_weight_are_required() -> None:
     assert RewardSection().required_parts == {"accuracy", "asking", "interactivity", "efficiency"}
 
 
@@ -264,7 +262,7 @@ def test_a_judge_that_is_not_there_is_named(opened: Any) -> None:
 
 
 def test_failures_up_to_the_limit_are_borne_and_more_are_not() -> None:
-    fine, lost = Scored(1.0, {}, {"followup": "no_user_turn"}), Scored(None, {}, {"accuracy": "timeout"})
+    fine, lost = Scored(1.0, {}, {"interactivity": "timeout"}), Scored(None, {}, {"accuracy": "timeout"})
     assert check_failures([fine] * 8 + [lost] * 2, 0.2) is None
     assert check_failures([], 0.2) is None
     assert check_failures([lost] * 5, 1.0) is None

@@ -110,23 +110,6 @@ def test_a_step_asks_once_for_each_exchange(
         assert {one.ended[0] for one in out["samples"]} == {"limit", "truncated"}
 
 
-def test_the_policys_own_user_turn_follows_whole_replies_alone(
-    trainer: Any, tiny_chatml: Path, monkeypatch: Any
-) -> None:
-    calls, chat = Calls(monkeypatch), chat_of(tiny_chatml)
-    for section in ({"window": 0}, {"mode": "conversation", "max_turns": 2}):
-        calls.made.clear()
-        rollout = rollout_of(chat, ToldUsers(lambda number: TALKATIVE), wants_user_turns=True, **{**REPLY, **section})
-        out = rolled(rollout, trainer, *"aaaabbbb")["samples"]
-        assert [len(one.user_turns) for one in out] == [0 if "truncated" in one.ended else 1 for one in out]
-        last = calls.made[-1]
-        assert all(request.temperature == 0 for request, _ in last)
-        whole = [one for one in out if one.user_turns]
-        assert [request.prompt_ids for request, _ in last] == [
-            chat.user_prefix_ids(one.conversations[0]) for one in whole
-        ]
-
-
 def test_a_turn_that_runs_into_a_header_counts_as_cut(tiny_chatml: Path, tmp_path: Path, monkeypatch: Any) -> None:
     trainer = trainer_of(tiny_chatml, lambda *_: {}, tmp_path)
     chat = chat_of(tiny_chatml)

@@ -61,9 +61,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     # parts, or leaves it out where a required part fails; trl makes advantages within each group.
     with (
         closing(Rewards(recipe.reward, args.seed)) as rewards,
-        closing(
-            make_rollout(recipe.rollout, run.chat, prompts.every, recipe.reward.wants_user_turns, args.seed)
-        ) as rollout,
+        closing(make_rollout(recipe.rollout, run.chat, prompts.every, args.seed)) as rollout,
     ):
         reward = ComposedReward(rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out)
         run.begin()

@@ -317,7 +317,7 @@ def load_dpo_recipe(path: Path, overrides: Sequence[str] = ()) -> DpoRecipe:
 
 # --- `reward:`, which parts a reward has, what they are worth, and what happens where one fails.
 
-PARTS = ("accuracy", "asking", "interactivity", "efficiency", "format", "followup")
+PARTS = ("accuracy", "asking", "interactivity", "efficiency", "format")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -331,9 +331,6 @@ class Weights:
     interactivity: float = 0.25
     efficiency: float = 0.1
     format: float = 0.0
-    followup: float = 0.0
-    """Exploratory: how genuine the policy's own user turn is. Without weight it is not even measured, since each sample
-    then needs one more generation."""
 
 
 @section
@@ -378,11 +375,6 @@ class RewardSection:
     def required_parts(self) -> frozenset[str]:
         weighed = (name for name, weight in self.weight_of.items() if weight)
         return frozenset(weighed if self.required is None else self.required)
-
-    @property
-    def wants_user_turns(self) -> bool:
-        """Whether samples are to hold the policy's own user turns."""
-        return self.weights.followup > 0
 
     def check(self) -> None:
         """Raises RecipeError, with the key, where the settings cannot be used."""

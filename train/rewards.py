@@ -41,8 +41,7 @@ from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.errors import EngineError, RecipeError
 from probe.grading import asks, count_marks, load_algebra, same_at_sight, same_by_algebra, sentences, strict_answer
-from probe.judges.labels import GENUINE, Case, judge_all
-from probe.judges.rules import RulesJudge, repetition
+from probe.judges.rules import repetition
 from probe.judges.text import words
 from probe.timelimit import TIMEOUT, Pending, Workers
 from train.recipe import CustomPart, RewardSection
@@ -65,7 +64,6 @@ class Sample:
         truncated: a trained turn was cut by its limit, or did not end as a turn ends.
         ended: for each conversation "user", "limit" or "truncated".
         failures: for each failed conversation why the simulator gave no user turn.
-        user_turns: the policy's own user turn after the last trained turn; empty unless a reward wants it.
     """
 
     row: RlRow
@@ -76,7 +74,6 @@ class Sample:
     truncated: bool
     ended: tuple[str, ...]
     failures: tuple[str, ...] = ()
-    user_turns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -416,36 +413,6 @@ def loops(text: str) -> bool:
     return repetition(words(text)[-_TAIL_WORDS:]) > _LOOP
 
 
-# --- Follow-up, exploratory and off by default: does the policy's own next user turn read like a person's?
-#
-# After the trained turn the policy writes a user turn itself (the probe of arXiv 2604.02315); the part is the share of those
-# that the rules judge labels genuine. The user turn carries no loss: what is rewarded is an answer after which a genuine
-# one comes. It is what the probe reports, so a run that uses it is no longer measured by it, and it is easily earned
-# without being deserved: one network writes the answer and its follow-up, the judge knows words and not sense, and answers
-# that leave something out or ask about everything draw genuine turns. Watch accuracy and asking beside it.
-
-NO_USER_TURN = "no_user_turn"
-
-
-def followup(sample: Sample) -> Part:
-    """The share of genuine turns among those that the judge could label; 0 after a turn that was cut."""
-    if not sample.conversations:
-        return mean_part((), sample.failures)
-    if not sample.user_turns:
-        # A rollout writes none after a turn that was cut: the measurement has not failed.
-        return Part(0.0) if sample.truncated else Part(None, NO_USER_TURN)
-    # The chat up to the last trained turn, after which the user turns were written. Where all its turns were trained it
-    # is a whole conversation, else one reply and what was simulated after it.
-    conversation = sample.conversations[0]
-    replies = [place for place, message in enumerate(conversation) if message["role"] == "assistant"]
-    last = replies[-1] if sample.tokens == sample.simulated_tokens[0] else sample.start
-    verdicts = judge_all(RulesJudge(), [Case(conversation[: last + 1], turn) for turn in sample.user_turns])
-    labels = [verdict.label for verdict in verdicts if verdict.label is not None]
-    if not labels:
-        return Part(None, f"unscored: {verdicts[0].unscored}")
-    return Part(sum(label == GENUINE for label in labels) / len(labels))
-
-
 # --- Custom: functions of the user's, called in the workers, so that a slow or broken one holds up nobody.
 
 NOT_APPLICABLE = "not_applicable"
@@ -558,8 +525,6 @@ class Rewards:
                 "efficiency": efficiency(sample, section.efficient_tokens),
                 "format": form(sample),
             }
-            if section.wants_user_turns:
-                parts["followup"] = followup(sample)
             parts |= {name: _finished(call) for name, call in custom[place].items()}
             scored.append(compose(parts, section))
         return scored

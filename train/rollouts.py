@@ -31,24 +31,18 @@ from probe.engines.hf import HfEngine, live_model
 from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
 from train.rewards import Sample
 
-# A user turn that the policy writes itself is as long as the probe lets it be (`probe.max_user_tokens`).
-_USER_TOKENS = 96
 
-
-def make_rollout(
-    section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], wants_user_turns: bool, seed: int
-) -> RolloutFunction:
+def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:
     """The `rollout_func` for a trainer of `train.setup.grpo_trainer_class`.
 
     Args:
         rows: by id; the trainer's `row_ids` name them.
-        wants_user_turns: also let the policy write the user turn after what was trained, for a reward on it.
 
     Raises:
         BadInput: the settings cannot be used, or the simulator's model or server cannot.
     """
     check_rollout(section, {})
-    return RolloutFunction(section, chat, rows, open_simulator(section.simulator, seed), wants_user_turns, seed)
+    return RolloutFunction(section, chat, rows, open_simulator(section.simulator, seed), seed)
 
 
 @dataclass
@@ -60,7 +54,6 @@ class RolloutFunction:
     chat: Chat
     rows: Mapping[str, RlRow]
     simulator: Simulator
-    wants_user_turns: bool
     seed: int
     _round: tuple[str, int, int] = ("", -1, 0)
     _end_ids: frozenset[int] = frozenset()
@@ -135,7 +128,6 @@ class RolloutFunction:
                 user = self.simulator.user(rollout.row, item_seed(seed, "user"))
                 look_aheads[-1].append(Conversation(user, list(rollout.row.prompt), seed))
                 look_aheads[-1][-1].add_turn(reply, whole)
-        user_turns = self._own_user_turns([own[0] for own in look_aheads], sampler)
 
         # `window` exchanges of the user and the policy of now, which carry no loss.
         for exchange in range(1, self.section.window + 1):
@@ -146,8 +138,8 @@ class RolloutFunction:
             for conversation, turn in zip(going_on, turns, strict=True):
                 conversation.add_turn(turn, sampler.is_whole(turn))
 
-        for rollout, reply, own, said in zip(rollouts, replies, look_aheads, user_turns, strict=True):
-            rollout.finish(own, truncated=not sampler.is_whole(reply), user_turns=said)
+        for rollout, reply, own in zip(rollouts, replies, look_aheads, strict=True):
+            rollout.finish(own, truncated=not sampler.is_whole(reply))
 
     def _play_conversations(self, rollouts: Sequence[Rollout], sampler: Sampler, max_completion_length: int) -> None:
         """`conversation` mode: whole conversations are trained, each as one sequence, with loss on the policy's tokens.
@@ -194,8 +186,8 @@ class RolloutFunction:
                 rollout.add_turn(turn)
                 conversation.add_turn(turn, sampler.is_whole(turn))
 
-        for (conversation, rollout), said in zip(both, self._own_user_turns(conversations, sampler), strict=True):
-            rollout.finish([conversation], truncated=conversation.ended == "truncated", user_turns=said)
+        for conversation, rollout in both:
+            rollout.finish([conversation], truncated=conversation.ended == "truncated")
 
     def _add_user_turns(self, conversations: Iterable[Conversation]) -> list[Conversation]:
         """Adds the next user message to every open conversation, all asked at once; gives those that go on."""
@@ -209,19 +201,6 @@ class RolloutFunction:
             else:
                 conversation.messages.append({"role": "user", "content": turn.text})
         return [one for one in asked if one.is_open]
-
-    def _own_user_turns(self, conversations: Sequence[Conversation], sampler: Sampler) -> list[tuple[str, ...]]:
-        """Where they are wanted, the policy's own user turn after each conversation, greedy, as the probe's first figure
-        has it; () after a turn that was cut, and where the simulator failed."""
-        turns: list[tuple[str, ...]] = [()] * len(conversations)
-        if not self.wants_user_turns:
-            return turns
-        whole = [place for place, one in enumerate(conversations) if one.ended != "truncated" and not one.failure]
-        prompts = [self.chat.user_prefix_ids(conversations[place].messages) for place in whole]
-        made = sampler.policy([Request(ids, _USER_TOKENS, sampler.stop_ids) for ids in prompts])
-        for place, completion in zip(whole, made, strict=True):
-            turns[place] = (completion.text,)
-        return turns
 
 
 @dataclass
@@ -257,7 +236,7 @@ class Rollout:
         self.env_mask += [0] * len(ids)
         self.log_probs += [0.0] * len(ids) if self.log_probs else []
 
-    def finish(self, conversations: Sequence[Conversation], truncated: bool, user_turns: tuple[str, ...]) -> None:
+    def finish(self, conversations: Sequence[Conversation], truncated: bool) -> None:
         """Makes the sample, once none of its conversations goes on."""
         good = [one for one in conversations if not one.failure]
         self.sample = Sample(
@@ -269,7 +248,6 @@ class Rollout:
             truncated=truncated,
             ended=tuple(one.ended or "limit" for one in good),
             failures=tuple(one.failure for one in conversations if one.failure),
-            user_turns=user_turns,
         )
 
 
@@ -424,13 +402,9 @@ class Sampler:
     max_tokens: int
     end_ids: frozenset[int]
 
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return tuple(sorted({*self.chat.stop_ids, *self.end_ids}))
-
     def turns(self, prompts: Iterable[tuple[Sequence[int], int]]) -> list[Completion]:
         """One turn of at most `max_tokens` for each (prompt ids, seed), in order."""
-        stop_ids = self.stop_ids
+        stop_ids = tuple(sorted({*self.chat.stop_ids, *self.end_ids}))
         return self.policy(
             [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for ids, seed in prompts]
         )

@@ -10,11 +10,11 @@ from probe.judges.labels import Judge
 if TYPE_CHECKING:
     from probe.settings import ServerSection
 
-KNOWN_JUDGES = ("rules", "llm", "cascade")
+KNOWN_JUDGES = ("rules", "llm")
 
 
 def get_judge(name: str, server: ServerSection | None = None) -> Judge:
-    """The judge called `name`; `server` is where `llm` and `cascade` ask.
+    """Return the judge called `name`. The judge `llm` asks `server`.
 
     Raises:
         BadInput: there is no judge of that name, or it has no server to ask.
@@ -31,7 +31,6 @@ def get_judge(name: str, server: ServerSection | None = None) -> Judge:
             f"judge {name}: no server to ask; a recipe wants probe.judge_server with `urls: [http://HOST:PORT/v1]`, "
             "`probe agreement` wants --url"
         )
-    from probe.judges.llm import CascadeJudge, LlmJudge
+    from probe.judges.llm import LlmJudge
 
-    asking = LlmJudge(server)
-    return asking if name == "llm" else CascadeJudge(asking)
+    return LlmJudge(server)

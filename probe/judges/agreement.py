@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a table with a row per group: fields of the rows, such as model,source,temperature; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    server = parser.add_argument_group("where the judges llm and cascade ask (any OpenAI-compatible server)")
+    server = parser.add_argument_group("where the judge llm asks (any OpenAI-compatible server)")
     server.add_argument("--url", dest="urls", action="append", metavar="URL", help="such as http://localhost:8000/v1")
     server.add_argument("--model", metavar="NAME", help="as the server calls it (default: the one model it lists)")
     server.add_argument("--api-key-env", metavar="VARIABLE", help="which variable holds the key: OPENAI_API_KEY")
@@ -88,7 +88,7 @@ def _server(arguments: argparse.Namespace) -> ServerSection | None:
     names = ("urls", "model", "api_key_env", "concurrency", "max_tokens", "verdict", "confidence")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if given and arguments.judge == "rules":
-        raise BadInput("the judge rules asks no server: leave the server's options out, or add --judge llm or cascade")
+        raise BadInput("the judge rules asks no server: leave the server's options out, or add --judge llm")
     return ServerSection(**{**given, "urls": tuple(given["urls"])}) if "urls" in given else None
 
 

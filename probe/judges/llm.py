@@ -1,4 +1,4 @@
-"""A language model as judge, behind any OpenAI-compatible server, and the cascade: rules first, the model for the rest.
+"""A language model as judge, behind any OpenAI-compatible server.
 
 The user turn comes from the model that is measured, so nothing in it may act on the judge. All of the conversation
 stands between tags as data (`llm.yaml` holds the words); whatever in it looks like one of our tags, like a token that a chat
@@ -27,8 +27,7 @@ from typing import Any
 from probe.client import BAD_REPLY, Client, Reply, content, cut_off, unusable, wants_other_names
 from probe.conversations import after_thinking
 from probe.errors import BadInput, JudgeError
-from probe.judges.labels import GENUINE, LABELS, Case, Judge, Verdict, asked
-from probe.judges.rules import CLEAR_MARGIN, RulesJudge
+from probe.judges.labels import GENUINE, LABELS, Case, Verdict, asked
 from probe.settings import ServerSection
 
 PROMPT_VERSION: str = asked()["version"]
@@ -152,49 +151,6 @@ class LlmJudge:
     def _body(self, case: Case) -> dict[str, Any]:
         message = {"role": "user", "content": prompt(case, "probability" if self._by_probability else "text")}
         return {"model": self._client.model, "messages": [message], **self._limits}
-
-
-class CascadeJudge:
-    """Rules first, a language model for the rest: most of the agreement of the model alone at a part of its calls.
-
-    A turn that the rules find clear is settled there. What they are unsure about, or cannot read (another language than
-    English), goes to the model; where that fails the turn stays unscored, and the rules' guess is not put in its place.
-    `raw` begins with who decided: "rules: ..." or "llm: ...". `calls` counts the model's only.
-
-    Args:
-        unclear: judges what the rules leave open.
-    """
-
-    name = "cascade"
-
-    def __init__(self, unclear: Judge) -> None:
-        self._rules = RulesJudge()
-        self._unclear = unclear
-        self.version = f"cascade/1 ({self._rules.version} at {CLEAR_MARGIN:g}, {unclear.version})"
-        self.calls = 0
-
-    def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
-        """(index, verdict): the clear ones in order, then the others as they come.
-
-        Raises:
-            JudgeError: from the model, whose share of failures is counted over the cases that it was asked about.
-        """
-        open_cases = []
-        for index, case in enumerate(cases):
-            verdict, margin = self._rules.consider(case)
-            if verdict.label is None or margin < CLEAR_MARGIN:
-                open_cases.append(index)
-            else:
-                yield index, _by(self._rules.name, verdict)
-        # As in `_by`: who decided stands before what was said.
-        open_before = [verdict for verdict in known if verdict.raw.startswith(f"{self._unclear.name}: ")]
-        for position, verdict in self._unclear.stream([cases[index] for index in open_cases], open_before):
-            self.calls = self._unclear.calls
-            yield open_cases[position], _by(self._unclear.name, verdict)
-
-
-def _by(name: str, verdict: Verdict) -> Verdict:
-    return replace(verdict, raw=f"{name}: {verdict.raw}")
 
 
 LETTERS = dict(zip("ABCDEFGHI", asked()["labels"], strict=True))

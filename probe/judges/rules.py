@@ -29,10 +29,6 @@ from probe.judges.text import (
     words,
 )
 
-# From this lead on the score's verdict counts as clear. Chosen on the turns that the weights were made from, but
-# cross-validated by conversation: the least half point where at least 95% agree with people on each file.
-CLEAR_MARGIN = 2.0
-
 
 class RulesJudge:
     """Deterministic: the same case gets the same verdict, on any machine and in any batch."""
@@ -45,28 +41,22 @@ class RulesJudge:
     def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         """(index, verdict) in order; `raw` names the rule or the signals that decided."""
         for index, case in enumerate(cases):
-            yield index, self.consider(case)[0]
+            yield index, self.consider(case)
 
-    def consider(self, case: Case) -> tuple[Verdict, float]:
-        """The verdict, and how sure genuine or not is: infinite where a rule settled it, else the lead in points.
-
-        The lead is the distance between the score of a genuine follow-up and the best score of any other label.
-        Cross-validated on the turns that `rules.yaml` names, a lead of CLEAR_MARGIN or a rule settles 60% of the turns
-        of SmolLM2 and 67% of those written by hand, and 96% of these verdicts on each agree with people on genuine
-        or not. A turn that cannot be scored is settled too: its label is None.
-        """
+    def consider(self, case: Case) -> Verdict:
+        """Return the verdict of the first rule that applies, else of the score. The label of an unscored turn is None."""
         turn = Turn(case)
         note = "; text aimed at the judge left out" if turn.aimed else ""
         if (settled := settle(turn)) is not None:
             label, rule = settled
-            return Verdict(label, rule if label is None else None, f"rule: {rule}{note}"), math.inf
+            return Verdict(label, rule if label is None else None, f"rule: {rule}{note}")
         counted = signals(turn)
-        best, lead = best_label(label_scores(counted, rule_data().weights, rule_data().bias))
+        best = best_label(label_scores(counted, rule_data().weights, rule_data().bias))
         # The three signals that moved this label most.
         points = [(name, row[best] * counted[name]) for name, row in rule_data().weights.items() if best in row]
         moved = sorted(((name, value) for name, value in points if abs(value) >= 0.05), key=lambda item: -abs(item[1]))
         because = ", ".join(f"{name} {value:+.1f}" for name, value in moved[:3])
-        return Verdict(best, None, f"score: {because}{note}"), lead
+        return Verdict(best, None, f"score: {because}{note}")
 
 
 # How far from its end an answer may ask something and still wait for a reply.
@@ -485,12 +475,6 @@ def label_scores(
     return scores
 
 
-def best_label(scores: Mapping[str, float]) -> tuple[str, float]:
-    """The label with most points, and its lead.
-
-    The lead is over the best label on the other side of genuine or not, so it says how sure that decision is,
-    whichever of the failures comes first. Of equal labels the one named first wins.
-    """
-    best = max(scores, key=lambda label: scores[label])
-    across = [points for label, points in scores.items() if (label == GENUINE) != (best == GENUINE)]
-    return best, scores[best] - max(across)
+def best_label(scores: Mapping[str, float]) -> str:
+    """Return the label with most points. Of labels with equal points, the one named first wins."""
+    return max(scores, key=lambda label: scores[label])
