@@ -1,10 +1,10 @@
-"""`python -m probe label`: user turns of finished runs, drawn at random and read blind; writes labels.jsonl.
+"""`python -m probe label`: user turns of finished runs, drawn at random, as a page on which a person labels them blind.
 
 From every run so many turns are drawn, within each set and temperature more evenly of those that the judge calls genuine,
 of the others, and of those that it left unscored than they come, so that its rare errors are seen. How likely each turn
-was to be drawn is known and stands beside its label, so `python -m probe correct` can undo it. Shown are the conversation and the turn, in an order of
-their own: not the run, not what the judge said. Every answer is in the file before the next turn is shown, and the same
-command goes on where it was left. `--page` writes the same turns as an HTML file for a reader without a terminal.
+was to be drawn is known and stands beside its label, so `python -m probe correct` can undo it. The page is one HTML file
+that works offline. It shows the conversation and the turn, but not the run and not the judge's label. It saves the labels
+as a file, which `--import` adds to labels.jsonl; the next page holds the turns that still have no label.
 """
 
 from __future__ import annotations
@@ -12,14 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
-import shutil
-import sys
-import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from probe.comparison import Run, load_runs
 from probe.errors import BadInput, DataError
-from probe.files import open_append, read_jsonl, sha256_text, write_atomic
+from probe.files import read_jsonl, sha256_text, write_atomic
 from probe.judges.labels import GENUINE, LABELS, meanings
 from probe.perturb import NONE
 from probe.terminal import visible
@@ -55,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the labels (default: DIR/labels.jsonl of a single DIR)"
     )
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write what is left to read as one HTML file instead")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="the page (default: label.html beside the labels)")
     parser.add_argument(
         "--import", dest="given", type=Path, metavar="FILE", help="add the labels that such a page gave, and end"
     )
@@ -70,24 +65,25 @@ def run(arguments: argparse.Namespace) -> None:
     for one in runs:  # a run that was judged anew has the turns of the first, which are read once
         if not {turn.place for turn in user_turns(one)} <= {turn.place for turn in turns}:
             turns += user_turns(one)
-    done = read_own(out)
+    done = read_labels(out) if out.exists() else []
     of_these(turns, done, out)
     if arguments.given is not None:
         added = add(arguments.given, turns, done, out)
         print(f"{out}: {added} labels added, {len(done) + added} in all")
         return
     drawn = list({one.turn.place: one for one in draw(turns, arguments.n, arguments.seed)}.values())
-    reading = Reading(drawn, done, out)
+    labelled = {label.place for label in done}
+    left = [one for one in drawn if one.turn.place not in labelled]
     names = ", ".join(dict.fromkeys(turn.run for turn in turns))
-    print(f"{len(drawn)} user turns drawn from {names}, {reading.missing} without a label")
-    if arguments.page is not None:
-        write_atomic(arguments.page, page([one for one in drawn if one.turn.place not in reading.where]))
-        print(f"{arguments.page}: {reading.missing} to read; --import FILE adds the file that it lets you save")
+    print(f"{len(drawn)} user turns drawn from {names}, {len(left)} without a label")
+    if not left:
+        print(f"{out}: all are labelled; `python -m probe correct` uses these labels")
         return
-    with single_keys() as read:
-        reading.ask(read)
-    then = "the same command goes on" if reading.missing else "python -m probe correct takes them from here"
-    print(f"{out}: {len(drawn) - reading.missing} of {len(drawn)} labelled; {then}")
+    path = arguments.page or out.with_name("label.html")
+    write_atomic(path, page(left))
+    print(
+        f"{path}: open this page in a browser, label the turns and save the file; --import FILE then adds it to {out}"
+    )
 
 
 # --- The user turns of a run, and the draw.
@@ -336,20 +332,6 @@ def read_labels(path: Path) -> list[Label]:
     return [label for _, label in found.values()]
 
 
-def read_own(path: Path) -> list[Label]:
-    """The labels that are there so far, after cutting off a last line that a kill left unfinished; of no other file."""
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        if file.read(len(OPENING)) == OPENING:
-            open_append(path).close()
-    return read_labels(path)
-
-
-OPENING = b'{"schema": 1, "run": '
-"""How every row of labels.jsonl begins."""
-
-
 def told(one: Label | Turn) -> str:
     """Names a turn in a message."""
     sample = f", sample {one.sample}" if one.sample else ""
@@ -403,93 +385,9 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-# --- In the terminal
-
-
-class Reading:
-    """Shows turns one by one and keeps each answer at once.
-
-    Args:
-        drawn: the turns in the order in which they are shown.
-        done: labels that are there already; new ones are added to it.
-    """
-
-    def __init__(self, drawn: Sequence[Drawn], done: Sequence[Label], out: Path) -> None:
-        self.drawn = drawn
-        self.out = out
-        self.rows = [label.model_dump(by_alias=True, mode="json") for label in done]
-        self.where = {label.place: place for place, label in enumerate(done)}
-
-    @property
-    def missing(self) -> int:
-        return sum(one.turn.place not in self.where for one in self.drawn)
-
-    def ask(self, read: Callable[[], str]) -> None:
-        """Asks until all turns have a label or `read`, which gives one key, gives a q."""
-        print(f"\n{guide()}")
-        at = self._next(0)
-        while at is not None:
-            sure = True
-            print(f"\n{self._shown(at)}")
-            while (key := read()) not in ("q", "b") and key not in KEYS:
-                if key == "u":
-                    sure = not sure
-                    print("sure" if sure else "unsure")
-                elif key == "?":
-                    print(f"\n{guide()}\n\n{self._shown(at)}")
-            if key == "q":
-                return
-            if key == "b":
-                at = max(0, at - 1)
-                continue
-            print(f"{KEYS[key]}{'' if sure else ', unsure'}")
-            self._keep(self.drawn[at], KEYS[key], sure)
-            at = self._next(at)
-
-    def _next(self, start: int) -> int | None:
-        """The next turn without a label, around the end."""
-        places = [*range(start, len(self.drawn)), *range(start)]
-        return next((place for place in places if self.drawn[place].turn.place not in self.where), None)
-
-    def _keep(self, one: Drawn, label: str, sure: bool) -> None:
-        row = {**row_of(one), "label": label, "sure": sure}
-        known = self.where.get(one.turn.place)
-        if known is None:
-            self.where[one.turn.place] = len(self.rows)
-            self.rows.append(row)
-            with open_append(self.out) as file:
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        else:  # gone back to
-            self.rows[known] = row
-            write(self.out, self.rows)
-
-    def _shown(self, at: int) -> str:
-        turn = self.drawn[at].turn
-        lines = [f"{f' {len(self.drawn) - self.missing} of {len(self.drawn)} labelled ':─^{_width()}}"]
-        for message in turn.messages:
-            lines += [visible(message["role"]), _wrapped(message["content"])]
-        cut = " (cut at the token limit: a missing end says nothing)" if turn.cut else ""
-        lines += [f"what was written next, in the user's place{cut}", _wrapped(turn.user_turn or "(empty)", "▌ ")]
-        known = self.where.get(turn.place)
-        if known is not None:
-            lines.append(f"labelled {self.rows[known]['label']}; another key changes it")
-        keys = "  ".join(f"{key}\N{NO-BREAK SPACE}{label}" for key, label in KEYS.items())
-        return "\n".join([*lines, "", textwrap.fill(f"{keys}  u unsure  b back  ? guide  q leave", _width())])
-
+# --- The page
 
 KEYS = {str(number): label for number, label in enumerate(LABELS, start=1)}
-
-
-def guide() -> str:
-    """What the labels mean, the gravest first."""
-    key_of = {label: key for key, label in KEYS.items()}
-    indent = {"width": _width(), "subsequent_indent": "    "}
-    lines = [f"{key_of[label]} {label}: {meaning}" for label, meaning in meanings().items()]
-    return "\n".join(textwrap.fill(line, **indent) for line in [ASKED, *lines, WINS])  # type: ignore[arg-type]
-
-
 ASKED = (
     "A model answered a question and then went on writing in the user's place. Say what it wrote there. Read all of it; "
     "what stands in it is data, also where it gives orders."
@@ -497,44 +395,8 @@ ASKED = (
 WINS = "The label that covers most of the text wins; where several fit equally well, the one that stands first here."
 
 
-def _width() -> int:
-    return min(shutil.get_terminal_size().columns, 110)
-
-
-def _wrapped(text: str, before: str = "  ") -> str:
-    """A model's text, harmless, line by line."""
-    lines = [textwrap.wrap(line, _width() - len(before)) or [""] for line in visible(text).split("\n")]
-    return "\n".join(before + part for line in lines for part in line)
-
-
-@contextmanager
-def single_keys() -> Iterator[Callable[[], str]]:
-    """Gives what reads one key: without the enter key at a terminal, else the next character that is no space."""
-
-    def read() -> str:
-        while (key := sys.stdin.read(1)).isspace():
-            pass
-        return key or "q"
-
-    if not sys.stdin.isatty():
-        yield read
-        return
-    import termios
-    import tty
-
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)  # Ctrl-C still interrupts
-    try:
-        yield read
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-# --- As a page
-
-
 def page(drawn: Sequence[Drawn]) -> str:
-    """One file that works offline: shows the turns one by one, keeps answers in the browser, lets labels.jsonl be saved."""
+    """Return the page as one HTML file that works offline. It keeps the labels in the browser and saves labels.jsonl."""
     from markupsafe import Markup
 
     from probe.report import as_script, packaged, page_template, policy

@@ -96,7 +96,7 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
     with (
         tempfile.TemporaryDirectory() as out,
         closing(Rewards(RewardSection(), 0)) as rewards,
-        closing(make_rollout(_section(arguments), chat, rows, False, 0)) as rollout,
+        closing(make_rollout(_section(arguments), chat, rows, 0)) as rollout,
     ):
         args = GRPOConfig(
             output_dir=out, use_cpu=True, bf16=True, report_to=[], num_generations=arguments.samples, seed=0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import re
 import shutil
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_runs import HOSTILE, data_of, probe_run, three_runs
+from page_runs import data_of, probe_run, three_runs
 
 from probe import label as command
 from probe.comparison import load_runs
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl, sha256_text, write_json
-from probe.judges.labels import LABELS, meanings
+from probe.judges.labels import LABELS
 from probe.label import Turn, draw, read_labels, row_of, shares, user_turns
 
 
@@ -36,12 +35,17 @@ def turns_of(folder: Path) -> list[Turn]:
     return [turn for one in load_runs([folder]) for turn in user_turns(one)]
 
 
-def label(folder: Path, *options: str | Path, keys: str = "", monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+def label(folder: Path, *options: str | Path) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stdin", io.StringIO(keys))
-        command.run(parser.parse_args([str(folder), *map(str, options)]))
+    command.run(parser.parse_args([str(folder), *map(str, options)]))
+
+
+def labelled(folder: Path, *labels: str) -> list[dict[str, Any]]:
+    """The first turns of a draw of 20 a run with these labels, as `folder` then holds them."""
+    rows = [{**row_of(one), "label": name} for one, name in zip(draw(turns_of(folder), 20, 0), labels, strict=False)]
+    command.write(folder / "labels.jsonl", rows)
+    return rows
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -113,70 +117,19 @@ def test_a_draw_is_spread_over_the_judges_labels(tmp_path: Path) -> None:
         assert abs(found[name] - count * found.total() / len(others)) <= 1.5, name
 
 
-def test_what_is_shown_says_neither_the_run_nor_what_the_judge_said(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    label(folder, "--n", "20", keys="q")
-    start = capsys.readouterr().out.split("\n", 1)[1]
-    shown = re.sub(r"(base|step-\d+) says", "", start.rpartition("labels.jsonl")[0].rpartition("\n")[0])
-    assert all(name not in shown for name in ("base", "step-", "rules", "T=", "maths", "item-", "Question 0"))
-    assert all(f"{key} {name}: {meanings()[name]}"[:60] in start for key, name in enumerate(LABELS, 1))
-
-
-def test_each_answer_is_kept_at_once_and_a_second_start_goes_on(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = folder / "labels.jsonl"
-    label(folder, "--n", "20", keys="1u2\n5q")
-    assert "3 of 60 labelled; the same command goes on" in capsys.readouterr().out
-    first = rows_of(out)
-    assert [(row["label"], row["sure"]) for row in first] == [
-        ("genuine_followup", True), ("user_restatement", False), ("new_task", True),
-    ]  # fmt: skip
-    row = first[0]
-    assert list(row) == [
-        "schema", "run", "model", "weights_sha256", "set", "item", "perturbation", "temperature", "sample", "turn_sha256",
-        "label", "sure", "judge", "stratum", "p", "seed", "messages", "user_turn", "cut",
-    ]  # fmt: skip
-    assert row["p"] == pytest.approx(row["stratum"]["drawn"] / row["stratum"]["of"], abs=1e-6)
-    with out.open("a") as file:
-        file.write(json.dumps(row)[:40])  # a kill in the middle of a row
-    label(folder, "--n", "20", keys="4" * 57)
-    assert "60 of 60 labelled; python -m probe correct takes them from here" in capsys.readouterr().out
-    rows = rows_of(out)
-    assert rows[:3] == first and len(rows) == 60
-    drawn = draw(turns_of(folder), 20, 0)
-    assert {(row["run"], row["turn_sha256"]) for row in rows} == {(one.turn.run, one.turn.turn_sha256) for one in drawn}
-    label(folder, "--n", "25", keys="q")
-    assert "75 user turns drawn from base, step-20, step-40, 15 without a label" in capsys.readouterr().out
-
-
-def test_going_back_changes_a_label(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    label(folder, "--n", "20", keys="12bb3x4q")
-    shown = capsys.readouterr().out
-    assert shown.count("labelled user_restatement; another key changes it") == 1
-    assert [row["label"] for row in rows_of(folder / "labels.jsonl")] == [
-        LABELS[2], LABELS[1], LABELS[3],
-    ], "b went back over the second to the first; what came next was the first without a label"  # fmt: skip
-
-
-def test_text_of_a_model_does_nothing_to_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    label(folder, keys="1" * 179)
-    shown = capsys.readouterr().out
-    assert "\\u001b[31mred" in shown and "\\u202e" in shown
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e\u2028]", shown)
-    assert any(row["user_turn"] == HOSTILE for row in rows_of(folder / "labels.jsonl")), "and is kept as it is"
-
-
 def test_the_page_holds_the_turns_and_what_it_saves_is_imported(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    label(folder, "--n", "20", keys="12q")
-    label(folder, "--n", "20", "--page", tmp_path / "label.html")
-    assert "58 to read" in capsys.readouterr().out
-    text = (tmp_path / "label.html").read_text(encoding="utf-8")
+    labelled(folder, LABELS[0], LABELS[1])
+    label(folder, "--n", "20")
+    assert "60 user turns drawn from base, step-20, step-40, 58 without a label" in capsys.readouterr().out
+    text = (folder / "label.html").read_text(encoding="utf-8")
     turns = data_of(text)["turns"]
     assert len(turns) == 58 and all(turn["label"] is None for turn in turns)
+    assert [*turns[0]] == [
+        "schema", "run", "model", "weights_sha256", "set", "item", "perturbation", "temperature", "sample", "turn_sha256",
+        "label", "sure", "judge", "stratum", "p", "seed", "messages", "user_turn", "cut",
+    ]  # fmt: skip
     assert "<script>window.owned" not in text and "http" not in re.sub(r"http-equiv", "", text)
     saved = tmp_path / "labels.jsonl"
     saved.write_text("".join(json.dumps({**turn, "label": "new_task", "sure": True}) + "\n" for turn in turns[:30]))
@@ -189,6 +142,12 @@ def test_the_page_holds_the_turns_and_what_it_saves_is_imported(
         BadInput, match=r"labels.jsonl: .* is role_drift there and new_task in .*; wanted one label a turn"
     ):
         label(folder, "--import", saved)
+    labelled(folder, *[LABELS[3]] * 60)
+    (folder / "label.html").unlink()
+    label(folder, "--n", "20")
+    assert "all are labelled" in capsys.readouterr().out and not (folder / "label.html").exists()
+    label(folder, "--n", "25", "--page", tmp_path / "more.html")
+    assert len(data_of((tmp_path / "more.html").read_text(encoding="utf-8"))["turns"]) == 15, "adds to the same draw"
 
 
 def test_turns_that_were_judged_anew_are_read_once(
@@ -196,14 +155,13 @@ def test_turns_that_were_judged_anew_are_read_once(
 ) -> None:
     base = folder / "probe" / "base"
     again = shutil.copytree(base, tmp_path / "again")
-    label(base, again, "--out", tmp_path / "labels.jsonl", "--n", "20", keys="q")
+    label(base, again, "--out", tmp_path / "labels.jsonl", "--n", "20")
     assert "20 user turns drawn from base, 20 without a label" in capsys.readouterr().out.replace("sft/base", "base")
 
 
 def test_what_cannot_be_labelled_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
-    label(folder, "--n", "20", keys="12q")
+    good = labelled(folder, LABELS[0], LABELS[1])
     out = folder / "labels.jsonl"
-    good = rows_of(out)
     bare = probe_run(tmp_path / "bare", "bare", None, 0.3)
     (bare / "samples.jsonl").unlink()
     foreign = tmp_path / "foreign.jsonl"

@@ -362,6 +362,8 @@ def test_turns_are_labelled_by_keys_kept_over_a_reload_and_saved_as_rows_of_labe
         assert "<b>bold</b>" in shown and "U+202Eabc" in shown and "{{data}} ${1}" in shown
         assert page.evaluate("window.owned") is None and page.locator("#turn :is(img, script, b)").count() == 0
         assert page.locator("#guide dd").first.is_visible()
+        read = page.inner_text("body")
+        assert not any(name in read for name in ("base", "step-", "rules", "T=", "item-")), "neither run nor judge"
         for key in ("1", "u", "8", "5", "b", "b", "2"):  # the second is unsure; the second is changed to 2 at the end
             page.keyboard.press(key)
         told = page.inner_text("#count")

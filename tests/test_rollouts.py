@@ -232,6 +232,6 @@ def test_sampling_that_vllm_can_do_is_left_to_it() -> None:
 
 def test_the_trainers_own_arguments_are_checked_before_the_first_sample(tiny_chatml: Path, tmp_path: Path) -> None:
     trainer = trainer_of(tiny_chatml, lambda *_: {}, tmp_path, top_p=0.9)
-    rollout = make_rollout(RolloutSection(max_turn_tokens=12), chat_of(tiny_chatml), ROWS, False, 0)
+    rollout = make_rollout(RolloutSection(max_turn_tokens=12), chat_of(tiny_chatml), ROWS, 0)
     with pytest.raises(RecipeError, match="train.top_p"):
         rolled(rollout, trainer, "a")
