@@ -27,7 +27,7 @@ from probe.terminal import visible
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
-DEMO = ROOT / "tests" / "golden" / "demo.yaml"
+DEMO = ROOT / "tests" / "demo.yaml"
 ALONE = ["--written", "null"]
 # The demo holds its generated problems to small numbers, which a file cannot be.
 ANY_SIZE = ["--source.levels", "null", "--source.largest", "null"]
