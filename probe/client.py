@@ -45,6 +45,8 @@ Usable = Callable[[dict[str, Any]], str | None]
 MOST_BYTES = 10_000_000
 _CONNECT_S = 5.0
 _DETAIL_CHARACTERS = 300
+# A shorter key is a placeholder such as "EMPTY": replacing it would change what a model really said.
+_SHORTEST_KEY = 8
 _LOOK_AGAIN_S = 0.1
 
 
@@ -197,7 +199,7 @@ class Session:
         self._path = path
         self._usable = usable
         self._count = count
-        # The key goes to the servers of the recipe only, and is taken out of whatever they say before anybody sees it.
+        # The key goes to the servers of the recipe only, and `_clean` removes it from all that they say.
         self._key = os.environ.get(section.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
@@ -322,7 +324,7 @@ class Session:
             if content is None:
                 return self._failed("bad_reply", f"longer than {MOST_BYTES} bytes")
             try:
-                body = json.loads(content)
+                body = self._clean(json.loads(content))
             except (ValueError, RecursionError) as error:
                 return self._failed("bad_reply", f"not JSON: {error}")
             if not isinstance(body, dict):
@@ -336,9 +338,18 @@ class Session:
         return self._failed("server_error" if status >= 500 or status == 408 else "refused", said)
 
     def _failed(self, failure: str, detail: str) -> Reply:
-        """Without the key, on one line that is not too long."""
-        line = " ".join((detail.replace(self._key, "[key]") if self._key else detail).split())
+        """Return a failed reply whose detail is one line that is not too long."""
+        line = " ".join(self._clean(detail).split())
         return Reply(None, failure, line if len(line) <= _DETAIL_CHARACTERS else line[: _DETAIL_CHARACTERS - 3] + "...")
+
+    def _clean(self, value: Any) -> Any:
+        """Return what a server said without the API key and without halves of surrogate pairs, which no file can hold."""
+        if isinstance(value, str):
+            hidden = value.replace(self._key, "[key]") if len(self._key) >= _SHORTEST_KEY else value
+            return hidden.encode(errors="replace").decode()
+        if isinstance(value, list):
+            return [self._clean(part) for part in value]
+        return {name: self._clean(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 async def _send(

@@ -430,6 +430,12 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
     assert other.url in redirected.detail
     assert KEY not in f"{refused!r} {client!r} {vars(client)} {caplog.text}"
 
+    # A good reply may repeat the key, in any spelling that JSON has, and may hold half a character.
+    nested = json.dumps({"choices": [{"text": [f"{KEY}\ud83d"]}], "key": KEY}).replace("sk-", "\\u0073k-")
+    with Loopback({PATH: lambda seen: Answer(200, nested.encode())}) as server:
+        (reply,) = ask(Client(section(server.url)), 1)
+    assert reply.body == {"choices": [{"text": ["[key]?"]}], "key": "[key]"}
+
     monkeypatch.setenv("NEXTTURN_TEST_KEY", "sk-\u00e9\u00e8")
     with pytest.raises(BadInput, match="NEXTTURN_TEST_KEY") as caught:
         ask(Client(section("http://127.0.0.1:1/v1")), 1)

@@ -259,10 +259,6 @@ def test_reads_the_last_verdict_and_offered_labels_only(reply: str, label: str |
     assert read_verdict(reply) == Verdict(label, None if label else NO_VERDICT, reply)
 
 
-def test_a_reply_with_half_a_character_can_be_stored() -> None:
-    read_verdict("\ud83d VERDICT: new_task").raw.encode()
-
-
 # ----- a server that answers
 
 

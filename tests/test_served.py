@@ -134,6 +134,31 @@ def test_a_finished_run_is_judged_anew_without_a_model(
     assert len(posts) == unscored, "in its own folder only what has no label is asked about again"
 
 
+def test_a_server_that_repeats_the_key_brings_it_into_no_file_and_no_output(
+    server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, own = "sk-loud-0123456789", dict(server.handlers)
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+
+    def completions(seen: Seen) -> Any:
+        reply = own["/completions"](seen)
+        if not seen.body.get("echo"):
+            reply["choices"][0]["text"] += seen.headers["authorization"]
+        return reply
+
+    def verdicts(seen: Seen) -> Any:
+        if seen.number % 3 == 0:
+            return Answer(400, {"error": {"message": f"no such key: {key}"}})
+        return chat_reply(f"{seen.headers['authorization']} VERDICT: new_task")
+
+    monkeypatch.setattr(server, "handlers", {**own, "/completions": completions, "/chat/completions": verdicts})
+    options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
+    output = probe("run", server.url, recipe, "--out", tmp_path / "out", *options)
+    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert [name for name, text in {**files, "output": output}.items() if key in text] == []
+    assert all("Bearer [key]" in files[name] for name in ("generations.jsonl", "verdicts.jsonl", "samples.jsonl"))
+
+
 def test_another_judge_in_the_runs_own_folder_is_refused(server: Loopback, here: Path, recipe: Path) -> None:
     options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
     assert "name a folder for the new verdicts with --out" in probe("judge", here, recipe, *options, fails=True)

@@ -29,7 +29,6 @@ from probe.engines.base import Request
 from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
 from probe.errors import EngineError, NextturnError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
-from probe.judges.llm import storable
 from probe.settings import ServerSection
 
 T = TypeVar("T")
@@ -219,7 +218,7 @@ class ServerRole(RoleModel):
             self._reasoner = True
             came = await self._session.request(body)
         if came.failure is not None or came.body is None:
-            reply = Reply("", failure=came.failure or client.BAD_REPLY, detail=storable(came.detail))
+            reply = Reply("", failure=came.failure or client.BAD_REPLY, detail=came.detail)
             self._failures += 1
             if self._failures >= _FAILURES_IN_A_ROW:
                 hint = Failures(self.server).hint(came)
@@ -231,7 +230,7 @@ class ServerRole(RoleModel):
         self._failures = 0
         usage = came.body.get("usage")
         counts = usage if isinstance(usage, dict) else {}
-        text = storable(client.content(came.body) or "")
+        text = client.content(came.body) or ""
         reply = Reply(
             text=text,
             prompt_tokens=_counted(counts.get("prompt_tokens"), ask.messages),

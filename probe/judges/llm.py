@@ -125,7 +125,7 @@ class LlmJudge:
                 "`verdict: text`"
             )
         if reply.failure is not None or reply.body is None:
-            return Verdict(None, reply.failure or BAD_REPLY, storable(reply.detail))
+            return Verdict(None, reply.failure or BAD_REPLY, reply.detail)
         if self._by_probability:
             return weigh(first_token(reply.body) or [], self._confidence)
         verdict = read_verdict(content(reply.body) or "")
@@ -249,7 +249,7 @@ def read_verdict(reply: str) -> Verdict:
     said = after_thinking(reply) or ""
     marks = list(_MARK.finditer(said))
     label = _label_at(said[marks[-1].end() :]) if marks else None
-    return Verdict(label, None if label else NO_VERDICT, storable(reply))
+    return Verdict(label, None if label else NO_VERDICT, reply)
 
 
 def _label_at(text: str) -> str | None:
@@ -293,7 +293,7 @@ def weigh(tokens: Sequence[tuple[str, float]], confidence: float) -> Verdict:
     total = sum(held.values())
     if total < LABELS_HOLD_AT_LEAST:
         likeliest = tokens[0][0] if tokens else ""
-        return Verdict(None, OFF_LABEL, storable(f"the labels hold {total:.3f}; the likeliest token is {likeliest!r}"))
+        return Verdict(None, OFF_LABEL, f"the labels hold {total:.3f}; the likeliest token is {likeliest!r}")
     p = {label: held[label] / total for label in sorted(held, key=lambda label: -held[label])}
     raw = ", ".join(f"{label} {share:.3f}" for label, share in p.items() if share >= 0.0005)
     genuine = p.pop(GENUINE)
@@ -304,8 +304,3 @@ def weigh(tokens: Sequence[tuple[str, float]], confidence: float) -> Verdict:
 
 def _without_message(body: dict[str, Any]) -> str | None:
     return BAD_REPLY if content(body) is None else None
-
-
-def storable(text: str) -> str:
-    """`text` with "?" for the halves of surrogate pairs that servers send at times; no file can hold those."""
-    return text.encode(errors="replace").decode()
