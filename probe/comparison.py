@@ -79,13 +79,6 @@ class Followup(_Part):
         return Estimate(self.rate, self.ci95, self.n_judged) if self.rate is not None else NOTHING
 
 
-class Moved(Cell):
-    """How far a model has moved from the one that it was trained from (probe/divergence.py), in nats a token."""
-
-    answers: int
-    tokens: int
-
-
 class Scaled(_Part):
     """A model part of the way (`scale`) from its base to a checkpoint, both by their fingerprints."""
 
@@ -129,7 +122,6 @@ class Results(_Part):
     accuracy: dict[str, Accuracy] = Field(default_factory=dict)
     clarify: dict[str, Clarify] = Field(default_factory=dict)
     followup: dict[str, dict[str, dict[str, Followup]]] = Field(default_factory=dict)
-    kl_to_base: Moved | None = None
     actual: dict[str, Followup] = Field(default_factory=dict)
     timing: dict[str, Any] = Field(default_factory=dict)
 
@@ -506,12 +498,6 @@ class Comparison:
     def names(self) -> tuple[str, ...]:
         return tuple(run.name for run in self.runs)
 
-    @property
-    def moved(self) -> list[Estimate]:
-        """Nats a token from what each run was trained from (KL), over answers; [] where it was measured in none."""
-        found = [run.results.kl_to_base for run in self.runs]
-        return [estimate_of(one, one.answers) if one else NOTHING for one in found] if any(found) else []
-
     def sets(self, measure: str) -> list[str]:
         return list(dict.fromkeys(metric.set for metric in self.figures if metric.measure == measure))
 
@@ -800,7 +786,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "differences": list(comparison.differences),
         "remarks": list(comparison.remarks),
         "metrics": [_metric_json(comparison, metric) for metric in comparison.figures],
-        **({"kl_to_base": _by_run(names, comparison.moved)} if comparison.moved else {}),
         "outcomes": {run.name: {name: part.outcomes for name, part in run.results.accuracy.items()} for run in runs},
         "followup": {name: result["followup"] for name, result in results.items()},
         "actual": {name: result["actual"] for name, result in results.items()},
@@ -883,10 +868,6 @@ def blocks(comparison: Comparison) -> list[list[Metric]]:
     return [block[start : start + COLUMNS] for block in chosen for start in range(0, len(block), COLUMNS)]
 
 
-MOVED = ("KL to its base", "nats a token")
-"""A last column of the first block, where some run has it."""
-
-
 def title(metric: Metric) -> str:
     if metric.measure == "followup":
         return f"follow-up {metric.name}"
@@ -926,7 +907,6 @@ def terminal_table(comparison: Comparison) -> str:
     differs.
     """
     notes = ["percent [95% interval]"]
-    notes += [f"{MOVED[0]}: how far a run has moved from what it was trained from"] if comparison.moved else []
     for name, patterns in comparison.patterns.items():
         runs_by_pattern: dict[str, list[str]] = {}
         for run, pattern in zip(comparison.names, patterns, strict=True):
@@ -940,15 +920,13 @@ def terminal_table(comparison: Comparison) -> str:
     notes += [f"note: {line}" for line in comparison.remarks]
     notes += [f"judge: {line}" for line in comparison.warnings]
     wrapped = [textwrap.fill(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
-    shown = enumerate(blocks(comparison))
-    tables = [_terminal_block(comparison, block, [] if place else comparison.moved) for place, block in shown]
+    tables = [_terminal_block(comparison, block) for block in blocks(comparison)]
     return "\n\n".join([*tables, "\n".join(wrapped)])
 
 
-def _terminal_block(comparison: Comparison, block: Sequence[Metric], moved: Sequence[Estimate]) -> str:
+def _terminal_block(comparison: Comparison, block: Sequence[Metric]) -> str:
     """Three header lines (set and n, metric, rule), then one line per run."""
     columns = [(title(metric), [percent(estimate) for estimate in comparison.figures[metric]]) for metric in block]
-    columns += [(MOVED[0], [_figure(estimate, 1, ".3f") for estimate in moved])] if moved else []
     widths = [max(map(len, [head, *cells])) for head, cells in columns]
     names = [_shortened(name, max(12, WIDTH - sum(widths) - 2 * len(widths))) for name in comparison.names]
     first = max(map(len, names))
@@ -958,7 +936,6 @@ def _terminal_block(comparison: Comparison, block: Sequence[Metric], moved: Sequ
         sizes = list(dict.fromkeys(comparison.sizes(block[index]) for index in of_set))
         span = sum(widths[index] for index in of_set) + 2 * (len(of_set) - 1)
         sets += "  " + _shortened(f"{printable(name)}, n = {', '.join(sizes)}", span).ljust(span)
-    sets += f"  {MOVED[1]}" if moved else ""
     rows = zip(["", *names], *([head, *cells] for head, cells in columns), strict=True)
     head, *lines = aligned(list(rows))
     return "\n".join([sets.rstrip(), head, "-" * max(map(len, [head, *lines])), *lines])

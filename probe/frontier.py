@@ -135,8 +135,7 @@ def _measure(
         say(f"measures {name}")
         with claim:
             number = 0 if scale == 0 else step
-            base = (ends.base, folder / name_of(0, 0.0)) if scale else None
-            measure_folder(model, probe, sets, folder / name, name, device, step=number, check=claim.check, base=base)
+            measure_folder(model, probe, sets, folder / name, name, device, step=number, check=claim.check)
         forget_merged(model, probe.dtype)
 
 

@@ -77,5 +77,4 @@ def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, An
         row.update(judged(case, verdict))
     store.write_samples(rows)
     timing = {**before["timing"], "wall_s": round(time.monotonic() - started, 1), "judge_calls": stored.calls}
-    moved = {"kl_to_base": before["kl_to_base"]} if "kl_to_base" in before else {}  # no judge has a part in it
-    return store.finish({**figures(rows), **moved, "timing": timing})
+    return store.finish({**figures(rows), "timing": timing})

@@ -29,7 +29,6 @@ from probe.comparison import (
     CLEAR,
     LOW,
     MANY,
-    MOVED,
     Comparison,
     Followup,
     Metric,
@@ -161,8 +160,7 @@ def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
 
 def _results(comparison: Comparison) -> Content:
     content: Content = []
-    moved = comparison.moved
-    for place, block in enumerate(blocks(comparison)):
+    for block in blocks(comparison):
         rows = []
         for index, name in enumerate(comparison.names):
             row = [[outside(name)]]
@@ -173,16 +171,14 @@ def _results(comparison: Comparison) -> Content:
                     cell += [Part(" (strict "), *rate(comparison.figures[strict][index])]
                     cell += [*_mark(comparison.paired[strict][index]), Part(")")]
                 row.append(cell)
-            rows.append([*row, *([_figure(moved[index], 1, ".3f")] if moved and not place else [])])
+            rows.append(row)
         sizes: dict[tuple[str, str], list[str]] = {}
         for metric in block:
             sizes.setdefault((metric.set, comparison.sizes(metric)), []).append(title(metric))
         listed = [[outside(name), Part(f" {n} ({', '.join(titles)})")] for (name, n), titles in sizes.items()]
-        head = [*_metric_head(block), *(_head(", ".join(MOVED)) if moved and not place else [])]
-        content += [Table(head, rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
+        content += [Table(_metric_head(block), rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
     told = words()["results"]
     content.append([Part(told["note"]), Part(f" {told['page']}", page=True)])
-    content += [[Part(told["moved"])]] if moved else []
     return content + _bullets("Unscored, in no rate: ", comparison.unscored)
 
 

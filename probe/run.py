@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from probe.chat import Chat, Message
-from probe.divergence import answers_of, kl_figures
 from probe.engines import open_engine
 from probe.engines.base import Engine, Request
 from probe.errors import CannotScore, DataError, SetOutOfReach
@@ -67,7 +66,6 @@ def run_probe(
     out: Path,
     sets: Sequence[LoadedSet] | None = None,
     check: Callable[[], None] = lambda: None,
-    base_run: Path | None = None,
 ) -> dict[str, Any]:
     """Measures one model and returns the contents of `out`/results.json.
 
@@ -76,7 +74,6 @@ def run_probe(
         chat: renders with that model's template.
         sets: as from `load_sets`, where the caller has them already.
         check: called before anything that was made is kept; what it raises ends the run.
-        base_run: the finished probe of the model that this one was trained from, for `kl_to_base`.
 
     Raises:
         SettingsChanged: `out` holds a run of another model or other settings.
@@ -150,9 +147,6 @@ def run_probe(
                     if both:  # an empty turn has none
                         row.update(grounding(len(both[0].target_ids), next(log_p), next(log_p)))
 
-        # How far the model has moved from its base, on the base's own answers.
-        moved = _kl_to_base(engine, base_run, chat, model.label) if base_run is not None else {}
-
     # Figures: every reply graded and every user turn, set by set, then counted.
     rows: list[Row] = []
     for loaded in sets:
@@ -178,21 +172,7 @@ def run_probe(
         "cache_hits": stored.hits,
     }
     check()
-    return store.finish({**figures(rows), **moved, "timing": timing})
-
-
-def _kl_to_base(engine: Engine, base_run: Path, chat: Chat, label: str) -> dict[str, Any]:
-    """{"kl_to_base": ...} of results.json; {} where it cannot be had, saying why."""
-    requests = answers_of(base_run, chat)
-    try:
-        if not requests:
-            raise CannotScore(f"{base_run} has no finished probe with answers of the base's own")
-        stream = engine.kl_to_base(requests)
-        sums = collected(stream, len(requests), f"probe {label}: KL to the base")
-    except CannotScore as error:
-        say(f"kl_to_base is not measured: {error}")
-        return {}
-    return {"kl_to_base": kl_figures(requests, sums)}
+    return store.finish({**figures(rows), "timing": timing})
 
 
 def _prompts(loaded: LoadedSet, system_prompt: str | None) -> list[tuple[Message, ...]]:
@@ -238,19 +218,16 @@ def measure_folder(
     device: str | None = None,
     step: int | None = None,
     check: Callable[[], None] = lambda: None,
-    base: tuple[ModelFolder, Path] | None = None,
 ) -> dict[str, Any]:
     """Runs the probe on a folder from `open_model`; a finished run in `out` is returned without loading the model.
 
     Args:
         step: left out, it is read off a `checkpoint-N` folder's name.
         check: as of `run_probe`.
-        base: the model that this one was trained from, and the folder of its probe.
     """
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer, probe.enable_thinking)
-    base_folder, base_run = base or (None, None)
-    with closing(open_engine(folder, tokenizer, probe, device, base_folder)) as engine:
+    with closing(open_engine(folder, tokenizer, probe, device)) as engine:
         if probe.server and probe.engine == "openai":
             from probe.client import Client
 
@@ -259,7 +236,7 @@ def measure_folder(
             info = ModelInfo(f"served:{served}", label or Path(served).name, None, None, chat.template_sha256)
         else:
             info = model_info(folder, chat, label, step)
-        return run_probe(engine, chat, info, probe, out, sets, check, base_run)
+        return run_probe(engine, chat, info, probe, out, sets, check)
 
 
 def model_info(folder: ModelFolder, chat: Chat, label: str | None = None, step: int | None = None) -> ModelInfo:

@@ -415,7 +415,6 @@ def flatten(results: dict[str, Any]) -> dict[str, float]:
             _put(values, f"probe/clarify/{slug(name)}/{measure}", entry.get(measure))
     for place, cell in _followup_cells(results):
         _put_cell(values, "probe/followup/" + "/".join(map(slug, place)), cell)
-    _put(values, "probe/kl_to_base", results.get("kl_to_base"))
     for name, cell in results.get(ACTUAL, {}).items():
         _put_cell(values, f"probe/actual/{slug(name)}", cell)
     return values

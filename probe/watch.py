@@ -132,18 +132,13 @@ class Watcher:
             ended = finished(self.run_dir) is not None  # before looking: what was saved last is there by then
             self.keep_new()
             left = [step for step in self.steps() if self._to_measure(step) and (now is None or step in now)]
-            # A checkpoint is held against the base's answers (`kl_to_base`), so it waits for them, whoever makes them.
-            ready = [step for step in left if step == 0] or left
             # The first that no other process holds is measured; then everything is looked at anew.
-            if any(self._measure_unclaimed(step) for step in ready):
+            if any(self._measure_unclaimed(step) for step in left):
                 continue
             self._track()
-            if len(left) == len(ready) and (once or (ended and not left)):
+            if once or (ended and not left):
                 break
-            if len(left) > len(ready):
-                self._say_once(f"waits for the probe of {_name(0)}, against which checkpoints are measured")
-            else:
-                self._say_once(f"waits for checkpoints in {self.run_dir}")
+            self._say_once(f"waits for checkpoints in {self.run_dir}")
             time.sleep(self.poll_s)
         self._conclude()
 
@@ -232,7 +227,6 @@ class Watcher:
                 self.device,
                 step=step,
                 check=claim.check,
-                base=(self._model(0), self.folder / _name(0)) if step else None,
             )
             claim.check()
         except ClaimLost as error:

@@ -21,7 +21,7 @@ from probe.models import load_tokenizer, resolve
 from tests.grpo_parts import probe_section
 from tests.launches import history, launch, shipped
 from tests.loopback import Loopback, Seen, chat_reply
-from tests.test_train_distributed import probed, take_back
+from tests.test_train_distributed import take_back
 from tests.tiny_models import thinking_tokenizer
 from train.dpo import main
 from train.rows import Pair, load_pairs, make_pairs
@@ -196,7 +196,6 @@ def test_one_process_learns_the_preference_and_is_resumed(tiny_chatml: Path, tmp
     assert first["rewards/margins"] == 0, "before the first step the model is its reference"
     assert first["loss"] > math.log(2), "the preference at its start, and the likelihood of the chosen side"
     assert last["rewards/margins"] > 0.1 and last["rewards/accuracies"] == 1
-    assert probed(run / "probe" / f"step-{STEPS}")["kl_to_base"]["value"] > 0
     assert "trained by DPO for 4 steps (all weights) on 12 pairs (12 ask)" in (run / "README.md").read_text()
 
     take_back(run, SAVE)

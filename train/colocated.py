@@ -179,8 +179,5 @@ class ColocatedVllm:
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
         return self.scores.score(requests)
 
-    def kl_to_base(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        return self.scores.kl_to_base(requests)
-
     def close(self) -> None:
         """The trainer goes on with it."""

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from data_builders.problems import Problems
 from data_builders.recipe import RoleSection, load_data_recipe
 from data_builders.rows import RlRow, load_rl_rows, rl_rows
 from probe.chat import Chat
@@ -27,12 +26,10 @@ from probe.terminal import processes
 from probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from train import speed
 from train.checkpoints import GIB, checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
-from train.kl import check_base, rows_beside
 from train.recipe import (
     MAX_COMPLETION,
     DpoRecipe,
     GrpoRecipe,
-    KlSection,
     ModelSection,
     SftRecipe,
     TrainRecipe,
@@ -79,7 +76,6 @@ ASSUMED_PROMPTS = PromptCounts(2231, {}, 2231 * 69, 0, 0)
 SAMPLE = 300  # problems that are looked at, of a data recipe that is not built yet
 WORD = 1.4  # tokens, where the tokenizer is out of reach
 UNLIMITED = 4096  # tokens of a row, for the estimate of memory alone, where the recipe says `max_length: null`
-QUESTION = 256  # tokens of a plain problem, with room
 # A simulated user's or a judge's instruction, and a usual reply of theirs, in tokens.
 INSTRUCTION, REPLY = 400, 60
 LARGE = 1e9  # from so many parameters on nobody trains on a CPU
@@ -287,15 +283,7 @@ def _sft(recipe: SftRecipe, model: _Model) -> _Stage:
             f"packing   into at least {rows_of_steps:,} sequences of {_length(given):,} tokens, which are the rows of a step"
         )
 
-    def beside_s(at_once: int, tokens: float) -> float:
-        """What the base's answers take beside the rows of a pass."""
-        if recipe.kl is None:
-            return 0.0
-        held = rows_beside(at_once, recipe.kl.share) * _answer_length(recipe.kl, _length(given))
-        return _pass_s(recipe, model, held) + speed.forward_s(_shape(model), _chip(), held)
-
-    stage = _rows_stage(recipe, model, lines, example, rows_of_steps, counts.tokens, beside_s)
-    return replace(stage, lines=[*stage.lines, *_kl_lines(recipe, model)])
+    return _rows_stage(recipe, model, lines, example, rows_of_steps, counts.tokens)
 
 
 def _dpo(recipe: DpoRecipe, model: _Model) -> _Stage:
@@ -335,7 +323,7 @@ def _dpo(recipe: DpoRecipe, model: _Model) -> _Stage:
 
 def _rows_stage(
     recipe: SftRecipe | DpoRecipe, model: _Model, lines: list[str], example: list[str], rows: int, tokens: int,
-    beside_s: Callable[[int, float], float],
+    beside_s: Callable[[int, float], float] = lambda at_once, tokens: 0.0,
 ) -> _Stage:  # fmt: skip
     """Steps over `rows` rows of `tokens` in all; `beside_s` are seconds beside a pass of (rows, tokens)."""
 
@@ -391,43 +379,6 @@ def _shown_pair(pair: Pair, row: dict[str, list[int]], chat: Chat) -> list[str]:
         shown = show_loss({"input_ids": ids, "labels": [IGNORED] * len(row["prompt_ids"]) + reply}, chat.tokenizer)
         lines += [f"  {side}:", *(f"  | {line}" for line in shown.splitlines())]
     return lines
-
-
-def _kl_lines(recipe: SftRecipe, model: _Model) -> list[str]:
-    """What stands beside the data to hold the model to its base. Raises BadInput where that cannot be."""
-    kl = recipe.kl
-    if kl is None:
-        return []
-    if model.folder is not None:
-        check_base(model.folder, zero_stage(model.given) if processes() > 1 else 0)
-    if kl.problems is None:
-        source = f"the answers in {kl.answers}"
-    else:
-        source = (
-            f"{kl.problems.n:,} answers to {kl.problems.kind} problems, T={kl.temperature:g}, before the first step"
-        )
-        try:
-            Problems(kl.problems, 0, where="kl.problems")
-        except SetOutOfReach as error:
-            model.unchecked.append(f"kl.problems: {error}")
-    base = "a frozen copy" if recipe.model.lora is None else "the adapter switched off"
-
-    def beside(ranks: int) -> str:
-        here = fitted(recipe, ranks)
-        rows = here.get("per_device_train_batch_size", 8)
-        a_step = rows * ranks * (here.get("gradient_accumulation_steps") or 1)
-        return (
-            f"{rows_beside(a_step, kl.share):.4g} answers beside the {a_step} rows of a step ({kl.share:.0%} of all; "
-            f"{rows_beside(rows, kl.share):.3g} beside {rows} on average)"
-        )
-
-    head = f"kl        {kl.coefficient:g} x KL(base || student) on {source}; the base is {base}"
-    return [head, *(f"          {line[10:]}" for line in _on_each("", model, beside))]
-
-
-def _answer_length(kl: KlSection, length: int) -> int:
-    """Tokens of an answer of the base and its question, at most."""
-    return length if kl.problems is None else min(length, QUESTION + kl.max_answer_tokens)
 
 
 # What people launch on: one GPU, a node of eight, two of them.
@@ -833,9 +784,7 @@ def _memory_lines(recipe: TrainRecipe, model: _Model, length: int, completion: i
         used = stage if ranks > 1 else 0
         dtype = held_in(recipe.model, used)
         if (rows, dtype) not in steps:
-            kl = recipe.kl if isinstance(recipe, SftRecipe) else None
-            held = (math.ceil(rows_beside(rows, kl.share)), _answer_length(kl, length)) if kl else (0, 0)
-            step = Step(rows, length, completion, on_cpu, given, held, fused=dpo)
+            step = Step(rows, length, completion, on_cpu, given, fused=dpo)
             steps[rows, dtype] = step_memory(partial(size.make, dtype), step)
         parts = memory_parts(size, steps[rows, dtype], given, used, ranks)
         if recipe.model.lora is None and _reads_base(recipe, given):
@@ -848,10 +797,8 @@ def _memory_lines(recipe: TrainRecipe, model: _Model, length: int, completion: i
         # An inline probe comes between two steps, in the place of activations.
         if recipe.probe is not None and recipe.probe.when == "inline":
             scores = LOGITS_BYTES if recipe.probe.grounding and not on_cpu else 0
-            # The base, loaded beside the model for its KL.
-            base = size.parameters * _width(recipe.model.dtype) if recipe.model.lora is None else 0
-            if (most := max(scores, base)) > parts["activations"]:
-                parts["probe"] = most - parts["activations"]
+            if scores > parts["activations"]:
+                parts["probe"] = scores - parts["activations"]
         listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
         if dtype != recipe.model.dtype:
             listed = listed.replace(",", f" in {dtype},", 1)
@@ -876,9 +823,7 @@ def _memory_lines(recipe: TrainRecipe, model: _Model, length: int, completion: i
 
 def _reads_base(recipe: TrainRecipe, given: Mapping[str, Any]) -> bool:
     """Whether the loss compares with what the model was before training."""
-    if isinstance(recipe, SftRecipe):
-        return recipe.kl is not None
-    return isinstance(recipe, DpoRecipe) or bool(given.get("beta"))
+    return isinstance(recipe, DpoRecipe) or (isinstance(recipe, GrpoRecipe) and bool(given.get("beta")))
 
 
 # --- Room on the disk for checkpoints, as a real run asks for it before its first step (train/checkpoints.py).

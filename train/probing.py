@@ -19,11 +19,10 @@ from transformers import TrainerCallback
 
 from probe.chat import Chat
 from probe.compare import compare
-from probe.divergence import Base, adapter_off, loaded_base
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine, live_model
 from probe.errors import BadInput, NextturnError
-from probe.models import ModelFolder, emulates_bfloat16, load_model, resolve
+from probe.models import ModelFolder, emulates_bfloat16, resolve
 from probe.run import LoadedSet, load_sets, model_info, run_probe
 from probe.settings import ProbeSection
 from probe.terminal import say
@@ -105,16 +104,14 @@ class ProbeCallback(TrainerCallback):
             # trl's vLLM gets the weights before they are gathered for the model that scores.
             llm = opened.enter_context(awake(self.trainer.vllm_generation)) if asks_vllm(self.probe) else None
             model = opened.enter_context(live_model(self.trainer, self.dtype))
-            base = base_of(model, self.folder) if step else None
-            engine: Engine = HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens, base=base)
+            engine: Engine = HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens)
             if llm is not None:
                 engine = ColocatedVllm(llm, self.chat.tokenizer, scores=engine)
             shared = SharedEngine(engine, accelerator)
             if accelerator.is_main_process:
                 try:
                     info = model_info(folder, self.chat, label, step)
-                    base_run = self.run_dir / "probe" / "base" if step else None
-                    run_probe(shared, self.chat, info, self.probe, out, self.sets, base_run=base_run)
+                    run_probe(shared, self.chat, info, self.probe, out, self.sets)
                 finally:
                     shared.close()
             else:
@@ -124,13 +121,6 @@ class ProbeCallback(TrainerCallback):
         if accelerator.is_main_process:
             compare([self.run_dir], self.run_dir / "probe" / "comparison")
             track_probe(out, self.run_dir)
-
-
-def base_of(model: Any, folder: ModelFolder) -> Base:
-    """What the live `model` was trained from: its adapter switched off, or else `folder` loaded beside it."""
-    if hasattr(model, "disable_adapter") and folder.base is None:
-        return adapter_off(model)
-    return loaded_base(lambda: load_model(folder, str(model.dtype).removeprefix("torch."), str(model.device)))
 
 
 class WatchedCallback(TrainerCallback):
@@ -188,13 +178,6 @@ class SharedEngine:
         elif requests:
             order = sorted(range(len(requests)), key=lambda index: requests[index].prefix_ids)
             yield from self._share("score", requests, list(_pieces(order, self._ranks)))
-
-    def kl_to_base(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        alone = self.engine.kl_to_base(
-            requests
-        )  # raises before the other ranks are asked, on whom it would be a failure
-        shares = list(_pieces(range(len(requests)), self._ranks))
-        return alone if self._ranks == 1 else self._share("kl_to_base", requests, shares)
 
     def serve(self) -> None:
         """Does this rank's shares until rank 0 closes."""

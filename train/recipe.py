@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, create_model
 
-from data_builders.recipe import RoleSection, Source, check_role
+from data_builders.recipe import RoleSection, check_role
 from probe.chat import LossOn
 from probe.errors import NextturnError, RecipeError
 from probe.recipe import STRICT, load_recipe, section
@@ -147,44 +147,10 @@ class DataSection:
 
 
 @section
-class KlSection:
-    """`coefficient` x KL(base || student), in nats a token, on the base's own answers, beside the loss of the data."""
-
-    coefficient: float = 1.0
-    """With 0 it is logged and pulls at nothing."""
-    share: float = 0.25
-    """The answers' share of all rows of a step: they stand beside those of the data, which stay as many as they are."""
-    problems: Source | None = None
-    """What the base is asked, once each, before the first step; `n` is how many."""
-    answers: str | None = None
-    """In place of `problems`: a JSONL file or a builder's folder of answers that the same base gave elsewhere, unfiltered."""
-    temperature: float = 1.0
-    """At which the base answers; 1 is its own distribution."""
-    max_answer_tokens: int = 256
-
-    def check(self) -> None:
-        """Raises RecipeError, with the key, where the settings cannot be used."""
-        if not 0 <= self.coefficient < math.inf:
-            raise RecipeError(f"kl.coefficient: given {self.coefficient:g}, wanted 0 or more")
-        if not 0 < self.share < 1:
-            raise RecipeError(f"kl.share: given {self.share:g}, wanted more than 0 and less than 1")
-        if (self.problems is None) == (self.answers is None):
-            raise RecipeError(
-                "kl: wanted either `problems`, such as {kind: gsm8k, n: 500}, or `answers`, a file of them"
-            )
-        if self.problems is not None and self.problems.n is None:
-            raise RecipeError("kl.problems.n: missing, wanted how many problems the base is to answer")
-        if not 0 <= self.temperature < math.inf or self.max_answer_tokens < 1:
-            raise RecipeError("kl: wanted a temperature of 0 or more, and max_answer_tokens of 1 or more")
-
-
-@section
 class SftRecipe:
     model: ModelSection
     data: DataSection
     train: SftArguments  # type: ignore[valid-type]
-    kl: KlSection | None = None
-    """Left out: the data alone."""
     probe: ProbeSection | None = None
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
@@ -194,13 +160,6 @@ def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
 
     def check(recipe: SftRecipe, given: dict[str, Any]) -> None:
         fitted(recipe)
-        if recipe.kl is not None:
-            recipe.kl.check()
-            if recipe.model.continues_adapter:
-                raise RecipeError(
-                    "kl: not with `adapter: continue`, whose base without the adapter is not what training starts from; "
-                    "wanted `adapter: new`, which merges it first"
-                )
         # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
         missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
         if missing and (given.get("packing") or given.get("padding_free")):

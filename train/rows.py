@@ -66,10 +66,9 @@ def make_rows(
     chat: Chat,
     loss_on: LossOn,
     max_length: int | None,
-    learned_from: bool = True,
 ) -> tuple[list[dict[str, list[int]]], RowCounts]:
     """Rows with `input_ids` and `labels`. A row over `max_length` tokens is left out whole and counted, since
-    cutting it would take its last assistant turn away or leave it without an end. `learned_from`: see Chat.training_rows.
+    cutting it would take its last assistant turn away or leave it without an end.
 
     Raises:
         DataError: no row is left.
@@ -78,7 +77,7 @@ def make_rows(
     count = longest = too_long = 0
     for messages in conversations:
         count += 1
-        for row in chat.training_rows(messages, loss_on, learned_from):
+        for row in chat.training_rows(messages, loss_on):
             longest = max(longest, len(row.input_ids))
             if max_length is not None and len(row.input_ids) > max_length:
                 too_long += 1

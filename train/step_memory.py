@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,6 @@ class Step:
         on_cpu: CPUs hold all logits (see train/setup.py), GPUs have trl's fused head.
         train: of the recipe's section, gradient checkpointing, bf16 and fp16 count, with trl's defaults.
         fused: CPUs have trl's fused head, too.
-        held: rows and length of the base's answers beside them, of which KL(base || student) is taken.
     """
 
     rows: int
@@ -50,7 +49,6 @@ class Step:
     completion: int | None
     on_cpu: bool
     train: dict[str, Any]
-    held: tuple[int, int] = (0, 0)
     fused: bool = False
 
 
@@ -73,8 +71,7 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
         whole = model.get_base_model() if hasattr(model, "get_base_model") else model
         layers = next(part for part in whole.modules() if isinstance(part, nn.ModuleList))
         block = _block(layers, getattr(whole.config, "layer_types", None))
-        # A KL to the base is a second pass, whose gradients wait for those of the first: there all layers are run.
-        more = 0 if step.held[0] else max(0, len(layers) // block - 2)
+        more = max(0, len(layers) // block - 2)
         if more:
             del layers[2 * block :]
         # From here on tensors have a shape, a type and a device, and no bytes; operators run on shapes alone.
@@ -93,8 +90,6 @@ def step_memory(make: Callable[[], Any], step: Step) -> StepMemory:
         half = bool(step.train.get("fp16") or step.train.get("bf16", True))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half), stretches.forward_pass(layers[0]):
             loss = _loss(model, whole, ids, step)
-            if step.held[0]:
-                loss = loss + _kl(model, torch.zeros(*step.held, dtype=torch.long))
         stretches.end()  # autocast has let go of the weights that it held in another type
         loss.backward()
         stretches.end()
@@ -247,18 +242,6 @@ def _loss(model: Any, whole: Any, ids: Tensor, step: Step) -> Tensor:
     # As the trainer for CPUs takes them, in train/setup.py.
     logits = model(**inputs, logits_to_keep=step.completion + 1).logits
     return (logits[:, :-1].float() / 0.9).log_softmax(dim=-1).gather(-1, ids[:, -step.completion :, None]).sum()
-
-
-def _kl(model: Any, ids: Tensor) -> Tensor:
-    """As train/kl.py takes it; where all weights are trained, the copy that it reads is counted apart (train/plan.py)."""
-    from probe.divergence import hidden_states, kl_per_token
-
-    places = torch.zeros(ids.numel(), dtype=torch.long)
-    off = model.disable_adapter if hasattr(model, "disable_adapter") else nullcontext
-    with off(), torch.no_grad():
-        base_hidden = hidden_states(model, ids, torch.ones_like(ids), places)
-    hidden = hidden_states(model, ids, torch.ones_like(ids), places)
-    return kl_per_token(model, hidden, model, base_hidden).sum()
 
 
 @contextmanager

@@ -15,12 +15,8 @@ def open_engine(
     tokenizer: Any,
     probe: ProbeSection,
     device: str | None = None,
-    base: ModelFolder | None = None,
 ) -> Engine:
     """The engine that the recipe names; a model in this process is loaded with the first request.
-
-    Args:
-        base: what the model was trained from, for `kl_to_base`.
 
     Raises:
         BadInput: the engine needs a section that the recipe lacks, or an option that only another engine takes.
@@ -37,7 +33,6 @@ def open_engine(
         from probe.engines.vllm import VllmEngine
 
         return VllmEngine(folder, tokenizer, probe.vllm, probe.dtype, probe.seed)
-    from probe.divergence import loaded_base
     from probe.engines.hf import HfEngine
 
     def load() -> Any:
@@ -45,5 +40,4 @@ def open_engine(
             note_emulation(folder, probe.dtype)
         return load_model(folder, probe.dtype, device)
 
-    beside = loaded_base(lambda: load_model(base, probe.dtype, device)) if base is not None else None
-    return HfEngine(None, tokenizer, probe.batch_tokens, load=load, base=beside)
+    return HfEngine(None, tokenizer, probe.batch_tokens, load=load)

@@ -73,14 +73,6 @@ class Engine(Protocol):
         """
         ...
 
-    def kl_to_base(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        """Yields (index, KL(base || model) in nats, summed over the target's tokens and what follows them).
-
-        Raises:
-            CannotScore: at the call: this engine gives no whole distributions, or has no base beside its model.
-        """
-        ...
-
     def close(self) -> None:
         """Gives memory and processes back, so that another model can be loaded after this one."""
         ...

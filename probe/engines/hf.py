@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from probe.divergence import Base, divergences, why_not
 from probe.engines.base import Completion, Request, ScoreRequest
-from probe.errors import CannotScore, EngineError, one_line
+from probe.errors import EngineError, one_line
 from probe.terminal import say
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class HfEngine:
         batch_tokens: the most tokens (rows x (prompt + completion)) that one batch may hold; None: as many as the free
             memory of the model's GPU holds, asked once, and 16,384 on a CPU.
         load: called with the first request: a run whose completions are all stored never loads the model.
-        base: the model that it was trained from, for `kl_to_base`.
     """
 
     name = "hf"
@@ -51,11 +49,9 @@ class HfEngine:
         tokenizer: Any,
         batch_tokens: int | None = None,
         load: Callable[[], Any] | None = None,
-        base: Base | None = None,
     ) -> None:
         self._model = model
         self._load = load
-        self._base = base
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
         self._room: Room | None = None
@@ -84,7 +80,7 @@ class HfEngine:
 
     def close(self) -> None:
         """Lets go of the model; one that came from `load` is loaded again with the next request."""
-        self._model = self._room = self._base = None
+        self._model = self._room = None
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
         """Requests that share a batch: in bfloat16, a text can hang on which others were padded with it."""
@@ -104,13 +100,6 @@ class HfEngine:
         prefixes = [request.prefix_ids for request in requests]
         limits = [len(request.target_ids) for request in requests]
         return self._by_batch(prefixes, limits, lambda batch: iter(self._log_p(requests, batch)))
-
-    def kl_to_base(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        if self._base is None:
-            raise CannotScore("no base model is beside this one")
-        if reason := why_not(self.model.config):
-            raise CannotScore(reason)
-        return divergences(self.model, self._base, requests)
 
     def _by_batch(
         self,

@@ -129,9 +129,6 @@ class OpenAIEngine:
                     raise CannotScore(f"the server gives no log-probabilities of a prompt: {why}")
         failures.raise_any(len(requests))
 
-    def kl_to_base(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        raise CannotScore("the engine openai gives no whole distributions, the engine hf does")
-
     def close(self) -> None:
         pass
 

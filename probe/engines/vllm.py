@@ -99,9 +99,6 @@ class VllmEngine:
             rows = output.prompt_logprobs[-len(target) :]
             yield index, sum(row[token].logprob for row, token in zip(rows, target, strict=True))
 
-    def kl_to_base(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        raise CannotScore("the engine vllm gives no whole distributions, the engine hf does")
-
     def close(self) -> None:
         """Ends vLLM and gives its memory back; another request loads it again."""
         llm, self._llm = self._llm, None
