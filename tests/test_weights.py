@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from model_parts import change_json, copy_of, lora_on
 
 from probe import weights
-from probe.files import sha256_file
 from probe.models import fingerprint, load_model, parameter_count, resolve
-from train import setup
+from train import run
+from train.recipe import load_sft_recipe
 
 
 def test_the_fingerprint_follows_the_weights_not_the_place(tiny_chatml: Path, tmp_path: Path) -> None:
@@ -67,31 +65,18 @@ def test_a_tied_output_head_that_was_saved_twice_counts_once(tiny_chatml: Path, 
 
 
 def test_the_processes_of_a_launch_take_the_main_one_s_hashes_over(
-    tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 2B parameters that is 4.5 GB which eight processes would read at once."""
-    from accelerate import utils
+    from train.run import Run
 
-    from train.setup import main_process_first
-
-    sent: list[Any] = []
-    read: list[Path] = []
-
-    def broadcast(objects: list[Any]) -> list[Any]:
-        if objects[0] is not None:
-            sent.append(dict(objects[0]))
-        return [dict(sent[0])]
-
-    def counted(path: Path) -> str:
-        read.append(path)
-        return sha256_file(path)
-
-    monkeypatch.setattr(utils, "broadcast_object_list", broadcast)
-    monkeypatch.setattr(weights, "sha256_file", counted)
-    prints = []
-    for rank in (0, 1):
-        monkeypatch.setattr(weights, "sha256_of_seen", {})
-        monkeypatch.setattr(setup, "sha256_of_seen", weights.sha256_of_seen)
-        with main_process_first(SimpleNamespace(process_index=rank)):
-            prints.append(fingerprint(resolve(str(tiny_chatml))))
-    assert prints[0] == prints[1] and len(read) == len({*read}) == 1
+    fingerprint(resolve(str(tiny_chatml)))  # on process 0
+    theirs = dict(weights.sha256_of_seen)
+    monkeypatch.setattr(weights, "sha256_of_seen", {})
+    monkeypatch.setattr(run, "sha256_of_seen", weights.sha256_of_seen)
+    monkeypatch.setattr(run, "on_main_process", lambda *_: (tmp_path, theirs))
+    monkeypatch.setattr(weights, "sha256_file", None)
+    (tmp_path / "recipe.yaml").write_text(
+        f"model: {{name: {tiny_chatml}}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}}}\n"
+    )
+    assert fingerprint(Run(load_sft_recipe(tmp_path / "recipe.yaml"), "auto").folder)

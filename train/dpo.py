@@ -36,11 +36,11 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     from trl import DPOConfig
 
     from train.rows import as_dataset, load_pairs, make_pairs
-    from train.setup import dpo_trainer_class, new_adapter, training_arguments
+    from train.setup import dpo_trainer_class, new_adapter
 
     # Everything that can be wrong with the input is found before the model is loaded.
-    args = training_arguments(recipe, DPOConfig)
-    run = Run(recipe, args, resume)
+    run = Run(recipe, resume)
+    args = run.arguments(DPOConfig)
 
     # Pairs as token ids: both replies after exactly what inference would show.
     rows, counts = make_pairs(load_pairs(run.data, recipe.data.view), run.chat, args.max_length)

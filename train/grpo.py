@@ -45,13 +45,13 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from train.rows import choose_prompts, prompt_dataset
     from train.samples import keep_samples, print_step_lines, warn_of_memorising
     from train.scoring import ComposedReward
-    from train.setup import check_engine, grpo_trainer_class, new_adapter, quiet_trl, training_arguments
+    from train.setup import check_engine, grpo_trainer_class, new_adapter, quiet_trl
 
     # Everything that can be wrong with the input is found before the model is loaded.
     quiet_trl()
-    args = training_arguments(recipe, GRPOConfig)
+    run = Run(recipe, resume)
+    args = run.arguments(GRPOConfig)
     check_engine(args)
-    run = Run(recipe, args, resume)
 
     # Prompts: conversations so far, with what is still withheld; at least as many as one generation batch takes.
     least = args.generation_batch_size // args.num_generations

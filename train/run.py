@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe.chat import Chat
 from probe.checkpoints import finish_run, finished
@@ -22,6 +24,7 @@ from probe.scaling import write_base
 from probe.store import refuse_changes
 from probe.terminal import is_main_process, say
 from probe.tracking import start_tracking
+from probe.weights import sha256_of_seen
 from train.checkpoints import (
     choose_resume,
     end_at_last_step,
@@ -31,16 +34,22 @@ from train.checkpoints import (
     this_launch,
     without_optimizer,
 )
-from train.recipe import LOADERS, TrainRecipe, stated_batch
+from train.recipe import LOADERS, TrainRecipe, fitted, stated_batch
 from train.setup import (
+    check_shared,
     held_in,
     launch_line,
     load_policy,
-    main_process_first,
+    on_main_process,
     policy_folder,
     take_adapter,
+    training_arguments,
+    trains_on_gpus,
     zero_in_force,
 )
+
+if TYPE_CHECKING:
+    from probe.run import LoadedSet
 
 
 def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, str], None]) -> None:
@@ -70,39 +79,66 @@ def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, st
 
 
 class Run:
-    """One run of a recipe in this launch. To make it looks at all input but the rows, before a model is loaded: one process
-    downloads, converts and builds while the others wait.
+    """One run of a recipe in this launch. The constructor reads all input but the rows, before the process group exists and
+    before a model is loaded: process 0 downloads, converts and builds while the others wait.
 
     Args:
-        args: trl's config, from `training_arguments`.
         resume: what `--resume` says.
 
     Attributes:
         folder: of the model that training starts from.
         data: the folder or file of the rows.
+        sets: what the inline probe asks; on process 0 alone.
+        args: trl's config, after `arguments`.
         checkpoint: the one that is taken up, known after `begin`; None from the beginning.
     """
 
-    def __init__(self, recipe: TrainRecipe, args: Any, resume: str) -> None:
-        from train.probing import sets_to_probe
-        from train.rows import data_path  # which needs numpy, and a recipe is read without it
+    args: Any
 
-        self.recipe, self.args, self.resume = recipe, args, resume
+    def __init__(self, recipe: TrainRecipe, resume: str) -> None:
+        self.recipe, self.resume = recipe, resume
         self.run_dir = _run_dir(recipe)
-        with main_process_first(args):
-            self.folder = policy_folder(recipe.model)
-            self.data = data_path(recipe.data.path, recipe.data.recipe)
-            self.sets = sets_to_probe(recipe.probe)
+        self.sets: list[LoadedSet] = []
+        trains_on_gpus(fitted(recipe))
+        self.data, hashes = on_main_process("prepare the model and the data", self._prepare)
+        sha256_of_seen.update(hashes)  # so that the other processes need not read all weights again
+        self.folder = policy_folder(recipe.model)
         self.tokenizer = load_tokenizer(self.folder)
         self.chat = Chat(self.tokenizer, recipe.data.enable_thinking)
         self.checkpoint: Path | None = None
 
+    def _prepare(self) -> tuple[Path, dict[Any, str]]:
+        from train.probing import sets_to_probe
+        from train.rows import data_path  # which needs numpy, and a recipe is read without it
+
+        policy_folder(self.recipe.model)
+        self.sets = sets_to_probe(self.recipe.probe)
+        return data_path(self.recipe.data.path, self.recipe.data.recipe), sha256_of_seen
+
+    def arguments(self, config_class: type, **ours: Any) -> Any:
+        """Return trl's config, see `training_arguments`. Creates the process group."""
+        self.args = training_arguments(self.recipe, config_class, **ours)
+        check_shared(self.data)
+        return self.args
+
     def begin(self) -> None:
-        """Once all input has been found good: finds the checkpoint to take up, and writes recipe.json and the base's name."""
-        self.checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
-        if is_main_process() and not (self.run_dir / "recipe.json").is_file():
+        """Choose the checkpoint to resume from, and write recipe.json and the base's name. Call it once all input is read."""
+        self.checkpoint, token = on_main_process("choose the checkpoint", self._begin)
+        try:
+            check_shared(token)
+        finally:
+            if is_main_process():
+                token.unlink()
+
+    def _begin(self) -> tuple[Path | None, Path]:
+        checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
+        if not (self.run_dir / "recipe.json").is_file():
             write_base(self.run_dir, self.folder)
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
+        # A new name in every launch, so that a folder that another node has for itself cannot hold it.
+        handle, token = tempfile.mkstemp(prefix=".shared-", dir=self.run_dir)
+        os.close(handle)
+        return checkpoint, self.run_dir / Path(token).name
 
     @property
     def weights(self) -> Path | None:
@@ -195,11 +231,16 @@ _FREE = (
 
 
 def already_finished(recipe: TrainRecipe) -> bool:
-    """Whether the recipe's folder holds a finished run of it. Writes nothing: the input may still prove wrong.
+    """Return True if the recipe's folder holds a finished run of it, as process 0 sees the folder. Writes nothing: the input
+    may still prove wrong.
 
     Raises:
         SettingsChanged: the folder holds a run of another recipe; the differing keys are named.
     """
+    return on_main_process("read the run's folder", lambda: _already_finished(recipe))
+
+
+def _already_finished(recipe: TrainRecipe) -> bool:
     run_dir = _run_dir(recipe)
     if (run_dir / "recipe.json").is_file():
         # Where a step's rows are stated, how many of them a process takes at once changes memory alone.

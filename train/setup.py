@@ -5,31 +5,37 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import pickle
+import socket
+import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from probe.errors import BadInput, ModelError
+from probe.errors import BadInput, ModelError, NextturnError, one_line
 from probe.models import ModelFolder, emulates_bfloat16, merged_folder, resolve
-from probe.terminal import processes, say
-from probe.weights import sha256_of_seen
+from probe.terminal import is_main_process, processes, say
 from train.recipe import ModelSection, fitted
 
 if TYPE_CHECKING:
     from train.recipe import TrainRecipe
+
+T = TypeVar("T")
 
 
 # --- The launch: no GPU, one, or many; with DeepSpeed where it takes effect, saying where it does not.
 
 
 def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> Any:
-    """trl's config from the recipe's `train:` section, fitted to this launch; says what it changed.
+    """Return trl's config from the recipe's `train:` section, fitted to this launch, and print what was changed.
 
-    It has to exist before the policy is loaded: with ZeRO-3 it makes transformers load the weights in parts. Every other
-    model is loaded whole all the same (`probe.weights.loaded_whole`).
+    This creates the process group. It must run before the policy is loaded: with ZeRO-3 it makes transformers load the
+    weights in parts. Every other model is loaded whole all the same (`probe.weights.loaded_whole`).
 
     Args:
         ours: fields of the config that no recipe sets.
@@ -37,13 +43,10 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> 
     Raises:
         BadInput: the config refuses a value, or a file is missing.
     """
-    import torch
-
     from probe.tracking import report_to
 
     given = fitted(recipe)
-    on_gpu = torch.cuda.is_available() and not cpu_wanted(given)
-    check_devices(given, on_gpu, cpu_wanted(given), torch.cuda.device_count())
+    on_gpu = trains_on_gpus(given)
     deepspeed = given.pop("deepspeed", None)
     if deepspeed is not None and _deepspeed_takes_effect(deepspeed, on_gpu):
         if isinstance(deepspeed, str) and not Path(deepspeed).is_file():
@@ -79,6 +82,15 @@ def cpu_wanted(given: dict[str, Any]) -> bool:
         or os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true"
         or os.environ.get("DS_ACCELERATOR") == "cpu"
     )
+
+
+def trains_on_gpus(given: dict[str, Any]) -> bool:
+    """Return True if this launch trains on GPUs. Raises BadInput, see `check_devices`."""
+    import torch
+
+    on_gpu = torch.cuda.is_available() and not cpu_wanted(given)
+    check_devices(given, on_gpu, cpu_wanted(given), torch.cuda.device_count())
+    return on_gpu
 
 
 def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int) -> None:
@@ -129,21 +141,98 @@ def reduce_with_gloo() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # where deepspeed/comm/torch.py, build_shm_op, looks
 
 
-@contextmanager
-def main_process_first(args: Any) -> Iterator[None]:
-    """What stands in this block is done by the main process while the others wait, and then by them, who find it done.
+# How often process 0 reports to the waiting processes, how often these look, and after what silence they give up.
+_BEAT_S, _LOOK_S, _SILENCE_S = 2.0, 0.2, 300.0
+_stores: list[Any] = []  # torch's store, for as long as the process lives: process 0 may be the one that serves it
+_turns = count()
 
-    What they wait for is the hashes of all files that it has read.
+
+def on_main_process(to_do: str, work: Callable[[], T]) -> T:
+    """Run `work` on process 0 and return its result on every process. All processes make these calls in the same order.
+
+    The other processes wait at the key-value store of torch's rendezvous (MASTER_ADDR:MASTER_PORT), not in a collective.
+    So there is no time limit and no process group is needed yet. The store belongs to this launch alone: nothing that an
+    earlier launch left behind can be mistaken for a result, and the nodes need no shared folder for it.
+
+    Args:
+        to_do: What `work` does, such as "build the data", for messages.
+        work: Its result must be small (8 MB) and is pickled.
+
+    Raises:
+        NextturnError: On every process: the error of `work`, or process 0 ended or was silent for five minutes.
     """
-    from accelerate.utils import broadcast_object_list
+    if processes() == 1:
+        return work()
+    from torch.distributed import DistError, PrefixStore, rendezvous
 
-    if args.process_index:
-        sha256_of_seen.update(broadcast_object_list([None])[0])
+    _stores[:] = _stores or [next(rendezvous("env://"))[0]]
+    store: Any = PrefixStore(f"nextturn/{next(_turns)}", _stores[0])
+    result: Any = None
+    error: Exception | None = None
+    try:
+        if is_main_process():
+            with _reporting(store):
+                try:
+                    result = work()
+                except Exception as raised:  # noqa: BLE001 - raised again below, and told to the others
+                    error = raised
+            told = error
+            if error is not None and not isinstance(error, NextturnError):  # which might not survive pickling
+                told = NextturnError(f"process 0 could not {to_do}: {type(error).__name__}: {one_line(error)}")
+            store.set("outcome", pickle.dumps((result, told)))
+        else:
+            _wait_for_main_process(store, to_do)
+            result, error = pickle.loads(store.get("outcome"))
+        store.add("read", 1)
+        while is_main_process() and store.add("read", 0) < processes():  # it may serve the store, which ends with it
+            time.sleep(_LOOK_S)
+    except DistError as lost:
+        raise NextturnError(f"a process ended while process 0 was to {to_do}; its own message says why") from lost
+    if error is not None:
+        raise error
+    return result  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _reporting(store: Any) -> Iterator[None]:
+    """Count up "alive" in the store while the block runs."""
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(_BEAT_S):
+            store.add("alive", 1)
+
+    threading.Thread(target=report, daemon=True).start()
     try:
         yield
-    finally:  # also where it failed: they come to the same error
-        if not args.process_index:
-            broadcast_object_list([sha256_of_seen])
+    finally:
+        done.set()
+
+
+def _wait_for_main_process(store: Any, to_do: str) -> None:
+    """Return once process 0 has stored its outcome; on the other nodes one process prints a line every minute."""
+    begun = changed = time.monotonic()
+    alive = minutes = 0
+    while not store.check(["outcome"]):
+        time.sleep(_LOOK_S)
+        before, alive, now = alive, store.add("alive", 0), time.monotonic()
+        changed = now if alive != before else changed
+        if now - changed > _SILENCE_S:
+            raise NextturnError(f"process 0, which was to {to_do}, has not reported for {_SILENCE_S:.0f} s")
+        if now - begun > 60 * (minutes + 1) and os.environ.get("LOCAL_RANK") == "0":
+            minutes += 1
+            print(f"waiting for process 0 to {to_do}: {minutes} min", flush=True)
+
+
+def check_shared(path: Path) -> None:
+    """Raise BadInput on every process unless all of them see `path`. Needs the process group."""
+    from accelerate.utils import gather_object
+
+    blind = [] if path.exists() else [f"process {os.environ.get('RANK', 0)} on {socket.gethostname()}"]
+    if processes() > 1 and (blind := gather_object(blind)):
+        raise BadInput(
+            f"{path}: not seen by {', '.join(blind)}; all nodes must see this folder, such as on a shared disk"
+        )
 
 
 def launch_line(trainer: Any) -> str:

@@ -35,11 +35,11 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     from trl import SFTConfig
 
     from train.rows import as_dataset, make_rows, read_conversations
-    from train.setup import new_adapter, trainer_class, training_arguments
+    from train.setup import new_adapter, trainer_class
 
     # Everything that can be wrong with the input is found before the model is loaded.
-    args = training_arguments(recipe, SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})
-    run = Run(recipe, args, resume)
+    run = Run(recipe, resume)
+    args = run.arguments(SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})
 
     # Rows of token ids and labels: loss falls on what the assistant says, after exactly what inference would show.
     rows, counts = make_rows(read_conversations(run.data), run.chat, recipe.data.loss_on, args.max_length)
