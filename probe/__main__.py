@@ -1,4 +1,4 @@
-"""python -m probe run | watch | frontier | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
+"""python -m probe run | watch | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from probe import compare, correct, frontier, label, rejudge, watch
+from probe import compare, correct, label, rejudge, watch
 from probe.comparison import format_table
 from probe.errors import BadInput, run_command
 from probe.judges import agreement
@@ -28,8 +28,6 @@ def main(argv: Sequence[str]) -> None:
 
     add("run", "measure one model or checkpoint", _add_run_arguments, _run, RUN)
     add("watch", "measure a training run's checkpoints", watch.add_arguments, watch.run, watch.__doc__)
-    told = "measure the models between base and checkpoint"
-    add("frontier", told, frontier.add_arguments, frontier.run, frontier.__doc__)
     told = "judge a finished run anew, without generating"
     add("judge", told, rejudge.add_arguments, rejudge.run, rejudge.__doc__)
     add("compare", "compare runs: base, SFT, RL", compare.add_arguments, compare.run)
@@ -37,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     add("label", "read user turns blind and label them", label.add_arguments, label.run, label.__doc__)
     add("correct", "rates corrected by labels, with intervals", correct.add_arguments, correct.run, correct.__doc__)
     arguments, rest = parser.parse_known_args(argv)
-    if arguments.command in ("run", "watch", "frontier", "judge"):  # what is left are the recipe's own keys
+    if arguments.command in ("run", "watch", "judge"):  # what is left are the recipe's own keys
         arguments.run_command(arguments, rest)
     elif rest:
         raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")

@@ -105,11 +105,3 @@ def numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
         return []
     named = [(re.fullmatch(rf"{prefix}-(\d+)", path.name), path) for path in parent.iterdir() if path.is_dir()]
     return sorted(((int(match[1]), path) for match, path in named if match), reverse=True)
-
-
-def probes_of(parent: Path) -> list[tuple[int, float, Path]]:
-    """(step, scale, folder) of the probes of checkpoints in RUN/probe, upwards: `step-39-scale-0.5`, then `step-39`, of scale 1."""
-    names = (
-        (re.fullmatch(r"step-(\d+)(?:-scale-(\d+(?:\.\d+)?))?", path.name), path) for path in parent.glob("step-*")
-    )
-    return sorted((int(match[1]), float(match[2] or 1), path) for match, path in names if match and path.is_dir())

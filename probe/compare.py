@@ -13,7 +13,6 @@ from pathlib import Path
 
 from probe.comparison import Comparison, as_json, compare_runs, load_runs, terminal_table
 from probe.correct import correction_table, with_labels
-from probe.curves import curves_json, curves_of, verdict
 from probe.errors import BadInput, IncomparableRuns
 from probe.files import write_atomic, write_json
 
@@ -38,8 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     comparison = compare(args.folders, args.out, args.force, args.labels)
     print(terminal_table(comparison))
-    for curve in curves_of(comparison):
-        print(f"\n{verdict(curve, comparison)}")
     if comparison.correction:
         print(f"\n{correction_table(comparison.correction)}")
     for name in FILES:
@@ -71,5 +68,5 @@ def compare(dirs: Sequence[Path], out: Path, force: bool = False, labels: Path |
     write_atomic(out / "comparison.md", markdown(comparison))
     draw_tradeoff(comparison, out / "tradeoff.png")
     write_atomic(out / "report.html", html(comparison))
-    write_json(out / "comparison.json", {**as_json(comparison), **curves_json(comparison)})
+    write_json(out / "comparison.json", as_json(comparison))
     return comparison

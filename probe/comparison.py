@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from probe.checkpoints import probes_of
+from probe.checkpoints import numbered
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.grading import CLARIFY, clarify_right
@@ -79,21 +79,12 @@ class Followup(_Part):
         return Estimate(self.rate, self.ci95, self.n_judged) if self.rate is not None else NOTHING
 
 
-class Scaled(_Part):
-    """A model part of the way (`scale`) from its base to a checkpoint, both by their fingerprints."""
-
-    scale: float
-    base_sha256: str
-    checkpoint_sha256: str
-
-
 class Model(_Part):
     path: str
     label: str
     step: int | None = None
     weights_sha256: str | None = None
     template_sha256: str | None = None
-    scaled: Scaled | None = None
 
 
 class SetInfo(_Part):
@@ -228,13 +219,13 @@ def load_runs(folders: Sequence[Path]) -> tuple[Run, ...]:
 
 
 def expand(folders: Sequence[Path]) -> list[Path]:
-    """The folders with a training run's folder replaced by its finished probes: base first, then by step and scale."""
+    """The folders with a training run's folder replaced by its finished probes: base first, then by step."""
     found: list[Path] = []
     for folder in folders:
         if (folder / "results.json").is_file() or not (folder / "probe").is_dir():
             found.append(folder)
             continue
-        probes = [folder / "probe" / "base", *(probe for _, _, probe in probes_of(folder / "probe"))]
+        probes = [folder / "probe" / "base", *(probe for _, probe in reversed(numbered(folder / "probe", "step")))]
         finished = [probe for probe in probes if (probe / "results.json").is_file()]
         if not finished:
             raise BadInput(f"{folder}: a training run without a finished probe; wanted one in {folder / 'probe'}")
@@ -476,8 +467,7 @@ class Comparison:
 
     `figures` holds NOTHING where a run lacks a metric; `paired` holds None for the baseline and where either
     run lacks it. `differences` says what was measured differently, `remarks` what may differ and does. `correction` holds
-    what labels say, where there are any, `corrected_scales` what they say of each of the `curves`
-    (`probe.correct.along`), and `warnings` which differences the judge's bias could explain.
+    what labels say, where there are any, and `warnings` which differences the judge's bias could explain.
     """
 
     runs: tuple[Run, ...]
@@ -491,7 +481,6 @@ class Comparison:
     differences: tuple[str, ...]
     remarks: tuple[str, ...]
     correction: Correction | None = None
-    corrected_scales: tuple[dict[int, Estimate], ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -523,8 +512,7 @@ class Comparison:
 
     @cached_property
     def paths(self) -> list[list[int]]:
-        """Runs by training run: checkpoints of one folder in step order; a run without a step is a path of its own, and so
-        are the scaled models of one checkpoint.
+        """Runs by training run: checkpoints of one folder in step order; a run without a step is a path of its own.
 
         What a training run started from (its step 0) is the first of its path. The baseline is in none of them.
         """
@@ -533,33 +521,13 @@ class Comparison:
             model = one.results.model
             stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", model.label)
             key: tuple[str, ...] = (str(one.folder.absolute().parent), stem) if model.step else (one.name,)
-            key = ("scaled", model.scaled.base_sha256, model.scaled.checkpoint_sha256) if model.scaled else key
             grouped.setdefault(key, []).append(index)
         for one in self.runs[1:]:
             stepped = [key for key in grouped if len(key) == 2 and key[0] == str(one.folder.absolute().parent)]
             if one.results.model.step == 0 and len(stepped) == 1:
                 grouped[stepped[0]] += grouped.pop((one.name,))
         steps = [one.results.model.step or 0 for one in self.runs]
-        return [sorted(group, key=lambda index: (steps[index], self.scale(index) or 1)) for group in grouped.values()]
-
-    def scale(self, index: int) -> float | None:
-        """How far a scaled model is on the way to its checkpoint; None of any other."""
-        scaled = self.runs[index].results.model.scaled
-        return scaled.scale if scaled else None
-
-    @cached_property
-    def curves(self) -> list[dict[float, int]]:
-        """Runs by scale, upwards, of each checkpoint that was scaled: its base at 0 and itself at 1, where they are here."""
-        found: dict[tuple[str, str], dict[float, int]] = {}
-        for index, run in enumerate(self.runs):
-            if (scaled := run.results.model.scaled) is not None:
-                found.setdefault((scaled.base_sha256, scaled.checkpoint_sha256), {})[scaled.scale] = index
-        for ends, curve in found.items():
-            weights = [run.results.model.weights_sha256 for run in self.runs]
-            before, after = ([index for index, one in enumerate(weights) if one == end] for end in ends)
-            curve |= {0.0: before[0]} if before else {}
-            curve |= {1.0: after[-1]} if after else {}
-        return [dict(sorted(curve.items())) for curve in found.values()]
+        return [sorted(group, key=lambda index: steps[index]) for group in grouped.values()]
 
     @property
     def ends(self) -> list[int]:
@@ -781,7 +749,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": 1,
         "baseline": names[0],
-        "runs": [{"name": run.name, "folder": str(run.folder), **_model_json(run.results.model)} for run in runs],
+        "runs": [{"name": run.name, "folder": str(run.folder), **run.results.model.model_dump()} for run in runs],
         "settings": runs[0].results.settings.model_dump(),
         "differences": list(comparison.differences),
         "remarks": list(comparison.remarks),
@@ -803,10 +771,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         **({"correction": plain(comparison.correction)} if comparison.correction else {}),
         **({"warnings": list(comparison.warnings)} if comparison.warnings else {}),
     }
-
-
-def _model_json(model: Model) -> dict[str, Any]:
-    return model.model_dump(exclude=None if model.scaled else {"scaled"})
 
 
 def _metric_json(comparison: Comparison, metric: Metric) -> dict[str, Any]:

@@ -95,18 +95,7 @@ def _manifest_head(source_sha256: str) -> dict[str, str | int]:
 
 
 def _make(folder: Path, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> None:
-    prefix = f".{folder.name}.making-"
-    for left_by_a_kill in folder.parent.glob(f"{prefix}*"):
-        shutil.rmtree(left_by_a_kill)
-    free = shutil.disk_usage(folder.parent).free
-    if free < needed_bytes:
-        raise ModelError(
-            f"{folder}: the converted model needs {needed_bytes / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB "
-            "free; set NEXTTURN_CACHE to a folder with room"
-        )
-    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
-    try:
-        making.chmod(0o755)
+    with new_folder(folder, needed_bytes, "set NEXTTURN_CACHE to a folder with room") as making:
         with loaded_whole():  # the others of a launch wait, or have it already
             make(making)
         for path in making.iterdir():
@@ -116,6 +105,27 @@ def _make(folder: Path, source_sha256: str, needed_bytes: int, make: Callable[[P
         write_json(making / MANIFEST, head | {"transformers": version("transformers"), "files": _sizes(making)})
         if folder.exists():
             shutil.rmtree(folder)
+
+
+@contextmanager
+def new_folder(folder: Path, needed_bytes: int, advice: str) -> Iterator[Path]:
+    """Context manager: a temporary folder beside `folder`, which is renamed to it when the block ends without an error.
+
+    Raises:
+        ModelError: the disk has no room for `needed_bytes`; the message ends with `advice`.
+    """
+    prefix = f".{folder.name}.making-"
+    for left_by_a_kill in folder.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left_by_a_kill)
+    free = shutil.disk_usage(folder.parent).free
+    if free < needed_bytes:
+        raise ModelError(
+            f"{folder}: the model needs {needed_bytes / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free; {advice}"
+        )
+    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
+    try:
+        making.chmod(0o755)
+        yield making
         making.rename(folder)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)

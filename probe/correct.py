@@ -83,7 +83,7 @@ class Labelled:
     weights: dict[str, dict[Any, float]]
     items: dict[tuple[str, str], int]
 
-    def corrected(self, name: str, group: Group = (None, None), together: int = 1) -> stats.Corrected:
+    def corrected(self, name: str, group: Group = (None, None)) -> stats.Corrected:
         import numpy as np
 
         turns = self.of(name, group)
@@ -93,7 +93,7 @@ class Labelled:
         read = np.array([float(label is not None and label.genuine) for label in labels])
         weight = np.array([self.weights[name].get(turn.place, 0.0) for turn in turns])
         items = np.array([self.items[turn.set, turn.item] for turn in turns])
-        return stats.corrected(judged, read, weight, items, len(self.items), together, scored)
+        return stats.corrected(judged, read, weight, items, len(self.items), scored=scored)
 
     def of(self, name: str, group: Group = (None, None)) -> list[Turn]:
         return [turn for turn in self.turns[name] if within(turn, group)]
@@ -180,23 +180,6 @@ def correction_of(found: Labelled, paths: Sequence[Path]) -> Correction:
     counts = {name: len(labels) for name, labels in read.items()}
     unsure = {name: sum(not label.sure for label in labels) for name, labels in read.items()}
     return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes))
-
-
-def along(found: Labelled, comparison: Comparison, curve: dict[float, int]) -> dict[int, Estimate]:
-    """Corrected follow-up of each scale minus the base's, by run, of all turns together; all of these intervals hold at once
-    with 95%. {} where the base is not here, the runs have other turns, or one has no label: a mixture would compare two readers."""
-    names = {run: comparison.names[run] for run in curve.values()}
-    if 0.0 not in curve or not all(name in found.weights for name in names.values()):
-        return {}
-    if not found.alike(list(names.values())):
-        return {}
-    base, tried = names.pop(curve[0.0]), len(names)
-    each = {run: found.corrected(name, together=tried) for run, name in names.items()}
-    before = found.corrected(base, together=tried)
-    return {
-        run: estimate(stats.corrected_difference(before, one), found.in_both(base, names[run]))
-        for run, one in each.items()
-    }
 
 
 Group = tuple[str | None, str | None]
@@ -324,8 +307,7 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
             raise
         found, warnings = None, [f"not corrected: {error}"]
     if found is not None:
-        scales = tuple(along(found, comparison, curve) for curve in comparison.curves)
-        comparison = replace(comparison, correction=correction_of(found, paths), corrected_scales=scales)
+        comparison = replace(comparison, correction=correction_of(found, paths))
     return replace(comparison, warnings=(*warnings, *bias_warnings(comparison)))
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from probe.checkpoints import newest_complete, none_complete
-from probe.conversions import cache_root, is_multimodal, made_once, text_only_folder
+from probe.conversions import is_multimodal, made_once, text_only_folder
 from probe.embedded import EMBEDDED_NAME, embedded_folder
 from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
@@ -27,8 +26,6 @@ from probe.weights import (
     CONFIG,
     count_parameters,
     fingerprint_of,
-    interpolate,
-    is_plain_lora,
     load_any_tokenizer,
     load_causal_lm,
     loaded_whole,
@@ -46,14 +43,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
-class Dial:
-    """A place on the line from one model (0) to another that was trained from it (1), and beyond."""
-
-    origin: ModelFolder
-    scale: float
-
-
-@dataclass(frozen=True)
 class ModelFolder:
     """A model on this machine.
 
@@ -61,13 +50,11 @@ class ModelFolder:
         name: as the user gave it.
         path: folder with config.json, weights and tokenizer, or a LoRA adapter folder.
         base: the base model's folder where `path` is a LoRA adapter folder, else None.
-        dial: where set, the model is not the one in `path` but the one so far on the way to it.
     """
 
     name: str
     path: Path
     base: Path | None = None
-    dial: Dial | None = None
 
     @property
     def tokenizer_path(self) -> Path:
@@ -193,14 +180,9 @@ def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = No
     return model.to(device or own_device()).eval()
 
 
-def _load(folder: ModelFolder, dtype: Any) -> Any:
-    scale, origin = (folder.dial.scale, folder.dial.origin) if folder.dial else (1.0, None)
-    if origin is None or (folder.base == origin.path and is_plain_lora(folder.path)):
-        model = load_causal_lm(folder.base or folder.path, dtype)
-        return model if folder.base is None else merge_adapter(model, folder.path, scale)
-    # Each in its own type, so that numbers are rounded once, to the type that is wanted.
-    model = interpolate(_load(origin, "auto"), _load(replace(folder, dial=None), "auto"), scale)
-    return model if dtype == "auto" else model.to(dtype)
+def _load(folder: ModelFolder, dtype: Any, scale: float = 1.0) -> Any:
+    model = load_causal_lm(folder.base or folder.path, dtype)
+    return model if folder.base is None else merge_adapter(model, folder.path, scale)
 
 
 def emulates_bfloat16() -> bool:
@@ -230,7 +212,7 @@ def own_device() -> str:
 
 
 def merged_folder(folder: ModelFolder, dtype: str = "auto") -> ModelFolder:
-    """A LoRA checkpoint, or a model part of the way to one, as a whole model in the cache; any other folder as it is.
+    """Return a LoRA checkpoint as a whole model in the cache; any other folder as it is.
 
     It is made on the first call. Training starts from it and vLLM serves it (which leaves out adapter weights that it
     cannot place, without an error). One folder for both: the key is what is merged and the type that it is merged in.
@@ -238,30 +220,29 @@ def merged_folder(folder: ModelFolder, dtype: str = "auto") -> ModelFolder:
     Args:
         dtype: the type of the merged weights; "auto" is the checkpoint's own.
     """
-    if folder.base is None and folder.dial is None:
+    if folder.base is None:
         return folder
     dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
-    source = _merged_sha256(folder, dtype)
+    source = sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
     needed = whole_bytes(folder, dtype)
     made = made_once(f"merged-{source[:16]}", source, needed, lambda made: write_whole(folder, made, dtype))
     return ModelFolder(folder.name, made)
 
 
-def forget_merged(folder: ModelFolder, dtype: str = "auto") -> None:
-    """Removes what `merged_folder` made of a model that is part of the way to a checkpoint; leaves any other."""
-    if folder.dial is None:
-        return
-    source = _merged_sha256(folder, checkpoint_dtype(folder) if dtype == "auto" else dtype)
-    shutil.rmtree(cache_root() / f"merged-{source[:16]}", ignore_errors=True)
+def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) -> None:
+    """Write a model as a folder that transformers and vLLM load: weights, configurations, tokenizer and chat template.
 
+    A LoRA adapter is merged into its base in float32, and the sums are rounded once.
 
-def _merged_sha256(folder: ModelFolder, dtype: str) -> str:
-    return sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
+    Args:
+        dtype: of the written weights, such as "bfloat16".
+        scale: factor of the adapter's update.
+    """
+    import torch
 
-
-def write_whole(folder: ModelFolder, out: Path, dtype: str = "auto") -> None:
-    """Writes a model as a folder that transformers and vLLM load: weights, configuration, tokenizer."""
-    load_model(folder, dtype, "cpu").save_pretrained(out)
+    with loaded_whole():
+        model = _load(folder, torch.float32, scale).to(getattr(torch, dtype))
+    model.save_pretrained(out)
     load_any_tokenizer(folder.tokenizer_path).save_pretrained(out)
 
 
@@ -285,9 +266,6 @@ def checkpoint_dtype(folder: ModelFolder) -> str:
 
 def fingerprint(folder: ModelFolder) -> str:
     """sha256 of what the model is: weights and configuration, its base's too; independent of where they lie."""
-    if folder.dial is not None:
-        ends = [fingerprint(folder.dial.origin), fingerprint(replace(folder, dial=None))]
-        return sha256_text(f"{' '.join(ends)} at {float(folder.dial.scale)!r}")
     return fingerprint_of([folder.path] if folder.base is None else [folder.base, folder.path])
 
 

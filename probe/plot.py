@@ -5,8 +5,7 @@ accuracy or follow-up was not measured, tradeoff.png lists the figures that ther
 
 Filled markers are greedy decoding, hollow ones the highest temperature. An arrow leads from the baseline along the
 checkpoints of each training run, which has its own colour (Okabe and Ito's, told apart by colour-blind readers) and its
-own marker, so that it is told apart in grey print too. A dotted line joins the scaled models between a base and a checkpoint, each
-with its scale beside it, in bold the one that the rule of probe.curves names. The shaded area is what some run reaches or beats in both
+own marker, so that it is told apart in grey print too. The shaded area is what some run reaches or beats in both
 directions at greedy decoding; its edge is the frontier. Up to `MANY` runs are named beside their markers, beyond that
 the baseline and the ends of paths.
 """
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from probe.comparison import Comparison, Metric, percent, printable, title
-from probe.curves import curves_of
 from probe.files import write_atomic
 from probe.stats import Estimate
 
@@ -99,18 +97,9 @@ def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, i
     shown = {point.run for point in points}
     joined: list[tuple[int, int]] = []
     for path in comparison.paths:
-        if comparison.scale(path[0]) is None:
-            started = len(path) > 1 and comparison.runs[path[0]].results.model.step == 0
-            joined += pairwise(run for run in (path if started else [0, *path]) if run in shown)
-    # Where scaled models lead from one run to another, an arrow would only cover them.
-    ends = [(curve.get(0.0), curve.get(1.0)) for curve in comparison.curves]
-    return [pair for pair in joined if pair not in ends]
-
-
-def dotted(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, int]]:
-    """The pairs of runs among these points that are neighbours on the way from a base to a checkpoint."""
-    shown = {point.run for point in points}
-    return [pair for curve in comparison.curves for pair in pairwise(run for run in curve.values() if run in shown)]
+        started = len(path) > 1 and comparison.runs[path[0]].results.model.step == 0
+        joined += pairwise(run for run in (path if started else [0, *path]) if run in shown)
+    return joined
 
 
 def frontier(points: Sequence[Spot]) -> list[Spot]:
@@ -132,9 +121,7 @@ def path_name(comparison: Comparison, path: Sequence[int]) -> str:
 
 
 def marker_name(comparison: Comparison, run: int) -> str:
-    """A path's last checkpoint by its step, those before by the bare number, a scaled one by its scale; all else by name."""
-    if (scale := comparison.scale(run)) is not None:
-        return f"{scale:g}"
+    """A path's last checkpoint by its step, those before by the bare number; all else by name."""
     step = comparison.runs[run].results.model.step
     path = next((path for path in comparison.paths if run in path), [])
     if not step or len(path) < 2:
@@ -158,7 +145,6 @@ STYLES = [
 ]
 """Colour and marker of each path, in order; six and seven have no common factor, so all 42 pairs are used."""
 SOFT, GRID, SHADE = "#555555", "#e4e4e4", "#f0f0f0"
-DOTTED = (0, (1, 1.2))
 REAL: dict[str, Any] = {"color": "#222222", "linestyle": (0, (1, 2)), "linewidth": 1.0}
 LOOKS: dict[Any, Any] = {
     "text.parse_math": False,  # names may hold dollar signs
@@ -271,14 +257,9 @@ def _draw(
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     styles = [BASELINE] * len(comparison.runs)
-    # Scaled models look like their checkpoint; a style of their own is only for those without one here.
-    for number, path in enumerate(sorted(comparison.paths, key=lambda path: comparison.scale(path[0]) is not None)):
+    for number, path in enumerate(comparison.paths):
         for run in path:
             styles[run] = STYLES[number % len(STYLES)]
-    for curve in comparison.curves:
-        for run in curve.values():
-            if comparison.scale(run) is not None and 1.0 in curve:
-                styles[run] = styles[curve[1.0]]
     up = [point.y for panel in all_panels for points in panel.points.values() for point in points]
     up += [panel.real for panel in all_panels if panel.real]
     for axis, panel in zip(axes, panels, strict=False):
@@ -331,9 +312,6 @@ def _draw_panel(
             arrow = {"arrowstyle": "-|>", "color": styles[end][0], "linewidth": 0.9, "mutation_scale": 6}
             arrow |= {"shrinkA": 3.5, "shrinkB": 3.5, "linestyle": (0, (3, 2)) if hollow else "-"}
             axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)
-        for start, end in dotted(comparison, points):
-            line: dict[str, Any] = {"color": styles[end][0], "zorder": 3, "alpha": 0.6 if hollow else 1.0}
-            axis.plot(*zip(at[start], at[end], strict=True), linestyle=DOTTED, linewidth=1.0, **line)
         for point in points:
             colour, marker = styles[point.run]
             bars: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": 0.7, "alpha": 0.4, "zorder": 2}
@@ -341,8 +319,7 @@ def _draw_panel(
             across = None if hollow else _error_bars(point.x)
             for bar in axis.errorbar(*point.at, xerr=across, yerr=_error_bars(point.y), **bars).lines[2]:
                 bar.set_linestyle((0, (2, 1.5)) if hollow else "-")
-            size = 4.5 if comparison.scale(point.run) is None else 3.2
-            looks: dict[str, Any] = {"color": colour, "markersize": size, "markeredgewidth": 0.9}
+            looks: dict[str, Any] = {"color": colour, "markersize": 4.5, "markeredgewidth": 0.9}
             looks["markerfacecolor"] = "white" if hollow else colour
             looks["url"] = link(panel.set, point, decoding) if link else None
             axis.plot(*point.at, marker, zorder=4, **looks)
@@ -370,7 +347,7 @@ def _draw_legend(
         return Line2D([], [], label=label, **{"color": SOFT, "linewidth": 0.9, "markersize": 4.5, **style})
 
     handles: list[Any] = []
-    for path in (path for path in comparison.paths if len(path) > 1 and comparison.scale(path[0]) is None):
+    for path in (path for path in comparison.paths if len(path) > 1):
         colour, marker = styles[path[0]]
         handles.append(entry(_short_name(path_name(comparison, path)), color=colour, marker=marker))
     for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points)):
@@ -379,8 +356,6 @@ def _draw_legend(
     if len(comparison.runs) > 1:
         handles.append(entry("baseline", color=BASELINE[0], marker=BASELINE[1], linestyle=""))
         handles.append(Patch(color=SHADE, label="some run is as good or better"))
-    if comparison.curves:
-        handles.append(entry("scales, in bold the named one", marker="o", linestyle=DOTTED, markersize=3.2))
     if any(panel.real for panel in panels):
         handles.append(entry("real users, as judged" if comparison.all_corrected else "real users", **REAL))
     if also:
@@ -475,14 +450,12 @@ def _name_markers(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequ
     along = [np.linspace(*ends, max(2, int(math.dist(*ends) / (2 * unit)))) for ends in lines]
     grains = np.concatenate([np.empty((0, 2)), *along])
     taken: list[Box] = []
-    named = {curve.best for curve in curves_of(comparison)}
     for point in next(iter(panel.points.values())):
-        if point.run not in comparison.ends and comparison.scale(point.run) is None:
+        if point.run not in comparison.ends:
             continue
         colour = styles[point.run][0]
         name = marker_name(comparison, point.run)
-        weight = "bold" if point.run in named else "normal"
-        text = axis.text(*point.at, name, fontsize=7, color=colour, zorder=6, gid="name", fontweight=weight)
+        text = axis.text(*point.at, name, fontsize=7, color=colour, zorder=6, gid="name")
         text.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
         extent = text.get_window_extent()
         x, y = pixels(point.at)
@@ -527,7 +500,7 @@ def _lines(comparison: Comparison, panel: Panel) -> list[tuple[Spot, Spot]]:
     lines: list[tuple[Spot, Spot]] = []
     for hollow, points in enumerate(panel.points.values()):
         at = {point.run: point.at for point in points}
-        lines += [(at[start], at[end]) for start, end in (*arrows(comparison, points), *dotted(comparison, points))]
+        lines += [(at[start], at[end]) for start, end in arrows(comparison, points)]
         for point in points:
             (x, y), across, up = point.at, point.x.ci95, point.y.ci95
             lines += [((100 * across[0], y), (100 * across[1], y))] if across and not hollow else []

@@ -41,7 +41,6 @@ from probe.comparison import (
     temperature,
     title,
 )
-from probe.curves import curves_of, verdict
 from probe.files import read_jsonl
 from probe.judges.labels import GENUINE, LABELS, in_order
 from probe.plot import Point, page_drawings
@@ -134,10 +133,8 @@ def words() -> dict[str, Any]:
     return found
 
 
-MARKDOWN = (
-    "results correction scales changes patterns shortened outcomes labels perturbations grounding actual measured"
-)
-PAGE = "results correction tradeoff scales patterns changes shortened labels outcomes perturbations grounding actual measured"
+MARKDOWN = "results correction changes patterns shortened outcomes labels perturbations grounding actual measured"
+PAGE = "results correction tradeoff patterns changes shortened labels outcomes perturbations grounding actual measured"
 
 
 def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
@@ -146,7 +143,7 @@ def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
     Details are shown of `Comparison.ends` alone, and of the first and last temperature: comparison.json has the rest.
     """
     builders = {
-        "results": _results, "correction": _correction, "tradeoff": _tradeoff, "scales": _scales, "changes": _changes,
+        "results": _results, "correction": _correction, "tradeoff": _tradeoff, "changes": _changes,
         "patterns": _patterns, "shortened": _shortened, "outcomes": _outcomes, "labels": _labels,
         "perturbations": _perturbations, "grounding": _grounding, "actual": _actual, "measured": _measured,
     }  # fmt: skip
@@ -215,26 +212,6 @@ def _tradeoff(comparison: Comparison) -> Content:
     told = words()["tradeoff"]
     note = f"{told['note']} {told['corrected']}" if comparison.all_corrected else told["note"]
     return [Drawings(drawings), [Part(note)]] if drawings else []
-
-
-def _scales(comparison: Comparison) -> Content:
-    """A table per checkpoint that was scaled: every scale against the base, and what the rule makes of them."""
-    content: Content = []
-    for curve in curves_of(comparison):
-        rows = []
-        for point in curve.points:
-            told = _badge("most follow-up") if point.run == curve.best else Part("")
-            told = Part("loses accuracy") if point.loses else told
-            changes = [tested(point.accuracy), tested(point.followup)]
-            changes += [difference(point.corrected)] if curve.labels else []
-            changes = changes if point.scale else [[Part("base")]] * len(changes)
-            rows.append([[Part(f"{point.scale:g}")], [outside(comparison.names[point.run])], *changes, [told]])
-        head = _head("scale", "run", "accuracy against the base", "follow-up against the base")
-        head += _head(f"corrected by {curve.labels} labels") if curve.labels else []
-        head += _head("")
-        content += [Table(head, rows, [outside(curve.checkpoint)])]
-        content.append([outside(verdict(curve, comparison), 600), Part(".")])
-    return [*content, [Part(words()["scales"]["note"])]] if content else []
 
 
 def _changes(comparison: Comparison) -> Content:

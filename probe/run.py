@@ -244,11 +244,7 @@ def model_info(folder: ModelFolder, chat: Chat, label: str | None = None, step: 
     found = re.fullmatch(r"checkpoint-(\d+)", folder.path.name)
     step = int(found.group(1)) if found and step is None else step
     name = label or (f"step-{step}" if step is not None else Path(folder.name).name)
-    scaled = None
-    if folder.dial is not None:
-        origin, checkpoint = fingerprint(folder.dial.origin), fingerprint(replace(folder, dial=None))
-        scaled = {"scale": folder.dial.scale, "base_sha256": origin, "checkpoint_sha256": checkpoint}
-    return ModelInfo(folder.name, name, step, fingerprint(folder), chat.template_sha256, scaled)
+    return ModelInfo(folder.name, name, step, fingerprint(folder), chat.template_sha256)
 
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:

@@ -37,12 +37,6 @@ class ModelInfo:
     step: int | None
     weights_sha256: str | None
     template_sha256: str
-    scaled: dict[str, Any] | None = None
-    """Of a model part of the way to a checkpoint: "scale", "base_sha256", "checkpoint_sha256"."""
-
-    def as_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        return found if self.scaled else {key: value for key, value in found.items() if key != "scaled"}
 
 
 class RunStore:
@@ -65,7 +59,7 @@ class RunStore:
 
     @property
     def _as_begun(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, "model": self.model.as_json(), "settings": self.settings}
+        return {"schema": SCHEMA, "model": asdict(self.model), "settings": self.settings}
 
     def _refuse_another(self, made: str) -> None:
         before = read_json(self._manifest)

@@ -140,7 +140,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def refuse_quantised(folder: Path, name: str) -> None:
-    """Raises ModelError for weights of which there is no part of the way: integers, or 8 bits and fewer."""
+    """Raise ModelError for quantised weights (integers, or 8 bits and fewer), into which no adapter can be merged."""
     found = sorted(set(count_parameters(folder)["by_dtype"]) - {"F64", "F32", "BF16", "F16"})
     how = (read_config(folder).get("quantization_config") or {}).get("quant_method", "") if not found else found[0]
     if found or how:
@@ -240,31 +240,6 @@ def is_plain_lora(adapter: Path) -> bool:
     config = read_config(adapter, ADAPTER_CONFIG)
     plain = config.get("peft_type", "LORA") == "LORA" and config.get("bias", "none") == "none"
     return plain and config.get("init_lora_weights", True) in _PLAIN_STARTS and not any(map(config.get, _BESIDE))
-
-
-def interpolate(base: Any, trained: Any, scale: float) -> Any:
-    """`trained` with its parameters changed to base + scale (trained - base), in float32 and rounded once, to its own types.
-
-    0 gives the base's numbers and 1 the trained ones exactly. Tied weights count once. Both models are loaded on the CPU.
-
-    Raises:
-        ModelError: the two do not have the same parameters.
-    """
-    import torch
-
-    before, after = dict(base.named_parameters()), dict(trained.named_parameters())
-    shapes = [{name: tuple(weight.shape) for name, weight in side.items()} for side in (before, after)]
-    if shapes[0] != shapes[1]:
-        name = min(name for name, _ in shapes[0].items() ^ shapes[1].items())
-        raise ModelError(
-            f"{base.name_or_path}: not what {trained.name_or_path} was trained from: its {name} is "
-            f"{shapes[0].get(name, 'missing')}, the trained one {shapes[1].get(name, 'missing')}"
-        )
-    with torch.no_grad():
-        for name, weight in after.items():
-            if weight.is_floating_point():
-                weight.copy_(torch.lerp(before[name].float(), weight.float(), scale))
-    return trained
 
 
 def load_any_tokenizer(folder: Path) -> Any:

@@ -116,7 +116,7 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
             call([*words[script:], *dry], workplace)
     elif words[:3] == ["python", "-m", "data_builders"] or words[:4] == ["python", "-m", "probe", "run"]:
         call([*words[1:], *dry], workplace)
-    elif words[:3] in (["python", "-m", "probe"], ["python", "-m", "train.scale"]):
+    elif words[:3] in (["python", "-m", "probe"], ["python", "-m", "train.export"]):
         with keys("q"):
             call(words[1:], workplace)
     elif words[:3] == ["python", "-m", "train.doctor"]:

@@ -27,7 +27,7 @@ from probe.checkpoints import (
     list_checkpoints,
     mark_complete,
     newest_complete,
-    probes_of,
+    numbered,
     set_aside,
 )
 from probe.errors import BadInput
@@ -245,7 +245,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         if reason is not None:
             leftovers.append((folder, reason))
     withdraw(run_dir, above=reached)
-    leftovers += [(folder, past) for step, _, folder in probes_of(run_dir / "probe") if step > reached]
+    leftovers += [(folder, past) for step, folder in numbered(run_dir / "probe", "step") if step > reached]
     moved = []
     for folder, reason in leftovers:
         target = set_aside(folder)

@@ -20,7 +20,6 @@ from probe.checkpoints import finish_run, finished
 from probe.files import read_json, sha256_text, write_atomic, write_json
 from probe.models import load_tokenizer
 from probe.recipe import recipe_dict
-from probe.scaling import write_base
 from probe.store import refuse_changes
 from probe.terminal import is_main_process, say
 from probe.tracking import start_tracking
@@ -122,7 +121,7 @@ class Run:
         return self.args
 
     def begin(self) -> None:
-        """Choose the checkpoint to resume from, and write recipe.json and the base's name. Call it once all input is read."""
+        """Choose the checkpoint to resume from, and write recipe.json. Call it once all input is read."""
         self.checkpoint, token = on_main_process("choose the checkpoint", self._begin)
         try:
             check_shared(token)
@@ -133,7 +132,6 @@ class Run:
     def _begin(self) -> tuple[Path | None, Path]:
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         if not (self.run_dir / "recipe.json").is_file():
-            write_base(self.run_dir, self.folder)
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
         # A new name in every launch, so that a folder that another node has for itself cannot hold it.
         handle, token = tempfile.mkstemp(prefix=".shared-", dir=self.run_dir)

@@ -1,0 +1,73 @@
+"""Write a checkpoint as one whole model.
+
+    python -m train.export CHECKPOINT --out DIR [--scale 0.5]
+
+A LoRA adapter is merged into its base in float32: weights = base + scale * alpha / r * B A, rounded once to the type of the
+base. `vllm serve DIR` and the next training stage (`model.name: DIR`) load the folder: text-only weights, tokenizer, chat
+template and generation config. `export.json` says what was merged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from probe.conversions import new_folder
+from probe.errors import BadInput, run_command
+from probe.files import read_json, write_json
+from probe.models import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
+from probe.weights import is_plain_lora, refuse_quantised
+
+LARGEST = 2.0
+"""The largest scale: twice the update that training made."""
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m train.export", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "checkpoint", help="a checkpoint, an adapter, or a training run for its newest complete checkpoint"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the adapter's update, 0 to 2 (default: 1)")
+    arguments = parser.parse_args(argv)
+    print(export(arguments.checkpoint, arguments.out, arguments.scale))
+
+
+def export(checkpoint: str, out: Path, scale: float = 1.0) -> Path:
+    """Write the model of a checkpoint to a new folder, which appears when it is complete, and return the folder.
+
+    Args:
+        checkpoint: a folder or hub id with an adapter or a whole model; a training run stands for its newest complete
+            checkpoint.
+        out: left as it is where the same export is there already.
+        scale: factor of the adapter's update. 0 gives the base; a whole model takes 1 alone.
+
+    Raises:
+        BadInput: `out` holds something else, or the scale cannot be used.
+        ModelError: the model is missing or quantised, or the disk has no room for it.
+    """
+    folder = resolve(checkpoint)
+    if not 0 <= scale <= LARGEST:
+        raise BadInput(f"--scale {scale:g}: wanted a number from 0 (the base) to {LARGEST:g}")
+    if scale != 1 and (folder.base is None or not is_plain_lora(folder.path)):
+        raise BadInput(
+            f"--scale {scale:g}: only the update of a plain LoRA adapter can be scaled, and {folder.path} holds none"
+        )
+    refuse_quantised(folder.base or folder.path, folder.name)
+    made_of = {"schema": 1, "checkpoint": str(folder.path), "sha256": fingerprint(folder), "scale": scale}
+    if out.exists():
+        if (out / "export.json").is_file() and read_json(out / "export.json") == made_of:
+            return out
+        raise BadInput(f"{out}: exists and is not {folder.path} at scale {scale:g}; name another folder, or delete it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    dtype = checkpoint_dtype(folder)
+    with new_folder(out, whole_bytes(folder, dtype), "name a folder on another disk with --out") as making:
+        write_whole(folder, making, dtype, scale)
+        write_json(making / "export.json", made_of)
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))
