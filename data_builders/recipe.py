@@ -144,6 +144,8 @@ def check_role(where: str, given: RoleSection) -> None:
                 f"{where}.server: wanted `urls` and `model`, such as "
                 "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
             )
+        if given.server.enable_thinking is not None:
+            raise RecipeError(f"{where}.server.enable_thinking: set {where}.enable_thinking instead, beside `server`")
     elif given.model is None or given.server is not None:
         raise RecipeError(f"{where}: the engine {given.engine} wants `model` and no `server`")
 

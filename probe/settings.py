@@ -53,6 +53,9 @@ class ServerSection:
     """How a judge answers: a reason and a label, or one token, whose log-probabilities say how likely each label is."""
     confidence: float = 0.5
     """Of verdicts by probability: how sure genuine-or-not must be, 0.5 to 1; below it a turn is unscored ("unsure")."""
+    enable_thinking: bool | None = None
+    """Of a judge: handed to the server's chat template (`chat_template_kwargs` of vLLM and SGLang). A model that thinks by
+    default may spend all of `max_tokens` on one verdict: false stops that. Left out, the template's own default holds."""
     extras: bool = True
     """Send fields that vLLM and SGLang know and the protocol does not: stop_token_ids, the handling of special tokens,
     and neutral top_k, min_p and repetition_penalty, which such servers else take from the model's own defaults."""

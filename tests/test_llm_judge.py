@@ -370,6 +370,17 @@ def test_one_token_a_turn_says_how_likely_each_label_is() -> None:
     assert sent == {prompt(each, "probability") for each in cases}
 
 
+@pytest.mark.parametrize("thinking", [None, False, True])
+def test_thinking_is_switched_where_the_section_says_so(thinking: bool | None) -> None:
+    with serving() as server:
+        judge = LlmJudge(section(server, enable_thinking=thinking))
+        judge_all(judge, [case("why?")])
+        sent = server.requests[-1].body.get("chat_template_kwargs")
+        plain = LlmJudge(section(server))
+    assert sent == (None if thinking is None else {"enable_thinking": thinking})
+    assert (judge.version == plain.version) == (thinking is None), "verdicts with and without are not mixed"
+
+
 def test_a_turn_is_genuine_from_one_half_on_and_else_the_likeliest_other_label() -> None:
     tie = weigh(logs(I=0.4, H=0.2, D=0.2, E=0.2), 0.5)
     assert (tie.label, tie.p_genuine) == ("role_drift", pytest.approx(0.4)), "the gravest of those that are as likely"

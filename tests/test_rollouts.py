@@ -10,6 +10,7 @@ import pytest
 from rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
 from probe.errors import RecipeError
+from probe.settings import ServerSection
 from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
 from train.rollouts import make_rollout, open_policy
 
@@ -193,6 +194,12 @@ def test_a_completion_knows_its_ids_and_a_stored_one_keeps_its_bytes(
         ({}, {"temperature": 0.0}, "train.temperature: given 0"),
         ({"simulator": {"model": "m"}}, {}, "the engine scripted takes no `model`"),
         ({"simulator": {"engine": "hf"}}, {}, "the engine hf wants `model`"),
+        ({"simulator": {"engine": "vllm", "model": "m"}}, {}, "rollout.simulator.vllm.gpu_memory_utilization: missing"),
+        (
+            {"simulator": {"engine": "openai", "server": ServerSection(urls=("u",), model="m", enable_thinking=False)}},
+            {},
+            "set rollout.simulator.enable_thinking instead",
+        ),
         ({"simulator": {"engine": "openai"}}, {}, "rollout.simulator.server: wanted `urls` and `model`"),
     ],
 )

@@ -432,6 +432,11 @@ def check_rollout(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
         raise RecipeError(f"{where}: max_tokens and tries are to be 1 or more, temperature 0 or more")
     if simulator.engine != "scripted":
         check_role(where, simulator)
+    if simulator.engine == "vllm" and simulator.vllm.gpu_memory_utilization is None:
+        raise RecipeError(
+            f"{where}.vllm.gpu_memory_utilization: missing, wanted the share of the GPU's memory that the simulator may take, "
+            "such as 0.25; without it vLLM takes 90% of what is free before training needs it"
+        )
     most = train.get("max_completion_length")
     if most is not None and most < rollout.max_turn_tokens:
         raise RecipeError(

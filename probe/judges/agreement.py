@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verdict", choices=("text", "probability"), help="a reason and a label (default), or one token"
     )
     server.add_argument("--confidence", type=float, metavar="P", help="less sure verdicts by probability are unscored")
+    server.add_argument(
+        "--enable-thinking", action=argparse.BooleanOptionalAction, help="set this in the server's chat template"
+    )
     parser.add_argument("--verdicts", type=Path, metavar="FILE", help="keeps verdicts, so that a killed run goes on")
 
 
@@ -85,7 +88,7 @@ DRAWN = (
 
 
 def _server(arguments: argparse.Namespace) -> ServerSection | None:
-    names = ("urls", "model", "api_key_env", "concurrency", "max_tokens", "verdict", "confidence")
+    names = ("urls", "model", "api_key_env", "concurrency", "max_tokens", "verdict", "confidence", "enable_thinking")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if given and arguments.judge == "rules":
         raise BadInput("the judge rules asks no server: leave the server's options out, or add --judge llm")

@@ -76,13 +76,17 @@ class LlmJudge:
         self._urls = ", ".join(server.urls)
         self._by_probability = server.verdict == "probability"
         self._confidence = server.confidence
-        self._limits: dict[str, Any] = {"temperature": 0, "max_tokens": server.max_tokens}
-        self._limits_of_reasoners: dict[str, Any] = {"max_completion_tokens": server.max_tokens}
+        thinking = server.enable_thinking
+        if thinking is None and self._by_probability and server.extras:
+            thinking = False  # a thinking model's first token is no letter
+        template = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
+        self._limits: dict[str, Any] = {"temperature": 0, "max_tokens": server.max_tokens, **template}
+        self._limits_of_reasoners: dict[str, Any] = {"max_completion_tokens": server.max_tokens, **template}
         if self._by_probability:
             self._limits |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_TOKENS}
-            # A thinking model's first token is no letter; vLLM and SGLang hand this to the chat template.
-            self._limits |= {"chat_template_kwargs": {"enable_thinking": False}} if server.extras else {}
         how = f" probability at {server.confidence:g}" if self._by_probability else ""
+        if server.enable_thinking is not None:
+            how += " thinking" if server.enable_thinking else " without thinking"
         self.version = f"llm/{PROMPT_VERSION}{how} {self._client.model}"
         self.calls = 0
 
