@@ -38,10 +38,10 @@ from probe.measures import (
 from probe.models import ModelFolder, fingerprint, load_tokenizer, parameter_count, resolve, tokenizer_folder
 from probe.perturb import parse_perturbations
 from probe.recipe import recipe_dict
-from probe.sets import Item, Pair, choose, locate, read_items, read_pairs, sets_hash
+from probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from probe.settings import Measure, ProbeSection, ServerSection, SetSection
 from probe.store import ModelInfo, RunStore, StoredEngine, StoredJudge, refuse_changes
-from probe.terminal import collected, say
+from probe.terminal import collected, say, say_once
 
 T = TypeVar("T")
 
@@ -82,6 +82,8 @@ def run_probe(
     """
     started = time.monotonic()
     sets = load_sets(probe) if sets is None else sets
+    if not sets:
+        raise DataError("probe.sets: none of the sets can be had; name one that can, or give a file with its `path`")
     judge = get_judge(probe.judge, probe.judge_server)
     store = RunStore(out, model, settings_of(probe, sets, judge.version))
     finished = store.results()
@@ -280,12 +282,35 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
 # --- What a run asks: its sets as loaded, the settings that it is known by, and how much work that is.
 
 
-def load_sets(probe: ProbeSection) -> list[LoadedSet]:
-    """Reads every set of a recipe, local path first. Raises DataError for the first that cannot be used."""
+def load_sets(probe: ProbeSection, base: Path | None = None) -> list[LoadedSet]:
+    """Load every set of a recipe, from its local path if there is one.
+
+    Args:
+        base: The folder of a training run's base probe. Where given, gated sets of the hub that cannot be had are left out
+            and named. All probes of a run ask the same sets, so a set that its base probe left out stays left out.
+
+    Raises:
+        DataError: A set cannot be used.
+    """
     parse_perturbations(probe.perturbations)  # a typo is told before anything is read
     if not probe.sets:
         raise DataError("probe.sets: no set named, wanted at least one such as `gsm8k: {n: 200}`")
-    return [_load_set(name, section, probe) for name, section in probe.sets.items()]
+    begun = (
+        read_json(base / "manifest.json")["settings"]["sets"] if base and (base / "manifest.json").is_file() else None
+    )
+    loaded = []
+    for name, section in probe.sets.items():
+        leaves_out = base is not None and section.path is None and name in HUB and HUB[name].gated
+        if leaves_out and begun is not None and name not in begun:
+            say_once(f"probe set {name} is left out, as {base} was measured without it")
+            continue
+        try:
+            loaded.append(_load_set(name, section, probe))
+        except SetOutOfReach as error:
+            if not leaves_out or begun is not None:
+                raise
+            say_once(f"probe set {name} is left out: {error}")
+    return loaded
 
 
 def sets_within_reach(

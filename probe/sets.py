@@ -278,7 +278,8 @@ def _download(name: str, stored: Path) -> Path:
     try:
         write_jsonl(stored, _read_columns(hub, hub_rows(hub.hub_id, hub.config, hub.split, hub.file)))
     except DataError as error:
-        gated = f" {hub.hub_id} is gated: accept the terms on its page there and set HF_TOKEN." if hub.gated else ""
+        terms = f"accept its terms on https://huggingface.co/datasets/{hub.hub_id}, then run `hf auth login` or set HF_TOKEN"
+        gated = f" {hub.hub_id} is gated: {terms}." if hub.gated else ""
         raise SetOutOfReach(
             f"set {name!r}: no local path given, and {error}.{gated} "
             f"Give a JSONL file with its `path`; its rows need {', '.join(f'`{field}`' for field in hub.fields)}"

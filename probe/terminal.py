@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,10 @@ def say(line: str) -> None:
     """Prints on the first process only."""
     if is_main_process():
         print(line, flush=True)
+
+
+say_once = functools.cache(say)
+"""As `say`, for a line that would come again and again."""
 
 
 # --- Collecting a stream of results, under a progress bar with rate and time left.

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from probe import hub as hub_room
 from probe.errors import DataError, SetOutOfReach
-from probe.files import read_jsonl, write_jsonl
+from probe.files import read_jsonl, write_json, write_jsonl
+from probe.run import load_sets
 from probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, read_problems, sets_hash
+from probe.settings import ProbeSection, SetSection
+from train.probing import sets_to_probe
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
@@ -226,6 +229,34 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         locate("gsm9k")
 
 
+def test_a_run_leaves_out_a_gated_set_and_all_its_probes_ask_the_same(
+    hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, closed = hub_room.hub_rows, HUB["gpqa_diamond"].hub_id
+
+    def gated(hub_id: str, *more: Any) -> Iterator[dict[str, Any]]:
+        if hub_id == closed:
+            raise DataError(f"{hub_id} cannot be fetched (it is a gated dataset)")
+        return rows(hub_id, *more)
+
+    sets = {"gsm8k": SetSection(), "gpqa_diamond": SetSection()}
+    probe, base = ProbeSection(sets=sets), tmp_path / "run" / "probe" / "base"
+    with monkeypatch.context() as patch:
+        patch.setattr("probe.hub.hub_rows", gated)
+        with pytest.raises(SetOutOfReach, match="gpqa_diamond"):  # named in `probe run`
+            load_sets(probe)
+        later = replace(probe, sets={**sets, "built": SetSection(path=str(tmp_path / "built.jsonl"))})
+        assert [one.name for one in sets_to_probe(later, tmp_path / "run", before_build=True)] == ["gsm8k"]
+        told = capsys.readouterr().out
+        assert f"https://huggingface.co/datasets/{closed}" in told and "hf auth login" in told
+        with pytest.raises(DataError, match="built.jsonl: no such file"):
+            sets_to_probe(later, tmp_path / "run")
+        left = load_sets(probe, base)
+    write_json(base / "manifest.json", {"settings": {"sets": {one.name: {} for one in left}}})
+    assert [one.name for one in load_sets(probe, base)] == ["gsm8k"], "terms accepted meanwhile change no run"
+    assert [one.name for one in load_sets(probe, tmp_path / "other")] == ["gsm8k", "gpqa_diamond"]
+
+
 @pytest.mark.parametrize("name", HUB)
 def test_a_set_that_is_out_of_reach_gives_one_line_with_the_way_out(own_cache: Path, name: str) -> None:
     with pytest.raises(SetOutOfReach) as caught:
@@ -314,7 +345,7 @@ def test_columns_that_changed_are_named_with_the_way_out(hub: list[Any], monkeyp
     ):
         locate("coval")
     monkeypatch.delitem(HUB_ROWS["gpqa_diamond"], "Incorrect Answer 3")
-    with pytest.raises(SetOutOfReach, match="no `Incorrect Answer 3`.*accept the terms on its page there and set HF_"):
+    with pytest.raises(SetOutOfReach, match="no `Incorrect Answer 3`.*accept its terms on .* set HF_"):
         locate("gpqa_diamond")
 
 

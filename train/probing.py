@@ -31,9 +31,20 @@ from train.checkpoints import watch_line
 from train.colocated import ColocatedVllm, awake
 
 
-def sets_to_probe(probe: ProbeSection | None) -> list[LoadedSet]:
-    """What is asked, read before training starts so that a missing set stops nothing later; none unless `when: inline`."""
-    return load_sets(probe) if probe and probe.when == "inline" else []
+def sets_to_probe(probe: ProbeSection | None, run_dir: Path, before_build: bool = False) -> list[LoadedSet]:
+    """Return the sets that the inline probe asks, without gated ones that cannot be had; none unless `when: inline`.
+
+    Args:
+        before_build: Skip the files that are not there yet, which the build of the data may write.
+    """
+    if probe is None or probe.when != "inline":
+        return []
+    if before_build:
+        there = {name: one for name, one in probe.sets.items() if one.path is None or Path(one.path).exists()}
+        if not there:
+            return []
+        probe = replace(probe, sets=there)
+    return load_sets(probe, run_dir / "probe" / "base")
 
 
 def asks_vllm(probe: ProbeSection | None) -> bool:

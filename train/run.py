@@ -111,8 +111,10 @@ class Run:
         from train.rows import data_path  # which needs numpy, and a recipe is read without it
 
         policy_folder(self.recipe.model)
-        self.sets = sets_to_probe(self.recipe.probe)
-        return data_path(self.recipe.data.path, self.recipe.data.recipe), sha256_of_seen
+        sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)  # a set that cannot be had costs no build
+        data = data_path(self.recipe.data.path, self.recipe.data.recipe)
+        self.sets = sets_to_probe(self.recipe.probe, self.run_dir)
+        return data, sha256_of_seen
 
     def arguments(self, config_class: type, **ours: Any) -> Any:
         """Return trl's config, see `training_arguments`. Creates the process group."""
