@@ -1,5 +1,6 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
 # make test   sets up, then checks style and types and runs the tests
+# make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
 # make test-harness  the same with inspect_ai and lm-evaluation-harness, and tests the probe as their task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
@@ -10,6 +11,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
+FUZZ_MINUTES ?= 30
 # Tests at once: a third of their time is waiting, so two cores take three.
 WORKERS ?= 3
 
@@ -22,7 +24,7 @@ READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d 
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 RUN := runs/demo/sft
 
-.PHONY: setup demo test test-vllm test-harness bench lint clean
+.PHONY: setup demo test fuzz test-vllm test-harness bench lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -69,6 +71,13 @@ lint: setup
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Each run draws from a seed of its own. The run that is under way when the time is over is finished.
+fuzz: setup
+	end=$$(($$(date +%s) + 60 * $(FUZZ_MINUTES))); \
+	while seed=$$(date +%s); [ $$seed -lt $$end ]; do \
+		HYPOTHESIS_PROFILE=fuzz OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m hypothesis --hypothesis-seed=$$seed || exit 1; \
+	done
 
 test-vllm: $(READY_VLLM)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/vllm_lane

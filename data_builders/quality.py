@@ -110,7 +110,7 @@ _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\!|,)+(?=\d{3}(?!\d))")
 # What LaTeX shows as white space, or not at all.
 _UNSEEN = re.compile(r"\\(?:left|right|big|Big|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")
 _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
-_DELIMITERS = re.compile(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$")
+_DELIMITERS = re.compile(r"^(?:\$+|\\\(|\\\[)|(?:\$+|\\\)|\\\])$")
 
 
 def leak(conversation: Conversation) -> str | None:

@@ -61,7 +61,8 @@ class start:
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
     ) -> None:
-        self.log = log or Path(tempfile.mkstemp(suffix=".log")[1])
+        self._own = None if log else tempfile.TemporaryDirectory()  # removed with this object
+        self.log = log or Path(self._own.name) / "log"
         self.log.write_text("")
         told = {**os.environ, **ENVIRONMENT, **(environment or {})}
         self.process = _FORKS.Process(

@@ -5,11 +5,16 @@ Tests never use the network. One thread: with models of a few million parameters
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
+import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,10 +24,14 @@ from tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen
 from probe.embedded import EMBEDDED_NAME, embedded_folder
 from probe.errors import ModelError
 
-# CI tries the same examples each time, so that a failure there is one of the change; elsewhere they are drawn anew.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# Property tests draw the same examples everywhere. `make fuzz` draws new ones. Hypothesis also draws constants of the
+# modules that are imported so far, which depend on the tests that the process ran before: the list of them stays empty.
+_UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=_UNHURRIED)
+settings.register_profile("fuzz", max_examples=300, deadline=None, suppress_health_check=_UNHURRIED)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+if "HYPOTHESIS_PROFILE" not in os.environ:
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +47,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "smollm2" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_weights)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_temporary_file_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give temporary files a folder of pytest's, which pytest removes, and check that the tests left nothing in it."""
+    multiprocessing.util.get_temp_dir()  # this process's own, which goes after pytest's
+    folder = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+    # Processes that a test kills leave the first two, and torch's is a cache.
+    known = re.compile(r"pymp-.*|.*wandb-(media|artifacts)|torchinductor_.*")
+    left = [path.name for path in folder.iterdir() if not known.fullmatch(path.name)]
+    assert not left, f"the tests left files in the folder for temporary files: {left}"
 
 
 @pytest.fixture(scope="session")

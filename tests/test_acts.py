@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import data_builders
@@ -66,7 +66,6 @@ TYPED = st.text(alphabet=r"\{}$%_^&x1I'. Don't it's", min_size=1, max_size=60)
 
 
 @given(TYPED, st.sampled_from(sorted(ACTS)), st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
 def test_what_fills_a_slot_is_never_changed(text: str, name: str, seed: int) -> None:
     """Also not where a user types in a hurry: capitals, apostrophes and dots of a formula stay."""
     act = ACTS[name]

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probe import grading
@@ -280,7 +280,6 @@ BALANCED = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.text(max_size=20).filter(lambda text: "\\" not in text),
     BALANCED,
@@ -299,7 +298,6 @@ REPLIES = st.lists(
 ).map("".join)  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @given(REPLIES, st.booleans())
 def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -> None:
     strict, lenient = strict_answer(reply), lenient_answer(reply)
@@ -315,7 +313,6 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
         assert (kind == "answered") == (lenient is not None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{}.", "${}", "{:,}", "{}.0", " {} ", "{} dollars"]))
 def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) -> None:
     assert same_answer(form.format(number), str(number))

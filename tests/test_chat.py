@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 from conversations import spans
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import shipped_template, thinking_tokenizer, tiny_tokenizer
 
@@ -86,7 +86,6 @@ def test_turns_stop_at_their_end_and_at_a_new_header(family: str) -> None:
 @given(
     st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))), min_size=4, max_size=4)
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str]) -> None:
     for template in ("chatml", "qwen3_5_nothink"):
         chat = chat_with(template)

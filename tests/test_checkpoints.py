@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import train.checkpoints
@@ -67,7 +67,7 @@ def test_reasons_are_in_words(tmp_path: Path) -> None:
     assert is_complete(broken) == is_complete(listed) == "its complete.json cannot be read"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 @given(name=st.sampled_from(sorted(FILES)), size=st.integers(0, 80), seed=st.integers(0, 2**32))
 def test_any_file_of_another_size_makes_it_incomplete(tmp_path: Path, name: str, size: int, seed: int) -> None:
     folder = checkpoint(tmp_path / str(random.Random(seed).random()), 7)

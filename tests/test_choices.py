@@ -10,7 +10,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.engines.base import Completion
@@ -198,7 +198,6 @@ def test_the_article_is_never_the_letter_a(phrases: list[list[str]]) -> None:
 FORMS = [r"\boxed{{{}}}", r"\boxed{{({})}}", r"\(\boxed{{\text{{{}}}}}\)", "Answer: {}", "**Answer:** ({})", "#### {}"]
 
 
-@settings(max_examples=80)
 @given(st.sampled_from("ABCD"), st.sampled_from(FORMS), st.text(alphabet="abc ABD.?!\n(){}*", max_size=40))
 def test_a_mark_at_the_end_beats_whatever_stands_before(letter: str, form: str, before: str) -> None:
     reply = f"{before}\n{form.format(letter)}"
@@ -214,7 +213,6 @@ REPLIES = st.lists(
 ).map("".join)  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
 @given(REPLIES, st.booleans())
 def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -> None:
     strict, lenient = strict_letter(reply, TEXTS), lenient_letter(reply, TEXTS)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probe import claims
@@ -148,7 +148,6 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(actions=ACTIONS)
 def test_whatever_the_order_at_most_one_process_may_write(
     actions: list[tuple[str, int, float]], tmp_path_factory: pytest.TempPathFactory

@@ -9,7 +9,7 @@ from unicodedata import normalize
 
 import pytest
 from conversations import spans
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rollout_parts import Calls, ToldUsers, chat_of, redrawn, rollout_of, trainer_of
 from tiny_models import tiny_tokenizer
@@ -33,7 +33,6 @@ TEXT = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "
 @given(
     name=st.sampled_from(FAMILIES), texts=st.lists(TEXT, min_size=5, max_size=5), edge=st.sampled_from(["", "\n", " "])
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ids_grown_turn_by_turn_are_the_rendering_of_the_whole(name: str, texts: list[str], edge: str) -> None:
     chat = family(name)
     clean = [normalize("NFC", "x" + text.replace("<", "").strip()) for text in texts]  # as Qwen's tokenizer does itself

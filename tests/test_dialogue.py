@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.dialogue import checks, conversation
@@ -107,7 +107,6 @@ with_boxes = st.lists(st.sampled_from([*FORMULAS, r"\boxed{1}", r"\boxed{\frac{1
 
 
 @given(latex("pens"), latex("why"), latex("since", with_boxes), latex("well"))
-@settings(max_examples=80, deadline=None)
 def test_what_is_said_is_read_and_put_into_prompts_as_it_is(
     question: str, user: str, assistant: str, reason: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.errors import DataError
@@ -140,7 +140,6 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.fixed_dictionaries({"value": JSON_VALUES}), min_size=1, max_size=6), st.data())
 def test_a_file_cut_at_any_byte_is_taken_up_to_the_same_bytes(rows: list[dict[str, Any]], data: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from judged_turns import ALL_TURNS, JUDGE, case, judge
 
@@ -126,7 +126,6 @@ def test_loops_and_role_tokens_are_malformed_at_any_length() -> None:
     assert {judge("paint", HOSTILE[name]).label for name in ("think", "roles", "digits", "tags")} == {"malformed"}
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_gets_a_label_or_a_reason_and_the_same_twice(turn: str) -> None:
     first, second = judge_all(JUDGE, [case("paint", turn)] * 2)
@@ -135,7 +134,6 @@ def test_any_text_gets_a_label_or_a_reason_and_the_same_twice(turn: str) -> None
     assert first.raw
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.sampled_from(

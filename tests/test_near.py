@@ -83,19 +83,19 @@ def test_operators_count_as_words() -> None:
 WHITE = st.sampled_from([" ", "  ", "\n", "\t ", " \n\n "])
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.data())
-@settings(max_examples=25, deadline=None)
 def test_other_white_space_is_the_same_text(seed: int, data: st.DataObject) -> None:
     words = text(str(seed), 12).split()
     spaced = words[0] + "".join(data.draw(WHITE) + word for word in words[1:])
     assert reasons([row(" ".join(words)), row(spaced)]) == [None, "duplicate"]
 
 
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), min_size=2, max_size=12),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=20, deadline=None)
 def test_of_those_alike_the_first_is_kept_whatever_stands_between(
     places: list[tuple[int, int]], rng: random.Random
 ) -> None:
@@ -112,8 +112,8 @@ def test_of_those_alike_the_first_is_kept_whatever_stands_between(
     assert alone == mixed
 
 
+@settings(max_examples=20)
 @given(st.integers(2, 40))
-@settings(max_examples=15, deadline=None)
 def test_the_estimate_is_near_the_share_of_common_runs(every: int) -> None:
     told = text("told", 300)
     texts = [told, changed(told, every)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.engines.hf import HfEngine
@@ -29,7 +29,6 @@ def test_a_recipe_names_them_as_the_results_do_and_anything_else_is_refused() ->
         parse_perturbations(["truncate(0.5)", "truncate(0.50)"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answer=st.text(min_size=1, max_size=80).filter(str.strip), share=st.floats(0.05, 0.95))
 def test_truncation_keeps_a_beginning_that_ends_with_a_whole_character(
     tiny_chatml: Path, answer: str, share: float

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.errors import RecipeError
@@ -205,7 +205,6 @@ VALUES = st.recursive(
 KNOWN = {"model", "train", "name", "dtype", "lora"}
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(KEYS.filter(lambda key: key not in KNOWN), VALUES, min_size=1, max_size=4))
 def test_any_mapping_of_unknown_keys_is_refused_in_one_line(mapping: dict[str, Any]) -> None:
     for content in (mapping, {"model": {"name": "a"}, **mapping}, {"model": {"name": "a", **mapping}}):
@@ -218,7 +217,6 @@ def test_any_mapping_of_unknown_keys_is_refused_in_one_line(mapping: dict[str, A
             assert len(str(caught.value).splitlines()) == 1
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_read_or_refused_and_nothing_else(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:

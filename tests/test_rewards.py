@@ -8,7 +8,6 @@ from statistics import fmean
 
 import pytest
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 from sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 
@@ -330,7 +329,6 @@ TEXTS = st.lists(
 ).map("".join)  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @drawn(st.lists(TEXTS, min_size=1, max_size=3), st.booleans())
 def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1(replies: list[str], hides: bool) -> None:
     turns = [text for reply in replies for text in (reply, "Go on.")][:-1]

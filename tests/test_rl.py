@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.build import build
@@ -96,7 +96,6 @@ def rl_row(draw: st.DrawFn) -> RlRow:
 
 
 @given(st.lists(rl_row(), max_size=4, unique_by=lambda row: row.id))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_come_back_as_they_went(tmp_path: Path, rows: list[RlRow]) -> None:
     write_jsonl(tmp_path / "rows.jsonl", map(vars, rows))
     assert list(load_rl_rows(tmp_path / "rows.jsonl")) == rows

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.scripted import Conversation, Conversations, Kind, Script, converse, plan, possible_kinds
@@ -44,7 +44,6 @@ def states(text: str, value: str) -> bool:
 
 
 @given(conversations())
-@settings(max_examples=100, deadline=None)
 def test_a_conversation_is_whole_right_and_asks_only_where_something_is_missing(conversation: Conversation) -> None:
     messages = check_messages(list(conversation.messages), "here")
     assert messages[-1]["role"] == "assistant" and conversation.task is not None
@@ -67,7 +66,6 @@ def test_a_conversation_is_whole_right_and_asks_only_where_something_is_missing(
 
 
 @given(conversations("underspecified", how=DEFAULT))
-@settings(max_examples=120, deadline=None)
 def test_what_is_withheld_is_asked_for_by_name_and_never_leaks(conversation: Conversation) -> None:
     gap = conversation.gap
     assert gap is not None and conversation.hidden == gap.value and conversation.reveal_at == 2
@@ -79,7 +77,6 @@ def test_what_is_withheld_is_asked_for_by_name_and_never_leaks(conversation: Con
 
 
 @given(conversations("wrong_start", "right_start", how=DEFAULT))
-@settings(max_examples=120, deadline=None)
 def test_a_result_is_confirmed_where_it_is_right_and_only_there(conversation: Conversation) -> None:
     opening, reply = (message["content"] for message in conversation.messages[:2])
     assert conversation.task is not None
@@ -94,7 +91,6 @@ def test_a_result_is_confirmed_where_it_is_right_and_only_there(conversation: Co
 
 
 @given(st.integers(0, 10**6), st.integers(0, 100))
-@settings(max_examples=100, deadline=None)
 def test_a_pair_differs_only_in_what_is_withheld(index: int, seed: int) -> None:
     task = starter_problem(index, 1, "train")
     whole, less = (converse(task, kind, seed, DEFAULT) for kind in ("complete", "underspecified"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.gaps import task_from
@@ -41,7 +41,6 @@ WHOLE = Task(
 
 
 @given(st.sampled_from(get_args(Kind)), st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
 def test_latex_goes_through_unchanged(kind: Kind, seed: int) -> None:
     """Every formula that stands in a message is one of the problem's own, also where the user types in a hurry."""
     conversation = converse(WHOLE, kind, seed, TALKATIVE)
@@ -60,7 +59,6 @@ def test_latex_goes_through_unchanged(kind: Kind, seed: int) -> None:
 
 
 @given(st.text(alphabet=r"\{}$%_^&x1 .", min_size=1, max_size=60), st.integers(0, 1000))
-@settings(max_examples=80, deadline=None)
 def test_any_solution_text_survives_the_phrasing(text: str, seed: int) -> None:
     """Slots are filled once: braces and percent signs of a solution are never read as slots."""
     solution = f"{text} so it is $\\boxed{{7}}$."

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.recipe import Written, wordings
@@ -191,7 +191,6 @@ REPLIES = st.lists(st.lists(PIECES, min_size=1, max_size=3).map(" ".join), min_s
 
 
 @given(number=st.integers(0, 300), which=st.integers(0, 3), seed=st.integers(0, 10**6), replies=REPLIES)
-@settings(max_examples=100, deadline=None)
 def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: list[str]) -> None:
     """It ends, tells once and only after a question, and never brings up the answer."""
     task, gap, row = starter_row(number, which)

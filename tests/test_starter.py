@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.recipe import wordings
@@ -49,7 +49,6 @@ def texts(task: Task) -> list[str]:
 
 
 @given(TASKS)
-@settings(max_examples=120, deadline=None)
 def test_a_problem_is_right_in_every_part(task: Task) -> None:
     known = set(numbers(task.question)) | {"2"}
     for step in task.steps:
@@ -83,7 +82,6 @@ def test_a_problem_is_right_in_every_part(task: Task) -> None:
 
 
 @given(TASKS)
-@settings(max_examples=100, deadline=None)
 def test_text_is_whole_and_reads(task: Task) -> None:
     for text in texts(task):
         assert not re.search(r"[{}]", text.replace("{box}", ""))

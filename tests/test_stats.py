@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from probe.stats import (
@@ -90,7 +90,6 @@ def test_rates_at_the_edges() -> None:
         wilson(3, 2)
 
 
-@settings(max_examples=25, deadline=None)
 @given(samples, st.randoms(use_true_random=False))
 def test_no_figure_depends_on_the_order_of_the_rows(rows: list[tuple[str, bool]], rng: random.Random) -> None:
     shuffled = rng.sample(rows, len(rows))
@@ -211,7 +210,6 @@ def separation(rows: list[tuple[int, bool, str]], power: int = 1, swapped: bool 
     return auc(values, positives, [cluster for _, _, cluster in rows], draws=100)
 
 
-@settings(deadline=None)
 @given(signals)
 def test_auc_is_the_share_of_pairs_that_the_positive_one_wins(rows: list[tuple[int, bool, str]]) -> None:
     found = separation(rows)
@@ -224,7 +222,6 @@ def test_auc_is_the_share_of_pairs_that_the_positive_one_wins(rows: list[tuple[i
         assert found.value is None or len({cluster for _, _, cluster in rows}) == 1
 
 
-@settings(deadline=None)
 @given(signals)
 def test_auc_depends_on_the_order_of_values_alone_and_mirrors_with_the_classes(
     rows: list[tuple[int, bool, str]],

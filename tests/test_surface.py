@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.build import build
@@ -144,7 +144,6 @@ def test_a_build_that_gives_it_away_fails_until_it_is_let_pass(
 
 
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
 def test_a_sample_holds_rows_of_the_stream_once_each(rows: int, most: int, seed: int) -> None:
     sample = Sample(most, seed)
     for row in range(rows):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import train.plan
@@ -101,7 +101,6 @@ def test_trl_fields_are_those_of_the_installed_trl() -> None:
         assert ours == {field.name for field in dataclasses.fields(config) if field.init}
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     per_device=st.integers(1, 6),
     accumulation=st.integers(1, 4),
@@ -139,7 +138,6 @@ def test_groups_may_be_spread_over_processes() -> None:
     assert batch.steps(prompts=9, num_iterations=1) == 4, "the ninth prompt makes no whole batch"
 
 
-@settings(deadline=None)
 @given(wanted=st.integers(1, 300), most=st.integers(1, 12), ranks=st.integers(1, 12), group=st.integers(2, 6))
 def test_shares_are_equal_and_a_number_that_cannot_be_shared_is_met_by_ones_that_can(
     wanted: int, most: int, ranks: int, group: int

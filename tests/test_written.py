@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from conversations import spans
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import tiny_tokenizer
 
@@ -214,7 +214,6 @@ TALK = [
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=4))
-@settings(max_examples=16, deadline=None)
 def test_a_turn_without_loss_is_context_and_nothing_more(marks: list[bool]) -> None:
     talk = [
         message
