@@ -670,7 +670,7 @@ def pattern_of(name: str, figures: Mapping[Metric, Estimate]) -> Pattern:
     elif _level(greedy) == _level(sampled) == "low":
         found = "absent"
     else:
-        found = "unclear" if greedy.n and sampled.n else "not measured"
+        found = "unclear" if greedy.n or sampled.n else "not measured"
     return Pattern(found, greedy, sampled, sampled_at)
 
 

@@ -44,7 +44,7 @@ from probe.comparison import (
 from probe.files import read_jsonl
 from probe.judges.labels import GENUINE, LABELS, in_order
 from probe.plot import Point, page_drawings
-from probe.stats import NOTHING, Estimate, PairedDifference
+from probe.stats import NOTHING, Estimate, PairedDifference, holm, p_value_of
 
 # --- What a report is made of.
 
@@ -157,16 +157,19 @@ def sections(comparison: Comparison, page: bool) -> Iterator[Section]:
 
 def _results(comparison: Comparison) -> Content:
     content: Content = []
+    columns = [column for block in blocks(comparison) for metric in block for column in (metric, _strict(metric))]
+    changes = [change for column in columns for change in comparison.paired.get(column, ()) if change]
+    significant = holm([p_value_of(change) for change in changes])
     for block in blocks(comparison):
         rows = []
         for index, name in enumerate(comparison.names):
             row = [[outside(name)]]
             for metric in block:
-                cell = [*rate(comparison.figures[metric][index]), *_mark(comparison.paired[metric][index])]
+                cell = [*rate(comparison.figures[metric][index]), *_mark(comparison.paired[metric][index], significant)]
                 strict = _strict(metric)
                 if strict in comparison.figures and comparison.figures[strict][index].n:
                     cell += [Part(" (strict "), *rate(comparison.figures[strict][index])]
-                    cell += [*_mark(comparison.paired[strict][index]), Part(")")]
+                    cell += [*_mark(comparison.paired[strict][index], significant), Part(")")]
                 row.append(cell)
             rows.append(row)
         sizes: dict[tuple[str, str], list[str]] = {}
@@ -175,7 +178,7 @@ def _results(comparison: Comparison) -> Content:
         listed = [[outside(name), Part(f" {n} ({', '.join(titles)})")] for (name, n), titles in sizes.items()]
         content += [Table(_metric_head(block), rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
     told = words()["results"]
-    content.append([Part(told["note"]), Part(f" {told['page']}", page=True)])
+    content.append([Part(told["note"]), Part(f" {told['page'].format(tests=len(changes))}", page=True)])
     return content + _bullets("Unscored, in no rate: ", comparison.unscored)
 
 
@@ -489,9 +492,11 @@ def _direction(change: PairedDifference | Estimate | None) -> int:
     return int(change.ci95[0] > 0) - int(change.ci95[1] < 0) if change and change.ci95 else 0
 
 
-def _mark(change: PairedDifference | None) -> Cell:
-    way = _direction(change)
-    return [Part(" ▲" if way > 0 else " ▼", look="up" if way > 0 else "down", page=True)] if way else []
+def _mark(change: PairedDifference | None, significant: float) -> Cell:
+    """Return ▲ or ▼ for a change whose p value is at most `significant`."""
+    if change is None or not change.value or p_value_of(change) > significant:
+        return []
+    return [Part(" ▲" if change.value > 0 else " ▼", look="up" if change.value > 0 else "down", page=True)]
 
 
 def _share(count: int, n: int, link: str = "") -> Part:

@@ -207,6 +207,29 @@ def paired_difference(
     return PairedDifference(value, ci95, p_value, len(gained), len(lost), n, unmatched, gained, lost)
 
 
+def p_value_of(change: PairedDifference) -> float:
+    """Return the p value of a difference to 0: McNemar's where there is one, else what its 95% interval implies.
+
+    The interval is read as a normal distribution's (Altman and Bland 2011).
+    """
+    if change.p_value is not None:
+        return change.p_value
+    if not change.value or change.ci95 is None:
+        return 1.0
+    to_bound = abs(change.value - change.ci95[0 if change.value > 0 else 1])
+    return 2 * NormalDist().cdf(-Z95 * abs(change.value) / to_bound) if to_bound else 0.0
+
+
+def holm(p_values: Sequence[float], level: float = 0.05) -> float:
+    """Return the largest p value that is significant among all of these tests (Holm 1979); 0.0 if none is."""
+    largest = 0.0
+    for rank, p_value in enumerate(sorted(p_values)):
+        if p_value > level / (len(p_values) - rank):
+            break
+        largest = p_value
+    return largest
+
+
 def mcnemar(gained: int, lost: int) -> float:
     """Exact two-sided p of McNemar's test: of the items that changed, as many up as down (1.0 if none did)."""
     changed = gained + lost

@@ -13,7 +13,7 @@ import pytest
 
 from probe import compare as command
 from probe.compare import compare
-from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs
+from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs, pattern_of
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.measures import Row, figures, make_row
@@ -157,6 +157,13 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
     assert comparison.overall == ("context-bound",)
     few = compare_runs(load_runs([probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20)]))
     assert few.patterns["absent"][0].name == "unclear", "20 items cannot show a rate below 10%"
+
+
+@pytest.mark.parametrize("temperature", ["T=0.0", "T=1.0"])
+def test_a_rate_that_stands_in_the_table_is_not_called_unmeasured(temperature: str) -> None:
+    one = {Metric("followup", "maths", temperature): Estimate(0.2, (0.04, 0.62), 5)}
+    assert pattern_of("maths", one).name == "unclear"
+    assert pattern_of("chat", one).name == "not measured"
 
 
 def test_runs_that_were_measured_differently_are_refused_unless_forced(tmp_path: Path) -> None:

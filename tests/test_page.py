@@ -169,6 +169,17 @@ def test_figures_of_the_comparison_stand_on_the_page(comparison: Comparison, pag
     assert {"results", "tradeoff", "patterns", "changes", "labels", "perturbations", "grounding", "actual"} <= ids
 
 
+def test_arrows_of_change_are_corrected_for_the_number_of_differences(tmp_path: Path, page: str) -> None:
+    """Eight checkpoints whose true rates equal the baseline's: two intervals leave out 0 by chance, and no arrow shows."""
+    folders = [probe_run(tmp_path / str(step), f"step-{step}", step, 0.5) for step in range(20, 29)]
+    same = compare_runs(load_runs(folders))
+    alone = [change for found in same.paired.values() for change in found if change and change.p_value is not None]
+    assert min(change.p_value or 1.0 for change in alone) < 0.05
+    results = [re.findall(r'<section id="results">(.*?)</section>', text, re.DOTALL)[0] for text in (html(same), page)]
+    arrows = [text.count('class="up"') + text.count('class="down"') for text in results]
+    assert arrows[0] == 0 < arrows[1], "true changes keep theirs"
+
+
 def test_a_small_set_shows_how_wide_its_figures_are(comparison: Comparison, page: str) -> None:
     """Intervals in the patterns' own table, and the labels of perturbed turns, which stand in no other table."""
     [patterns] = re.findall(r'<section id="patterns">(.*?)</section>', page, re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 
 from probe.stats import (
     Estimate,
+    PairedDifference,
     auc,
     clustered_rate,
+    holm,
     kappa_ci,
     mcnemar,
     mean_ci,
+    p_value_of,
     paired_difference,
     wilson,
 )
@@ -117,6 +121,15 @@ def test_mcnemar_gives_the_exact_binomial_p(gained: int, lost: int, p: float) ->
     assert mcnemar(gained, lost) == pytest.approx(p)
     assert mcnemar(lost, gained) == mcnemar(gained, lost)
     assert 0 < mcnemar(900, 600) < 1e-10, "more items than a float can count"
+
+
+def test_holm_corrects_for_the_number_of_tests_and_intervals_imply_a_p_value() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == 0.01, "0.03 is more than 0.05 / 2, so 0.04 is not looked at"
+    assert holm([0.02, 0.04]) == 0.04 and holm([0.03, 0.04]) == holm([]) == 0.0
+    assert p_value_of(paired_difference({"a": [0.0]}, {"a": [1.0]})) == 1.0, "McNemar's, of one item"
+    at_the_bound = PairedDifference(-0.2, (-0.3, 0.0), None, 0, 9, 20, 0)
+    assert p_value_of(at_the_bound) == pytest.approx(0.05, abs=1e-6)
+    assert p_value_of(replace(at_the_bound, value=0.0)) == 1.0
 
 
 def test_paired_difference_counts_flips_leaves_out_items_of_one_side_and_takes_samples() -> None:
