@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ SCHEMA = 1
 MARKER = "complete.json"
 FINISHED = "finished.json"
 ASIDE = "set-aside-"
+KEPT = ".kept"
+"""The folder in RUN_DIR/probe with the models of checkpoints that `probe watch` is still to measure."""
 
 
 def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None) -> None:
@@ -37,8 +40,12 @@ def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None)
     write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **told, "files": sizes})
 
 
-def is_complete(folder: Path) -> str | None:
-    """None for a complete checkpoint, else the reason why it is none, in words."""
+def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
+    """Return None for a complete checkpoint, else the reason why it is none, in words.
+
+    Args:
+        left_out: Beginnings of file names that need not be there.
+    """
     if not folder.is_dir():
         return "no such folder"
     if not (folder / MARKER).is_file():
@@ -49,11 +56,14 @@ def is_complete(folder: Path) -> str | None:
     except (DataError, KeyError, TypeError, ValueError, AttributeError):
         return f"its {MARKER} cannot be read"
     for name, size in sizes.items():
-        path = folder / name
-        if not path.is_file():
+        if left_out and name.startswith(left_out):
+            continue
+        try:
+            found = (folder / name).stat().st_size
+        except OSError:
             return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes, {size} were saved"
+        if found != size:
+            return f"{name} has {found} bytes, {size} were saved"
     return None
 
 
@@ -76,6 +86,50 @@ def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]
 def none_complete(skipped: list[tuple[Path, str]]) -> str:
     """What to say where `newest_complete` found none, after a folder's name."""
     return "no complete checkpoint in it" + (f" ({skipped[0][0].name}: {skipped[0][1]})" if skipped else "")
+
+
+# What `keep` leaves out: the beginnings of the names of the files that only training reads.
+_TRAINING_STATE = ("optimizer", "scheduler", "scaler", "rng_state", "global_step")
+
+
+def keep(checkpoint: Path, kept: Path) -> None:
+    """Link a complete checkpoint's model files into the folder `kept`, which rotation (`save_total_limit`) leaves alone.
+
+    A hard link needs no space while the checkpoint stands. Files are copied where links are impossible. A checkpoint that
+    was saved again replaces what was kept before.
+
+    Raises:
+        OSError: The checkpoint was deleted meanwhile, or the file system takes neither links nor copies.
+    """
+    if saved_at(kept) == saved_at(checkpoint) is not None:
+        return
+    making = kept.with_name(f".{kept.name}")
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        state = shutil.ignore_patterns(*(f"{name}*" for name in _TRAINING_STATE))
+        shutil.copytree(checkpoint, making, ignore=state, copy_function=_link)
+        if (reason := is_complete(making, _TRAINING_STATE)) is not None:
+            raise FileNotFoundError(f"{checkpoint} was deleted meanwhile: {reason}")
+        shutil.rmtree(kept, ignore_errors=True)
+        making.rename(kept)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)
+
+
+def saved_at(folder: Path) -> int | None:
+    """Return when a checkpoint was saved, in nanoseconds; a kept one has the time of its original. None without a marker."""
+    try:
+        with (folder / MARKER).open("rb") as file:  # NFS answers `stat` from a cache, but asks the server for an `open`
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return None
 
 
 def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> None:

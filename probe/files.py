@@ -6,17 +6,20 @@ so that the row is made again. A broken line anywhere else is an error that name
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from probe.errors import DataError
+from probe.errors import BadInput, DataError
 
 
 @contextmanager
@@ -44,6 +47,35 @@ def remove_unfinished(folder: Path) -> None:
     for path in folder.rglob(".*"):
         if re.fullmatch(r"\..+\.(json|jsonl|md)\.[a-z0-9_]{8}", path.name) and path.is_file():
             path.unlink()
+
+
+@contextmanager
+def only_process(lock: Path, doing: str) -> Iterator[None]:
+    """Hold an exclusive lock on the file `lock`, which the system releases when this process ends, however it ends.
+
+    The lock belongs to this process alone: unlike `flock`, it is not inherited by forked workers that outlive a kill.
+
+    Args:
+        doing: What the process that holds the lock does, such as "watches runs/a".
+
+    Raises:
+        BadInput: Another process holds the lock.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            file.seek(0)
+            raise BadInput(
+                f"{file.read().strip() or 'another process'} {doing} already; wait for it or end it"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

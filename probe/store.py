@@ -121,8 +121,8 @@ class Cache:
     """Rows in a JSONL file, each under a key of all that shapes it, appended the moment they are made.
 
     Args:
-        check: called before a row is written; what it raises ends the work. `probe watch` asks there whether another
-            process has taken the work over.
+        check: called before a row is written; what it raises ends the work. `probe watch` asks there whether training
+            went back to an earlier step.
 
     Attributes:
         hits: how many were asked for and there already.

@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loopback import Answer, Faults, Loopback, Seen, chat_reply, models_reply
 
-from probe.claims import ClaimLost
-from probe.errors import BadInput, DataError, JudgeError
+from probe.errors import BadInput, DataError, JudgeError, NextturnError
 from probe.files import read_jsonl
 from probe.judges import get_judge
 from probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all
@@ -595,11 +594,11 @@ def test_a_killed_run_ends_as_one_that_was_not_since_failures_are_a_share_of_all
             judge_all(stored(server), cases)
 
 
-def test_no_verdict_is_kept_once_the_work_is_another_process_s(tmp_path: Path) -> None:
+def test_no_verdict_is_kept_once_the_work_was_withdrawn(tmp_path: Path) -> None:
     def lost() -> None:
-        raise ClaimLost("step-4: the claim on it is lost")
+        raise NextturnError("checkpoint-4 was deleted")
 
-    with pytest.raises(ClaimLost):
+    with pytest.raises(NextturnError):
         judge_all(StoredJudge(Scripted(genuine), tmp_path / "v.jsonl", check=lost), questions(2))
     assert (tmp_path / "v.jsonl").read_text() == ""
 

@@ -1,4 +1,4 @@
-"""Every finished checkpoint is measured exactly once, by however many watchers, through kills, rotation and failures."""
+"""Every finished checkpoint is measured exactly once, through kills, rotation and failures; one watcher at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,9 @@ import yaml
 from commands import start
 from model_parts import lora_on
 
-from probe import claims, watch
+from probe import checkpoints
 from probe import run as probe_run
 from probe.checkpoints import finish_run, mark_complete
-from probe.claims import Claims
 from probe.errors import NextturnError, SettingsChanged
 from probe.models import fingerprint, resolve
 from probe.recipe import load_recipe
@@ -75,9 +75,9 @@ def save(run_dir: Path, step: int, model: Path, complete: bool = True) -> Path:
     return checkpoint
 
 
-def watcher(run_dir: Path, recipe: Path, **options: Any) -> Watcher:
+def watcher(run_dir: Path, recipe: Path) -> Watcher:
     probe = section(recipe)
-    return Watcher(run_dir, probe, load_sets(probe), "cpu", 0.1, **options)
+    return Watcher(run_dir, probe, load_sets(probe), "cpu", 0.0)
 
 
 def section(recipe: Path) -> ProbeSection:
@@ -106,42 +106,36 @@ def result(run_dir: Path, name: str) -> dict[str, Any]:
     return {**json.loads((run_dir / "probe" / name / "results.json").read_text()), "timing": None}
 
 
-def measured_by(log: Path) -> list[str]:
-    return re.findall(r"^measures (\S+)$", log.read_text(), flags=re.MULTILINE)
-
-
-def test_two_watchers_measure_each_checkpoint_once_and_in_order(
+def test_checkpoints_are_measured_once_and_in_order_and_a_second_watcher_ends_at_once(
     tmp_path: Path, recipe: Path, tiny_chatml: Path
 ) -> None:
-    run_dir, logs = tmp_path / "run", [tmp_path / "one.log", tmp_path / "two.log"]
-    watchers = [begin_watching(run_dir, recipe, log) for log in logs]  # before the run begins
+    run_dir, log = tmp_path / "run", tmp_path / "one.log"
+    first = begin_watching(run_dir, recipe, log)  # before the run begins
     begin(run_dir, tiny_chatml)
+    wait_until(lambda: (run_dir / "probe" / "base").is_dir())
+    second = begin_watching(run_dir, recipe, tmp_path / "two.log", "--once")
+    assert second.wait() == 2
+    told = (tmp_path / "two.log").read_text()
+    assert f"process {first.pid} on {socket.gethostname()} watches {run_dir} already" in told
     save(run_dir, 99, tiny_chatml, complete=False)
-    for step in range(1, 5):
+    for step in range(1, 4):
         checkpoint = save(run_dir, step, tiny_chatml)
-        if step == 3:  # rotated away as soon as it is kept, or measured
-            wait_until(lambda step=step: kept_or_done(run_dir, step))  # type: ignore[misc]
+        if step == 2:  # rotated away as soon as it is kept, or measured
+            wait_until(lambda: (run_dir / "probe" / ".kept" / "step-2").is_dir() or "step-2" in finished(run_dir))
             shutil.rmtree(checkpoint)
-    finish_run(run_dir, 4, "sha")
-    assert [process.wait(90) for process in watchers] == [0, 0], logs[0].read_text() + logs[1].read_text()
+    finish_run(run_dir, 3, "sha")
+    assert first.wait(90) == 0, log.read_text()
 
-    names = ["base", *(f"step-{n}" for n in range(1, 5))]
+    names = ["base", *(f"step-{n}" for n in range(1, 4))]
     assert finished(run_dir) == names, "all that were complete, and no other"
-    shares = [measured_by(log) for log in logs]
-    assert sorted(shares[0] + shares[1]) == sorted(names), "each by one watcher"
-    assert all(share == sorted(share, key=names.index) for share in shares), shares
-    assert all(shares), "both had something to do"
+    assert re.findall(r"^measures (\S+)$", log.read_text(), flags=re.MULTILINE) == names
     for name in names:
         rows = [json.loads(line)["key"] for line in (run_dir / "probe" / name / "generations.jsonl").open()]
         assert len(rows) == len(set(rows)) == 4, "2 answers and 2 user turns, none made twice"
-    assert len({result(run_dir, name)["model"]["weights_sha256"] for name in names}) == 5
+    assert len({result(run_dir, name)["model"]["weights_sha256"] for name in names}) == 4
     compared = json.loads((run_dir / "probe" / "comparison" / "comparison.json").read_text())
     assert [run["name"] for run in compared["runs"]] == names
-    assert not list((run_dir / "probe" / ".kept").iterdir()) and not list((run_dir / "probe" / ".claims").iterdir())
-
-
-def kept_or_done(run_dir: Path, step: int) -> bool:
-    return (run_dir / "probe" / ".kept" / f"step-{step}").is_dir() or f"step-{step}" in finished(run_dir)
+    assert not list((run_dir / "probe" / ".kept").iterdir())
 
 
 def test_a_killed_watchers_probe_is_taken_up_where_it_stopped(tmp_path: Path, run_dir: Path, tiny_chatml: Path) -> None:
@@ -150,7 +144,7 @@ def test_a_killed_watchers_probe_is_taken_up_where_it_stopped(tmp_path: Path, ru
     generations = run_dir / "probe" / "base" / "generations.jsonl"
     wait_until(lambda: generations.is_file() and generations.read_text().count("\n") >= 2)
     process.kill()
-    assert finished(run_dir) == [] and (run_dir / "probe" / ".claims" / "base.1").is_file()
+    assert finished(run_dir) == [] and (run_dir / "probe" / "watch.lock").is_file()
     before = generations.read_text()
 
     watcher(run_dir, long).follow(once=True)
@@ -179,8 +173,7 @@ def test_a_rotated_checkpoint_is_measured_from_what_was_kept_under_its_own_name(
     assert weights.samefile(checkpoint / "model.safetensors"), "a link costs no space while the checkpoint stands"
     shutil.rmtree(checkpoint)
     mine.follow(once=True)
-    found = result(run_dir, "step-4")
-    assert found == {**alone, "timing": None}, "as a probe of the checkpoint itself"
+    assert result(run_dir, "step-4") == {**alone, "timing": None}, "as a probe of the checkpoint itself"
     base = result(run_dir, "base")["model"]
     assert (base["path"], base["label"], base["step"]) == (str(tiny_chatml), "base", 0)
     assert not weights.exists()
@@ -199,17 +192,18 @@ def test_a_lora_checkpoint_is_measured_on_its_base(run_dir: Path, recipe: Path, 
 
 
 def test_a_checkpoint_that_fails_stops_no_other_and_is_named_at_the_end(
-    run_dir: Path, recipe: Path, tiny_chatml: Path, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, recipe: Path, tiny_chatml: Path
 ) -> None:
     save(run_dir, -1, tiny_chatml).rename(run_dir / "checkpoint-2")
     (save(run_dir, 4, tiny_chatml, complete=False) / "model.safetensors").write_bytes(b"\x00" * 4)
     mark_complete(run_dir / "checkpoint-4", 4)
     save(run_dir, 6, tiny_chatml)
     finish_run(run_dir, 4, "sha")
-    with pytest.raises(NextturnError, match=r"not measured: step-2 \(.* holds NaN.*; step-4 \(.*safetensors") as caught:
+    with pytest.raises(
+        NextturnError, match=r"not measured: step-2 \(.*not numbers.*; step-4 \(.*safetensors"
+    ) as caught:
         watcher(run_dir, recipe).follow()
     assert caught.value.exit_code == 1 and finished(run_dir) == ["base", "step-6"]
-    assert "2 measured here, 2 failed" in capsys.readouterr().out
     shutil.rmtree(run_dir / "checkpoint-4")
     shutil.rmtree(run_dir / "probe" / ".kept" / "step-4")
     with pytest.raises(NextturnError, match="step-2"):  # another start tries again what failed
@@ -225,19 +219,18 @@ def test_a_checkpoint_gone_before_it_was_kept_is_reported(
 ) -> None:
     save(run_dir, 2, tiny_chatml)
     save(run_dir, 4, tiny_chatml)
-    link = watch._link
+    link = checkpoints._link
 
-    def rotated_meanwhile(source: Path, target: Path, size: int) -> None:
-        if source.parent.name == "checkpoint-2":
-            shutil.rmtree(source.parent, ignore_errors=True)
-        link(source, target, size)
+    def rotated_meanwhile(source: str, target: str) -> None:
+        if Path(source).parent.name == "checkpoint-2":
+            shutil.rmtree(Path(source).parent, ignore_errors=True)
+        link(source, target)
 
-    monkeypatch.setattr(watch, "_link", rotated_meanwhile)
+    monkeypatch.setattr(checkpoints, "_link", rotated_meanwhile)
     finish_run(run_dir, 4, "sha")
     watcher(run_dir, recipe).follow()
     assert finished(run_dir) == ["base", "step-4"]
-    output = capsys.readouterr().out
-    assert "step-2 cannot be measured" in output and "gone before they could be kept: 2" in output
+    assert f"{run_dir}/checkpoint-2 could not be kept" in capsys.readouterr().out
     assert not list((run_dir / "probe" / ".kept").iterdir())
 
 
@@ -267,14 +260,7 @@ def test_training_that_goes_back_takes_later_checkpoints_away_from_watchers(
     for step in (2, 4):
         save(run_dir, step, tiny_chatml)
     watcher(run_dir, recipe).keep_new()
-    taking = Claims(run_dir / "probe" / ".claims")
-    before, past = taking.take("step-2"), taking.take("step-4")
-    assert before is not None and past is not None
     remove_incomplete(run_dir, run_dir / "checkpoint-2")
-    before.check()
-    with pytest.raises(NextturnError, match="step-4: the claim on it is lost"):
-        past.beat()
-        past.check()
     assert [path.name for path in (run_dir / "probe" / ".kept").iterdir()] == ["step-2"]
 
 
@@ -284,68 +270,22 @@ def test_a_probe_that_is_withdrawn_while_it_runs_writes_no_figures_for_the_check
     """Training goes back while the last stage of step-4 runs: its folder is gone, and the new step-4 is measured."""
     for step in (2, 4):
         save(run_dir, step, tiny_chatml)
-    mark_changed = probe_run.mark_changed
+    graded = probe_run.figures
 
-    def training_goes_back(turns: Any) -> None:
-        if finished(run_dir) == ["base", "step-2"]:  # step-4 is measured
-            monkeypatch.setattr(probe_run, "mark_changed", mark_changed)
+    def training_goes_back(rows: Any) -> dict[str, Any]:
+        if (run_dir / "probe" / "step-4").exists():
+            monkeypatch.setattr(probe_run, "figures", graded)
             remove_incomplete(run_dir, run_dir / "checkpoint-2")
-            monkeypatch.setattr(claims, "FRESH_S", 0.0)
-        mark_changed(turns)
+        return graded(rows)
 
-    monkeypatch.setattr(probe_run, "mark_changed", training_goes_back)
+    monkeypatch.setattr(probe_run, "figures", training_goes_back)
     watcher(run_dir, recipe).follow(once=True)
-    assert "leaves step-4: the claim on it is lost: it was withdrawn" in capsys.readouterr().out
+    assert "leaves step-4" in capsys.readouterr().out
     assert finished(run_dir) == ["base", "step-2"]
     save(run_dir, 5, tiny_chatml).rename(run_dir / "checkpoint-4")
     watcher(run_dir, recipe).follow(once=True)
     measured = result(run_dir, "step-4")["model"]["weights_sha256"]
     assert measured == fingerprint(resolve(str(run_dir / "checkpoint-4")))
-
-
-def test_figures_of_weights_that_were_written_over_since_are_set_aside_and_made_anew(
-    run_dir: Path, recipe: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = save(run_dir, 2, tiny_chatml)
-    watcher(run_dir, recipe).follow(once=True)
-    before = result(run_dir, "step-2")
-
-    def hashed(folder: object) -> str:
-        raise AssertionError("gigabytes are read for a checkpoint that was measured after it was saved")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(watch, "fingerprint", hashed)
-        assert watcher(run_dir, recipe).state(2) == "measured"
-
-    shutil.rmtree(checkpoint)
-    save(run_dir, 3, tiny_chatml).rename(checkpoint)
-    assert watcher(run_dir, recipe).state(2) == "to measure"
-    watcher(run_dir, recipe).follow(once=True)
-    assert result(run_dir, "step-2")["model"]["weights_sha256"] == fingerprint(resolve(str(checkpoint)))
-    assert result(run_dir, "set-aside-step-2") == before
-    (checkpoint / "complete.json").touch()
-    assert watcher(run_dir, recipe).state(2) == "measured", "saved again with the same weights"
-
-
-def test_a_claim_lost_while_measuring_leaves_the_work_to_the_other(
-    run_dir: Path, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = watcher(run_dir, recipe)
-    taken = mine.claims.take
-
-    def taken_over(name: str) -> Any:
-        """The claim of a process that stood still for a minute right after it took it."""
-        claim = taken(name)
-        if claim is not None:
-            claim._beaten -= 60
-            claim.successor.write_text("{}")
-            monkeypatch.setattr(mine.claims, "take", taken)
-        return claim
-
-    monkeypatch.setattr(mine.claims, "take", taken_over)
-    mine.follow(once=True)
-    assert "leaves base: the claim on it is lost: base.2 has taken over" in capsys.readouterr().out
-    assert finished(run_dir) == [] and not (run_dir / "probe" / "base" / "generations.jsonl").read_text()
 
 
 def test_other_settings_than_those_of_finished_probes_are_refused_before_anything_is_measured(

@@ -22,6 +22,7 @@ from typing import Any
 
 from probe.checkpoints import (
     FINISHED,
+    KEPT,
     MARKER,
     is_complete,
     list_checkpoints,
@@ -33,7 +34,7 @@ from probe.checkpoints import (
 from probe.errors import BadInput
 from probe.files import read_json
 from probe.terminal import say
-from probe.watch import command, withdraw
+from probe.watch import command
 from train.setup import zero_in_force
 
 GIB = 2**30
@@ -239,18 +240,23 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
     """
     reached = read_json(resume / MARKER)["step"] if resume else 0
     past = f"training goes on from step {reached}"
-    leftovers = []
-    for step, folder in list_checkpoints(run_dir):
-        reason = is_complete(folder) or (past if step > reached else None)
-        if reason is not None:
-            leftovers.append((folder, reason))
-    withdraw(run_dir, above=reached)
-    leftovers += [(folder, past) for step, folder in numbered(run_dir / "probe", "step") if step > reached]
     moved = []
-    for folder, reason in leftovers:
-        target = set_aside(folder)
-        moved.append(target)
-        say(f"moved {folder} to {target.name} ({reason}); delete it when you need the space")
+
+    def move(folder: Path, reason: str) -> None:
+        moved.append(set_aside(folder))
+        say(f"moved {folder} to {moved[-1].name} ({reason}); delete it when you need the space")
+
+    for step, folder in list_checkpoints(run_dir):
+        if reason := is_complete(folder) or (past if step > reached else None):
+            move(folder, reason)
+    # `probe watch` leaves a checkpoint when the model that it kept is gone. Deleted after the checkpoints, that model cannot
+    # be kept again; deleted before the probes are moved, nothing is measured into the folders of the checkpoints to come.
+    for step, kept in numbered(run_dir / "probe" / KEPT, "step"):
+        if step > reached:
+            shutil.rmtree(kept, ignore_errors=True)
+    for step, folder in numbered(run_dir / "probe", "step"):
+        if step > reached:
+            move(folder, past)
     (run_dir / FINISHED).unlink(missing_ok=True)
     return moved
 
