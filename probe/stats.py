@@ -5,7 +5,8 @@
   (Korn and Graubard 1998, Kish 1965), which lies between "as many as items" and "as many as samples". In
   simulation at 3% this covers the true rate 95 to 99% of the time where a bootstrap over items covers it 85%, and
   unlike a bootstrap it does not shrink to nothing when no sample succeeded.
-- A mean, a difference between runs, an AUC and a kappa get a percentile bootstrap that resamples items, never samples.
+- A mean, a difference between runs and an AUC get a percentile bootstrap that resamples items, never samples.
+- A kappa gets the middle 95% of its posterior, because a bootstrap has no width where a judge never gives a label.
 - Two runs on the same items at one binary value each are tested with McNemar's exact test, and their difference
   has the interval of Bonett and Price (2012).
 - A judge's rate that a reader's labels put right has the estimate of prediction-powered inference, and Wilson's bounds.
@@ -18,7 +19,7 @@ words, which take a second to import and know no effective number.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -176,9 +177,10 @@ def paired_difference(
 
     `a` and `b` hold values in [0, 1] per item; an item without values counts as not there. With one binary value per
     item and side the interval is Bonett and Price's (2012), which agrees with McNemar's test where few items changed;
-    a bootstrap would leave out 0 after four gains of 200. Else it is a bootstrap over items. Where all items differ by
-    the same amount (none changed, say) that has no width; then the interval is that amount plus and minus the largest
-    share of other items that n items could have missed (Wilson's bound for 0 of n).
+    a bootstrap would leave out 0 after four gains of 200. Else it is a bootstrap over items and two pseudo-items, which
+    differ by plus and minus the largest difference: without them the interval leaves out 0 too often where few items
+    changed. Where all items differ by the same amount (none changed, say) the interval is that amount plus and minus the
+    largest share of other items that n items could have missed (Wilson's bound for 0 of n).
 
     Args:
         together: of so many differences all intervals are to hold at once with 95% (Bonferroni's).
@@ -203,7 +205,10 @@ def paired_difference(
         missed = _wilson_bounds(0.0, n)[1]
         ci95 = (max(-1.0, value - missed), min(1.0, value + missed))
     else:
-        ci95 = _percentiles(_resampled([[difference] for difference in differences], seed, draws)[:, 0] / n, together)
+        largest = max(map(abs, differences))
+        rows = [[difference] for difference in (*differences, largest, -largest)]
+        low, high = _percentiles(_resampled(rows, seed, draws)[:, 0] / len(rows), together)
+        ci95 = (min(low, value), max(high, value))
     return PairedDifference(value, ci95, p_value, len(gained), len(lost), n, unmatched, gained, lost)
 
 
@@ -258,14 +263,23 @@ def bias(judged: Sequence[bool], read: Sequence[bool], clusters: Sequence[str]) 
     if n == 0:
         return NOTHING
     errors = [int(one) - int(other) for one, other in zip(judged, read, strict=True)]
-    groups = _grouped(errors, clusters)
-    value = sum(errors) / n
-    apart = math.fsum((error - value) ** 2 for error in errors)
-    together = math.fsum((math.fsum(group) - value * len(group)) ** 2 for group in groups)
+    effect = _design_effect(errors, clusters)
+    bounds = _bonett_price(errors.count(1) / effect, errors.count(-1) / effect, n / effect)
+    return Estimate(sum(errors) / n, bounds, n)
+
+
+def _design_effect(values: Sequence[float], clusters: Sequence[str] | None) -> float:
+    """Return how many values count as one because values of a cluster are alike.
+
+    The result lies between 1 and Kish's effect for clusters that agree wholly within themselves. Values that are all
+    equal have Kish's effect, since they do not show how alike a cluster is.
+    """
+    groups = _grouped(values, clusters)
+    n, mean = len(values), math.fsum(values) / len(values)
+    apart = math.fsum((value - mean) ** 2 for value in values)
+    together = math.fsum((math.fsum(group) - mean * len(group)) ** 2 for group in groups)
     alike = sum(len(group) ** 2 for group in groups) / n
-    effective = n / (min(max(together / apart, 1.0), alike) if apart > 1e-12 else alike)
-    share = effective / n
-    return Estimate(value, _bonett_price(errors.count(1) * share, errors.count(-1) * share, effective), n)
+    return min(max(together / apart, 1.0), alike) if apart > 1e-12 else alike
 
 
 def auc(
@@ -320,44 +334,39 @@ def auc(
 def kappa_ci(
     a: Sequence[str], b: Sequence[str], clusters: Sequence[str] | None = None, seed: int = 0, draws: int = 2000
 ) -> Estimate:
-    """Cohen's kappa, agreement of two raters beyond chance (Cohen 1960), with a percentile bootstrap over clusters
-    (conversations, say); None where chance alone makes them agree fully.
+    """Return Cohen's kappa, the agreement of two raters beyond chance (Cohen 1960), with a 95% interval.
 
-    Raters who agree on everything, or a single cluster, leave a bootstrap without width: then Wilson's interval
-    of the agreement, with the number of clusters as n, is carried over to kappa. Draws in which kappa is
-    undefined are left out.
+    The interval is the middle 95% of kappa under the posterior of the shares in the K x K confusion table. The prior is
+    Dirichlet with 2 / K^2 in each cell, which is Jeffreys' 1/2 with two labels. A bootstrap has no width where a judge
+    never gives one of the labels, and covers 13 to 46% there with 20 values; this interval covers 97 to 99%. With nine
+    labels 1/2 in each cell would outweigh the data. Values of one cluster (a conversation, say) count for fewer.
+
+    The value is None where both raters give one and the same label throughout: kappa is not defined then.
     """
-    observed, chance = _agreement(a, b)
-    if chance == 1:
-        return Estimate(None, None, len(a))
-    value = (observed - chance) / (1 - chance)
-    groups = _grouped(list(zip(a, b, strict=True)), clusters)
-    if observed == 1 or len(groups) == 1:
-        low, high = ((bound - chance) / (1 - chance) for bound in _wilson_bounds(observed, len(groups)))
-        return Estimate(value, (max(-1.0, low), min(1.0, high)), len(a))
-    # One confusion table a cluster, flat: a draw sums some of them, and kappa is read off the sum.
-    labels = {label: index for index, label in enumerate(sorted({*a, *b}))}
-    size = len(labels)
-    tables = [[0.0] * size**2 for _ in groups]
-    for table, group in zip(tables, groups, strict=True):
-        for x, y in group:
-            table[labels[x] * size + labels[y]] += 1
-    drawn = _resampled(tables, seed, draws).reshape(-1, size, size)
-    total = drawn.sum(axis=(1, 2))
-    agreed = drawn.trace(axis1=1, axis2=2) / total
-    by_chance = (drawn.sum(axis=1) * drawn.sum(axis=2)).sum(axis=1) / total**2
-    defined = by_chance < 1
-    return Estimate(value, _percentiles((agreed - by_chance)[defined] / (1 - by_chance)[defined]), len(a))
+    import numpy as np
 
-
-def _agreement(a: Sequence[str], b: Sequence[str]) -> tuple[float, float]:
-    """The share on which two raters agree, and the share on which they would by chance; (1, 1) for nothing."""
     _same_length(a, b)
-    if not a:
-        return 1.0, 1.0
-    first, second = Counter(a), Counter(b)
-    observed = sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
-    return observed, sum(first[label] * second[label] for label in first) / len(a) ** 2
+    labels = {label: index for index, label in enumerate(sorted({*a, *b}))}
+    n, size = len(a), len(labels)
+    if size < 2:
+        return Estimate(None, None, n)
+    pairs = [(labels[x], labels[y]) for x, y in zip(a, b, strict=True)]
+    table = np.zeros((size, size))
+    np.add.at(table, tuple(np.transpose(pairs)), 1)
+    value = float(_kappa(table / n))
+    # What each pair adds to kappa (Fleiss, Cohen and Everitt 1969) says how alike the pairs of a cluster are.
+    of_a, of_b = table.sum(1) / n, table.sum(0) / n
+    disagreed, beyond = 1 - table.trace() / n, 1 - float(of_a @ of_b)
+    effect = _design_effect([(x == y) * beyond - disagreed * (of_b[x] + of_a[y]) for x, y in pairs], clusters)
+    drawn = np.random.default_rng(seed).dirichlet(table.ravel() / effect + 2 / size**2, draws)
+    low, high = _percentiles(_kappa(drawn.reshape(-1, size, size)))
+    return Estimate(value, (min(low, value), max(high, value)), n)
+
+
+def _kappa(shares: np.ndarray) -> np.ndarray:
+    """Return kappa of confusion tables [..., K, K] whose cells sum to 1."""
+    chance = (shares.sum(-1) * shares.sum(-2)).sum(-1)
+    return (shares.trace(axis1=-2, axis2=-1) - chance) / (1 - chance)  # type: ignore[no-any-return]
 
 
 # A judge's rate put right by labels: prediction-powered inference (PPI++; Angelopoulos, Duchi and Zrnic 2023).

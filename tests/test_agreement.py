@@ -158,7 +158,7 @@ def test_a_judge_that_errs_one_way_is_told_from_one_that_errs_both_ways() -> Non
     }  # fmt: skip
     printed = format_agreement(found)
     assert "50.0 [39.3, 60.7] read, 62.5 [" in printed and "judged, bias +12.5 [+1.3, +23.1] points" in printed
-    assert " ".join(printed.splitlines()[-1].split()) == "0.7 b 40 0.50 [0.23, 0.75] 50.0 50.0 +0.0 [-16.2, +16.2]"
+    assert " ".join(printed.splitlines()[-1].split()) == "0.7 b 40 0.50 [0.21, 0.72] 50.0 50.0 +0.0 [-16.2, +16.2]"
 
 
 def test_turns_of_one_conversation_widen_the_interval_of_the_bias() -> None:

@@ -180,6 +180,18 @@ def test_the_interval_of_a_binary_difference_agrees_with_its_test() -> None:
     assert found.ci95 == pytest.approx((up - down - half, up - down + half))
 
 
+def test_few_changed_items_of_several_samples_are_no_proof_either() -> None:
+    """The bootstrap alone leaves out 0 after four gains of 200; of an item with two samples McNemar's test does not apply."""
+    before = {str(item): [0.0, 0.0] for item in range(200)}
+
+    def low(gains: int) -> float:
+        found = paired_difference(before, {item: [1.0, 1.0] if int(item) < gains else [0.0, 0.0] for item in before})
+        assert found.ci95 and found.value is not None and found.ci95[0] <= found.value < found.ci95[1]
+        return found.ci95[0]
+
+    assert low(4) <= 0 < low(7)
+
+
 def test_no_item_changed_does_not_mean_that_none_ever_would() -> None:
     same = {str(item): [1.0] for item in range(20)}
     found = paired_difference(same, same)
@@ -207,6 +219,18 @@ def test_kappa_interval_is_wider_where_turns_share_a_conversation_and_never_with
     assert agreed and 0.9 < agreed[0] < 1 == agreed[1]
     with pytest.raises(ValueError, match="wanted as many"):
         kappa_ci(["a"], [])
+
+
+def test_kappa_interval_covers_the_true_one_where_the_judge_hardly_ever_says_genuine() -> None:
+    """A bootstrap covers 46% here with 20 labels and 84% with 60, and has no width where the judge never says it."""
+    never = kappa_ci([*"yyy", *"n" * 17], ["n"] * 20)
+    assert never.value == 0 and never.ci95 and never.ci95[0] < -0.05 and never.ci95[1] > 0.2
+    rng = random.Random(6)
+    for labels in (20, 60):
+        # Read genuine 30%, judged genuine 5%: kappa is 0.1.
+        pairs = [rng.choices(["yy", "yn", "ny", "nn"], [0.031, 0.269, 0.019, 0.681], k=labels) for _ in range(150)]
+        found = [kappa_ci(*zip(*drawn, strict=True), draws=500).ci95 or (0, 0) for drawn in pairs]
+        assert sum(low <= 0.1 <= high for low, high in found) >= 0.92 * len(found), labels
 
 
 signals = st.lists(st.tuples(st.integers(-6, 6), st.booleans(), st.sampled_from("abcdef")), min_size=1, max_size=40)

@@ -1,7 +1,9 @@
 """The closed set of labels for a user turn, and what a judge takes and gives.
 
-The labels are those of the user-turn probe (arXiv 2604.02315). A judge may also leave a turn unscored, with a
-reason: an unscored turn is left out of every rate and never counts as "not genuine".
+arXiv 2604.02315 names six labels: genuine follow-up, restatement of the user's turn, restatement of the assistant's turn,
+malformed, meta-planning, and degenerate. The other three are added here for failures that the paper describes without a
+label: role_drift, new_task and generic_filler. A judge may also leave a turn unscored, with a reason: an unscored turn is
+left out of every rate and never counts as "not genuine".
 """
 
 from __future__ import annotations
