@@ -171,7 +171,6 @@ def paired_difference(
     b: Mapping[str, Sequence[float]],
     seed: int = 0,
     draws: int = 2000,
-    together: int = 1,
 ) -> PairedDifference:
     """Mean over common items of (mean of b's values - mean of a's), with a 95% interval.
 
@@ -181,9 +180,6 @@ def paired_difference(
     differ by plus and minus the largest difference: without them the interval leaves out 0 too often where few items
     changed. Where all items differ by the same amount (none changed, say) the interval is that amount plus and minus the
     largest share of other items that n items could have missed (Wilson's bound for 0 of n).
-
-    Args:
-        together: of so many differences all intervals are to hold at once with 95% (Bonferroni's).
     """
     if any(not 0 <= value <= 1 for side in (a, b) for values in side.values() for value in values):
         raise ValueError("a paired difference of rates is made of values in [0, 1]")
@@ -200,14 +196,14 @@ def paired_difference(
     p_value = None
     if all(len(side[item]) == 1 and side[item][0] in (0, 1) for side in (a, b) for item in common):
         p_value = mcnemar(len(gained), len(lost))
-        ci95 = _bonett_price(len(gained), len(lost), n, together)
+        ci95 = _bonett_price(len(gained), len(lost), n)
     elif max(differences) - min(differences) < 1e-12:
         missed = _wilson_bounds(0.0, n)[1]
         ci95 = (max(-1.0, value - missed), min(1.0, value + missed))
     else:
         largest = max(map(abs, differences))
         rows = [[difference] for difference in (*differences, largest, -largest)]
-        low, high = _percentiles(_resampled(rows, seed, draws)[:, 0] / len(rows), together)
+        low, high = _percentiles(_resampled(rows, seed, draws)[:, 0] / len(rows))
         ci95 = (min(low, value), max(high, value))
     return PairedDifference(value, ci95, p_value, len(gained), len(lost), n, unmatched, gained, lost)
 
@@ -242,12 +238,11 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * tail / 2**changed)
 
 
-def _bonett_price(gained: float, lost: float, n: float, together: int = 1) -> Interval:
+def _bonett_price(gained: float, lost: float, n: float) -> Interval:
     """Bounds of a difference of two paired proportions (Bonett and Price 2012, adjusted Wald); numbers may be effective
     ones."""
     up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
-    quantile = Z95 if together == 1 else NormalDist().inv_cdf(1 - 0.025 / together)
-    half = quantile * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    half = Z95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
     value = (gained - lost) / n
     return max(-1.0, min(value, up - down - half)), min(1.0, max(value, up - down + half))
 
@@ -420,7 +415,6 @@ def corrected(
     weights: np.ndarray,
     items: np.ndarray,
     n_items: int,
-    together: int = 1,
     scored: np.ndarray | None = None,
 ) -> Corrected:
     """Corrects the rate of `judged` by what was `read` of some of the turns.
@@ -432,7 +426,6 @@ def corrected(
             there is no label.
         items: the item of each turn, numbered from 0 [turns]. Rates whose items are numbered alike can be subtracted.
         n_items: how many numbers there are.
-        together: of so many rates or differences all intervals are to hold at once with 95% (Bonferroni's).
         scored: which turns the judge gave a verdict on [..., turns]; all where left out. The others are in the corrected rate
             by their labels alone, as a third kind of turn beside yes and no, and not in the judge's own.
     """
@@ -448,7 +441,7 @@ def corrected(
         return np.add.reduceat(values[..., order], starts, axis=-1)
 
     with_label = (by_item((weights > 0).astype(float)) > 0).sum(-1)
-    quantile = stdtrit(np.maximum(with_label - 1, 1), 1 - 0.025 / together)
+    quantile = stdtrit(np.maximum(with_label - 1, 1), 0.975)
 
     has_verdict = np.ones(judged.shape, dtype=bool) if scored is None else scored
     judged = judged & has_verdict
@@ -579,11 +572,11 @@ def _times_drawn(n: int, seed: int, draws: int, held: int) -> Iterator[np.ndarra
         yield np.bincount(picks.ravel(), minlength=size * n).reshape(size, n)
 
 
-def _percentiles(draws: np.ndarray, together: int = 1) -> Interval:
-    """The middle 95% of what was drawn, of one of so many intervals that are to hold together."""
+def _percentiles(draws: np.ndarray) -> Interval:
+    """Return the middle 95% of what was drawn."""
     import numpy as np
 
-    low, high = np.quantile(draws, [0.025 / together, 1 - 0.025 / together])
+    low, high = np.quantile(draws, [0.025, 0.975])
     return float(low), float(high)
 
 
