@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,9 @@ from commands import call
 from loopback import Loopback, chat_reply, models_reply
 
 from probe.checkpoints import mark_complete
+from probe.comparison import load_runs
 from probe.files import write_json
+from probe.label import draw, row_of, user_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *(ROOT / name / "README.md" for name in ("data_builders", "train", "probe"))]
@@ -31,14 +31,6 @@ SHOWN = list(
         if line.strip() and not line.startswith("#")
     )
 )
-
-
-@contextmanager
-def keys(pressed: str) -> Iterator[None]:
-    """Stands for somebody at the keyboard."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stdin", io.StringIO(pressed))
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +64,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     for label in ("base", "step-28"):
         command = f"-m probe run my_model recipes/probe.yaml --out runs/demo/sft/probe/{label} --label {label}"
         call([*command.split(), *limits], folder)
-    with keys("15" * 30):
-        call(["-m", "probe", "label", "runs/demo/sft"], folder)
+    turns = draw(user_turns(load_runs([folder / "runs/demo/sft/probe/base"])[0]), 20, 0)  # of the same model as step 28
+    for labels in (folder / "labels_of_page.jsonl", folder / "runs/demo/sft/labels.jsonl"):
+        labels.write_text("".join(json.dumps({**row_of(turn), "label": "new_task"}) + "\n" for turn in turns))
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
     shutil.copytree(folder / "runs/demo/data/eval", folder / "runs/starter_collab/eval")
@@ -117,8 +110,9 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
     elif words[:3] == ["python", "-m", "data_builders"] or words[:4] == ["python", "-m", "probe", "run"]:
         call([*words[1:], *dry], workplace)
     elif words[:3] in (["python", "-m", "probe"], ["python", "-m", "train.export"]):
-        with keys("q"):
-            call(words[1:], workplace)
+        call(
+            [str(workplace / "labels_of_page.jsonl") if word.startswith("~") else word for word in words[1:]], workplace
+        )
     elif words[:3] == ["python", "-m", "train.doctor"]:
         call([*words[1:], "--help"], workplace)
     else:
