@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -74,6 +74,20 @@ def made_once(name: str, source_sha256: str, needed_bytes: int, make: Callable[[
             raise ModelError(f"{folder}: the model cache cannot be written ({error.strerror}); {hint}") from None
         raise
     return folder
+
+
+@contextmanager
+def made_while_used(name: str, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> Iterator[Path]:
+    """Give the cache folder `name` as `made_once` does. The last process that leaves such a block removes the folder."""
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with (cache_root() / f".{name}.used").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            yield made_once(name, source_sha256, needed_bytes, make)
+        finally:
+            with suppress(BlockingIOError):  # another process uses the folder, and will remove it
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(cache_root() / name, ignore_errors=True)
 
 
 def is_complete(folder: Path, source_sha256: str) -> bool:

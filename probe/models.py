@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from probe.checkpoints import newest_complete, none_complete
-from probe.conversions import is_multimodal, made_once, text_only_folder
+from probe.conversions import cache_root, is_complete, is_multimodal, made_once, made_while_used, text_only_folder
 from probe.embedded import EMBEDDED_NAME, embedded_folder
 from probe.errors import ModelError, TemplateError
 from probe.files import sha256_text
@@ -214,19 +216,44 @@ def own_device() -> str:
 def merged_folder(folder: ModelFolder, dtype: str = "auto") -> ModelFolder:
     """Return a LoRA checkpoint as a whole model in the cache; any other folder as it is.
 
-    It is made on the first call. Training starts from it and vLLM serves it (which leaves out adapter weights that it
-    cannot place, without an error). One folder for both: the key is what is merged and the type that it is merged in.
+    Training starts from it. It is made on the first call and stays, because the adapters trained on it name it as their
+    base. The key is what is merged and the type that it is merged in.
 
     Args:
         dtype: the type of the merged weights; "auto" is the checkpoint's own.
     """
     if folder.base is None:
         return folder
+    source, needed, make = _merging(folder, dtype)
+    return ModelFolder(folder.name, made_once(f"merged-{source[:16]}", source, needed, make))
+
+
+@contextmanager
+def served_folder(folder: ModelFolder, dtype: str = "auto") -> Iterator[ModelFolder]:
+    """Give a LoRA checkpoint as a whole model while vLLM loads it; any other folder as it is.
+
+    vLLM leaves out adapter weights that it cannot place, without an error, so it never gets the adapter itself. The merged
+    folder is removed at the end, unless another process uses it or `merged_folder` made it.
+
+    Args:
+        dtype: as of `merged_folder`.
+    """
+    if folder.base is None:
+        yield folder
+        return
+    source, needed, make = _merging(folder, dtype)
+    if is_complete(cache_root() / f"merged-{source[:16]}", source):
+        yield merged_folder(folder, dtype)
+        return
+    with made_while_used(f"served-{source[:16]}", source, needed, make) as made:
+        yield ModelFolder(folder.name, made)
+
+
+def _merging(folder: ModelFolder, dtype: str) -> tuple[str, int, Callable[[Path], None]]:
+    """Return the sha256 of what is merged, the bytes that it needs, and what writes it into a folder."""
     dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
     source = sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
-    needed = whole_bytes(folder, dtype)
-    made = made_once(f"merged-{source[:16]}", source, needed, lambda made: write_whole(folder, made, dtype))
-    return ModelFolder(folder.name, made)
+    return source, whole_bytes(folder, dtype), lambda made: write_whole(folder, made, dtype)
 
 
 def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) -> None:

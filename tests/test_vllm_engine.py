@@ -21,7 +21,7 @@ from probe.engines import vllm as engine_module
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.engines.vllm import VllmEngine, check_versions, free_share, import_vllm, sampling
 from probe.errors import BadInput, CannotScore, EngineError
-from probe.models import load_model, load_tokenizer, merged_folder, resolve
+from probe.models import load_model, load_tokenizer, merged_folder, resolve, served_folder
 from probe.settings import VllmSection
 
 STOP = 9
@@ -35,6 +35,7 @@ class StandIn:
 
     def __init__(self, path: str, **settings: Any) -> None:
         self.settings = settings
+        self.weights = (Path(path) / "model.safetensors").is_file()
         StandIn.loaded.append(self)
         if StandIn.failure is not None:
             raise StandIn.failure
@@ -205,18 +206,38 @@ def test_auto_means_the_type_of_the_checkpoint(tiny_chatml: Path, smollm2: Path)
     assert engine_of(smollm2).dtype == str(load_model(resolve(str(smollm2)), "auto", "cpu").dtype).split(".")[1]
 
 
-def test_an_adapter_is_merged_into_a_folder_once(tiny_chatml: Path, tmp_path: Path, own_cache: Path) -> None:
+def test_training_merges_an_adapter_into_a_folder_once(tiny_chatml: Path, tmp_path: Path, own_cache: Path) -> None:
     import torch
 
     adapter = resolve(str(lora_on(tiny_chatml, tmp_path / "adapter")))
     whole = merged_folder(adapter, "float32").path
     before = (whole / "model.safetensors").stat().st_mtime_ns
-    assert merged_folder(adapter, "auto").path == whole, "training's and vLLM's are one where the type is one"
+    assert merged_folder(adapter, "auto").path == whole
     assert (whole / "model.safetensors").stat().st_mtime_ns == before
     merged = resolve(str(whole))
     assert load_tokenizer(merged).chat_template == load_tokenizer(adapter).chat_template
     assert torch.equal(logits(load_model(merged, "auto", "cpu")), logits(load_model(adapter, "auto", "cpu")))
     assert merged_folder(adapter, "bfloat16").path != whole
+
+
+def test_an_adapter_is_merged_for_vllm_while_it_is_loaded_and_no_longer(
+    tiny_chatml: Path, tmp_path: Path, own_cache: Path, loads: list[StandIn]
+) -> None:
+    def whole() -> list[Path]:
+        return list(own_cache.glob("*/model.safetensors"))
+
+    adapter = lora_on(tiny_chatml, tmp_path / "adapter")
+    collect(engine_of(adapter), [Request((1,), 1, ())])
+    assert loads[0].weights and not whole(), "it was there for vLLM, and is gone"
+    with served_folder(resolve(str(adapter))) as other:  # as another process has it
+        collect(engine_of(adapter), [Request((1,), 1, ())])
+        assert whole() == [other.path / "model.safetensors"]
+    assert not whole()
+    merged = merged_folder(resolve(str(adapter))).path
+    collect(engine_of(adapter), [Request((1,), 1, ())])
+    assert whole() == [merged / "model.safetensors"], "training's stays"
+    collect(engine_of(merged), [Request((1,), 1, ())])
+    assert merged.is_dir(), "a folder that was named stays"
 
 
 def test_a_killed_process_takes_its_engine_with_it() -> None:

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.engines.base import Completion, Request, ScoreRequest
 from probe.errors import BadInput, CannotScore, EngineError, one_line
-from probe.models import ModelFolder, checkpoint_dtype, merged_folder, note_emulation
+from probe.models import ModelFolder, checkpoint_dtype, note_emulation, served_folder
 from probe.settings import VllmSection
 from probe.weights import read_config
 
@@ -51,7 +52,7 @@ class VllmEngine:
     """Completions and scores from vLLM; the model is loaded with the first request.
 
     Args:
-        folder: a LoRA adapter is merged into a whole model once, which is kept in the model cache.
+        folder: a LoRA adapter is merged into a whole model for the time that vLLM loads it.
         tokenizer: only its `decode` is used.
         dtype: "auto" keeps the type of the checkpoint, as the hf engine does; vLLM's own "auto" halves float32.
     """
@@ -142,12 +143,13 @@ class VllmEngine:
         wanted = max(_LEAST_LENGTH, 2 * needed)
         self._length = asked or (min(wanted, most) if most else wanted)
         others = active_children()
-        self._llm = self._load()
+        with served_folder(self.folder, self.dtype) as served:
+            self._llm = self._load(served.path)
         if own := [child for child in active_children() if child not in others]:
             self._guard = end_with_this_process(own)
         return self._llm
 
-    def _load(self) -> LLM:
+    def _load(self, path: Path) -> LLM:
         vllm = import_vllm()
         from vllm.exceptions import VLLMError
         from vllm.platforms import current_platform
@@ -155,7 +157,6 @@ class VllmEngine:
         if current_platform.is_cpu():
             note_emulation(self.folder, self.dtype)
         folder, section = self.folder, self.section
-        path = merged_folder(folder, self.dtype).path
         try:
             return vllm.LLM(
                 str(path),
