@@ -285,3 +285,21 @@ def test_rows_that_withhold_are_scored_beside_those_that_do_not(opened: Any) -> 
     values = [one.value for one in scored if one.value is not None]
     assert values[0] > 0.95 and values[3] > 0.95
     assert values[1] < -0.2 < values[2] < 0.4
+
+
+def test_a_reply_that_is_cut_without_an_answer_earns_nothing(opened: Any) -> None:
+    """Less than a complete wrong one of the same row, also for a judge of one's own; an answer before the cut counts."""
+    cut: dict[str, Any] = {"truncated": True, "ended": ("truncated",)}
+    endless, wrong = "She has 5 * 12 = 60 marbles, and 60 - 7 =", "The answer is \\boxed{54}."
+    rewards = opened(RewardSection(partial_credit=True, custom={"own": CustomPart(function="custom_rewards:length")}))
+    samples = [
+        sample(endless, **cut),
+        sample(wrong, tokens=4000),
+        sample(endless, row=withheld(), **cut),
+        sample(wrong, row=withheld(), tokens=4000),
+        sample(f"{ANSWERED} I check: 60", **cut),
+    ]
+    values = [one.value for one in rewards.score(samples) if one.value is not None]
+    assert values[0] == 0 < values[1] and values[2] < values[3] < 0 < values[4]
+    asked = sample("How many marbles are in each bag?", "12.", endless, row=withheld(), **cut)
+    assert rewards.score([asked])[0].value == 0, "a later turn that is cut as well"

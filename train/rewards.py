@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 
@@ -469,6 +469,17 @@ def _load(name: str) -> Callable[[Sample], float | None]:
 # all, and its group's mean is taken without it.
 
 
+#
+# A sample that was cut at its limit before it gave an answer earns nothing. Its text alone would earn more than a complete
+# wrong reply: where nothing is withheld, a solution that never ends counts as an answer for `asking`.
+
+
+def cut_off(sample: Sample) -> bool:
+    """Return True if a trained turn was cut at its limit and no conversation of the sample has a final answer."""
+    answers = (final_answer(one[sample.start :], cut=True) for one in sample.conversations)
+    return sample.truncated and not any(answers)
+
+
 @dataclass(frozen=True)
 class Scored:
     """The reward of one sample.
@@ -526,6 +537,8 @@ class Rewards:
                 "format": form(sample),
             }
             parts |= {name: _finished(call) for name, call in custom[place].items()}
+            if cut_off(sample):
+                parts = {name: replace(part, value=part.value and min(part.value, 0.0)) for name, part in parts.items()}
             scored.append(compose(parts, section))
         return scored
 

@@ -44,15 +44,22 @@ def reward_figures(samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[
     return figures
 
 
-def group_figures(scored: Sequence[Scored], num_generations: int) -> dict[str, float]:
-    """`groups/flat`: share of groups whose rewards do not differ; `groups/lost`: with fewer than two rewards.
+STYLE = ("interactivity", "efficiency", "format")
+"""Parts of the reward that say how a reply is written, not what it achieves."""
 
-    Neither moves the policy. trl's `frac_reward_zero_std` does not count the lost ones.
+
+def group_figures(scored: Sequence[Scored], num_generations: int) -> dict[str, float]:
+    """Return `groups/flat`, the share of groups whose samples are alike in everything but style, and `groups/lost`, the share
+    with fewer than two rewards.
+
+    A lost group does not change the policy, and a flat one only its style: the parts STYLE differ with every token, so
+    rewards are never equal, and trl's `frac_reward_zero_std` stays 0.
     """
     groups = [scored[start : start + num_generations] for start in range(0, len(scored), num_generations)]
-    rewards = [[one.value for one in group if one.value is not None] for group in groups]
-    lost = sum(len(values) < 2 for values in rewards)
-    flat = sum(len(values) >= 2 and max(values) - min(values) < 1e-8 for values in rewards)
+    rewarded = [[one.parts for one in group if one.value is not None] for group in groups]
+    lost = sum(len(found) < 2 for found in rewarded)
+    tasks = [[{name: parts[name] for name in parts if name not in STYLE} for parts in found] for found in rewarded]
+    flat = sum(len(found) >= 2 and all(one == found[0] for one in found) for found in tasks)
     return {"groups/flat": flat / len(groups), "groups/lost": lost / len(groups)}
 
 
@@ -279,7 +286,7 @@ def step_line(step: int, most: int, logs: Mapping[str, Any]) -> str:
         f"step {step}/{most}",
         told("reward", f"reward {{:.3f}} ({parts})") or "no sample has a reward",
         told("reward/none", "{:.0%} of samples without a reward", zero=False),
-        told("groups/flat", "no variance in {:.0%} of groups", zero=False),
+        told("groups/flat", "equal accuracy and asking in {:.0%} of groups", zero=False),
         told("watch/tokens", "{:.0f} tokens"),
         told("watch/truncated", "{:.0%} cut", zero=False),
         told("kl", "KL {:.2g}"),

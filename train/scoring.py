@@ -18,7 +18,7 @@ from train.rewards import Rewards, Sample, Scored
 from train.samples import group_figures, length_drift, reward_figures, watch_figures
 
 FLAT, FLAT_FOR = 0.8, 10
-"""Share of groups without variance, and generations in a row, from which on a line says so."""
+"""Share of groups that are flat (`group_figures`), and generations in a row, from which on a warning is printed."""
 _REASONS_SHOWN = 3
 
 
@@ -96,8 +96,8 @@ class ComposedReward:
         self._flat_in_a_row = self._flat_in_a_row + 1 if figures["groups/flat"] >= FLAT else 0
         if self._flat_in_a_row == FLAT_FOR:
             say(
-                f"warning: step {self.step}: for {FLAT_FOR} generations {FLAT:.0%} of the groups or more had no variance, "
-                "so nothing is learned from them; usual causes: problems too hard or too easy, a reward with few values"
+                f"warning: step {self.step}: in the last {FLAT_FOR} generations, {FLAT:.0%} of the groups or more had the same "
+                "accuracy and asking in all samples, so only style is learned from them; the problems may be too hard or too easy"
             )
         return figures | length_drift(samples, state.log_history)
 
