@@ -88,6 +88,7 @@ def made_while_used(name: str, source_sha256: str, needed_bytes: int, make: Call
             with suppress(BlockingIOError):  # another process uses the folder, and will remove it
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(cache_root() / name, ignore_errors=True)
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing the file leaves the lock to workers that were forked meanwhile
 
 
 def is_complete(folder: Path, source_sha256: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -77,6 +79,18 @@ def test_two_that_ask_at_once_convert_once(own_cache: Path) -> None:
     folder = conversions.made_once("m", "s", 0, make)
     second.join()
     assert len(made) == 1 and (folder / "weights").read_text() == "w"
+
+
+def test_a_worker_that_outlives_the_use_of_a_folder_keeps_nobody_waiting(own_cache: Path) -> None:
+    with conversions.made_while_used("m", "s", 0, writes_weights) as folder:
+        used = own_cache / ".m.used"
+        # A forked worker holds the same open file.
+        (own,) = [int(place.name) for place in Path("/proc/self/fd").iterdir() if place.resolve() == used]
+        worker = os.dup(own)
+    with used.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(worker)
+    assert not folder.exists()
 
 
 def test_a_conversion_that_was_killed_leaves_nothing_and_is_made_again(own_cache: Path) -> None:
