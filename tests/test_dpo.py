@@ -41,14 +41,15 @@ def write_pairs(folder: Path) -> Path:
     return folder / "pairs.jsonl"
 
 
-def recipe_of(folder: Path, model: Path, name: str = "smollm2_dpo", **model_options: Any) -> Path:
+def recipe_of(folder: Path, model: Path, **model_options: Any) -> Path:
     """The shipped recipe for a few steps of a tiny model."""
     train = {"max_steps": STEPS, "save_steps": SAVE, "logging_steps": 1, "per_device_train_batch_size": 2}
     train |= {"learning_rate": 1e-2, "warmup_steps": 0, "lr_scheduler_type": "constant", "bf16": False}
-    section = {"name": str(model), "dtype": "float32", **model_options}
+    train |= {"gradient_checkpointing": False, "optim": "adamw_torch", "num_train_epochs": 1}
+    section = {"name": str(model), "dtype": "float32", "lora": None, **model_options}
     data = {"path": str(write_pairs(folder)), "rows_per_step": 4}
     return shipped(
-        name, folder, model=section, data=data, train=train, probe={**probe_section(folder), "dtype": "auto"}
+        "qwen2b_dpo", folder, model=section, data=data, train=train, probe={**probe_section(folder), "dtype": "auto"}
     )
 
 

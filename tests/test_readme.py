@@ -69,8 +69,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         labels.write_text("".join(json.dumps({**row_of(turn), "label": "new_task"}) + "\n" for turn in turns))
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
-    shutil.copytree(folder / "runs/demo/data/eval", folder / "runs/starter_collab/eval")
-    for name in ("smollm2_sft", "smollm2_grpo", "qwen2b_sft", "qwen2b_grpo"):
+    for name in ("demo/grpo", "qwen2b_sft", "qwen2b_grpo"):
         shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
     return folder
 
