@@ -24,7 +24,7 @@ from probe.checkpoints import numbered
 from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.grading import CLARIFY, clarify_right
-from probe.judges.labels import GENUINE, in_order
+from probe.judges.labels import GENUINE, ROUGH, followup_name, in_order
 from probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
 from probe.terminal import aligned
 
@@ -499,6 +499,18 @@ class Comparison:
         return "/".join(map(str, sorted({estimate.n for estimate in self.figures[metric] if estimate.n})))
 
     @cached_property
+    def followup(self) -> str:
+        """What judged follow-up rates are called."""
+        names = {followup_name(run.results.settings.others.get("judge")) for run in self.runs}
+        return ROUGH if ROUGH in names else names.pop()
+
+    def title(self, metric: Metric) -> str:
+        """What a metric is called beside the name of its set."""
+        if metric.measure == "followup":
+            return f"{self.followup} {metric.name}"
+        return "accuracy" if metric.name == "lenient" else metric.name
+
+    @cached_property
     def all_corrected(self) -> bool:
         """Whether every run has labels. Only then do drawings show corrected rates: a mixture would compare two readers."""
         return self.correction is not None and all(self.correction.labels.get(name) for name in self.names)
@@ -832,12 +844,6 @@ def blocks(comparison: Comparison) -> list[list[Metric]]:
     return [block[start : start + COLUMNS] for block in chosen for start in range(0, len(block), COLUMNS)]
 
 
-def title(metric: Metric) -> str:
-    if metric.measure == "followup":
-        return f"follow-up {metric.name}"
-    return "accuracy" if metric.name == "lenient" else metric.name
-
-
 def percent(estimate: Estimate, sign: str = "") -> str:
     """57.0 [47.2, 66.3]"""
     return _figure(estimate, 100, f"{sign}.1f")
@@ -876,7 +882,7 @@ def terminal_table(comparison: Comparison) -> str:
         for run, pattern in zip(comparison.names, patterns, strict=True):
             runs_by_pattern.setdefault(pattern.name, []).append(run)
         listed = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in runs_by_pattern.items())
-        notes.append(f"follow-up on {printable(name)}: {listed}")
+        notes.append(f"{comparison.followup} on {printable(name)}: {listed}")
     real = {name: part for run in comparison.runs for name, part in run.results.actual.items()}
     notes += [f"real users on {printable(name)}: {percent(part.genuine)}" for name, part in real.items()]
     notes += [f"unscored: {line}" for line in comparison.unscored]
@@ -889,18 +895,30 @@ def terminal_table(comparison: Comparison) -> str:
 
 
 def _terminal_block(comparison: Comparison, block: Sequence[Metric]) -> str:
-    """Three header lines (set and n, metric, rule), then one line per run."""
-    columns = [(title(metric), [percent(estimate) for estimate in comparison.figures[metric]]) for metric in block]
+    """Three header lines (set, n and measure; metric; rule), then one line per run."""
+    columns = [
+        (
+            metric.name if metric.measure == "followup" else comparison.title(metric),
+            [*map(percent, comparison.figures[metric])],
+        )
+        for metric in block
+    ]
     widths = [max(map(len, [head, *cells])) for head, cells in columns]
-    names = [_shortened(name, max(12, WIDTH - sum(widths) - 2 * len(widths))) for name in comparison.names]
-    first = max(map(len, names))
-    sets = " " * first
-    for (name, _), group in groupby(range(len(block)), key=lambda index: (block[index].set, block[index].measure)):
+    over = ""
+    for (name, measure), group in groupby(
+        range(len(block)), key=lambda index: (block[index].set, block[index].measure)
+    ):
         of_set = list(group)
-        sizes = list(dict.fromkeys(comparison.sizes(block[index]) for index in of_set))
+        sizes = dict.fromkeys(comparison.sizes(block[index]) for index in of_set)
+        told = f", n = {', '.join(sizes)}{f': {comparison.followup}' if measure == 'followup' else ''}"
         span = sum(widths[index] for index in of_set) + 2 * (len(of_set) - 1)
-        sets += "  " + _shortened(f"{printable(name)}, n = {', '.join(sizes)}", span).ljust(span)
-    rows = zip(["", *names], *([head, *cells] for head, cells in columns), strict=True)
+        wider = max(0, min(len(printable(name)), 20) + len(told) - span)
+        widths[of_set[-1]] += wider
+        over += f"  {_shortened(printable(name), span + wider - len(told))}{told}".ljust(span + wider + 2)
+    names = [_shortened(name, max(12, WIDTH - sum(widths) - 2 * len(widths))) for name in comparison.names]
+    sets = " " * max(map(len, names)) + over
+    filled = [[head.ljust(width), *cells] for (head, cells), width in zip(columns, widths, strict=True)]
+    rows = zip(["", *names], *filled, strict=True)
     head, *lines = aligned(list(rows))
     return "\n".join([sets.rstrip(), head, "-" * max(map(len, [head, *lines])), *lines])
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from probe.comparison import Comparison, Metric, percent, printable, title
+from probe.comparison import Comparison, Metric, percent, printable
 from probe.files import write_atomic
 from probe.stats import Estimate
 
@@ -198,7 +198,7 @@ def page_drawings(comparison: Comparison, link: Callable[[str, Point, str], str]
         tips = {}
         for decoding, points in panel.points.items():
             for point in points:
-                figures = f"accuracy {percent(point.x)}, follow-up {percent(point.y)}"
+                figures = f"accuracy {percent(point.x)}, {_followup(comparison)} {percent(point.y)}"
                 figures += " corrected" if comparison.all_corrected else ""
                 tips[link(panel.set, point, decoding)] = (f"{comparison.names[point.run]}, {decoding}", figures)
         # The salt makes the ids of markers and clips differ between panels, and the same every time.
@@ -208,7 +208,9 @@ def page_drawings(comparison: Comparison, link: Callable[[str, Point, str], str]
                 text.set_path_effects([])  # the style sheet draws the rim, so that names stay text
             buffer = io.StringIO()
             figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        drawings.append(_for_page(buffer.getvalue(), f"accuracy against follow-up on {printable(panel.set)}", tips))
+        drawings.append(
+            _for_page(buffer.getvalue(), f"accuracy against {_followup(comparison)} on {printable(panel.set)}", tips)
+        )
     return drawings
 
 
@@ -268,7 +270,7 @@ def _draw(
         axis.set_ylim(*_limits(up))
         _draw_panel(axis, comparison, panel, styles, link)
     for axis in axes[::columns]:
-        axis.set_ylabel("genuine follow-ups (%)")
+        axis.set_ylabel(f"{_followup(comparison)} (%)")
     # The heading of a picture that stands alone says it already.
     also = _corrected_by(comparison) if comparison.all_corrected and not heading else ""
     _draw_legend(figure, comparison, panels, styles, columns, also)
@@ -324,7 +326,7 @@ def _draw_panel(
             looks["url"] = link(panel.set, point, decoding) if link else None
             axis.plot(*point.at, marker, zorder=4, **looks)
     sizes = ", ".join(f"{name} n = {_sizes(comparison, Metric('followup', panel.set, name))}" for name in panel.points)
-    heading = f"follow-up on {printable(panel.set, 40)}"
+    heading = f"{_followup(comparison)} on {printable(panel.set, 30)}"
     axis.set_title(heading, fontweight="bold", pad=15, gid="heading")
     under: dict[str, Any] = {"transform": axis.transAxes, "ha": "center", "va": "bottom", "fontsize": 7, "color": SOFT}
     axis.text(0.5, 1.02, sizes, gid="sizes", **under)
@@ -379,13 +381,18 @@ def _list_figures(comparison: Comparison, heading: str) -> Figure:
                 looks: dict[str, Any] = {"color": colour, "markersize": 3.5, "elinewidth": 0.8}
                 axis.errorbar(*at, xerr=_error_bars(estimate), fmt=marker, **looks)
         axis.plot([], [], marker, color=colour, markersize=4, label=_short_name(name))
-    axis.set_yticks(range(len(metrics)), [f"{printable(one.set, 20)}: {title(one)}" for one in metrics])
+    axis.set_yticks(range(len(metrics)), [f"{printable(one.set, 20)}: {comparison.title(one)}" for one in metrics])
     axis.set_ylim(max(len(metrics), 1) - 0.5, -0.5)  # the first one on top
     axis.set_xlim(-2, 102)
     axis.set_xlabel("percent")
     _style_axis(axis, "x")
     figure.legend(loc="outside lower center", ncols=min(3, len(comparison.names)), frameon=False)
     return figure
+
+
+def _followup(comparison: Comparison) -> str:
+    """What the drawn follow-up rates are called."""
+    return "follow-up" if comparison.all_corrected else comparison.followup
 
 
 def _corrected_by(comparison: Comparison) -> str:

@@ -39,7 +39,6 @@ from probe.comparison import (
     grouped,
     printable,
     temperature,
-    title,
 )
 from probe.files import read_jsonl
 from probe.judges.labels import GENUINE, LABELS, in_order
@@ -174,11 +173,16 @@ def _results(comparison: Comparison) -> Content:
             rows.append(row)
         sizes: dict[tuple[str, str], list[str]] = {}
         for metric in block:
-            sizes.setdefault((metric.set, comparison.sizes(metric)), []).append(title(metric))
+            sizes.setdefault((metric.set, comparison.sizes(metric)), []).append(comparison.title(metric))
         listed = [[outside(name), Part(f" {n} ({', '.join(titles)})")] for (name, n), titles in sizes.items()]
-        content += [Table(_metric_head(block), rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
+        content += [Table(_metric_head(comparison, block), rows), [Part("n: "), *_joined(listed, "; "), Part(".")]]
     told = words()["results"]
-    content.append([Part(told["note"]), Part(f" {told['page'].format(tests=len(changes))}", page=True)])
+    content.append(
+        [
+            Part(told["note"].format(followup=comparison.followup.capitalize())),
+            Part(f" {told['page'].format(tests=len(changes))}", page=True),
+        ]
+    )
     return content + _bullets("Unscored, in no rate: ", comparison.unscored)
 
 
@@ -240,7 +244,7 @@ def _changes(comparison: Comparison) -> Content:
                 unmatched = max(unmatched, change.unmatched if change else 0)
             rows.append(row)
         if any(change for metric in block for change in comparison.paired[metric]):
-            content.append(Table(_metric_head(block), rows))
+            content.append(Table(_metric_head(comparison, block), rows))
     if content:
         told = words()["changes"]
         notes = [told["note"].format(tests=tests)]
@@ -269,7 +273,11 @@ def _patterns(comparison: Comparison) -> Content:
     told = words()["patterns"]
     meaning = [[_badge(name), Part(f": {text}")] for name, text in told["meaning"].items() if name in named]
     head = [[Part("run")], *([outside(name)] for name in comparison.patterns), [Part("over all sets")]]
-    return [Table(head, rows), Bullets(meaning), [Part(told["note"].format(low=f"{LOW:.0%}"))]]
+    return [
+        Table(head, rows),
+        Bullets(meaning),
+        [Part(told["note"].format(low=f"{LOW:.0%}", followup=comparison.followup))],
+    ]
 
 
 def _shortened(comparison: Comparison) -> Content:
@@ -312,7 +320,8 @@ def _labels(comparison: Comparison) -> Content:
         found = _labelled(comparison, [Metric("followup", name, at) for at in _decodings(comparison, name)])
         tables.append(_label_table(found, [outside(name)]))
     told = words()["labels"]
-    note = [Part(f"{told['note']} {told['shortened']}"), Part(f" {told['page']}", page=True)]
+    drawn = told["page"].format(followup=comparison.followup)
+    note = [Part(f"{told['note']} {told['shortened']}"), Part(f" {drawn}", page=True)]
     return [*bars, *tables, note] if tables else []
 
 
@@ -366,7 +375,7 @@ def _perturbations(comparison: Comparison) -> Content:
                     rows.append([[outside(perturbation)], [outside(run.name)], *cells])
         columns = ("without → with", "difference", "turns changed")
         head = ["perturbation", "run", *(f"{decoding}: {column}" for decoding in decodings for column in columns)]
-        content.append(Table(_head(*head), rows, [outside(name)]))
+        content.append(Table(_head(*head), rows, [outside(name), Part(f": {comparison.followup}")]))
     return [*content, [Part(words()["perturbations"]["note"])]] if content else []
 
 
@@ -400,7 +409,8 @@ def _actual(comparison: Comparison) -> Content:
                 cells += [[_followup_rate(run, name, decoding)], tested(one.difference)] if one else [[Part("-")]] * 2
             rows.append([[outside(name)], [outside(run.name)], *cells])
     head = ["set", "run", "real users", *(f"{one}{column}" for one in decodings for column in ("", ": minus real"))]
-    return [Table(_head(*head), rows), [Part(words()["actual"]["note"])]] if rows else []
+    caption = [Part(comparison.followup)]
+    return [Table(_head(*head), rows, caption), [Part(words()["actual"]["note"])]] if rows else []
 
 
 def _measured(comparison: Comparison) -> Content:
@@ -547,8 +557,8 @@ def _followup_rate(run: Run, name: str, decoding: str, perturbation: str = "none
     return Part("-") if part is None or part.rate is None else Part(f"{100 * part.rate:.1f}", link=view(**where))
 
 
-def _metric_head(block: Sequence[Metric]) -> list[Cell]:
-    return [[Part("run")], *([outside(metric.set), Part(f": {title(metric)}")] for metric in block)]
+def _metric_head(comparison: Comparison, block: Sequence[Metric]) -> list[Cell]:
+    return [[Part("run")], *([outside(metric.set), Part(f": {comparison.title(metric)}")] for metric in block)]
 
 
 def _strict(metric: Metric) -> Metric:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from probe.recipe import load_recipe, section
+from probe.terminal import say
 from probe.tracking import TrackingSection
 
 Measure = Literal["accuracy", "clarify", "followup"]
@@ -88,7 +89,8 @@ class ProbeSection:
     prefix_form: Literal["history", "generation"] = "history"
     system_prompt: str | None = None
     enable_thinking: bool | None = None
-    judge: Literal["rules", "llm"] = "rules"
+    judge: Literal["rules", "llm"] = cast(Any, None)
+    """Left out: llm where `judge_server` is set, else rules."""
     judge_server: ServerSection | None = None
     """The server that the judge `llm` asks."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
@@ -104,6 +106,12 @@ class ProbeSection:
     seed: int = 0
     when: Literal["inline", "watch", "never"] = "inline"
     """In training: after each checkpoint on the training ranks, by `python -m probe watch` elsewhere, or not at all."""
+
+    def __post_init__(self) -> None:
+        if self.judge is None:
+            object.__setattr__(self, "judge", "llm" if self.judge_server else "rules")
+            if self.judge_server:
+                say("judge     llm, because probe.judge_server is set; `judge: rules` in the recipe keeps the rules")
 
 
 @section

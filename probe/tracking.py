@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 from probe.checkpoints import list_checkpoints
 from probe.errors import BadInput, DataError
 from probe.files import json_line, read_json, read_jsonl, write_json
+from probe.judges.labels import ROUGH, followup_name
 from probe.recipe import section
 from probe.terminal import is_main_process, say
 
@@ -401,7 +402,7 @@ def flatten(results: dict[str, Any]) -> dict[str, float]:
     """A results.json as flat scalars under `probe/`; a base model, which has no step, stands at 0.
 
     For example `probe/accuracy/gsm8k/strict` with `_lo` and `_hi`, `probe/followup/gsm8k/none/T=0_7/rate` with `lo`
-    and `hi` beside it, `probe/actual/talks/rate` for the real user turns of transcripts. Outcomes and `judged` are
+    and `hi` beside it (`probe/followup_rules_rough/...` of the judge `rules`), `probe/actual/talks/rate` for the real user turns of transcripts. Outcomes and `judged` are
     shares. A figure that was not measured (null) is left out.
     """
     values: dict[str, float] = {STEP: float(_step(results))}
@@ -413,8 +414,9 @@ def flatten(results: dict[str, Any]) -> dict[str, float]:
     for name, entry in results.get("clarify", {}).items():
         for measure in ("ask_when_needed", "answer_when_complete"):
             _put(values, f"probe/clarify/{slug(name)}/{measure}", entry.get(measure))
+    rough = "_rules_rough" if followup_name(results.get("settings", {}).get("judge")) == ROUGH else ""
     for place, cell in _followup_cells(results):
-        _put_cell(values, "probe/followup/" + "/".join(map(slug, place)), cell)
+        _put_cell(values, f"probe/followup{rough}/" + "/".join(map(slug, place)), cell)
     for name, cell in results.get(ACTUAL, {}).items():
         _put_cell(values, f"probe/actual/{slug(name)}", cell)
     return values

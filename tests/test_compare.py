@@ -16,6 +16,7 @@ from probe.compare import compare
 from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs, pattern_of
 from probe.errors import BadInput, DataError, IncomparableRuns
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
+from probe.judges.labels import ROUGH
 from probe.measures import Row, figures, make_row
 from probe.plot import Point, arrows, draw_tradeoff, marker_name, panels_of, path_name
 from probe.report import markdown
@@ -243,8 +244,8 @@ def test_the_printed_table_holds_every_figure_in_140_columns(
     command.run(parser.parse_args([*map(str, run_folders), "--out", str(tmp_path / "out")]))
     printed = capsys.readouterr().out
     first = printed.split("\n\n")[0].splitlines()
-    head = "accuracy ask_when_needed answer_when_complete follow-up T=0.0 follow-up T=0.7 follow-up T=1.0"
-    assert " ".join(first[1].split()) == head
+    head = "accuracy ask_when_needed answer_when_complete T=0.0 T=0.7 T=1.0"
+    assert " ".join(first[1].split()) == head and first[0].endswith(f", n = 60: {ROUGH}")
     assert [line.split()[0] for line in first[3:]] == ["base", "step-40", "step-80", "step-120"]
     assert all(line.count("[") == line.count("]") == 6 for line in first[3:])
     assert max(map(len, first)) <= 140

@@ -15,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_runs import HOSTILE, QUESTION, data_of, probe_run, rows_of, three_runs
 
-from probe.comparison import Comparison, compare_runs, load_runs
-from probe.files import read_jsonl, write_json, write_jsonl
+from probe.comparison import Comparison, compare_runs, load_runs, terminal_table
+from probe.files import read_json, read_jsonl, write_json, write_jsonl
+from probe.judges.labels import ROUGH
 from probe.measures import figures, make_row
-from probe.report import FIELDS, as_script, html, page_template
+from probe.plot import draw_tradeoff
+from probe.report import FIELDS, as_script, html, markdown, page_template
+from probe.tracking import flatten
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +181,21 @@ def test_arrows_of_change_are_corrected_for_the_number_of_differences(tmp_path: 
     results = [re.findall(r'<section id="results">(.*?)</section>', text, re.DOTALL)[0] for text in (html(same), page)]
     arrows = [text.count('class="up"') + text.count('class="down"') for text in results]
     assert arrows[0] == 0 < arrows[1], "true changes keep theirs"
+
+
+@pytest.mark.parametrize(("judge", "rough"), [("rules/3", True), ("llm/5:a-model", False)])
+def test_rates_by_the_rules_judge_are_called_rough_wherever_they_stand(
+    judge: str, rough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = probe_run(tmp_path / "a", "base", 0, 0.5, judge=judge)
+    same, drawn = compare_runs(load_runs([folder])), list[str]()
+    monkeypatch.setattr("matplotlib.axes.Axes.set_ylabel", lambda axis, text: drawn.append(text))
+    draw_tradeoff(same, tmp_path / "tradeoff.png")
+    patterns = markdown(same).split("## Patterns")[1]
+    for text in (terminal_table(same), markdown(same), patterns, html(same), drawn[0]):
+        assert (ROUGH in text) == rough and "follow-up" in text
+    keys = "".join(flatten(read_json(folder / "results.json")))
+    assert ("probe/followup_rules_rough/" in keys, "probe/followup/" in keys) == (rough, not rough)
 
 
 def test_a_small_set_shows_how_wide_its_figures_are(comparison: Comparison, page: str) -> None:

@@ -197,6 +197,18 @@ def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> Non
 
 
 KEYS = st.text(max_size=12)
+
+
+@pytest.mark.parametrize(("given", "judge"), [({}, "llm"), ({"judge": "rules"}, "rules"), (None, "rules")])
+def test_a_judge_server_is_asked_unless_the_recipe_names_the_rules(
+    given: dict[str, str] | None, judge: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = {} if given is None else {"judge_server": {"urls": ["http://localhost:1/v1"]}, **given}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"probe": {"sets": {"q": {}}, **server}}))
+    assert load_probe_recipe(tmp_path / "recipe.yaml").probe.judge == judge
+    assert ("probe.judge_server" in capsys.readouterr().out) == (judge == "llm")
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.dates() | st.binary(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),

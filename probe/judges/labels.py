@@ -30,6 +30,12 @@ LABELS: tuple[str, ...] = (
     "degenerate",
 )
 GENUINE = "genuine_followup"
+ROUGH = "follow-up, rules (rough)"
+
+
+def followup_name(judge: object) -> str:
+    """Return what follow-up rates of a judge's version are called; `rules` counts 11 points too many after fine-tuning."""
+    return ROUGH if str(judge).startswith("rules") else "follow-up"
 
 
 def in_order(given: Collection[str]) -> list[str]:
