@@ -22,12 +22,13 @@ import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from probe.checkpoints import list_checkpoints
-from probe.errors import BadInput, DataError
+from probe.errors import BadInput, DataError, one_line
 from probe.files import json_line, read_json, read_jsonl, write_json
 from probe.judges.labels import ROUGH, followup_name
 from probe.recipe import section
@@ -340,6 +341,17 @@ def current_run() -> Any:
     """The run of this process, or None; wandb is not imported where nothing was started."""
     wandb = sys.modules.get("wandb")
     return wandb.run if wandb is not None else None
+
+
+def leave_run(error: Exception) -> None:
+    """Stop tracking in this process after `error`, with a warning; its figures stay in the run folder."""
+    import wandb
+
+    print(f"warning: wandb failed ({one_line(error)}); the run goes on without it", flush=True)
+    if isinstance(error, ConnectionError):  # its process is gone, and at exit wandb would try once more to reach it
+        with suppress(Exception):
+            wandb.teardown()
+    wandb.run = None
 
 
 def is_shared(run: Any) -> bool:

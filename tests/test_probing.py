@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from probe.engines.base import Completion, Request, ScoreRequest
-from probe.errors import NextturnError
+from probe.errors import NextturnError, ToldToEnd
 from tests.ranks import Ranks
 from train import probing
 from train.probing import SharedEngine
@@ -45,8 +46,14 @@ class Counting:
         pass
 
 
-def run(engines: Sequence[Counting], ask: Callable[[SharedEngine], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What `ask` gets of rank 0's engine while the other ranks serve; raises what any rank raised."""
+def run(
+    engines: Sequence[Counting],
+    ask: Callable[[SharedEngine], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    fails: bool = False,
+) -> Any:
+    """What `ask` gets of rank 0's engine while the other ranks serve; raises what any rank raised. `fails`: the other ranks
+    have to raise as well."""
     ranks = Ranks(len(engines))
     monkeypatch.setattr("accelerate.utils.broadcast_object_list", lambda given: list(ranks.exchange(given)[0]))
     monkeypatch.setattr("accelerate.utils.gather_object", ranks.gather)
@@ -54,11 +61,16 @@ def run(engines: Sequence[Counting], ask: Callable[[SharedEngine], Any], monkeyp
     def work(rank: int) -> Any:
         shared = SharedEngine(engines[rank], SimpleNamespace(num_processes=ranks.number, process_index=rank))
         if rank:
-            return shared.serve()
+            with pytest.raises(NextturnError) if fails else nullcontext():
+                return shared.serve()
+            return None
         try:
-            return ask(shared)
-        finally:
-            shared.close()
+            found = ask(shared)
+        except Exception as error:
+            shared.close(error)
+            raise
+        shared.close()
+        return found
 
     return ranks.run(work)[0]
 
@@ -114,3 +126,13 @@ def test_what_fails_on_one_rank_is_told_on_all_of_them(monkeypatch: Any) -> None
     engines[1].fails = True
     with pytest.raises(NextturnError, match="the probe failed; rank 1: MemoryError: no room"):
         run(engines, lambda shared: dict(shared.stream(asked(8))), monkeypatch)
+
+
+@pytest.mark.parametrize("error", [ToldToEnd("SIGTERM"), OSError("disk full")])
+def test_what_ends_the_probe_on_rank_0_between_two_rounds_ends_all_ranks(error: Exception, monkeypatch: Any) -> None:
+    def ask(shared: SharedEngine) -> None:
+        dict(shared.stream(asked(4)))
+        raise error
+
+    with pytest.raises(type(error)):
+        run([Counting(4), Counting(4)], ask, monkeypatch, fails=True)

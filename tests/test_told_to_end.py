@@ -12,6 +12,7 @@ import pytest
 from probe.checkpoints import newest_complete
 from probe.errors import ToldToEnd, run_command
 from probe.files import read_json
+from tests.commands import start
 from tests.launches import Launched, history
 from tests.test_train_distributed import write_data, write_recipe
 from train.recipe import LOADERS
@@ -61,10 +62,74 @@ def test_a_run_that_is_told_to_end_goes_on_as_if_it_had_not_been(
     assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
 
 
+def test_a_probe_that_is_told_to_end_stops_between_batches_and_is_resumed(
+    tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from probe.engines.hf import HfEngine
+
+    recipe, run = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}), tmp_path / "run"
+    made, stream = [], HfEngine.stream
+
+    def told(self: Any, requests: Any) -> Any:
+        made.append(self)
+        if (run / "checkpoint-2").exists():
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield from stream(self, requests)
+
+    monkeypatch.setattr(HfEngine, "stream", told)
+    with pytest.raises(ToldToEnd, match="in the probe at step 2"):
+        train(LOADERS["sft"](recipe, []))
+    assert len({id(engine) for engine in made}) == 2 and len([one for one in made if one is made[-1]]) == 1
+    assert (
+        newest_complete(run) == (run / "checkpoint-2", []) and not (run / "probe" / "step-2" / "results.json").exists()
+    )
+
+    monkeypatch.setattr(HfEngine, "stream", stream)
+    assert run_command(main, [str(recipe)]) == 0
+    for step in (2, 4):
+        assert (run / "probe" / f"step-{step}" / "results.json").is_file()
+
+
 def test_in_its_last_step_it_finishes(tiny_chatml: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
     train(LOADERS["sft"](recipe, []), callbacks=[told_in(4)])
     assert (tmp_path / "run" / "finished.json").is_file()
+
+
+WITHOUT_WANDB = """
+import pathlib, psutil, sys
+from transformers import TrainerCallback
+from probe.errors import run_command
+from tests.test_told_to_end import told_in
+from train.recipe import LOADERS
+from train.sft import train
+
+class EndsWandb(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            core = [child for child in psutil.Process().children(True) if child.name() == "wandb-core"]
+            core[0].terminate()
+            core[0].wait()
+
+def main(argv):
+    callbacks = [EndsWandb(), told_in(3)]
+    train(LOADERS["sft"](pathlib.Path(argv[0]), ["--tracking.to", "wandb"]), callbacks=callbacks)
+
+sys.exit(run_command(main))
+"""
+
+
+def test_the_checkpoint_is_saved_though_wandb_is_gone(tiny_chatml: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
+    (tmp_path / "sft.py").write_text(WITHOUT_WANDB)
+    process = start(
+        [str(tmp_path / "sft.py"), str(recipe)],
+        environment={"WANDB_MODE": "offline", "TMPDIR": str(tmp_path)},
+        log=tmp_path / "log",
+    )
+    assert process.wait() == 143, process.output
+    assert newest_complete(tmp_path / "run") == (tmp_path / "run" / "checkpoint-3", [])
+    assert process.output.count("warning: wandb") == 1 and "Traceback" not in process.output
 
 
 ONE_OF_TWO = """

@@ -281,6 +281,8 @@ def mark_checkpoints(trainer: Any) -> None:
             if state.is_world_process_zero:
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
                 mark_complete(folder, state.global_step, vars(this_launch(args)))
+            # Syncing the files to the disk can take minutes, and the next collective may be of DeepSpeed's own group.
+            trainer.accelerator.wait_for_everyone()
 
     trainer.add_callback(CompletionMarker())
 

@@ -31,6 +31,7 @@ from transformers import TrainerCallback
 
 from probe.checkpoints import newest_complete
 from probe.errors import ToldToEnd, TrainingStopped
+from probe.tracking import leave_run
 
 LOSS, NORM, FIRST_PARAMETER = 0, 1, 2
 NAMES_SHOWN = 3
@@ -166,7 +167,7 @@ class FiniteGuard(TrainerCallback):
 # each other for ever, and its checkpoints have no mark that they are whole.
 #
 # A launcher that ends the others because one process failed sends SIGTERM, too: they wait for the failed one in vain, and are
-# killed 30 seconds later. In a probe nothing is lost at once: what it has made is stored.
+# killed 30 seconds later. An inline probe stops after the batch or verdict that is under way, and is resumed at the next start.
 
 
 class StopsWhenTold(TrainerCallback):  # type: ignore[misc]
@@ -194,6 +195,12 @@ class StopsWhenTold(TrainerCallback):  # type: ignore[misc]
     def _note(self, *_: Any) -> None:
         self._told = True  # and nothing that could fail, such as printing where nobody reads any more
 
+    def check(self) -> None:
+        """Raise ToldToEnd if this process was told to end, for a probe between two batches."""
+        if self._told:
+            step = self.trainer.state.global_step
+            raise ToldToEnd(f"SIGTERM: ended in the probe at step {step}; the same command resumes the probe")
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         import torch
 
@@ -207,11 +214,33 @@ class StopsWhenTold(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Raises ToldToEnd on every process; not after the last step, after which the run ends anyway."""
         if self._ends and state.global_step < state.max_steps:
-            self.trainer.accelerator.wait_for_everyone()  # until the checkpoint is marked
             step = state.global_step
             raise ToldToEnd(
                 f"SIGTERM: ended after step {step}, saved as checkpoint-{step}; the same command goes on from it"
             )
+
+
+# --- Lets training go on without wandb where its process is gone: a SIGTERM to all processes ends wandb's as well, and the next
+# log, which comes before the checkpoint, would raise.
+
+
+def guard_tracking(trainer: Any) -> None:
+    """Have transformers' wandb callback warn once and do nothing more where it raises. Call it before `train()`."""
+    from transformers.integrations import WandbCallback
+
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, WandbCallback):
+            for name in (name for name in vars(WandbCallback) if name.startswith("on_")):
+                setattr(callback, name, partial(_unless_wandb_fails, callback, getattr(callback, name)))
+
+
+def _unless_wandb_fails(callback: Any, event: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    if callback._wandb is not None:  # what transformers has it be where wandb is not installed
+        try:
+            event(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
+            callback._wandb = None
+            leave_run(error)
 
 
 # --- Gives freed memory back to the system while a model trains on a CPU.

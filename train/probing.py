@@ -4,12 +4,12 @@ All ranks share the work. Rank 0 runs the probe as `probe run` would; its engine
 all ranks, every rank completes its share on the live weights (gathered under ZeRO-3), or with the vLLM that GRPO has in the
 process anyway, which gets them first; and rank 0 collects.
 The results lie in RUN_DIR/probe/{base,step-N}, the comparison of all of them in RUN_DIR/probe/comparison, which rank 0 makes
-while the others go on to where the next step needs it.
+while the others wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from probe.chat import Chat
 from probe.compare import compare
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine, live_model
-from probe.errors import BadInput, NextturnError
+from probe.errors import BadInput, NextturnError, one_line
 from probe.models import ModelFolder, emulates_bfloat16, resolve
 from probe.run import LoadedSet, load_sets, model_info, run_probe
 from probe.settings import ProbeSection
@@ -53,7 +53,13 @@ def asks_vllm(probe: ProbeSection | None) -> bool:
 
 
 def probe_checkpoints(
-    trainer: Any, probe: ProbeSection | None, folder: ModelFolder, chat: Chat, sets: Sequence[LoadedSet], dtype: str
+    trainer: Any,
+    probe: ProbeSection | None,
+    folder: ModelFolder,
+    chat: Chat,
+    sets: Sequence[LoadedSet],
+    dtype: str,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Has `trainer` probe as `probe.when` says, and say how where that is elsewhere; call it after `mark_checkpoints`.
 
@@ -61,6 +67,7 @@ def probe_checkpoints(
         folder: of the base model.
         dtype: the recipe's `model.dtype`, in which live weights are measured where `probe.dtype` is auto, also where they
             are held in float32 for the optimizer's sake.
+        check: called on rank 0 between batches and verdicts; what it raises ends the run on all ranks.
 
     Raises:
         BadInput: `probe.dtype` is none that DeepSpeed's live weights can be measured in.
@@ -78,17 +85,24 @@ def probe_checkpoints(
         probe = replace(probe, dtype="float32")
     if probe.dtype != "auto" or trainer.is_deepspeed_enabled:
         dtype = probe.dtype
-    trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets, dtype))
+    trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets, dtype, check))
 
 
 class ProbeCallback(TrainerCallback):
     """Runs the probe inside training and hands its results to the tracker."""
 
     def __init__(
-        self, trainer: Any, probe: ProbeSection, folder: ModelFolder, chat: Chat, sets: Sequence[LoadedSet], dtype: str
+        self,
+        trainer: Any,
+        probe: ProbeSection,
+        folder: ModelFolder,
+        chat: Chat,
+        sets: Sequence[LoadedSet],
+        dtype: str,
+        check: Callable[[], None],
     ) -> None:
         self.trainer, self.probe, self.folder, self.chat, self.sets = trainer, probe, folder, chat, sets
-        self.dtype = dtype
+        self.dtype, self.check = dtype, check
         self.run_dir = Path(trainer.args.output_dir)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -98,7 +112,6 @@ class ProbeCallback(TrainerCallback):
             self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.accelerator.wait_for_everyone()  # until the checkpoint is marked, by which its model is named
         step = state.global_step
         self._measure(f"step-{step}", step, resolve(str(self.run_dir / f"checkpoint-{step}")))
 
@@ -122,9 +135,11 @@ class ProbeCallback(TrainerCallback):
             if accelerator.is_main_process:
                 try:
                     info = model_info(folder, self.chat, label, step)
-                    run_probe(shared, self.chat, info, self.probe, out, self.sets)
-                finally:
-                    shared.close()
+                    run_probe(shared, self.chat, info, self.probe, out, self.sets, self.check)
+                except Exception as error:
+                    shared.close(error)
+                    raise
+                shared.close()
             else:
                 shared.serve()
         if torch.cuda.is_available():
@@ -132,6 +147,8 @@ class ProbeCallback(TrainerCallback):
         if accelerator.is_main_process:
             compare([self.run_dir], self.run_dir / "probe" / "comparison")
             track_probe(out, self.run_dir)
+        # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`, DeepSpeed's own.
+        accelerator.wait_for_everyone()
 
 
 class WatchedCallback(TrainerCallback):
@@ -191,15 +208,18 @@ class SharedEngine:
             yield from self._share("score", requests, list(_pieces(order, self._ranks)))
 
     def serve(self) -> None:
-        """Does this rank's shares until rank 0 closes."""
+        """Do this rank's shares until rank 0 closes. Raises NextturnError where rank 0 closes with an error."""
         while self._round() is not None:
             pass
 
-    def close(self) -> None:
+    def close(self, error: Exception | None = None) -> None:
+        """Let the other ranks go on, or end them with the error of rank 0."""
         from accelerate.utils import broadcast_object_list
 
+        if error is not None and not isinstance(error, NextturnError):
+            error = NextturnError(f"the probe failed; rank 0: {type(error).__name__}: {one_line(error)}")
         if self._ranks > 1 and not self._failed:  # after a failure every rank has left already
-            broadcast_object_list([None])
+            broadcast_object_list([error])
 
     def _rounds(self, batches: list[list[int]]) -> Iterator[list[list[int]]]:
         """One share for each rank, round after round: a batch each, and even parts of what is left at the end."""
@@ -225,6 +245,8 @@ class SharedEngine:
         work = broadcast_object_list([(method, shares) if method else None])[0]
         if work is None:
             return None
+        if isinstance(work, NextturnError):
+            raise work
         method, shares = work
         rank = self.accelerator.process_index
         first = sum(len(share) for share in shares[:rank])

@@ -155,19 +155,20 @@ class Run:
         """Trains from the beginning, or from the checkpoint after setting aside what a killed run left past it.
 
         At every step nothing that is not finite reaches a weight. At every checkpoint comes first the mark that it is whole,
-        then the probe, whose results the tracker shows. SIGTERM ends it after a step, with a checkpoint.
+        then the probe, whose results the tracker shows. SIGTERM ends it after a step, with a checkpoint, or within a probe.
         """
-        from train.guards import ReturnsFreedMemory, StopsWhenTold, install_guard
+        from train.guards import ReturnsFreedMemory, StopsWhenTold, guard_tracking, install_guard
         from train.probing import probe_checkpoints
 
         recipe, probe = self.recipe, self.recipe.probe
         say(launch_line(trainer))
         install_guard(trainer)
+        guard_tracking(trainer)
         order_by_epoch(trainer)
         end_at_last_step(trainer)
         mark_checkpoints(trainer)
         trainer.add_callback(told := StopsWhenTold(trainer))
-        probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype)
+        probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype, told.check)
         if self.args.use_cpu:
             trainer.add_callback(ReturnsFreedMemory())
         shared = probe is not None and probe.when == "watch"
