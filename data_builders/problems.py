@@ -17,7 +17,7 @@ from typing import Any
 
 from data_builders.gaps import task_from
 from data_builders.recipe import DataRecipe, ProblemKind, Source
-from data_builders.starter import LEVELS, MAX_RESULT, starter_problem, starter_problems
+from data_builders.starter import LEVELS, MAX_RESULT, combinations, starter_problem, starter_problems, stories
 from data_builders.tasks import Task
 from data_builders.text import stands_in
 from probe.errors import RecipeError
@@ -26,7 +26,6 @@ from probe.sets import Problem, locate, read_problems
 
 # The hub's names for the training split; a builder never takes a test split by itself.
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of problems; characters
-_DRAWS = 20  # for each held-out problem, until it is another one than those before
 _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
 
 
@@ -133,16 +132,16 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
 
 
 def _different(n: int, seed: int, source: Source) -> list[Task]:
-    """Generated test problems no two of which are the same but for their names."""
-    found: dict[tuple[str, ...], Task] = {}
-    for task in starter_problems(_DRAWS * n, seed, "test", *_difficulty(source)):
-        found.setdefault((task.template, *(gap.value for gap in task.gaps)), task)
-        if len(found) == n:
-            return list(found.values())
-    raise RecipeError(
-        f"eval.accuracy_n: given {n}, and of {_DRAWS * n:,} draws {len(found)} are different problems; wanted fewer, or "
-        "more source.levels or a larger source.largest"
-    )
+    """Return generated test problems, as many of every story, no two of which are the same but for their names."""
+    levels, largest = _difficulty(source)
+    room = {story.key: len(combinations(story, "test", largest)) for story in stories("test", levels, largest)}
+    story, fewest = min(room.items(), key=lambda one: one[1])
+    if n > fewest * len(room):
+        raise RecipeError(
+            f"eval.accuracy_n: given {n}, and the story {story!r} has only {fewest} held-out problems with no number above "
+            f"{largest}; wanted at most {fewest * len(room)}, or more source.levels or a larger source.largest"
+        )
+    return list(starter_problems(n, seed, "test", levels, largest))
 
 
 def _difficulty(source: Source) -> tuple[list[int], int]:

@@ -3,7 +3,8 @@
 Train and test cannot tell the same story: a hash of the template and its numbers decides the split (one combination in
 five is test, whatever the names), and a few whole templates, of two steps, occur in test only. What-if numbers and the
 story that nobody asks about come from the same split as the problem.
-Problem `i` of a seed is a function of seed, split and `i` alone, so any shard can be made by itself.
+Problem `i` of a seed is a function of seed, split, difficulty and `i` alone, so any shard can be made by itself. The
+templates take turns, and each one uses a combination of numbers once before any of them comes again.
 
 Many problems tell two stories and ask about one of them. One story lacks a number: where it is the one that is asked
 about, something is missing, else nothing is. So complete and incomplete problems are made of the same sentences, and
@@ -30,7 +31,7 @@ Split = Literal["train", "test"]
 LEVELS = (1, 2, 3)  # numbers of steps
 MAX_RESULT = 1000  # larger numbers test long multiplication, not the reading of a problem
 TEST_SHARE = 5  # one combination in so many
-_DRAWS = 200  # draws before a template is given up: some have no numbers as small as wanted
+LEAST_ROOM, MOST_ROOM = 25, 1500  # combinations of numbers of a template
 
 _SHE = {"he": "she", "him": "her", "his": "her", "He": "She", "His": "Her"}
 _HE = {word: word for word in _SHE}
@@ -67,7 +68,7 @@ class Operation:
         return left, right
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity
 class Template:
     """One kind of problem, as `starter.yaml` writes it. `held_out` ones occur in the test split only."""
 
@@ -127,13 +128,23 @@ def run(
     return known
 
 
-def draw_values(template: Template, rng: random.Random) -> dict[str, int]:
-    """Numbers for which every step comes out, all givens different so that a number names one thing."""
-    for _ in range(10_000):
-        values = {slot.key: rng.choice(slot.numbers) for slot in template.givens}
-        if len(set(values.values())) == len(values) and run(template, values) is not None:
-            return values
-    raise ValueError(f"template {template.key}: its ranges hold no numbers for which every step comes out")
+@functools.cache
+def combinations(template: Template, split: Split, largest: int) -> tuple[dict[str, int], ...]:
+    """Return numbers of a template in a split for which every step comes out and nothing exceeds `largest`.
+
+    All givens of a combination differ, so that a number names one thing. Of a template with more than `MOST_ROOM`
+    combinations a fixed random part is taken; one with fewer than `LEAST_ROOM` has no room for variety and returns none.
+    """
+    keys = [slot.key for slot in template.givens]
+    every = list(itertools.product(*(slot.numbers for slot in template.givens)))
+    found: list[dict[str, int]] = []
+    for numbers in random.Random(template.key).sample(every, len(every)):
+        if len(set(numbers)) == len(numbers) and max(numbers) <= largest and len(found) < MOST_ROOM:
+            known = run(template, dict(zip(keys, numbers, strict=True)))
+            if known is not None and max(known.values()) <= largest:
+                found.append({key: known[key] for key in keys})
+    of_split = tuple(values for values in found if split_of(template, values) == split)
+    return of_split if len(found) >= LEAST_ROOM else ()
 
 
 def solve(template: Template, values: Mapping[str, int], names: Mapping[str, str]) -> tuple[Step, ...]:
@@ -159,6 +170,36 @@ def split_of(template: Template, values: Mapping[str, int]) -> Split:
 # --- A problem.
 
 
+def stories(split: Split, levels: Sequence[int], largest: int) -> list[Template]:
+    """Return the templates that have problems of these numbers of steps with no number above `largest`.
+
+    Raises:
+        RecipeError: No template has such problems.
+    """
+    wanted = [template for template in templates(split) if len(template.steps) in levels]
+    found = [template for template in wanted if combinations(template, split, largest)]
+    if not found:
+        raise RecipeError(
+            f"source: no starter problem has {' or '.join(map(str, levels))} steps and no number over "
+            f"{largest}; levels go from 1 to 3, and largest wants 30 or more"
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _in_turn(seed: int, split: Split, levels: tuple[int, ...], largest: int) -> list[tuple[Template, dict[str, int]]]:
+    """Return every different problem, without its wording, in the order of a seed: templates in turn, numbers shuffled.
+
+    When a template has no numbers left, the others go on.
+    """
+    rng = random.Random(f"order:{seed}:{split}")
+    found = stories(split, levels, largest)
+    rng.shuffle(found)
+    numbers = [rng.sample(every, len(every)) for every in (combinations(one, split, largest) for one in found)]
+    turns = itertools.zip_longest(*numbers)
+    return [(one, values) for turn in turns for one, values in zip(found, turn, strict=True) if values]
+
+
 def starter_problems(
     n: int, seed: int, split: Split, levels: Sequence[int] = LEVELS, largest: int = MAX_RESULT
 ) -> Iterator[Task]:
@@ -169,21 +210,16 @@ def starter_problems(
 def starter_problem(
     index: int, seed: int, split: Split, levels: Sequence[int] = LEVELS, largest: int = MAX_RESULT
 ) -> Task:
-    """Problem `index` of this seed and split, with one of these numbers of steps and no number above `largest`.
+    """Return problem `index` of this seed and split, with one of these numbers of steps and no number above `largest`.
 
     Raises:
-        RecipeError: no template has problems as hard as wanted.
+        RecipeError: No template has problems as hard as wanted.
     """
+    order = _in_turn(seed, split, tuple(levels), largest)
+    template, values = order[index % len(order)]
     rng = random.Random(f"starter:{seed}:{split}:{index}")
-    story = _draw(rng, split, levels, largest)
-    if story is None:
-        raise RecipeError(
-            f"source: no starter problem has {' or '.join(map(str, levels))} steps and no number over "
-            f"{largest}; levels go from 1 to 3, and largest wants 30 or more"
-        )
-    other = _draw(rng, split, levels, largest, beside=story) if rng.random() < _TWO_STORIES else None
-    if other is not None and rng.random() < 0.5:  # no kind of story is asked about more often than it stands beside one
-        story, other = other, story
+    story = _Story(template, _draw_names(template, rng, None), values)
+    other = _draw_beside(story, rng, split, levels, largest) if rng.random() < _TWO_STORIES else None
     wording = _Wording(story, other, rng)
     steps = solve(story.template, story.values, story.names)
     return Task(
@@ -226,27 +262,17 @@ class _Story:
         return told
 
 
-def _draw(
-    rng: random.Random, split: Split, levels: Sequence[int], largest: int, beside: _Story | None = None
-) -> _Story | None:
-    """A story from the split and as hard as wanted, or None where no template has one.
-
-    To stand `beside` another it is about something else and other people, and shares no number with it.
-    """
-    left = [template for template in templates(split) if len(template.steps) in levels]
-    taken: set[int] = set()
-    if beside is not None:
-        left = [template for template in left if template.topic != beside.template.topic]
-        left = [template for template in left if beside.names["items"] not in template.items]
-        taken = set((run(beside.template, beside.values) or {}).values())
+def _draw_beside(story: _Story, rng: random.Random, split: Split, levels: Sequence[int], largest: int) -> _Story | None:
+    """Return a story as hard as `story`, about something else and other people, that shares no number with it."""
+    taken = set((run(story.template, story.values) or {}).values())
+    left = [one for one in stories(split, levels, largest) if one.topic != story.template.topic]
+    left = [one for one in left if story.names["items"] not in one.items]
     while left:
-        template = rng.choice(left)
-        for _ in range(_DRAWS):
-            values = draw_values(template, rng)
-            known = set((run(template, values) or {}).values())
-            if max(known) <= largest and split_of(template, values) == split and not taken & known:
-                return _Story(template, _draw_names(template, rng, beside), values)
-        left.remove(template)
+        template = left.pop(rng.randrange(len(left)))
+        every = combinations(template, split, largest)
+        for values in rng.sample(every, min(len(every), _TRIES)):
+            if not taken & set((run(template, values) or {}).values()):
+                return _Story(template, _draw_names(template, rng, story), values)
     return None
 
 
@@ -261,6 +287,7 @@ def _draw_names(template: Template, rng: random.Random, beside: _Story | None) -
 
 # Of all problems: those that tell two stories, and of the others those with sentences about the day.
 _TWO_STORIES, _EVERYDAY = 0.8, 0.5
+_TRIES = 50  # combinations that are tried for the story beside, before another template is tried
 
 
 class _Wording:

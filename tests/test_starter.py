@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from fractions import Fraction
 from typing import get_args
 
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 
 from data_builders.recipe import wordings
 from data_builders.starter import (
+    MAX_RESULT,
     Split,
     Template,
-    draw_values,
+    combinations,
     split_of,
     starter_problem,
     starter_problems,
+    stories,
     templates,
 )
 from data_builders.surface import Opening, giveaway
@@ -189,6 +192,14 @@ def test_the_wording_of_narrow_problems_tells_little_of_what_lacks_something() -
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.key)
 def test_every_template_has_room_for_many_problems(template: Template) -> None:
-    rng = random.Random(0)
-    drawn = {tuple(draw_values(template, rng).values()) for _ in range(100)}
-    assert len(drawn) > 40
+    assert len(combinations(template, "test", MAX_RESULT)) >= 13
+
+
+@pytest.mark.parametrize("split", get_args(Split))
+def test_stories_take_turns_and_no_numbers_come_twice(split: Split) -> None:
+    levels, largest = (1,), 50
+    told = stories(split, levels, largest)
+    n = len(told) * min(len(combinations(story, split, largest)) for story in told)
+    tasks = list(starter_problems(n, 7, split, levels, largest))
+    assert len({(task.template, *(gap.value for gap in task.gaps)) for task in tasks}) == n
+    assert set(Counter(task.template for task in tasks).values()) == {n // len(told)}
