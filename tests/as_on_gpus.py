@@ -21,9 +21,23 @@ def of_gpus(choose: Callable[[Any], type]) -> Callable[[Any], type]:
     def chosen(args: Any) -> type:
         kind = choose(SimpleNamespace(use_cpu=False))
         print(f"trainer   {kind.__name__}")
+        tell_types()
         return kind
 
     return chosen
+
+
+def tell_types() -> None:
+    """Have ZeRO-2's optimizer print the types in which it reduces and sums gradients."""
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    step = DeepSpeedZeroOptimizer.step
+
+    def told(self: Any, *args: Any) -> Any:
+        print(f"gradients {self.communication_data_type} {self.averaged_gradients[0][0].dtype}")
+        return step(self, *args)
+
+    DeepSpeedZeroOptimizer.step = told
 
 
 if __name__ == "__main__":
