@@ -34,6 +34,7 @@ class Counts:
         self.words, self.messages = Counter[int](), Counter[int]()
         self.turns = Counter[str]()  # of the assistant: all, those that close with a question, last ones that do
         self.reasons, self.examples = Counter[str](), dict[str, Row]()
+        self.stories = Counter[str]()  # of generated problems
         # Of self-play: who talked, replies that could not be used, whether what was withheld was needed.
         self.who: dict[str, Counter[str]] = defaultdict(Counter)
         self.slips, self.needed, self.doubts = Counter[str](), Counter[bool](), Counter[bool]()
@@ -46,6 +47,7 @@ class Counts:
         self.messages[len(row["messages"])] += 1
         self.turns.update(all=len(replies), ask=sum(map(closes_asking, replies)), end=closes_asking(replies[-1]))
         self.doubts.update(row.get("doubts", ()))
+        self.stories.update([row["story"]] if "story" in row else [])
         measured = self._talked(row).get("measured", {})
         if "without" in measured:  # [right, tries] of a solver without what is withheld, and with it
             self.needed[not measured["without"][0] and bool(measured.get("with", [0])[0])] += 1

@@ -28,8 +28,9 @@ def sft_row(conversation: Conversation) -> dict[str, Any]:
         "answer": conversation.answer,
         "problem": task.id.partition("~")[0] if task else conversation.id,
     }
+    story = {"story": task.template} if task and task.template else {}
     doubts = {"doubts": list(conversation.doubts)} if conversation.doubts else {}
-    return {**row, **doubts, **conversation.row}
+    return {**row, **story, **doubts, **conversation.row}
 
 
 def shards(out: Path, view: str) -> list[Path]:

@@ -368,8 +368,8 @@ def _what_ifs(story: _Story, split: Split, largest: int, rng: random.Random) -> 
 
 
 def _slips(template: Template, values: Mapping[str, int]) -> tuple[Slip, ...]:
-    """Plausible wrong results, all whole numbers: stopping before the last step, plus for times, and a ten that was not
-    carried or borrowed."""
+    """Return plausible wrong results, all whole numbers: stopping before the last step, plus in place of times, minus in
+    place of division, and a ten that was not carried or borrowed."""
     known = run(template, values)
     assert known is not None
     last = template.steps[-1].key
@@ -379,7 +379,7 @@ def _slips(template: Template, values: Mapping[str, int]) -> tuple[Slip, ...]:
         result = known[operation.key]
         if operation.key != last and result != known[last]:
             slips.append(Slip(at, "", str(result)))
-        ways = [("+", left + right)] if operation.op == "*" else []
+        ways = {"*": [("+", left + right)], "/": [("-", left - right)]}.get(operation.op, [])
         if operation.op == "+" and left % 10 + right % 10 >= 10:
             ways.append(("+", result - 10))
         if operation.op == "-" and left % 10 < right % 10:
