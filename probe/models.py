@@ -33,6 +33,7 @@ from probe.weights import (
     loaded_whole,
     merge_adapter,
     read_config,
+    refuse_quantised,
     shape_of,
     tokenizer_sha256,
     weight_files,
@@ -264,9 +265,13 @@ def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) 
     Args:
         dtype: of the written weights, such as "bfloat16".
         scale: factor of the adapter's update.
+
+    Raises:
+        ModelError: the weights are quantised.
     """
     import torch
 
+    refuse_quantised(folder.base or folder.path, folder.name)
     with loaded_whole():
         model = _load(folder, torch.float32, scale).to(getattr(torch, dtype))
     model.save_pretrained(out)

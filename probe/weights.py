@@ -141,7 +141,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def refuse_quantised(folder: Path, name: str) -> None:
     """Raise ModelError for quantised weights (integers, or 8 bits and fewer), into which no adapter can be merged."""
-    found = sorted(set(count_parameters(folder)["by_dtype"]) - {"F64", "F32", "BF16", "F16"})
+    found = sorted(set(count_parameters(folder)["by_dtype"]) - {"F32", "BF16", "F16"})
     how = (read_config(folder).get("quantization_config") or {}).get("quant_method", "") if not found else found[0]
     if found or how:
         raise ModelError(f"{name}: quantised ({how}), wanted weights in bfloat16, float16 or float32")

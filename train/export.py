@@ -18,7 +18,7 @@ from probe.conversions import new_folder
 from probe.errors import BadInput, run_command
 from probe.files import read_json, write_json
 from probe.models import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
-from probe.weights import is_plain_lora, refuse_quantised
+from probe.weights import is_plain_lora
 
 LARGEST = 2.0
 """The largest scale: twice the update that training made."""
@@ -55,7 +55,6 @@ def export(checkpoint: str, out: Path, scale: float = 1.0) -> Path:
         raise BadInput(
             f"--scale {scale:g}: only the update of a plain LoRA adapter can be scaled, and {folder.path} holds none"
         )
-    refuse_quantised(folder.base or folder.path, folder.name)
     made_of = {"schema": 1, "checkpoint": str(folder.path), "sha256": fingerprint(folder), "scale": scale}
     if out.exists():
         if (out / "export.json").is_file() and read_json(out / "export.json") == made_of:

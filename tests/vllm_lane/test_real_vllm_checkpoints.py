@@ -10,6 +10,8 @@ from model_parts import copy_of, lora_on
 from safetensors.torch import load_file, save_file
 from test_train_distributed import write_data, write_recipe
 
+from train.export import export
+
 LONG, SHORT = "model.language_model.", "model."
 
 
@@ -28,8 +30,11 @@ def test_a_checkpoint_of_sft_is_served_under_either_set_of_names(lively_qwen35: 
     assert assert_equal_greedy(renamed, "bfloat16", gap=3.0) == said
 
 
-def test_an_adapter_is_merged_and_served(lively_qwen35: Path, tmp_path: Path, own_cache: Path) -> None:
+def test_an_adapter_is_merged_and_served_and_its_export_says_the_same(
+    lively_qwen35: Path, tmp_path: Path, own_cache: Path
+) -> None:
     base = assert_equal_greedy(lively_qwen35, "bfloat16", gap=3.0)
     adapter = lora_on(lively_qwen35, tmp_path / "adapter")
-    assert assert_equal_greedy(adapter, "bfloat16", gap=3.0) != base
-    assert [path.name for path in own_cache.iterdir() if path.name.startswith("merged-")]
+    said = assert_equal_greedy(adapter, "bfloat16", gap=3.0)
+    assert said != base and not [path for path in own_cache.iterdir() if path.is_dir()], "the merged copy is removed"
+    assert assert_equal_greedy(export(str(adapter), tmp_path / "whole"), "bfloat16", gap=3.0) == said
