@@ -59,8 +59,8 @@ def test_kinds_and_what_they_ask_are_counted() -> None:
     assert table["underspecified"][:4] == ["20.0%", "2", "0", "100.0%"] and table["replay"][:2] == ["10.0%", "1"]
     assert "Of 8 conversations that open with the whole problem, 12.5% are asked back first" in page
     assert "stories" not in page
-    page = page_of([row("Q?", SOLVED, story="bags")] * 3 + [row("Q?", SOLVED, story="laps")], [], settings())
-    assert "2 stories" in page and "bags 75.0%, laps 25.0%" in page
+    told = page_of([row("Q?", SOLVED, story="bags")] * 3 + [row("Q?", SOLVED, story="laps")], [], settings())
+    assert "2 stories" in told and "bags 75.0%, laps 25.0%" in told
     assert "Of 13 assistant turns 46.2% close with a question, of the last ones 30.0%." in page
 
 
