@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from random import Random
 
 from tests.grpo_parts import rl_row
 from tests.sample_parts import sample
@@ -61,14 +63,25 @@ def test_the_card_compares_the_ends_of_the_reward_curve() -> None:
     assert reward_line([{"reward": None}]) == "No reward was logged."
 
 
-def test_prompts_that_are_learnt_by_heart_are_told_from_prompts_that_teach() -> None:
-    def history(*points: tuple[float, float]) -> list[dict[str, float]]:
-        return [row for seen, unseen in points for row in ({"reward": seen}, {"reward": seen}, {"eval_reward": unseen})]
+def rewards_of_a_run(rng: Random, by_heart: float) -> list[dict[str, float]]:
+    """Ten evaluations, 20 steps apart, of a reward that rises steeply at first; trained prompts gain `by_heart` more."""
+    rows = []
+    for step in range(1, 201):
+        true = 0.6 - 0.3 * math.exp(-step / 20)
+        rows.append({"reward": true + by_heart * step / 200 + rng.gauss(0, 0.08)})
+        rows += [{"eval_reward": true + rng.gauss(0, 0.04)}] if step % 20 == 0 else []
+    return rows
 
-    assert "0.20 to 0.60 on trained prompts and from 0.25 to 0.20 on held-out" in str(
-        memorising(history((0.2, 0.25), (0.6, 0.2)))
-    )
-    assert memorising(history((0.2, 0.25), (0.6, 0.5))) is None, "both rise"
-    assert memorising(history((0.2, 0.25), (0.25, 0.2))) is None, "nothing has risen yet"
-    assert memorising(history((0.2, 0.25))) is None
-    assert memorising([*history((0.2, 0.25), (0.6, 0.2)), {"reward": 0.6}]) is None, "only after an evaluation"
+
+def test_prompts_are_said_to_be_learnt_by_heart_where_the_curves_part_and_hardly_ever_else() -> None:
+    rng = Random(1)
+
+    def alarms(by_heart: float) -> int:
+        """Of 60 runs, those with a warning after any evaluation."""
+        runs = [rewards_of_a_run(rng, by_heart) for _ in range(60)]
+        return sum(any(memorising(run[:end]) for end in range(21, 211, 21)) for run in runs)
+
+    assert alarms(0.0) <= 3
+    assert alarms(0.4) >= 55
+    assert memorising([*rewards_of_a_run(rng, 2.0), {"reward": 0.6}]) is None, "only after an evaluation"
+    assert memorising([{"reward": 0.1}, {"eval_reward": 0.1}]) is None

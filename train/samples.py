@@ -114,37 +114,41 @@ def length_drift(samples: Sequence[Sample], history: Sequence[Mapping[str, Any]]
 
 # --- Are prompts learnt by heart? Prompts that are not trained on tell.
 
-MEMORISING_FROM = 0.1
-"""Rise of the reward on trained prompts from which it is compared; rewards lie between -1 and 1, mostly above 0."""
+FEWEST_GAPS, MEMORISING_P = 4, 0.002
+"""Evaluations that are compared at least, and the p value below which a rising gap is reported. The gap is tested after every
+evaluation, and neighbouring gaps share one, so that 0.05 would warn in a third of the runs without any cause."""
 
 
 def memorising(history: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the last evaluation says that prompts are learnt by heart; None where it does not.
+    """Return a warning if the trainer's log shows that prompts are learnt by heart, None otherwise.
 
-    The reward of trained prompts has risen since the first evaluation, by MEMORISING_FROM or more, and that of held-out prompts
-    by less than a quarter of that. The first is a mean over the steps since the evaluation before.
+    The gap is the reward of trained prompts minus that of held-out ones. It is taken between each two evaluations, as the
+    mean of the steps minus the mean of both evaluations, so that curves which rise alike have a gap of 0. The warning is
+    given if a line through all gaps rises. With equal curves and 5 to 25 evaluations it is given in 0 to 5% of the runs.
 
     Args:
         history: the trainer's log, rows with `reward` and rows with `eval_reward`.
     """
+    gaps: list[float] = []
     trained: list[float] = []
-    points: list[tuple[float, float]] = []
+    before: float | None = None
     for row in history:
         if row.get("reward") is not None:
             trained.append(row["reward"])
-        if row.get("eval_reward") is not None and trained:
-            points.append((fmean(trained), row["eval_reward"]))
-            trained = []
-    if len(points) < 2 or not history or history[-1].get("eval_reward") is None:
+        if (held_out := row.get("eval_reward")) is not None:
+            if trained and before is not None:
+                gaps.append(fmean(trained) - (before + held_out) / 2)
+            trained, before = [], held_out
+    if len(gaps) < FEWEST_GAPS or history[-1].get("eval_reward") is None:
         return None
-    (first, unseen_first), (last, unseen_last) = points[0], points[-1]
-    rise, unseen_rise = last - first, unseen_last - unseen_first
-    if rise < MEMORISING_FROM or unseen_rise >= rise / 4:
+    from scipy.stats import linregress
+
+    line = linregress(range(len(gaps)), gaps)
+    if line.slope <= 0 or line.pvalue >= MEMORISING_P:
         return None
     return (
-        f"since the first evaluation the reward went from {first:.2f} to {last:.2f} on trained prompts and from "
-        f"{unseen_first:.2f} to {unseen_last:.2f} on held-out ones: they are being learnt by heart; more prompts, fewer "
-        "passes or a lower rate help"
+        f"the reward of trained prompts rises faster than that of held-out prompts, by {line.slope:.3f} an evaluation "
+        f"(p = {line.pvalue:.1g}): they are learnt by heart. More prompts, fewer passes or a lower learning rate help"
     )
 
 
