@@ -74,10 +74,14 @@ class Chat:
             number for number, token in added if token.special or token.content.strip()
         }
         self.turn_end_ids, header_ids = self._split_turn_end(between)
-        self.stop_ids = self._stop_ids(header_ids)
         header = self.prompt_text([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
         self.opens_thinking = after_thinking(header) is None
-        self._check_opening(header)
+        opening = self._opening()
+        shared = os.path.commonprefix([header, opening])  # an assistant's header, without what is written after it
+        self.stop_ids = self._stop_ids([*header_ids, *self._ids(shared)])
+        # A header of plain text, such as Mistral's first [/INST], stops nothing: what follows it is cut off.
+        self._ends_user = "" if self._special & {*self._ids(shared)} else shared.strip()
+        self._check_opening(opening[len(shared) :])
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
         """The text that inference shows the model before an assistant turn."""
@@ -102,12 +106,25 @@ class Chat:
         ids = self._ids(text[text.rindex(mark) + len(mark) :])
         return ids[len(self.turn_end_ids) :]
 
+    def whole_reply(self, text: str) -> str:
+        """Return a generated reply with the start of the think block that its prompt opened, for `after_thinking` to read."""
+        return f"<think>\n{text}" if self.opens_thinking else text
+
+    def user_turn(self, text: str) -> str:
+        """Return a generated user turn without what follows the assistant's header, where that is no token to stop at."""
+        return (text.partition(self._ends_user)[0] if self._ends_user else text).strip()
+
     def user_prefix_text(self, messages: Sequence[Message], form: PrefixForm = "history") -> str:
-        """The text that opens a user turn after `messages`, which end with the assistant."""
+        """Return the text that opens a user turn after `messages`, which end with the assistant's answer.
+
+        Thoughts before the answer are left out; in the form "generation" a think block that the prompt opens is closed empty.
+        """
         if not messages or messages[-1]["role"] != "assistant":
             raise TemplateError("a user turn can only be opened after an assistant message")
         if form == "generation":
-            return self.prompt_text(messages[:-1]) + messages[-1]["content"] + self._between(messages[:-1])
+            answer = messages[-1]["content"]
+            closed = "\n</think>\n\n" if self.opens_thinking and not THINKING_ENDS.search(answer) else ""
+            return self.prompt_text(messages[:-1]) + closed + answer + self._between(messages[:-1])
         mark = _unused(messages)
         rendered = self._render([*messages, {"role": "user", "content": mark}])
         return rendered[: rendered.rindex(mark)]
@@ -212,18 +229,28 @@ class Chat:
         raise TemplateError("the chat template ends an assistant turn with no special token, so nothing stops a turn")
 
     def _stop_ids(self, header_ids: Sequence[int]) -> tuple[int, ...]:
-        """What ends a turn: its end token, the tokenizer's end of text, and any special token of a role header."""
-        stop = {self.turn_end_ids[-1], self.tokenizer.eos_token_id, *(set(header_ids) & self._special)}
+        """Return what ends a turn: its end token, the tokenizer's end of text, and any special token of a role's header.
+
+        In templates such as GLM's and DeepSeek's nothing but the assistant's header ends a user turn.
+        """
+        headers = {
+            token
+            for token in set(header_ids) & self._special
+            if not any(think.search(self.tokenizer.decode([token])) for think in (THINKING_STARTS, THINKING_ENDS))
+        }
+        stop = {self.turn_end_ids[-1], self.tokenizer.eos_token_id, *headers}
         return tuple(sorted(token for token in stop if token is not None))
 
-    def _check_opening(self, header: str) -> None:
-        """Refuses a template whose assistant says in its own turn what would stop it, as in gpt-oss's
-        `<|channel|>final<|message|>`: every answer would end there, without an error. `header` opens that turn in a prompt."""
+    def _opening(self) -> str:
+        """Return the text between a user's content and the content of the assistant that follows it."""
         question, answer = _MARK + "U", _MARK + "A"
         asked: list[Message] = [{"role": "user", "content": question}]
         told = self._render([*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": "Hi."}])
-        opening = told[told.index(question) + len(question) : told.index(answer)]
-        own = opening[len(os.path.commonprefix([header, opening])) :]  # what the model is to write before its content
+        return told[told.index(question) + len(question) : told.index(answer)]
+
+    def _check_opening(self, own: str) -> None:
+        """Refuse a template whose assistant writes before its content (`own`) what would stop it, as in gpt-oss's
+        `<|channel|>final<|message|>`: every answer would end there, without an error."""
         if stops := [token for token in self._ids(own) if token in self.stop_ids]:
             raise TemplateError(
                 f"the chat template writes {own!r} before an assistant's content, and {self.tokenizer.decode(stops[:1])} ends "

@@ -883,8 +883,15 @@ def terminal_table(comparison: Comparison) -> str:
             runs_by_pattern.setdefault(pattern.name, []).append(run)
         listed = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in runs_by_pattern.items())
         notes.append(f"{comparison.followup} on {printable(name)}: {listed}")
-    real = {name: part for run in comparison.runs for name, part in run.results.actual.items()}
-    notes += [f"real users on {printable(name)}: {percent(part.genuine)}" for name, part in real.items()]
+    real = {name: turns for run in comparison.runs for name, turns in run.results.actual.items()}
+    notes += [f"real users on {printable(name)}: {percent(turns.genuine)}" for name, turns in real.items()]
+    accuracies = [(one.name, name, part) for one in comparison.runs for name, part in one.results.accuracy.items()]
+    for of_run, name, part in accuracies:
+        if cut := part.outcomes.get("truncated"):
+            share = f"{cut} of {part.n} answers ({cut / part.n:.0%})"
+            notes.append(
+                f"truncated: {share} to {printable(name)} ({of_run}) hit the token limit without a marked answer"
+            )
     notes += [f"unscored: {line}" for line in comparison.unscored]
     notes += [f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences]
     notes += [f"note: {line}" for line in comparison.remarks]

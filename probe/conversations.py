@@ -19,6 +19,8 @@ from probe.terminal import say
 
 Message = dict[str, Any]
 """{role, content}, both text. An assistant's message may say `loss: False`: it is shown, and not learned."""
+_LOSS_MARKS = ("loss", "train", "weight")
+"""How a message says whether it is learned: our own key, axolotl's (true or false) and OpenAI's (1 or 0)."""
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -127,7 +129,7 @@ def is_message(message: Any) -> bool:
 def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
     """A conversation checked: an optional system message, then user and assistant in turn, none empty.
 
-    Of the messages `role` and `content` are kept, and of an assistant's `loss` where it is false.
+    Of the messages `role` and `content` are kept, and of an assistant's `loss: False` where it is marked as not learned.
     """
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: an empty conversation, wanted a list of messages")
@@ -138,12 +140,7 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
         if not is_message(message):
             raise DataError(f"{where}: message {number} is no {{role, content}} with text")
         check_text(message["content"], f"{where}: message {number}")
-        loss = message.get("loss")  # null where `datasets` wrote a file in which others have it
-        if loss is not None and (not isinstance(loss, bool) or message.get("role") != "assistant"):
-            raise DataError(
-                f"{where}: message {number} ({message.get('role')}) has `loss: {loss!r}`, wanted true or false, and only "
-                "on an assistant's message: false is shown and not learned"
-            )
+        _check_marks(message, f"{where}: message {number}")
     for position, message in enumerate(turns):
         number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
         if message.get("role") != wanted:
@@ -152,7 +149,25 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
             )
         if not message["content"].strip():
             raise DataError(f"{where}: message {number} ({wanted}) is empty")
-    return tuple({**plain(message), **({"loss": False} if not learned(message) else {})} for message in messages)
+    shown = [message["role"] == "assistant" and not learned(message) for message in messages]
+    return tuple(plain(one) | ({"loss": False} if only else {}) for one, only in zip(messages, shown, strict=True))
+
+
+def _check_marks(message: Message, where: str) -> None:
+    """Raise DataError for marks that are no true or false, contradict each other, or would train another's message."""
+    # A mark is null where `datasets` wrote a file in which other messages have it.
+    marks = {key: message[key] for key in _LOSS_MARKS if message.get(key) is not None}
+    kinds = {key: int | float if key == "weight" else bool for key in marks}
+    sound = (
+        all(isinstance(mark, kinds[key]) and mark in (0, 1) for key, mark in marks.items())
+        and len({*marks.values()}) < 2
+    )
+    if not sound or (message.get("role") != "assistant" and ("loss" in marks or any(marks.values()))):
+        given = ", ".join(f"`{key}: {mark!r}`" for key, mark in marks.items())
+        raise DataError(
+            f"{where} ({message.get('role')}) has {given}; wanted `loss` true or false, or in its place `train` true or false "
+            "or `weight` 1 or 0, and only on an assistant's message: with false or 0 it is shown and not learned"
+        )
 
 
 def plain(message: Message) -> Message:
@@ -161,8 +176,8 @@ def plain(message: Message) -> Message:
 
 
 def learned(message: Message) -> bool:
-    """Whether the message of an assistant carries loss."""
-    return message.get("loss") is not False
+    """Return whether the message of an assistant carries loss."""
+    return all(message.get(key) in (None, 1) for key in _LOSS_MARKS)
 
 
 def check_text(text: str, where: str) -> None:

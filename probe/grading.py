@@ -109,8 +109,16 @@ def _last_marked(text: str, hashes: Sequence[tuple[int, int, str]]) -> str | Non
     return max(marked)[1] if marked else None
 
 
-def lenient_answer(text: str) -> str | None:
-    """The marked answer, else the last "answer is N", else the last number outside closing questions."""
+def is_words(answer: str) -> bool:
+    """Return True for an answer in words, such as "Paris": no number and no formula, so that only a mark shows it."""
+    return re.fullmatch(r"[^\W\d_][^\d\\=+*/^<>$]*", answer) is not None
+
+
+def lenient_answer(text: str, truncated: bool = False) -> str | None:
+    """Return the marked answer, else the last "answer is N", else the last number outside closing questions.
+
+    The last number of a `truncated` text is a step on the way and no answer.
+    """
     marked = strict_answer(text)
     if marked is not None:
         return marked
@@ -118,6 +126,8 @@ def lenient_answer(text: str) -> str | None:
     stated = _STATED.findall(text)
     if stated:
         return stated[-1]
+    if truncated:
+        return None
     parts = sentences(text)
     while parts and parts[-1].endswith("?"):
         parts.pop()
@@ -247,8 +257,8 @@ def strict_letter(text: str, options: Sequence[str]) -> str | None:
     return max(marks, key=lambda mark: mark[0])[1] if marks else None
 
 
-def lenient_letter(text: str, options: Sequence[str]) -> str | None:
-    """The marked letter, else the last that is called the answer, else the last alone, else the last text."""
+def lenient_letter(text: str, options: Sequence[str], truncated: bool = False) -> str | None:
+    """Return the marked letter, else the last that is called the answer, else (unless `truncated`) the last alone or text."""
     marked = strict_letter(text, options)
     if marked is not None:
         return marked
@@ -261,6 +271,8 @@ def lenient_letter(text: str, options: Sequence[str]) -> str | None:
     ]
     if stated:
         return max(stated)[1]
+    if truncated:
+        return None
     reply = re.sub(r"\*\*|__|`", "", _without_closing_questions(text))
     # A letter inside an option's own text ("vitamin C") is part of that text.
     plain = _spelled_out(options).sub(lambda found: "-" * len(found.group()), reply)

@@ -26,6 +26,7 @@ from probe.comparison import Run, load_runs
 from probe.errors import BadInput, DataError
 from probe.files import read_jsonl, sha256_text, write_atomic
 from probe.judges.labels import GENUINE, LABELS, meanings
+from probe.measures import NO_ANSWER
 from probe.perturb import NONE
 from probe.terminal import visible
 
@@ -157,7 +158,7 @@ def user_turns(one: Run) -> list[Turn]:
             label=row["label"],
         )
         for _, row in read_jsonl(path)
-        if row["kind"] == "followup" and row["perturbation"] == NONE
+        if row["kind"] == "followup" and row["perturbation"] == NONE and row["unscored"] != NO_ANSWER
     ]
     if all(turn.label is None for turn in found):
         raise BadInput(

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from probe.chat import Chat, Message, PrefixForm
+from probe.conversations import after_thinking
 from probe.engines.base import Completion, Request, ScoreRequest, item_seed
 from probe.grading import (
     Outcome,
@@ -78,16 +79,19 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def grade_answer(item: Item, reply: Completion) -> Row:
-    """One reply graded: what was extracted and whether it is right, both readings. A cut reply can be right."""
+    """Return one reply graded: what was extracted and whether it is right, both readings.
+
+    A reply that the token limit cut is right only where it had stated its answer before.
+    """
     if item.answer is None:
         raise ValueError(f"item {item.id} has no answer to grade against")
     truncated = reply.finish == "length"
     if item.options:
-        strict, lenient = strict_letter(reply.text, item.options), lenient_letter(reply.text, item.options)
+        strict, lenient = strict_letter(reply.text, item.options), lenient_letter(reply.text, item.options, truncated)
         right = (strict == item.answer, lenient == item.answer)
         kind = letter_outcome(reply.text, truncated, item.options)
     else:
-        strict, lenient = strict_answer(reply.text), lenient_answer(reply.text)
+        strict, lenient = strict_answer(reply.text), lenient_answer(reply.text, truncated)
         right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
         kind = outcome(reply.text, truncated)
     return {
@@ -137,22 +141,36 @@ def clarify_figures(rows: Sequence[Row]) -> dict[str, Any]:
 # --- Follow-up
 
 
+NO_ANSWER = "no_answer"
+"""Why a user turn is unscored where the reply before it thinks and never answers: there is nothing to react to."""
+
+
+def answer_in(reply: str) -> str | None:
+    """Return what a reply says after its thoughts, which a user never sees; None where it says nothing after them."""
+    said = (after_thinking(reply) or "").strip()
+    return said if said or not reply.strip() else None
+
+
 def user_turn_requests(
-    name: str, items: Sequence[Item], answers: Sequence[str], chat: Chat, probe: ProbeSection
-) -> Iterator[tuple[Row, Request]]:
-    """The user turns of set `name`, each as the row that it will fill: per item and perturbation one greedy turn, and
-    `samples` per temperature above 0.
+    name: str, items: Sequence[Item], replies: Sequence[str], chat: Chat, probe: ProbeSection
+) -> Iterator[tuple[Row, Request | None]]:
+    """Yield the user turns of set `name`, each as the row that it will fill: per item and perturbation one greedy turn, and
+    `samples` per temperature above 0. A turn after a reply without an answer has no request and stays unscored.
 
     A sample has one seed under all perturbations, so that only the changed answer can change it.
     """
-    for item, answer in zip(items, answers, strict=True):
+    for item, reply in zip(items, replies, strict=True):
+        answer = answer_in(reply)
         for perturbation in parse_perturbations(probe.perturbations):
-            changed = perturbation.apply(answer, chat.tokenizer)
-            messages = [*item.messages, {"role": "assistant", "content": changed}]
-            prefix = chat.user_prefix_ids(messages, probe.prefix_form)
+            shown = reply if answer is None else perturbation.apply(answer, chat.tokenizer)
+            messages = [*item.messages, {"role": "assistant", "content": shown}]
+            prefix = () if answer is None else chat.user_prefix_ids(messages, probe.prefix_form)
             for temperature in probe.temperatures:
                 for sample in range(probe.samples if temperature > 0 else 1):
-                    place = {"perturbation": perturbation.name, "temperature": temperature, "sample": sample}
+                    place: Row = {"perturbation": perturbation.name, "temperature": temperature, "sample": sample}
+                    if answer is None:
+                        yield make_row("followup", name, item.id, messages, **place, unscored=NO_ANSWER), None
+                        continue
                     seed = item_seed(probe.seed, name, item.id, temperature, sample)
                     request = Request(prefix, probe.max_user_tokens, chat.stop_ids, temperature, seed)
                     yield make_row("followup", name, item.id, messages, **place), request

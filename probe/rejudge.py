@@ -19,7 +19,7 @@ from probe.errors import BadInput, DataError
 from probe.files import read_json, read_jsonl
 from probe.judges import get_judge
 from probe.judges.labels import Judge, Verdict
-from probe.measures import case_of, figures, judged
+from probe.measures import NO_ANSWER, case_of, figures, judged
 from probe.store import ModelInfo, RunStore, StoredJudge
 from probe.terminal import collected
 
@@ -53,7 +53,7 @@ def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, An
     if not (folder / "results.json").is_file() or not (folder / "samples.jsonl").is_file():
         raise BadInput(f"{folder}: no finished run, wanted a folder with results.json and samples.jsonl")
     before, rows = read_json(folder / "results.json"), [row for _, row in read_jsonl(folder / "samples.jsonl")]
-    turns = [row for row in rows if row.get("kind") in ("followup", "actual")]
+    turns = [row for row in rows if row.get("kind") in ("followup", "actual") and row.get("unscored") != NO_ANSWER]
     if not turns:
         raise DataError(f"{folder}: its samples.jsonl holds no user turn to judge")
     same = before["settings"]["judge"] == judge.version

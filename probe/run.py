@@ -21,9 +21,11 @@ from probe.engines import open_engine
 from probe.engines.base import Engine, Request
 from probe.errors import CannotScore, DataError, SetOutOfReach
 from probe.files import read_json, read_jsonl
+from probe.grading import is_words
 from probe.judges import get_judge
 from probe.measures import (
     Row,
+    answer_in,
     case_of,
     figures,
     grade_answer,
@@ -107,25 +109,29 @@ def run_probe(
             for messages in of_set
         ]
         replies = collect(stored.stream(requests), len(requests), "answers")
+        replies = [replace(reply, text=chat.whole_reply(reply.text)) for reply in replies]
         in_order = iter(replies)
         answers = {name: list(islice(in_order, len(of_set))) for name, of_set in prompts.items()}
 
         # User turns: the model speaks as the user after each answer, and after each change of it.
-        asked: list[tuple[Row, Request]] = []
+        asked: list[tuple[Row, Request | None]] = []
         for loaded in sets:
             if "followup" in loaded.measures:
                 texts = [reply.text.strip() for reply in answers[loaded.name]]
                 if loaded.transcript:
                     texts = [item.reply or "" for item in loaded.items]
                 asked += user_turn_requests(loaded.name, loaded.items, texts, chat, probe)
-        spoken = collect(stored.stream([request for _, request in asked]), len(asked), "user turns")
-        turns = [row for row, _ in asked]
+        requests = [request for _, request in asked if request]
+        spoken = collect(stored.stream(requests), len(requests), "user turns")
+        turns, unanswered = ([row for row, request in asked if bool(request) is made] for made in (True, False))
         for row, completion in zip(turns, spoken, strict=True):
-            row.update(user_turn=completion.text.strip(), user_cut=completion.finish == "length")
+            said = chat.user_turn(completion.text)
+            cut = completion.finish == "length" and said == completion.text.strip()
+            row.update(user_turn=said, user_cut=cut)
         # The real user turns of transcripts are judged and grounded beside the generated ones.
         for loaded in sets:
             for item in loaded.items if loaded.transcript else ():
-                messages = [*item.messages, {"role": "assistant", "content": item.reply or ""}]
+                messages = [*item.messages, {"role": "assistant", "content": answer_in(item.reply or "") or ""}]
                 real = make_row("actual", loaded.name, item.id, messages, user_turn=item.actual, user_cut=False)
                 turns.append(real)
         mark_changed(turns)
@@ -163,7 +169,7 @@ def run_probe(
             both_forms = [(pair.id, form) for pair in loaded.pairs for form in ("complete", "underspecified")]
             for (name, form), (messages, reply) in zip(both_forms, replied, strict=True):
                 rows.append(make_row("clarify", loaded.name, name, messages, **grade_clarify(form, reply)))
-        rows += [row for row in turns if row["set"] == loaded.name]
+        rows += [row for row in [*turns, *unanswered] if row["set"] == loaded.name]
     check()
     store.write_samples(rows)
     timing = {
@@ -354,7 +360,34 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         raise DataError(f"{path}: accuracy needs an answer in every row, and {name!r} has rows without one")
     if probe.system_prompt is not None:
         items = [replace(item, messages=_with_system(item.messages, probe.system_prompt)) for item in items]
+    if "accuracy" in measures:
+        _check_gradable(name, items)
     return LoadedSet(name, tuple(items), (), measures, section.transcript)
+
+
+def _check_gradable(name: str, items: Sequence[Item]) -> None:
+    """Warn about answers in words, which no reading finds unless the reply marks them, where no prompt asks for a mark.
+
+    Raises:
+        DataError: All answers are of this kind.
+    """
+    lost = [
+        item.answer
+        for item in items
+        if item.answer and not item.options and is_words(item.answer)
+        and not any(mark in message["content"] for message in item.messages for mark in ("boxed", "####"))
+    ]  # fmt: skip
+    if not lost:
+        return
+    problem = (
+        f"set {name!r}: {len(lost)} of {len(items)} answers are words, such as {lost[0]!r}; a reply in words is graded wrong "
+        "unless it marks its answer with \\boxed{} or ####, which no prompt asks for; "
+    )
+    if len(lost) == len(items):
+        raise DataError(
+            problem + "set the set's `instruction`, such as 'Put the answer in \\boxed{}.', or measure followup alone"
+        )
+    say(f"warning: {problem}ask for it with the set's `instruction`")
 
 
 # What changes how fast or where a run is made, but no number; the judge's version stands for its name.

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe import grading
+from probe.engines.base import Completion
 from probe.grading import (
     asks,
     boxed,
@@ -21,6 +22,8 @@ from probe.grading import (
     says,
     strict_answer,
 )
+from probe.measures import grade_answer
+from probe.sets import Item
 
 CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
 # A base model: answers, then goes on to write the problem again and a question of its own before the final number.
@@ -153,6 +156,21 @@ def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> N
     """Asking is a question at the end, or before a last sentence that does not begin with a number; no marked answer."""
     assert (outcome(text, False), outcome(text, True)) == (kind, cut)
     assert asks(text) is (kind == "asked")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("First 3 + 4 = 7, and then", None),
+        ("The answer is 7. To check it, 3 +", "7"),
+        (r"So \boxed{7}. Let me check: 3 +", "7"),
+        ("#### 7\nTo check it, 3 +", "7"),
+    ],
+)
+def test_the_last_number_of_a_truncated_text_is_no_answer(text: str, answer: str | None) -> None:
+    assert lenient_answer(text, truncated=True) == answer
+    row = grade_answer(Item("1", ({"role": "user", "content": "3 + 4?"},), "7"), Completion(text, 9, "length"))
+    assert (row["extracted"], row["lenient"]) == (answer, answer is not None)
 
 
 SAME = [

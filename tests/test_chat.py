@@ -83,6 +83,36 @@ def test_turns_stop_at_their_end_and_at_a_new_header(family: str) -> None:
     assert {TURN_END[family], header.strip()} <= stops
 
 
+MISTRAL = (
+    "{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' if m['role'] == 'user' else ' ' + m['content'] + '</s>' }}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "special", "header"),
+    [
+        ("deepseekv3", ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"), "<｜Assistant｜>"),
+        ("glm4moe", ("<|user|>", "<|assistant|>"), "<|assistant|>"),
+        ("mistral", ("[INST]", "[/INST]", "</s>"), "[/INST]"),
+        ("mistral", ("</s>",), None),  # the header is plain text
+    ],
+)
+def test_a_user_turn_ends_where_the_assistant_s_header_begins(
+    template: str, special: tuple[str, ...], header: str | None
+) -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
+    tokenizer.chat_template = MISTRAL if template == "mistral" else shipped_template(template)
+    chat = Chat(tokenizer)
+    assert (header in tokenizer.convert_ids_to_tokens(chat.stop_ids)) == (header is not None)
+    if header is None:
+        assert chat.user_turn("And for 5? [/INST] Then it is 8.") == "And for 5?"
+
+
 @given(
     st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))), min_size=4, max_size=4)
 )

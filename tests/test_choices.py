@@ -256,6 +256,7 @@ def test_accuracy_grades_an_item_with_options_by_letter() -> None:
     assert graded("It goes at 8 m/s.") == ("B", "B", False, True, "answered")
     assert graded("There are 3 of them: A") == ("B", "A", False, False, "answered")
     assert graded("Hm, 42", "length") == ("B", None, False, False, "truncated")
+    assert graded("There are 3 of them: B", "length") == ("B", None, False, False, "truncated")
     number = Item("1", ({"role": "user", "content": "Q?"},), "8")
     assert grade_answer(number, Completion("It is 8", 5, "stop"))["lenient"]
 

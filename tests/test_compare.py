@@ -255,6 +255,13 @@ def test_the_printed_table_holds_every_figure_in_140_columns(
     assert all(str(tmp_path / "out" / name) in printed for name in ("report.html", "comparison.md", "tradeoff.png"))
 
 
+def test_truncated_answers_are_told_below_the_table(tmp_path: Path) -> None:
+    results = read_json(probe_run(tmp_path / "run", n=20) / "results.json")
+    assert "truncated" not in format_table([results])
+    results["accuracy"]["maths"]["outcomes"] |= {"answered": 8, "truncated": 12}
+    assert "truncated: 12 of 20 answers (60%) to maths" in format_table([results])
+
+
 def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> None:
     folder = probe_run(tmp_path, genuine={"chat": (1.0, 1.0, 1.0)}, unscored=15)
     page = markdown(compare_runs(load_runs([folder])))

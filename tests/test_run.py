@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import thinking_tokenizer
 
 from probe.chat import Chat
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
@@ -420,6 +421,69 @@ def test_a_set_that_cannot_be_asked_is_refused_before_anything_is_written(
     with pytest.raises(DataError, match=r"maths\.jsonl: no rows"):
         measure(llama, probe, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_answers_in_words_are_told_where_no_prompt_asks_for_a_mark(
+    probe: ProbeSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(rows: Sequence[dict[str, str]], **changes: Any) -> str:
+        write_jsonl(tmp_path / "maths.jsonl", rows)
+        load_sets(replace(probe, sets={"maths": replace(probe.sets["maths"], **changes)}))
+        return capsys.readouterr().out
+
+    words = {"question": "What is the capital of France?", "answer": "Paris"}
+    told = load([words, *QUESTIONS])
+    assert all(part in told for part in ("1 of 4", "'Paris'", "`instruction`"))
+    with pytest.raises(DataError, match=r"1 of 1 .*'Paris'.*`instruction`"):
+        load([words])
+    assert load([words], instruction=r"Put the answer in \boxed{}.") == ""
+    assert load([words], measures=("followup",)) == ""
+    assert load(QUESTIONS) == ""
+
+
+class Says(Watched):
+    """An engine that says what it is given, reply by reply, and then reacts as a user."""
+
+    def __init__(self, replies: Sequence[Completion]) -> None:
+        self.replies, self.asked = replies, []
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        return [[index] for index in range(len(requests))]
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        self.asked += requests
+        said = self.replies if len(self.asked) == len(requests) else [Completion("Why 7?", 3, "stop")] * len(requests)
+        yield from enumerate(said)
+
+
+@pytest.mark.parametrize("form", ["history", "generation"])
+def test_thoughts_are_neither_cut_nor_judged_and_a_reply_without_an_answer_gets_no_user_turn(
+    probe: ProbeSection, tmp_path: Path, form: Any
+) -> None:
+    chat = Chat(thinking_tokenizer("qwen3_5_think"))
+    replies = [
+        Completion("THOUGHT four and three.\n</think>\n\nIt is 4 + 3, so it is 7.\n#### 7", 20, "stop"),
+        Completion(r"THOUGHT it may be \boxed{30}, but", 12, "length"),
+        Completion("THOUGHT nothing to say.\n</think>\n\n", 5, "stop"),
+    ]
+    settings = {"perturbations": ("truncate(0.5)",), "grounding": False, "prefix_form": form, "temperatures": (0.0,)}
+    section = replace(probe, sets={"maths": probe.sets["maths"]}, **settings)  # type: ignore[arg-type]
+    engine = Says(replies)
+    results = run_probe(engine, chat, ModelInfo("m", "m", None, None, chat.template_sha256), section, tmp_path / "out")
+    for cell in results["followup"]["maths"].values():
+        figures = cell["T=0.0"]
+        assert (figures["n_total"], figures["n_judged"], figures["unscored"]) == (3, 1, {"no_answer": 2})
+    rows = samples(tmp_path / "out")
+    shown = [row["messages"][-1]["content"] for row in rows if row["user_turn"]]
+    assert shown[0] == "It is 4 + 3, so it is 7.\n#### 7"
+    assert len(shown) == 2 and shown[0].startswith(shown[1]) and shown[1] != shown[0], (
+        "the answer is cut, and no thought"
+    )
+    prefixes = [chat.tokenizer.decode(list(request.prompt_ids)) for request in engine.asked[3:]]
+    assert len(prefixes) == 2 and not any("THOUGHT" in prefix for prefix in prefixes)
+    assert all(prefix.count("<think>") == prefix.count("</think>") for prefix in prefixes)
+    graded = {row["item"]: (row["strict"], row["outcome"]) for row in rows if row["kind"] == "accuracy"}
+    assert graded == {"pens": (True, "answered"), "cups": (False, "truncated"), "half": (False, "no_answer")}
 
 
 def test_a_dry_run_passes_over_what_is_out_of_reach_but_not_over_what_is_wrong(

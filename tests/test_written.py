@@ -251,18 +251,34 @@ def test_a_preview_marks_what_carries_loss() -> None:
     assert "(no loss) | It is 5." in lines and "assistant | No, it is 4." in lines
 
 
+@pytest.mark.parametrize("marks", [{"weight": 0}, {"train": False}, {"weight": 0.0, "train": False, "loss": False}])
+def test_the_marks_of_openai_and_axolotl_are_read_as_ours(marks: dict[str, Any]) -> None:
+    unmarked = [{key: value for key, value in message.items() if key != "loss"} for message in TALK]
+    talk = [
+        unmarked[0] | {"train": False},
+        unmarked[1] | marks,
+        unmarked[2],
+        unmarked[3] | {"train": True, "weight": 1},
+    ]
+    assert list(check_messages(talk, "f:1")) == TALK
+
+
 @pytest.mark.parametrize(
-    ("place", "mark", "told"),
+    ("place", "marks", "told"),
     [
-        (1, "no", "message 2 .* `loss: 'no'`"),
-        (1, 0, "`loss: 0`"),
-        (0, False, r"message 1 \(user\)"),
-        (2, True, "message 3"),
+        (1, {"loss": "no"}, "message 2 .* `loss: 'no'`"),
+        (1, {"loss": 0}, "`loss: 0`"),
+        (0, {"loss": False}, r"message 1 \(user\)"),
+        (2, {"loss": True}, "message 3"),
+        (0, {"train": True}, r"message 1 \(user\)"),
+        (1, {"weight": 0.5}, "`weight: 0.5`"),
+        (3, {"weight": 0, "train": True}, "`train: True`, `weight: 0`"),
+        (3, {"loss": True, "weight": 0}, "`loss: True`, `weight: 0`"),
     ],
 )
-def test_a_mark_that_means_nothing_is_refused(place: int, mark: Any, told: str) -> None:
+def test_a_mark_that_means_nothing_is_refused(place: int, marks: dict[str, Any], told: str) -> None:
     talk = [dict(message) for message in TALK]
-    talk[place]["loss"] = mark
+    talk[place] |= marks
     with pytest.raises(DataError, match=told):
         check_messages(talk, "f:1")
 

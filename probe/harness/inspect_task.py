@@ -44,7 +44,7 @@ from probe.errors import BadInput
 from probe.harness import followup_set
 from probe.judges import get_judge
 from probe.judges.labels import GENUINE, Case, judge_all
-from probe.measures import grade_answer
+from probe.measures import answer_in, grade_answer
 from probe.models import load_tokenizer
 from probe.run import LoadedSet, open_model
 from probe.settings import ProbeSection, load_probe_recipe
@@ -98,7 +98,8 @@ class NextTurn(ModelAPI):
         limit = config.max_tokens or (probe.max_user_tokens if of_user else probe.max_answer_tokens)
         request = Request(prompt, limit, chat.stop_ids, config.temperature or 0.0, config.seed or 0)
         done = await self._complete(request)
-        output = ModelOutput.from_content(self.model_name, done.text.strip())
+        text = chat.user_turn(done.text) if of_user else chat.whole_reply(done.text.strip())
+        output = ModelOutput.from_content(self.model_name, text)
         output.choices[0].stop_reason = "max_tokens" if done.finish == "length" else "stop"
         return output
 
@@ -167,11 +168,12 @@ def answer_then_speak_as_the_user(probe: ProbeSection, loaded: LoadedSet) -> Sol
         _nextturn(model).open(probe)
         item = items[str(state.sample_id)]
         if loaded.transcript:
-            state.messages.append(ChatMessageAssistant(content=item.reply or ""))
+            answer = answer_in(item.reply or "")
         else:
             settings = GenerateConfig(temperature=0.0, max_tokens=probe.max_answer_tokens)
             state.output = await model.generate(state.messages, config=settings)
-            state.messages.append(ChatMessageAssistant(content=state.output.completion))
+            answer = answer_in(state.output.completion)
+        state.messages.append(ChatMessageAssistant(content=answer or ""))
 
         async def turn(temperature: float, sample: int) -> dict[str, Any]:
             seed = item_seed(probe.seed, loaded.name, item.id, temperature, sample)
@@ -180,7 +182,9 @@ def answer_then_speak_as_the_user(probe: ProbeSection, loaded: LoadedSet) -> Sol
             cut = said.stop_reason == "max_tokens"
             return {"temperature": temperature, "sample": sample, "user_turn": said.completion, "user_cut": cut}
 
-        places = [(t, sample) for t in probe.temperatures for sample in range(probe.samples if t > 0 else 1)]
+        # After a reply that only thinks there is nothing to react to.
+        temperatures = probe.temperatures if answer is not None else ()
+        places = [(t, sample) for t in temperatures for sample in range(probe.samples if t > 0 else 1)]
         state.metadata["turns"] = await asyncio.gather(*(turn(*place) for place in places))
         return state
 
@@ -228,6 +232,7 @@ def genuine(probe: ProbeSection, loaded: LoadedSet) -> Scorer:
             graded = grade_answer(items[str(state.sample_id)], reply)
             value |= {name: float(graded[name]) for name in ("strict", "lenient")}
         labelled = [{**turn, **vars(verdict)} for turn, verdict in zip(turns, verdicts, strict=True)]
-        return Score(value=value, answer=turns[0]["user_turn"], metadata={"judge": judge.version, "turns": labelled})
+        answer = turns[0]["user_turn"] if turns else None
+        return Score(value=value, answer=answer, metadata={"judge": judge.version, "turns": labelled})
 
     return score

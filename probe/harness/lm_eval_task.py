@@ -33,7 +33,7 @@ from probe.files import read_jsonl
 from probe.harness import followup_set
 from probe.judges import get_judge
 from probe.judges.labels import GENUINE, LABELS, Case, judge_all
-from probe.measures import grade_answer
+from probe.measures import answer_in, grade_answer
 from probe.models import load_tokenizer, tokenizer_folder
 from probe.settings import load_probe_recipe
 
@@ -119,7 +119,7 @@ class Answers(_Prompted):
         item = next(item for item in self.loaded.items if item.id == doc["id"])
         if item.answer is None:
             return {"answered": float(bool(results[0].strip()))}
-        graded = grade_answer(item, Completion(results[0], 0, self.finish(results[0])))
+        graded = grade_answer(item, Completion(self.chat.whole_reply(results[0]), 0, self.finish(results[0])))
         return {name: float(graded[name]) for name in ("strict", "lenient")}
 
     def higher_is_better(self) -> dict[str, bool]:
@@ -146,14 +146,18 @@ class UserTurns(_Prompted):
                     f"{self.given['answers']}: no answer to {item.id!r} of {self.loaded.name} as it is now; "
                     f"run {ANSWERS} with the same recipe first"
                 )
-            answer = item.reply or "" if self.loaded.transcript else answers[item.id][1].strip()
-            messages = [*item.messages, {"role": "assistant", "content": answer}]
+            reply = item.reply or "" if self.loaded.transcript else self.chat.whole_reply(answers[item.id][1].strip())
+            answer = answer_in(reply)
+            messages = [*item.messages, {"role": "assistant", "content": answer or ""}]
             prompt = self.chat.user_prefix_text(messages, self.probe.prefix_form)
-            documents.append({"id": item.id, "prompt": prompt, "messages": json.dumps(messages)})
+            document = {"id": item.id, "prompt": prompt, "messages": json.dumps(messages)}
+            documents.append({**document, "answered": answer is not None})
         return documents
 
     def process_results(self, doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-        turn = results[0].strip()
+        if not doc["answered"]:  # the reply only thinks: there is nothing to react to
+            return {"unscored": 1.0}
+        turn = self.chat.user_turn(results[0])
         cut = self.finish(results[0]) == "length"
         (verdict,) = judge_all(self.judge, [Case(tuple(json.loads(doc["messages"])), turn, cut)])
         if verdict.label is None:
