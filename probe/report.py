@@ -42,7 +42,7 @@ from probe.comparison import (
 )
 from probe.files import read_jsonl
 from probe.judges.labels import GENUINE, LABELS, in_order
-from probe.plot import Point, page_drawings
+from probe.plot import Point, page_drawings, panels_of
 from probe.stats import NOTHING, Estimate, PairedDifference, holm, p_value_of
 
 # --- What a report is made of.
@@ -623,7 +623,8 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]|~$"} | {"<": "&lt;
 def markdown(comparison: Comparison) -> str:
     forced = [f"> **Measured differently, compared by force:** {_md(line, 400)}" for line in comparison.differences]
     parts = [
-        f"# Probe runs compared\n\nBaseline: **{_md(comparison.names[0])}**.\n\n![Accuracy against follow-up](tradeoff.png)",
+        f"# Probe runs compared\n\nBaseline: **{_md(comparison.names[0])}**.",
+        "![Accuracy against follow-up](tradeoff.png)" if panels_of(comparison) else "",
         "\n>\n".join(forced),
     ]
     for section in sections(comparison, page=False):

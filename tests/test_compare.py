@@ -268,6 +268,9 @@ def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> 
     assert "Unscored, in no rate: base 25.0% of 180 user turns (no verdict 45)" in page
     assert "| base | T=0.0 | 100.0 (45) | 25.0 (15) |" in page
     assert "100.0 [92.1, 100.0]" in page
+    assert "tradeoff.png" in page
+    write_json(folder / "results.json", {**read_json(folder / "results.json"), "accuracy": {}})
+    assert "tradeoff.png" not in markdown(compare_runs(load_runs([folder]))), "a trade-off has two figures"
 
 
 def test_a_perturbation_is_paired_with_the_plain_run_of_the_same_model(tmp_path: Path) -> None:

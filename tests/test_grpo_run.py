@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from huggingface_hub import metadata_load
 
 from probe.errors import TrainingStopped, run_command
 from probe.models import load_model, load_tokenizer, resolve
@@ -58,6 +59,7 @@ def test_whole_conversations_are_trained_probed_and_shown(
     out = capsys.readouterr().out
     assert "step 4/4  reward " in out and "'loss'" not in out
     card = (run / "README.md").read_text()
+    assert {"nextturn", "trl"} <= set(metadata_load(run / "README.md")["tags"]), "the hub reads the card"
     assert "trained by GRPO for 4 steps (all weights) on 5 prompts (" in card and ", 3 held out" in card
     assert "Mean reward: " in card and "| step-4 |" in card
 

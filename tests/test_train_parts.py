@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from probe.chat import Chat
 from probe.errors import BadInput, DataError
 from probe.models import load_tokenizer, resolve
-from train.recipe import ModelSection, load_sft_recipe
+from train.recipe import LoraSection, ModelSection, load_sft_recipe
 from train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
+from train.run import Run
 from train.setup import check_devices, load_policy, trainer_class
 
 CONVERSATION = [
@@ -121,6 +123,32 @@ def trainers(tiny_model: Path, tmp_path: Path) -> Any:
     ]
 
 
+@pytest.mark.parametrize(
+    ("lora", "source", "told"),
+    [
+        (None, {"kind": "math"}, {"library_name": "transformers", "datasets": ["nlile/hendrycks-MATH-benchmark"]}),
+        (LoraSection(), {"kind": "math", "path": "mine.jsonl"}, {"library_name": "peft", "datasets": None}),
+    ],
+)
+def test_a_model_card_names_base_license_and_data_where_they_are_known(
+    lora: LoraSection | None, source: dict[str, str], told: dict[str, Any], tmp_path: Path
+) -> None:
+    """The second stage of a run that began from a model on the hub."""
+    checkpoint = tmp_path / "first" / "checkpoint-2"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "first" / "README.md").write_text("---\nbase_model: org/base\nlicense: mit\ntags: [nextturn]\n---\n")
+    (tmp_path / "settings.json").write_text(json.dumps({"source": source}))
+    stand_in = SimpleNamespace(
+        recipe=SimpleNamespace(model=ModelSection(name=str(checkpoint), lora=lora)), data=tmp_path
+    )
+    card = vars(Run._metadata(stand_in))  # type: ignore[arg-type]
+    assert card.items() >= {"base_model": "org/base", "license": "mit", **told}.items()
+    (tmp_path / "first" / "README.md").write_text("---\n[\n---\n")
+    assert Run._metadata(stand_in).base_model is None  # type: ignore[arg-type]
+    stand_in.recipe.model = ModelSection(name="org/base")
+    assert Run._metadata(stand_in).base_model == "org/base"  # type: ignore[arg-type]
+
+
 def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(trainers: Any) -> None:
     for trainer in trainers:
         trainer.train()
@@ -158,8 +186,6 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
     emulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Emulated, bfloat16 made the demo five times as long."""
-    from types import SimpleNamespace
-
     from trl import SFTConfig
 
     from probe.settings import ProbeSection, SetSection

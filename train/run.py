@@ -185,7 +185,7 @@ class Run:
             trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
 
     def conclude(self, trainer: Any, did: str, summary: str, **facts: dict[str, Any]) -> None:
-        """Writes the model card and the mark of a finished run; on the main process.
+        """Write the model card and `finished.json`. Does nothing on other than the main process.
 
         Args:
             did: what was done to the model, such as "fine-tuned"; `summary` says on what.
@@ -199,7 +199,11 @@ class Run:
         table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
         anew = [row["step"] for row in trainer.state.log_history if "optimizer_anew" in row]
         since = f"The optimizer began anew at step {', '.join(map(str, anew))} (`--resume weights`). " if anew else ""
-        card = f"""# {run_dir.name}
+        card = f"""---
+{self._metadata().to_yaml()}
+---
+
+# {run_dir.name}
 
 {recipe.model.name}, {did} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
 {since}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
@@ -214,6 +218,48 @@ class Run:
         write_atomic(run_dir / "README.md", card)
         finish_run(run_dir, step, sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True)), **facts)
         print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
+
+    def _metadata(self) -> Any:
+        """Return the hub's metadata of the model card (ModelCardData), with what is known of base, license and data."""
+        from huggingface_hub import ModelCardData, try_to_load_from_cache
+
+        from probe.embedded import EMBEDDED_NAME, ON_HUB
+        from probe.sets import HUB
+
+        name, lora, settings = self.recipe.model.name, self.recipe.model.lora, self.data / "settings.json"
+        local = Path(name).is_dir()
+        cards = [
+            Path(name) / "README.md",
+            Path(name).parent / "README.md",
+        ]  # the second of a run whose checkpoint it is
+        if not local:
+            cards = [Path(found)] if isinstance(found := try_to_load_from_cache(name, "README.md"), str) else []
+        known = next((metadata for card in cards if (metadata := _metadata_of(card))), {})
+        ours = "nextturn" in (known.get("tags") or [])
+        source = read_json(settings).get("source", {}) if settings.is_file() else {}
+        on_hub = HUB.get(f"{source.get('kind')}_train") if not source.get("path") else None
+        return ModelCardData(
+            base_model=(ON_HUB if name == EMBEDDED_NAME else name)
+            if not local
+            else known.get("base_model")
+            if ours
+            else None,
+            license=known.get("license"),
+            datasets=[on_hub.hub_id] if on_hub else None,
+            library_name="peft" if lora else "transformers",
+            pipeline_tag="text-generation",
+            tags=["nextturn", "trl", *(["lora"] if lora else [])],
+        )
+
+
+def _metadata_of(card: Path) -> dict[str, Any]:
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
+
+    try:
+        return metadata_load(card) or {}
+    except (OSError, ValueError, YAMLError):
+        return {}
 
 
 def _run_dir(recipe: TrainRecipe) -> Path:
