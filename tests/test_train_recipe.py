@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import train.plan
+from probe.checkpoints import mark_complete
 from probe.errors import DataError, RecipeError
+from probe.files import write_json
 from probe.models import ModelFolder, resolve
 from tests.grpo_parts import write_recipe
 from train.plan import describe, size_of
@@ -38,6 +40,30 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def recipe(tmp_path: Path, tiny_chatml: Path) -> Path:
     return write_recipe(tmp_path, tiny_chatml)
+
+
+def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
+    tmp_path: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe, sft = write_recipe(tmp_path, tiny_chatml), tmp_path / "runs" / "my_sft" / "checkpoint-4"
+    (tmp_path / "my_sft.yaml").touch()
+
+    def started(name: str = "runs/my_sft", run: str = "new") -> str:
+        options = ("--model.name", name, "--model.fallback", "org/base", "--train.output_dir", f"runs/{run}")
+        return load_grpo_recipe(recipe, options).model.name
+
+    assert started() == "org/base"
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "runs/my_sft" in said and f"train/sft.py {tmp_path / 'my_sft.yaml'}" in said
+    assert started("org/other") == "org/other", "a hub id is taken as it is"
+    for run, model in {"from_base": "org/base", "from_sft": "runs/my_sft"}.items():
+        write_json(tmp_path / "runs" / run / "recipe.json", {"model": {"name": model}})
+        assert started(run=run) == model
+    shutil.copytree(tiny_chatml, sft)
+    assert started() == "org/base", "its checkpoint is not complete"
+    mark_complete(sft, 4)
+    assert started() == "runs/my_sft" and started(run="from_base") == "org/base"
 
 
 @pytest.mark.parametrize(

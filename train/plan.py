@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
@@ -27,6 +26,7 @@ from probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from train import speed
 from train.checkpoints import GIB, checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
 from train.recipe import (
+    LATER,
     MAX_COMPLETION,
     DpoRecipe,
     GrpoRecipe,
@@ -79,8 +79,6 @@ UNLIMITED = 4096  # tokens of a row, for the estimate of memory alone, where the
 # A simulated user's or a judge's instruction, and a usual reply of theirs, in tokens.
 INSTRUCTION, REPLY = 400, 60
 LARGE = 1e9  # from so many parameters on nobody trains on a CPU
-# What another run has yet to make: the run by its usual place, or a checkpoint of it.
-_LATER = re.compile(r"^runs[/\\]|[/\\]checkpoint-\d+/?$")
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ def _model(recipe: TrainRecipe) -> _Model:
         return _Model(given, size_of(recipe.model, folder.path, folder.base), chat, [], folder)
     except ModelError as error:
         known = name in KNOWN_SHAPES
-        if Path(name).exists() or not (known or _LATER.search(name)):
+        if Path(name).exists() or not (known or LATER.search(name)):
             raise
         unchecked = [f"the model: {error}{f'; sizes are those known for {name}' if known else ''}"]
         return _Model(given, size_of(recipe.model, None) if known else None, None, unchecked)
@@ -554,7 +552,7 @@ def _probe_lines(recipe: TrainRecipe, model: _Model, stage: _Stage) -> list[str]
     later = []
     if recipe.data.recipe is not None:
         later.append(Path(load_data_recipe(Path(recipe.data.recipe)).output.path))
-    if _LATER.search(recipe.model.name) and not Path(recipe.model.name).exists():
+    if LATER.search(recipe.model.name) and not Path(recipe.model.name).exists():
         run = Path(recipe.model.name)
         later.append(run.parents[1] if run.name.startswith("checkpoint-") else run.parent)
     for name, loaded in sets_within_reach(probe, model.unchecked, later).items():

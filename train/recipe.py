@@ -8,7 +8,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,11 +16,14 @@ from pydantic import BaseModel, create_model
 
 from data_builders.recipe import RoleSection, check_role
 from probe.chat import LossOn
+from probe.checkpoints import newest_complete
 from probe.errors import NextturnError, RecipeError
+from probe.files import read_json
 from probe.recipe import STRICT, load_recipe, section
 from probe.settings import ProbeSection, VllmSection
-from probe.terminal import processes
+from probe.terminal import processes, say
 from probe.tracking import TrackingSection, check_tracking
+from probe.weights import ADAPTER_CONFIG, CONFIG
 
 R = TypeVar("R")
 
@@ -106,6 +109,10 @@ _SFT_OURS = {
 }
 
 
+LATER = re.compile(r"^runs[/\\]|[/\\]checkpoint-\d+/?$")
+"""Matches the name of a model that another run may still have to make: its run directory, or a checkpoint in one."""
+
+
 @section
 class LoraSection:
     r: int = 32
@@ -122,6 +129,9 @@ class LoraSection:
 class ModelSection:
     name: str
     """Hub id, local folder (a checkpoint too, also a LoRA one), or `smollm2-135m`."""
+    fallback: str | None = None
+    """The model to start from if `name` is a run directory that has no complete checkpoint yet. `name` in the run's
+    recipe.json is the model that was used, also after a resume."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of the weights, as they are measured and served. All of them trained without DeepSpeed, they are held in float32."""
     lora: LoraSection | None = None
@@ -207,7 +217,29 @@ def _load(
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
     check_tracking(recipe.tracking)
-    return recipe
+    return replace(recipe, model=start_from(recipe.model, Path(given["output_dir"]), path.parent))
+
+
+def start_from(model: ModelSection, run_dir: Path, recipes: Path) -> ModelSection:
+    """Return the section with the model that training starts from as `name`: `fallback` if there is no checkpoint yet.
+
+    A run that has begun keeps the model that its recipe.json names.
+
+    Args:
+        recipes: where the recipe lies, and the one whose run `model.name` is.
+    """
+    if model.fallback is None or not LATER.search(model.name):
+        return model
+    if (run_dir / "recipe.json").is_file():
+        begun_with = read_json(run_dir / "recipe.json")["model"]["name"]
+        return replace(model, name=model.fallback) if begun_with == model.fallback else model
+    folder = Path(model.name)
+    if any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)) or newest_complete(folder)[0]:
+        return model
+    sft = recipes / f"{folder.name}.yaml"
+    first = f"; to start from SFT, run this first: accelerate launch train/sft.py {sft}" if sft.is_file() else ""
+    say(f"model.name: {model.name} has no complete checkpoint, so training starts from {model.fallback}{first}")
+    return replace(model, name=model.fallback)
 
 
 def _check_inline(probe: ProbeSection, given: Mapping[str, Any]) -> None:

@@ -270,6 +270,7 @@ def _run_dir(recipe: TrainRecipe) -> Path:
 # asked, not what is computed.
 _SERVED = ("price", "latency_s", "server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
 _FREE = (
+    "model.fallback",
     *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens"),
     *("train.ddp_timeout", "train.dataloader_num_workers"),
     *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
