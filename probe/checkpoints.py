@@ -17,6 +17,7 @@ from probe.files import read_json, write_json
 
 SCHEMA = 1
 MARKER = "complete.json"
+STATE = "trainer_state.json"
 FINISHED = "finished.json"
 ASIDE = "set-aside-"
 KEPT = ".kept"
@@ -51,8 +52,9 @@ def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
     if not (folder / MARKER).is_file():
         return f"no {MARKER}, so saving it was interrupted"
     try:
-        files = read_json(folder / MARKER)["files"]
-        sizes = {str(name): int(size) for name, size in files.items()}
+        marker = read_json(folder / MARKER)
+        int(marker["step"])
+        sizes = {str(name): int(size) for name, size in marker["files"].items()}
     except (DataError, KeyError, TypeError, ValueError, AttributeError):
         return f"its {MARKER} cannot be read"
     for name, size in sizes.items():
@@ -64,6 +66,11 @@ def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
             return f"{name} is missing"
         if found != size:
             return f"{name} has {found} bytes, {size} were saved"
+    if STATE in sizes:
+        try:
+            read_json(folder / STATE)
+        except DataError:
+            return f"its {STATE} cannot be read"
     return None
 
 
@@ -139,7 +146,11 @@ def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> No
 
 def finished(run_dir: Path) -> dict[str, Any] | None:
     """What `finish_run` wrote, or None for a run that has not come to its end."""
-    return read_json(run_dir / FINISHED) if (run_dir / FINISHED).is_file() else None
+    path = run_dir / FINISHED
+    found = read_json(path) if path.is_file() else None
+    if found is not None and not (isinstance(found, dict) and "step" in found):
+        raise DataError(f"{path}: holds no `step`, so the file is damaged; delete it to resume the run")
+    return found
 
 
 def set_aside(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import train.checkpoints
 from probe.checkpoints import finish_run, finished, is_complete, list_checkpoints, mark_complete, newest_complete
-from probe.errors import BadInput
+from probe.errors import BadInput, DataError
 from train.checkpoints import (
     Launch,
     checkpoint_bytes,
@@ -40,7 +40,7 @@ def checkpoint(run_dir: Path, step: int, marked: bool = True, launch: Launch | N
     folder = run_dir / f"checkpoint-{step}"
     for name, size in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"x" * size)
+        (folder / name).write_bytes(b'{"a": 12}' if name == "trainer_state.json" else b"x" * size)
     if marked:
         mark_complete(folder, step, vars(launch) if launch else None)
     return folder
@@ -65,6 +65,26 @@ def test_reasons_are_in_words(tmp_path: Path) -> None:
     assert is_complete(missing) == "global_step2/zero_rank_0.pt is missing"
     assert is_complete(cut) == "model.safetensors has 10 bytes, 64 were saved"
     assert is_complete(broken) == is_complete(listed) == "its complete.json cannot be read"
+
+
+def test_a_checkpoint_whose_state_is_damaged_is_skipped_for_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two, state, marker = (checkpoint(tmp_path, step) for step in (2, 4, 6))
+    (state / "trainer_state.json").write_bytes(b"\xff" * FILES["trainer_state.json"])
+    (marker / "complete.json").write_text(json.dumps({"files": {}}))
+    assert choose_resume(tmp_path, "auto", HERE) == two
+    line = capsys.readouterr().out
+    assert "skips checkpoint-6 (its complete.json" in line and "checkpoint-4 (its trainer_state.json" in line
+    for damaged in (state, marker):
+        with pytest.raises(BadInput, match="cannot be read"):
+            choose_resume(tmp_path, str(damaged), HERE)
+    mark_complete(two, 2, {"processes": 1})
+    with pytest.raises(BadInput, match="`launch` is damaged"):
+        choose_resume(tmp_path, "auto", HERE)
+    (tmp_path / "finished.json").write_text("{}")
+    with pytest.raises(DataError):
+        finished(tmp_path)
 
 
 @settings(max_examples=20)

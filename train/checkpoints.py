@@ -114,7 +114,12 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
 def _check_fits(checkpoint: Path, now: Launch, weights_alone: bool = False) -> None:
     """Raises BadInput where a step or the optimizer's state of the checkpoint is not this launch's; says what changes."""
     told = read_json(checkpoint / MARKER).get("launch")
-    then = Launch(**told) if told is not None else now  # older versions did not write it
+    try:
+        then = Launch(**told) if told is not None else now  # older versions did not write it
+    except TypeError:
+        raise BadInput(
+            f"{checkpoint / MARKER}: `launch` is damaged; move the folder away to resume from one before"
+        ) from None
     if then.per_step != now.per_step:
         raise BadInput(
             f"{checkpoint}: its steps are of {then.per_step} rows or samples ({then}), those of this launch of "
