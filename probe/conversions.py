@@ -25,7 +25,6 @@ from probe.weights import (
     fingerprint_of,
     load_any_tokenizer,
     load_causal_lm,
-    loaded_whole,
     read_config,
     tokenizer_sha256,
 )
@@ -111,8 +110,7 @@ def _manifest_head(source_sha256: str) -> dict[str, str | int]:
 
 def _make(folder: Path, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> None:
     with new_folder(folder, needed_bytes, "set NEXTTURN_CACHE to a folder with room") as making:
-        with loaded_whole():  # the others of a launch wait, or have it already
-            make(making)
+        make(making)
         for path in making.iterdir():
             if path.is_file():  # a folder (additional_chat_templates) that cannot be entered cannot be read
                 path.chmod(0o644)

@@ -30,7 +30,6 @@ from probe.weights import (
     fingerprint_of,
     load_any_tokenizer,
     load_causal_lm,
-    loaded_whole,
     merge_adapter,
     read_config,
     refuse_quantised,
@@ -178,8 +177,7 @@ def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = No
 
     if dtype not in DTYPES:
         raise ModelError(f"{folder.name}: dtype {dtype!r}, wanted one of {', '.join(DTYPES)}")
-    with loaded_whole():
-        model = _load(folder, dtype if dtype == "auto" else getattr(torch, dtype))
+    model = _load(folder, dtype if dtype == "auto" else getattr(torch, dtype))
     return model.to(device or own_device()).eval()
 
 
@@ -272,8 +270,7 @@ def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) 
     import torch
 
     refuse_quantised(folder.base or folder.path, folder.name)
-    with loaded_whole():
-        model = _load(folder, torch.float32, scale).to(getattr(torch, dtype))
+    model = _load(folder, torch.float32, scale).to(getattr(torch, dtype))
     model.save_pretrained(out)
     load_any_tokenizer(folder.tokenizer_path).save_pretrained(out)
 

@@ -169,24 +169,6 @@ def shape_of(folder: Path) -> dict[str, int | None]:
 # with no more than a warning; a probe of such a model would measure something that nobody trained.
 
 
-@contextmanager
-def loaded_whole() -> Iterator[None]:
-    """What loads a model in this block gets all of it, also in a process that trains under ZeRO-3.
-
-    From the moment that ZeRO-3's configuration exists, transformers and peft spread every model that is loaded over all
-    processes of the launch. One that a single process loads, to convert it or to ask it, would wait for the others for ever.
-    """
-    from transformers.integrations import deepspeed
-
-    config = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        if config is not None and config() is not None:
-            deepspeed.set_hf_deepspeed_config(config())
-
-
 WANTED_TRANSFORMERS = "transformers>=5.16.1,<6"
 """As in pyproject.toml: what this project was written for, Qwen3.5 included."""
 

@@ -13,7 +13,7 @@ from model_parts import CHAT, change_json, copy_of, logits, lora_on
 
 from probe import conversions
 from probe.errors import ModelError
-from probe.models import load_model, load_tokenizer, merged_folder, resolve
+from probe.models import load_model, load_tokenizer, resolve
 
 
 def test_a_multimodal_qwen35_becomes_text_only_once(tiny_multimodal: Path, own_cache: Path) -> None:
@@ -194,29 +194,3 @@ def rewritten(folder: Path, saved: str) -> Path:
         tensors = {name.replace("model.language_model.", "model."): tensor for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
-
-
-def test_models_are_loaded_whole_while_zero_3_is_configured(
-    tiny_multimodal: Path, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One process converts, merges or asks a model while the others of its launch wait: spread over all of them by
-    ZeRO-3, as transformers then loads every model, it would wait for them in turn."""
-    import deepspeed
-    from transformers import AutoModelForCausalLM
-    from transformers.integrations import deepspeed as configured
-
-    def spread(*_: object, **__: object) -> None:
-        raise AssertionError("spread over all processes")
-
-    adapter = lora_on(tiny_multimodal, tmp_path / "adapter", str(tiny_multimodal))
-    monkeypatch.setattr(deepspeed.zero, "Init", spread)
-    in_force = configured.HfDeepSpeedConfig({"zero_optimization": {"stage": 3}, "train_batch_size": 2})
-    try:
-        with pytest.raises(AssertionError, match="spread"):
-            AutoModelForCausalLM.from_pretrained(tiny_multimodal)
-        merged = merged_folder(resolve(str(adapter)))  # the multimodal base is converted first
-        assert load_model(merged, device="cpu").get_input_embeddings().weight.numel() > 0
-        assert configured.is_deepspeed_zero3_enabled(), "the policy comes after, and is to be spread"
-    finally:
-        configured.unset_hf_deepspeed_config()
-        del in_force

@@ -34,8 +34,8 @@ T = TypeVar("T")
 def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> Any:
     """Return trl's config from the recipe's `train:` section, fitted to this launch, and print what was changed.
 
-    This creates the process group. It must run before the policy is loaded: with ZeRO-3 it makes transformers load the
-    weights in parts. Every other model is loaded whole all the same (`probe.weights.loaded_whole`).
+    This creates the process group. It must run before the policy is loaded and after every other model: with ZeRO-3 it makes
+    transformers load weights in parts, on all processes together.
 
     Args:
         ours: fields of the config that no recipe sets.
