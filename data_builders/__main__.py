@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from probe.errors import run_command
@@ -25,13 +24,11 @@ def main(argv: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument("recipe", type=Path, help="YAML recipe, such as recipes/demo_data.yaml")
     parser.add_argument("--out", type=Path, help="output folder (default: the recipe's output.path)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="count examples, tokens and calls, show one, write nothing"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="count what can be counted, show one, write nothing")
     parser.add_argument("--preview", type=int, metavar="N", help="print N conversations, write nothing")
     options, overrides = parser.parse_known_args(argv)
 
-    from data_builders.recipe import Evaluation, Quality, Replay, Source, load_data_recipe
+    from data_builders.recipe import load_data_recipe
 
     recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
 
@@ -44,12 +41,8 @@ def main(argv: Sequence[str]) -> None:
     except SetOutOfReach as error:
         if not options.dry_run:
             raise
-        print(f"{options.recipe}: the recipe is valid; its problems could not be counted. {error}")
-        if recipe.dialogue is None or not recipe.source.n:
-            return
-        print("Estimated with generated problems in their place, which are shorter than MATH's:")
-        generated = Source(kind="starter", n=recipe.source.n)
-        build = Build(replace(recipe, source=generated, replay=Replay(), quality=Quality(), eval=Evaluation()))
+        print(f"{options.recipe}: the recipe is valid; problems and conversations: unknown. {error}")
+        return
     out = options.out or Path(recipe.output.path)
     if options.dry_run or options.preview is not None:
         from data_builders.preview import dry_run, preview

@@ -19,7 +19,7 @@ from typing import Any
 
 from data_builders.card import WARN, card
 from data_builders.dialogue.conversation import play
-from data_builders.dialogue.finished import Finished, outlined
+from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import Plan, plans_of
 from data_builders.dialogue.roles import Meter, Roles, ask_all, look_for_models
 from data_builders.preferences import write_pairs
@@ -122,23 +122,13 @@ class Build:
         return plans_of(self.problems[index], self.recipe.seed, self.recipe.dialogue)
 
     def sample(self, most: int) -> tuple[list[Conversation], float]:
-        """The conversations of about `most` problems and written ones, evenly drawn, and which share of all that is.
+        """Return the conversations of about `most` problems and written ones, evenly drawn, and their share of all.
 
-        Those of self-play, which models have yet to make, in outline: for counts alone.
+        Only for recipes without `dialogue`, whose conversations need no model.
         """
-        step = self._step(most)
-        made: list[Conversation] = []
-        for index in range(0, len(self.problems), step):
-            made += self.conversations(index) if self.recipe.dialogue is None else outlined(self.plans(index))
+        step = max(1, (len(self.problems) + len(self.written)) // most)
+        made = [one for index in range(0, len(self.problems), step) for one in self.conversations(index)]
         return [*self.written[::step], *made], 1 / step
-
-    def sample_replay(self, most: int) -> list[Conversation]:
-        """The replay rows that go with `sample`, each with the reference's solution."""
-        places = range(0, len(self.problems) or len(self.written), self._step(most))
-        return [one for index in places for one in self.replay.outlined(index)]
-
-    def _step(self, most: int) -> int:
-        return max(1, (len(self.problems) + len(self.written)) // most)
 
     def shards(self) -> list[range]:
         size, every = self.recipe.output.shard_size, range(len(self.problems))

@@ -129,8 +129,6 @@ class RoleSection:
     enable_thinking: bool | None = None
     """Handed to the chat template; left out, its own default."""
     price: Price = field(default_factory=Price)
-    latency_s: float = 2.0
-    """What one reply takes, for the estimate of the dry run alone."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     batch_tokens: int = 16384
     vllm: VllmSection = field(default_factory=VllmSection)
@@ -434,6 +432,6 @@ def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
         return None
     kept = recipe_dict(section)
     server = kept.pop("server")
-    for name in ("price", "latency_s", *(("dtype", "batch_tokens", "vllm") if section.engine == "openai" else ())):
+    for name in ("price", *(("dtype", "batch_tokens", "vllm") if section.engine == "openai" else ())):
         del kept[name]
     return kept | ({"model": server["model"], "extras": server["extras"]} if server else {})

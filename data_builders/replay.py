@@ -87,12 +87,6 @@ class ReplayRows:
                 replay_id(task), "replay", messages, task.source, task.answer, reason=came.reason, slips=slips
             )
 
-    def outlined(self, index: int) -> Iterator[Conversation]:
-        """The same before a model was asked, whose replies are taken to be as long as the reference's."""
-        for task in self.tasks(index):
-            messages = (*question(task), {"role": "assistant", "content": task.reference})
-            yield Conversation(replay_id(task), "replay", messages, task.source, task.answer)
-
     def inputs(self) -> dict[str, str]:
         return self._problems.inputs() if self._problems else {}
 

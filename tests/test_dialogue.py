@@ -876,7 +876,7 @@ def test_where_a_server_lies_is_no_setting_of_the_data() -> None:
     def shaped(**given: Any) -> dict[str, Any]:
         return shaping(DataRecipe(source=Source(kind="math"), output=Output(path="d"), dialogue=dialogue(**given)))
 
-    there = replace(ROLE, server=ServerSection(urls=("http://other/v1",), model="m", concurrency=3), latency_s=9.0)
+    there = replace(ROLE, server=ServerSection(urls=("http://other/v1",), model="m", concurrency=3))
     assert shaped(policy=there, max_cost=3.0) == shaped()
     other = replace(ROLE, server=ServerSection(urls=("http://localhost:1/v1",), model="n"))
     assert shaped(policy=other) != shaped()

@@ -262,25 +262,14 @@ def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server
 # --- the command
 
 
-def test_the_dry_run_asks_nobody_and_is_not_far_off(
+def test_the_dry_run_asks_nobody_and_says_what_is_unknown(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = recipe(tmp_path, server.url)
-    data = yaml.safe_load(made.read_text())
-    data["dialogue"]["policy"] |= {"price": {"input": 1.0, "output": 2.0}, "latency_s": 4.0}
-    made.write_text(yaml.safe_dump(data))
-    main([str(made), "--out", str(tmp_path / "d"), "--dry-run"])
+    main([str(recipe(tmp_path, server.url)), "--out", str(tmp_path / "d"), "--dry-run"])
     shown = capsys.readouterr().out
     assert not server.requests and not (tmp_path / "d").exists()
-    assert "tokens in" in shown and "minutes" in shown and "at the recipe's prices" in shown
+    assert "17 problems" in shown and "tokens and cost: unknown" in shown
     assert "how the opening of a complete problem is asked for" in shown
-    kept = re.search(r"^  kept      about (\d+) of them", shown, re.M)
-    assert kept and N / 2 < int(kept[1]) < 1.7 * N
-    # What is asked then; this server is never asked again, which a small model is every other time.
-    calls = read_json(built(made, tmp_path / "d") / "manifest.json")["calls"]
-    told = {role: int(count.replace(",", "")) for role, count in re.findall(r"^  (\w+) +([\d,]+) calls", shown, re.M)}
-    assert set(told) == {"assistant", "simulator", "judge"}
-    assert all(0.4 * told[role] < calls[f"{role}.calls"] <= 1.2 * told[role] for role in told)
 
 
 def test_preview_shows_conversations_of_self_play_and_writes_nothing(

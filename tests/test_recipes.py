@@ -23,7 +23,7 @@ RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes" / "resu
 # What a plan has to say, of the recipes whose model, data and sets are out of reach here.
 PLANS = {
     "probe.yaml": ("could not check",),
-    "math_collab.yaml": ("conversations", "calls", "time"),
+    "math_collab.yaml": ("valid", "unknown"),
     "qwen2b_sft.yaml": (
         # 24 layers of Qwen3.5-2B's known shape; 1.88 billion parameters, of which LoRA r=32 trains 1 to 3 in 100.
         "Qwen/Qwen3.5-2B: 1,88", "LoRA r=32", "GiB a GPU with 8 under ZeRO-2", "could not check the model",

@@ -7,9 +7,8 @@ in the form that trl's preference trainers read. candidates: every candidate of 
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +20,6 @@ from data_builders.tasks import Conversation, Gap
 from probe.conversations import Message
 
 Row = dict[str, Any]
-# Conversations of 300 each, whole openings and such that lack something, that were kept in three builds with a large model
-# in all roles: 280 and 39. What an estimate counts with.
-_KEPT = {False: 280 / 300, True: 39 / 300}
 # A reward for the result would pay for telling it where the user wants to find it.
 _NO_PROMPTS = ("hint", "steps", "slip")
 
@@ -111,29 +107,3 @@ class Finished:
             said = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
             told = {"id": f"{self.plan.id}-{before // 2}", "prompt": self.messages[:before]}
             yield {**told, **said, "score_chosen": high, "score_rejected": low}
-
-
-# --- Before anybody is asked.
-
-_ASK, _TOLD = (
-    "Could you tell me how many marbles are in each bag?",
-    "Oh, sorry, I left that out. There are 12 marbles in each.",
-)
-_WHY = "hm ok, i do not see how you get from the second line to the next one. can you show me that part again?"
-_EXPLAINED = "word " * 95
-
-
-def outlined(plans: Sequence[Plan]) -> Iterator[Conversation]:
-    """As many conversations as may be kept of `plans`, as long and of as many turns as those three builds' were: with the
-    reference's solution in place of the model's own, and one question after it. For counts; their words are nobody's.
-
-    The plans' goals do not count: what a solution has nothing for becomes `result`, of MATH four plans in five.
-    """
-    for plan in plans:
-        if random.Random(f"kept:{plan.id}").random() >= _KEPT[plan.withholds]:
-            continue
-        task = plan.task
-        said = [task.question, *([_ASK, _TOLD] if plan.withholds else []), task.reference, _WHY, _EXPLAINED]
-        messages = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(said)]
-        kind = "underspecified" if plan.withholds else "complete"
-        yield Conversation(plan.id, kind, tuple(messages), task.source, task.answer, task=task, persona=plan.persona)
