@@ -75,7 +75,7 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
         (("-m", "probe", "label", "--help"), "--page"),
         (("-m", "probe", "correct", "--help"), "--labels"),
         (("-m", "data_builders", "--help"), "--preview"),
-        (("-m", "train.doctor", "--help"), "--json"),
+        (("-m", "train.gpu_check", "--help"), "--stages"),
         ((SFT, "--help"), "--resume"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
