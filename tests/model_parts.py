@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +55,7 @@ def known_config(name: str = "Qwen/Qwen3.5-2B") -> Any:
     """The shape that the plan knows of a model, as a config."""
     from transformers import AutoConfig
 
-    from train.plan import KNOWN_SHAPES
+    from train.memory import KNOWN_SHAPES
 
     shape = dict(KNOWN_SHAPES[name])
     return AutoConfig.for_model(shape.pop("model_type"), **shape)
@@ -88,3 +89,25 @@ class LargestTensor(TorchDispatchMode):
                 if size > self.bytes:
                     self.bytes, self.shape = size, tuple(made.shape)
         return result
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that are made while it is on: alive `now`, and the `most` so far."""
+
+    def __init__(self, before: Any = ()) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in before}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for made in tree_leaves(result):
+            if isinstance(made, Tensor) and (key := made.untyped_storage()._cdata) not in self._sizes:
+                self._sizes[key] = made.untyped_storage().nbytes()  # a view shares its storage and costs nothing
+                self.now += self._sizes[key]
+                weakref.finalize(made.untyped_storage(), self._freed, key)
+        self.most = max(self.most, self.now)
+        return result
+
+    def _freed(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)

@@ -12,7 +12,7 @@ import pytest
 from tests.grpo_parts import probe_section, teach_to_talk, write_prompts
 from tests.launches import AS_ON_GPUS, history, kill_after, launch, shipped
 from train.checkpoints import checkpoint_bytes
-from train.plan import size_of
+from train.memory import size_of
 from train.recipe import ModelSection
 
 STEPS, SAVE = 4, 2

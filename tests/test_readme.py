@@ -93,29 +93,32 @@ def test_the_pages_show_the_commands_of_every_stage() -> None:
 @pytest.mark.parametrize("shown", SHOWN)
 def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None:
     words = shlex.split(re.sub(r"http://localhost:\d+/v1", server, shown))
+    words = words[1:] if words[0].startswith("CUDA_VISIBLE_DEVICES=") else words
     dry = [] if {"--dry-run", "--preview"} & set(words) else ["--dry-run"]
     if words[0] == "make":
         done = subprocess.run(["make", "--dry-run", *words[1:]], cwd=workplace, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     elif words[0] == "accelerate":
         script = next(place for place, word in enumerate(words) if word.startswith("train/"))
-        for option, value in zip(words[2:script], words[3:script], strict=False):
-            if option == "--config_file":
-                assert (workplace / value).is_file(), value
+        launcher = dict(zip(words[2:script:2], words[3:script:2], strict=True))
+        if "--config_file" in launcher:
+            assert (workplace / launcher["--config_file"]).is_file(), shown
         recipe = workplace / words[script + 1]
         assert recipe.is_file()
         if [word for word in words[script + 2 :] if word != "--dry-run"]:  # tests/test_recipes.py runs it as it is
-            call([*words[script:], *dry], workplace)
+            call([*words[script:], *dry], workplace, WORLD_SIZE=launcher.get("--num_processes", "1"))
     elif words[:3] == ["python", "-m", "data_builders"] or words[:4] == ["python", "-m", "probe", "run"]:
         call([*words[1:], *dry], workplace)
     elif words[:3] in (["python", "-m", "probe"], ["python", "-m", "train.export"]):
+        once = ["--once"] if "watch" in words and "--once" not in words else []
         call(
-            [str(workplace / "labels_of_page.jsonl") if word.startswith("~") else word for word in words[1:]], workplace
+            [str(workplace / "labels_of_page.jsonl") if word.startswith("~") else word for word in [*words[1:], *once]],
+            workplace,
         )
-    elif words[:3] == ["python", "-m", "train.doctor"]:
+    elif shown == "python -m venv .venv" or words[:3] == ["python", "-m", "train.doctor"]:
         call([*words[1:], "--help"], workplace)
     else:
-        assert words[0] in ("git", "pip", "cd", "wandb"), f"no test knows how to check: {shown}"
+        assert words[0] in ("git", "pip", "cd", "wandb", "."), f"no test knows how to check: {shown}"
 
 
 def test_every_path_that_a_page_links_to_is_there() -> None:

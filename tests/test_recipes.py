@@ -26,10 +26,10 @@ PLANS = {
     "math_collab.yaml": ("valid", "unknown"),
     "qwen2b_sft.yaml": (
         # 24 layers of Qwen3.5-2B's known shape; 1.88 billion parameters, of which LoRA r=32 trains 1 to 3 in 100.
-        "Qwen/Qwen3.5-2B: 1,88", "LoRA r=32", "GiB a GPU with 8 under ZeRO-2", "could not check the model",
+        "Qwen/Qwen3.5-2B: 1,88", "LoRA r=32", "GiB a process under ZeRO-2", "could not check the model",
         "at 64 rows (8 a process x 1 x 8 accumulated)", "at 64 rows (8 a process x 8 x 1 accumulated)",
-        "on 2 x 8 GPUs: 219 at 64 rows (4 a process x 16 x 1 accumulated)",
-        "could not check the data", "could not check probe set gpqa_diamond", "HF_HUB_OFFLINE",
+        "on 2 x 8 GPUs: an unknown number at 64 rows (4 a process x 16 x 1 accumulated)",
+        "unknown until `python -m data_builders recipes/math_collab.yaml` has run", "save_steps 0.5: 2 times per run", "could not check probe set gpqa_diamond", "HF_HUB_OFFLINE",
     ),
     "qwen2b_grpo.yaml": (  # with WORLD_SIZE=8
         "on 1 GPU: 8 samples of each of 16 prompts: 128 at a time (4 a process x 1 x 32)",
@@ -42,7 +42,7 @@ PLANS = {
         "on 1 GPU: 21.03 GiB a checkpoint (weights 7.01, optimizer 14.02), 4 at once: 84.1 GiB",
         "on 8 GPUs: 28.99 GiB a checkpoint (weights 7.96, optimizer 21.03), 4 at once: 116.0 GiB",
         "GiB are free for runs/qwen2b_grpo", "weights 7.01 in float32", "reference 7.01",
-        "vllm      takes 30% of each GPU's memory",
+        "vllm      30% of each GPU",
     ),
 }  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_its_probe_takes_the_batches_that_the_gpu_holds_beside_training(
 def test_the_readme_s_table_has_every_recipe_that_wants_gpus() -> None:
     wanted = {f"recipes/{path.name}" for path in RECIPES if path.name.startswith("qwen2b")}
     assert {launch.recipe for launch in LAUNCHES} == wanted
-    assert {launch.gpus for launch in LAUNCHES} == {1, 8, 16}
+    assert {launch.gpus for launch in LAUNCHES} == {1, 7, 8, 16}
 
 
 @pytest.fixture(scope="module")
@@ -161,11 +161,8 @@ def test_a_shipped_recipe_goes_through_its_dry_run(
         assert part in said
     for launch in LAUNCHES:
         if launch.recipe == name and not launch.options:
-            assert f"{launch.memory} GiB a GPU with {launch.gpus}" in said, "what the README says"
-    shares = re.findall(r"on ([\dx ]+ GPUs?): \d+ times \d+ s beside [\d.]+ \w+ of training, (\d+)%", said)
-    assert len(shares) == (3 if recipe.name.startswith("qwen2b") else 0)
-    for gpus, share in shares if "grpo" in recipe.name else ():  # the others are over in minutes
-        assert int(share) < 10, f"the probe's share of training's time on {gpus}"
+            on = {1: "1 GPU", 8: "8 GPUs", 16: "2 x 8 GPUs"}[launch.gpus]
+            assert f"on {on}: {launch.memory} GiB a process" in said, "what the README says"
 
 
 @pytest.mark.parametrize("stage", [2, 3])

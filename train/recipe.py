@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, Field, create_model
 
 from data_builders.recipe import RoleSection, check_role
 from probe.chat import LossOn
@@ -51,6 +51,9 @@ _NAMES: dict[str, Any] = {
     **dict.fromkeys(("IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy"), str),
 }
 
+# transformers reads a number below 1 as a share of all steps, and 1.0, which may be meant as all of them, as every step.
+_STEPS = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)]
+
 
 def trl_section(module: str, config: str) -> type[BaseModel]:
     """A section class with the fields of a trl config, such as `trl_section("sft_config", "SFTConfig")`.
@@ -63,6 +66,7 @@ def trl_section(module: str, config: str) -> type[BaseModel]:
         if spec is None or spec.origin is None:
             raise NextturnError(f"{package} is not installed; `pip install nextturn` brings it")
         fields |= _annotations(Path(spec.origin).parent / file, name)
+    fields |= dict.fromkeys(("save_steps", "eval_steps", "logging_steps"), _STEPS)
     return create_model(config, __config__=STRICT, **{name: (kind, None) for name, kind in fields.items()})  # type: ignore[call-overload]
 
 

@@ -346,8 +346,8 @@ def room_for(free: float, config: Any, itemsize: int) -> Room:
 
     A token leaves keys and values in each layer with attention, and in one layer at a time they are there once more, where
     rows leave, and in the prefill once for each query head, which sdpa wants where rows are padded. A prompt token passes
-    the layers with about 6 tensors of the hidden and 3 of the inner width at once (counted on Qwen3.5-2B by
-    train/step_memory.py).
+    the layers with about 6 tensors of the hidden and 3 of the inner width at once (counted on
+    Qwen3.5-2B).
     """
     costs = cache_bytes(config, itemsize)
     if costs is None:
