@@ -59,7 +59,7 @@ def no_temporary_file_is_left(tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setattr(tempfile, "tempdir", None)
         yield
     # Processes that a test kills leave the first two, and torch's is a cache.
-    known = re.compile(r"pymp-.*|.*wandb-(media|artifacts)|torchinductor_.*|torchelastic_.*")
+    known = re.compile(r"pymp-.*|.*wandb-(media|artifacts)|torchinductor_.*")
     left = [path.name for path in folder.iterdir() if not known.fullmatch(path.name)]
     assert not left, f"the tests left files in the folder for temporary files: {left}"
 

@@ -45,7 +45,14 @@ def launch(script: str, recipe: Path, config: str | Path, *options: str, typed: 
     words = [*_script(script, config), recipe, *options]
     if typed:
         port = ["--main_process_port", "0"] if config != "cpu.yaml" else []
-        launcher = ["accelerate.commands.launch", "--config_file", ROOT / "recipes" / "accelerate" / config, *port]
+        # Without `--log_dir`, torch's launcher leaves a folder of its own among the temporary files.
+        options_of_ours = [
+            "--config_file",
+            ROOT / "recipes" / "accelerate" / config,
+            "--log_dir",
+            recipe.parent / "log",
+        ]
+        launcher = ["accelerate.commands.launch", *options_of_ours, *port]
         done = subprocess.run(
             [sys.executable, "-m", *map(str, [*launcher, *words])],
             cwd=ROOT, env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
