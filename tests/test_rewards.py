@@ -19,7 +19,6 @@ from probe.timelimit import Workers
 from train.recipe import RewardSection
 from train.rewards import (
     NOTHING_PLAYED,
-    PARTIAL,
     Accuracy,
     Part,
     Rewards,
@@ -43,8 +42,8 @@ def workers() -> Iterator[Workers]:
     made.close()
 
 
-def accuracy(workers: Workers, one: Sample, partial_credit: bool = False) -> Part:
-    step = Accuracy(workers, partial_credit)
+def accuracy(workers: Workers, one: Sample) -> Part:
+    step = Accuracy(workers)
     return step.finish(one, step.begin(one))
 
 
@@ -89,7 +88,7 @@ def test_algebra_decides_where_text_and_numbers_do_not(workers: Workers) -> None
 
 def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(workers: Workers) -> None:
     row = given(answer="2\\sqrt{2}")
-    step = Accuracy(workers, partial_credit=False)
+    step = Accuracy(workers)
     samples = [sample(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
     begun = [step.begin(one) for one in samples]
     assert [step.finish(*pair) for pair in zip(samples, begun, strict=True)] == [
@@ -111,16 +110,6 @@ def test_in_any_thread_an_answer_that_takes_for_ever_is_another_answer(monkeypat
     thread.join()
     short.close()
     assert found == [True, False, True]
-
-
-def test_partial_credit_is_off_by_default_small_and_not_for_lists_of_numbers(workers: Workers) -> None:
-    wrong_end = "She has 5 * 12 = 60 marbles, and 60 - 7 = 54 are left. \\boxed{54}"
-    many = "".join(f"{number} + 0 = {number}. " for number in range(40, 70)) + "\\boxed{54}"
-    assert accuracy(workers, sample(wrong_end)).value == 0
-    assert accuracy(workers, sample(wrong_end), partial_credit=True).value == pytest.approx(PARTIAL / 2)
-    assert accuracy(workers, sample(many), partial_credit=True).value == pytest.approx(PARTIAL / 30)
-    assert accuracy(workers, sample(ANSWERED), partial_credit=True).value == 1
-    assert PARTIAL <= 0.2
 
 
 def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Workers) -> None:
@@ -209,8 +198,6 @@ def test_a_right_answer_that_was_guessed_is_worth_nothing(workers: Workers) -> N
     assert (
         accuracy(workers, sample("Begin with the bags.", "53?", "Yes, \\boxed{53}.", row=given(kind="hint"))).value == 1
     )
-    partial = sample(ANSWERED.replace("53", "54"), row=withheld())
-    assert accuracy(workers, partial, partial_credit=True).value == 0
 
 
 # Questions and requests in every reply, in words that do not look like one.

@@ -291,7 +291,7 @@ def test_a_reply_that_is_cut_without_an_answer_earns_nothing(opened: Any) -> Non
     """Less than a complete wrong one of the same row, also for a judge of one's own; an answer before the cut counts."""
     cut: dict[str, Any] = {"truncated": True, "ended": ("truncated",)}
     endless, wrong = "She has 5 * 12 = 60 marbles, and 60 - 7 =", "The answer is \\boxed{54}."
-    rewards = opened(RewardSection(partial_credit=True, custom={"own": CustomPart(function="custom_rewards:length")}))
+    rewards = opened(RewardSection(custom={"own": CustomPart(function="custom_rewards:length")}))
     samples = [
         sample(endless, **cut),
         sample(wrong, tokens=4000),

@@ -349,8 +349,6 @@ class RewardSection:
     """A model behind servers (engine openai) that judges interactivity; left out, rules do."""
     judge_timeout_s: float = 300.0
     """The longest that a step waits for all its verdicts together; `judge.server` bounds each request."""
-    partial_credit: bool = False
-    """A wrong or missing answer gets up to 0.2 for steps that the reference solution has too."""
     efficient_tokens: int = 500
     """Assistant tokens at which efficiency is down to a half; it falls for ever, and is never flat."""
     timeout_s: float = 10.0

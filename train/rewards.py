@@ -122,18 +122,14 @@ def _finished(call: Pending) -> Part:
 # Text and numbers are compared at once. What only algebra can tell goes to workers with a time limit, since a policy can
 # write expressions that take for ever.
 
-PARTIAL = 0.2
-"""The most that steps without the right answer are worth: never more than one sample in five that is right."""
 NO_REFERENCE = "no_reference"
-_RESULT = re.compile(r"=\s*\\?\$?\s*(-?\d[\d,]*(?:\.\d+)?)(?![\d.]*\s*[-+*/×^])")
 
 
 class Accuracy:
     """The comparisons of one step: `begin` hands them all in, `finish` waits. Equal pairs are compared once."""
 
-    def __init__(self, workers: Workers, partial_credit: bool) -> None:
+    def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._partial_credit = partial_credit
         self._calls: dict[tuple[str, str], Pending] = {}
 
     def begin(self, sample: Sample) -> list[Pending | Part]:
@@ -159,26 +155,7 @@ class Accuracy:
         parts = [one if isinstance(one, Part) else _finished(one) for one in begun]
         if guessed(sample) and sample.row.answer:
             return Part(0.0)
-        if self._partial_credit and sample.row.answer:
-            for place, conversation in enumerate(sample.conversations):
-                if parts[place].value == 0:
-                    parts[place] = Part(PARTIAL * shared_results(sample.row, conversation[sample.start :]))
         return mean_part(parts, sample.failures)
-
-
-def shared_results(row: RlRow, conversation: Conversation) -> float:
-    """How far the policy's results agree with those of the reference solution on its way, from 0 to 1.
-
-    A result is a number behind "="; the answer itself does not count. Over the larger of both numbers of results, so
-    that writing down many is worth nothing.
-    """
-    wanted = _results(row.solution) - {row.answer.replace(",", "")}
-    written = set[str]().union(*(_results(one["content"]) for one in conversation if one["role"] == "assistant"))
-    return len(wanted & written) / max(len(wanted), len(written), 1)
-
-
-def _results(text: str) -> set[str]:
-    return {number.replace(",", "") for number in _RESULT.findall(text)}
 
 
 # --- Asking: does the first trained reply ask for what is missing, and only then?
@@ -467,8 +444,6 @@ def _load(name: str) -> Callable[[Sample], float | None]:
 # One number, since trl sums several reward functions and counts one that is None as 0 as long as another is there, so
 # that a right answer whose judge timed out would be punished. A sample without a part that it needs has no reward at
 # all, and its group's mean is taken without it.
-
-
 #
 # A sample that was cut at its limit before it gave an answer earns nothing. Its text alone would earn more than a complete
 # wrong reply: where nothing is withheld, a solution that never ends counts as an answer for `asking`.
@@ -520,7 +495,7 @@ class Rewards:
         """One for each sample, in order. Waits for the slowest call, and for none longer than its limit."""
         section = self._section
         # All that takes time is begun first: the workers are busy while the judge's servers are.
-        accuracy = Accuracy(self._workers, section.partial_credit)
+        accuracy = Accuracy(self._workers)
         compared = [accuracy.begin(sample) for sample in samples]
         custom = [
             {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
