@@ -107,15 +107,14 @@ class ProbeCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:
-            self._measure("base", 0, self.folder)
+            self._measure("base", 0)
         else:  # resumed: the live weights are those of the checkpoint, whose probe a kill may have cut short
             self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        step = state.global_step
-        self._measure(f"step-{step}", step, resolve(str(self.run_dir / f"checkpoint-{step}")))
+        self._measure(f"step-{state.global_step}", state.global_step)
 
-    def _measure(self, label: str, step: int, folder: ModelFolder) -> None:
+    def _measure(self, label: str, step: int) -> None:
         import torch
 
         accelerator, out = self.trainer.accelerator, self.run_dir / "probe" / label
@@ -134,6 +133,7 @@ class ProbeCallback(TrainerCallback):
             shared = SharedEngine(engine, accelerator)
             if accelerator.is_main_process:
                 try:
+                    folder = resolve(str(self.run_dir / f"checkpoint-{step}")) if step else self.folder
                     info = model_info(folder, self.chat, label, step)
                     run_probe(shared, self.chat, info, self.probe, out, self.sets, self.check)
                 except Exception as error:
