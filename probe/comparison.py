@@ -467,14 +467,12 @@ class Comparison:
 
     `figures` holds NOTHING where a run lacks a metric; `paired` holds None for the baseline and where either
     run lacks it. `differences` says what was measured differently, `remarks` what may differ and does. `correction` holds
-    what labels say, where there are any, and `warnings` which differences the judge's bias could explain.
+    what labels say, where there are any, and `warnings` why labels that are there cannot be used.
     """
 
     runs: tuple[Run, ...]
     figures: dict[Metric, tuple[Estimate, ...]]
     paired: dict[Metric, tuple[PairedDifference | None, ...]]
-    patterns: dict[str, tuple[Pattern, ...]]
-    overall: tuple[str, ...]
     perturbed: tuple[Perturbed, ...]
     grounding: tuple[Grounding, ...]
     against_actual: tuple[AgainstActual, ...]
@@ -517,10 +515,37 @@ class Comparison:
 
     def drawn(self, metric: Metric) -> tuple[Estimate, ...]:
         """What drawings show of a metric, in the order of the runs."""
-        if self.correction is None or not self.all_corrected or metric != Metric("followup", metric.set, metric.name):
+        if not self.all_corrected:
             return self.figures[metric]
-        found = [self.correction.rate(name, metric.set, metric.name) for name in self.names]
-        return tuple(one.corrected if one else NOTHING for one in found)
+        return tuple(self.corrected(metric, index) for index in range(len(self.runs)))
+
+    def corrected(self, metric: Metric, index: int) -> Estimate:
+        """Return a run's figure, by its labels if it is a follow-up rate and the run has any."""
+        plain = self.correction and metric == Metric("followup", metric.set, metric.name)
+        found = self.correction.rate(self.names[index], metric.set, metric.name) if self.correction and plain else None
+        return found.corrected if found else self.figures[metric][index]
+
+    @cached_property
+    def as_judged(self) -> list[str]:
+        """The runs whose follow-up differs from the baseline's as the judge has it: not both of the two have labels."""
+        compared = [found for metric, found in self.paired.items() if metric.measure == "followup"]
+        corrected = {change.run for change in self.correction.differences} if self.correction else set()
+        differ = [name for index, name in enumerate(self.names) if any(changes[index] for changes in compared)]
+        return [name for name in differ if name not in corrected]
+
+    @cached_property
+    def patterns(self) -> dict[str, tuple[Pattern, ...]]:
+        """What each follow-up set shows for each run, by labels where the run has any."""
+        every = range(len(self.runs))
+        figures = [{metric: self.corrected(metric, index) for metric in self.figures} for index in every]
+        return {name: tuple(pattern_of(name, of_run) for of_run in figures) for name in self.sets("followup")}
+
+    @cached_property
+    def overall(self) -> tuple[str, ...]:
+        """The pattern of each run over all sets."""
+        return tuple(
+            overall([found[index].name for found in self.patterns.values()]) for index in range(len(self.runs))
+        )
 
     @cached_property
     def paths(self) -> list[list[int]]:
@@ -567,8 +592,6 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     """The comparison of runs in order; writes nothing and refuses nothing."""
     per_run = [dict(figures_of(run.results)) for run in runs]
     metrics = sorted({metric for figures in per_run for metric in figures}, key=_order(runs))
-    follow_up = list(dict.fromkeys(metric.set for metric in metrics if metric.measure == "followup"))
-    patterns = {name: tuple(pattern_of(name, figures) for figures in per_run) for name in follow_up}
     baseline = runs[0]
     return Comparison(
         runs=tuple(runs),
@@ -579,8 +602,6 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
             )
             for metric in metrics
         },
-        patterns=patterns,
-        overall=tuple(overall([found[index].name for found in patterns.values()]) for index in range(len(runs))),
         perturbed=tuple(found for run in runs for found in _perturbed(run)),
         grounding=tuple(
             Grounding(run.name, name, *_grounding(run.samples, name))
@@ -781,6 +802,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "overall": dict(zip(names, comparison.overall, strict=True)),
         },
         **({"correction": plain(comparison.correction)} if comparison.correction else {}),
+        **({"as_judged": comparison.as_judged} if comparison.as_judged else {}),
         **({"warnings": list(comparison.warnings)} if comparison.warnings else {}),
     }
 
@@ -877,12 +899,13 @@ def terminal_table(comparison: Comparison) -> str:
     differs.
     """
     notes = ["percent [95% interval]"]
+    corrected = ", corrected where a run has labels," if comparison.correction else ""
     for name, patterns in comparison.patterns.items():
         runs_by_pattern: dict[str, list[str]] = {}
         for run, pattern in zip(comparison.names, patterns, strict=True):
             runs_by_pattern.setdefault(pattern.name, []).append(run)
         listed = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in runs_by_pattern.items())
-        notes.append(f"{comparison.followup} on {printable(name)}: {listed}")
+        notes.append(f"{comparison.followup}{corrected} on {printable(name)}: {listed}")
     real = {name: turns for run in comparison.runs for name, turns in run.results.actual.items()}
     notes += [f"real users on {printable(name)}: {percent(turns.genuine)}" for name, turns in real.items()]
     accuracies = [(one.name, name, part) for one in comparison.runs for name, part in one.results.accuracy.items()]
@@ -895,7 +918,7 @@ def terminal_table(comparison: Comparison) -> str:
     notes += [f"unscored: {line}" for line in comparison.unscored]
     notes += [f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences]
     notes += [f"note: {line}" for line in comparison.remarks]
-    notes += [f"judge: {line}" for line in comparison.warnings]
+    notes += [f"labels: {line}" for line in comparison.warnings]
     wrapped = [textwrap.fill(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for note in notes]
     tables = [_terminal_block(comparison, block) for block in blocks(comparison)]
     return "\n\n".join([*tables, "\n".join(wrapped)])

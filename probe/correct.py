@@ -12,12 +12,8 @@ import argparse
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from probe import stats
 from probe.comparison import (
@@ -25,7 +21,6 @@ from probe.comparison import (
     CorrectedDifference,
     CorrectedRate,
     Correction,
-    Metric,
     Run,
     differences,
     grouped,
@@ -47,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="what `probe label` wrote (default: labels.jsonl in a DIR)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json and corrected.md there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json there")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -288,12 +283,11 @@ def correction_table(correction: Correction) -> str:
     return "\n\n".join(["\n".join(notes), *("\n".join([one[0], "-" * max(map(len, one)), *one[1:]]) for one in shown)])
 
 
-# --- Which differences could be the judge's
+# --- A comparison with its labels
 
 
 def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | None) -> Comparison:
-    """The comparison with what labels say of it, and with a warning for each difference that is no larger than the
-    judge's bias on such turns.
+    """Return the comparison with what labels say of it.
 
     Args:
         path: the labels that were given. Where None, those in the folders are taken; then what makes them unusable, such
@@ -301,66 +295,9 @@ def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | No
     """
     paths = [path] if path else label_files(folders, comparison.runs)
     try:
-        found, warnings = labelled(comparison.runs, paths) if paths else None, []
+        found = labelled(comparison.runs, paths) if paths else None
     except BadInput as error:
         if path:
             raise
-        found, warnings = None, [f"not corrected: {error}"]
-    if found is not None:
-        comparison = replace(comparison, correction=correction_of(found, paths))
-    return replace(comparison, warnings=(*warnings, *bias_warnings(comparison)))
-
-
-def bias_warnings(comparison: Comparison) -> list[str]:
-    """One line for each difference in follow-up that is no larger than the judge's bias on similar turns."""
-    lines = []
-    for metric, changes in comparison.paired.items():
-        if metric != Metric("followup", metric.set, metric.name):
-            continue
-        for index in comparison.ends[1:]:
-            change = changes[index]
-            if change is None or change.value is None:
-                continue
-            found = measured_bias(comparison, metric, index)
-            if found is not None and abs(found[0].value or 0.0) >= abs(change.value):
-                lines.append(
-                    f"{printable(metric.set)} {metric.name}, {comparison.names[index]} against {comparison.names[0]}: the "
-                    f"judge's bias is {points(found[0])} {found[1]}, as large as the difference of "
-                    f"{points(Estimate(change.value, None, 0))} that it sees; {found[2]}"
-                )
-    return lines
-
-
-def measured_bias(comparison: Comparison, metric: Metric, index: int) -> tuple[Estimate, str, str] | None:
-    """The judge's bias on turns like those of a difference, where it was measured, and what to do about it."""
-    names = (comparison.names[index], comparison.names[0])
-    if comparison.correction is not None:
-        at_hand = [comparison.correction.rate(name, metric.set, metric.name) for name in names]
-        known = [one for one in at_hand if one is not None]
-        if known:
-            one = max(known, key=lambda one: abs(one.bias.value or 0.0))
-            change = next(
-                (
-                    points(change.corrected)
-                    for change in comparison.correction.differences
-                    if (change.run, change.set, change.temperature) == (names[0], metric.set, metric.name)
-                ),
-                None,
-            )
-            then = f"corrected it is {change}" if change else "label the other run, too"
-            return one.bias, f"points by {one.labels} labels of {printable(one.run)}", then
-    judge = comparison.runs[index].results.settings.others.get("judge")
-    shipped = shipped_bias().get(judge) if isinstance(judge, str) else None
-    if shipped is None:
-        return None
-    found = shipped["sets"].get(metric.set, {}).get(metric.name) or shipped["temperatures"].get(metric.name)
-    found = found or shipped["all"]
-    bias = Estimate(found["bias"], (found["low"], found["high"]), found["n"])
-    return bias, f"points on {found['n']} labelled turns of other runs", "label some: python -m probe label"
-
-
-@cache
-def shipped_bias() -> dict[str, Any]:
-    """judges/bias.yaml: by judge, what `tests/judge_bias.py` measured on labelled turns that it was not fitted on."""
-    found: dict[str, Any] = yaml.safe_load((files("probe.judges") / "bias.yaml").read_text(encoding="utf-8"))
-    return found
+        return replace(comparison, warnings=(f"not corrected: {error}",))
+    return replace(comparison, correction=correction_of(found, paths)) if found else comparison

@@ -251,7 +251,10 @@ def _changes(comparison: Comparison) -> Content:
         notes += [told["unmatched"].format(unmatched=unmatched)] if unmatched else []
         drawn = told["page"].format(least=f"{100 * scale[0]:+.0f}", most=f"{100 * scale[1]:+.0f}")
         content.append([Part(" ".join(notes)), Part(f" {drawn}", page=True)])
-    return content + _bullets("Judge's bias: ", comparison.warnings)
+        if comparison.as_judged:
+            named = outside(", ".join(comparison.as_judged), 400)
+            content.append([Part(f"{told['as_judged']} "), named, Part(".")])
+    return content + _bullets("Labels: ", comparison.warnings)
 
 
 def _patterns(comparison: Comparison) -> Content:
@@ -277,6 +280,7 @@ def _patterns(comparison: Comparison) -> Content:
         Table(head, rows),
         Bullets(meaning),
         [Part(told["note"].format(low=f"{LOW:.0%}", followup=comparison.followup))],
+        *([[Part(told["corrected"])]] if comparison.correction else []),
     ]
 
 

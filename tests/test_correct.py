@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from probe import correct as command
 from probe import stats
 from probe.compare import compare
 from probe.comparison import Correction, Metric, as_json, compare_runs, load_runs
-from probe.correct import asked, bias_warnings, correct, measured_bias, shipped_bias, with_labels
+from probe.correct import asked, correct, with_labels
 from probe.errors import BadInput, IncomparableRuns
 from probe.files import read_json, read_jsonl, sha256_text, write_json
 from probe.judges import agreement
@@ -433,8 +432,9 @@ def test_compare_shows_corrected_beside_judged_and_draws_it(folder: Path, capsys
     one = comparison.correction.rate("step-40", "maths", "T=0.7")
     assert one
     old, new = (read_json(folder / name / "comparison.json") for name in ("before", "after"))
-    assert {**old, "warnings": None} == {**{key: new[key] for key in old}, "warnings": None}, "nothing else changes"
-    assert set(new) - set(old) - {"warnings"} == {"correction"}
+    assert old.pop("as_judged") == ["step-20", "step-40"] and "as_judged" not in new
+    assert old.pop("patterns") != new.pop("patterns"), "they are read from the corrected rates"
+    assert {**old, "correction": new["correction"]} == new, "nothing else changes"
     assert new["correction"]["labels"] == {"base": 60, "step-20": 60, "step-40": 60}
     page = (folder / "after" / "comparison.md").read_text()
     assert "## Follow-up corrected by labels" in page and "180 labels (base 60, step-20 60, step-40 60)" in page
@@ -457,6 +457,7 @@ def test_without_labels_nothing_changes(folder: Path) -> None:
     comparison = compare_runs(load_runs([folder]))
     assert with_labels(comparison, [folder], None) == comparison, "an unknown judge, no labels"
     assert not {"correction", "warnings"} & set(as_json(comparison))
+    assert as_json(comparison)["as_judged"] == ["step-20", "step-40"]
     assert "corrected by" not in markdown(comparison) + html(comparison)
 
 
@@ -467,6 +468,24 @@ def test_where_some_runs_have_labels_drawings_stay_with_the_judge(folder: Path) 
     metric = Metric("followup", "maths", "T=0.7")
     assert comparison.correction and comparison.drawn(metric) == comparison.figures[metric]
     assert "not corrected: step-20" in markdown(comparison)
+    assert comparison.as_judged == ["step-20"] and "is reported as judged. This holds for step-20." in markdown(
+        comparison
+    )
+
+
+def test_patterns_use_the_corrected_rate_of_a_run_with_labels(folder: Path) -> None:
+    """A reader who finds no genuine turn in one run, of a judge who finds many."""
+    rows = rows_of(labels_for(folder, label="new_task"))
+    write_rows(folder / "labels.jsonl", [row for row in rows if row["run"] == "step-40"])
+    before = compare_runs(load_runs([folder]))
+    comparison = with_labels(before, [folder], None)
+    assert comparison.correction
+    for name, found in comparison.patterns.items():
+        assert found[:2] == before.patterns[name][:2]
+        one = comparison.correction.rate("step-40", name, "T=0.0")
+        assert one and found[2].greedy == one.corrected
+        assert found[2].greedy != before.patterns[name][2].greedy
+    assert comparison.as_judged == ["step-20", "step-40"], "the baseline has no labels"
 
 
 def test_a_reading_that_has_only_begun_is_a_warning_unless_it_was_given(folder: Path) -> None:
@@ -477,57 +496,3 @@ def test_a_reading_that_has_only_begun_is_a_warning_unless_it_was_given(folder: 
     assert any("not corrected: base: 1" in line and "wanted at least 20" in line for line in comparison.warnings)
     with pytest.raises(BadInput, match="wanted at least 20"):
         with_labels(compare_runs(load_runs([folder])), [folder], path)
-
-
-def test_a_difference_no_larger_than_the_judges_bias_is_warned_of(folder: Path) -> None:
-    labels_for(folder, label="new_task")
-    comparison = with_labels(compare_runs(load_runs([folder])), [folder], None)
-    told = [line.partition(":")[0] for line in comparison.warnings]
-    wanted = []
-    for name in ("maths", "chat"):
-        for decoding in comparison.temperatures(name):
-            for place, run in enumerate(comparison.names[1:], start=1):
-                change = comparison.paired[Metric("followup", name, decoding)][place]
-                assert change and comparison.correction
-                found = [comparison.correction.rate(one, name, decoding) for one in ("base", run)]
-                largest = max(abs(one.bias.value or 0) for one in found if one)
-                if largest >= abs(change.value or 0):
-                    wanted.append(f"{name} {decoding}, {run} against base")
-    assert told == wanted != []
-    assert all("corrected it is " in line and "\n" not in line for line in comparison.warnings)
-
-
-def test_without_labels_the_shipped_bias_of_the_judge_warns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {"n": 551, "bias": 0.9, "low": 0.8, "high": 1.0}
-    small = {"n": 52, "bias": -0.001, "low": -0.1, "high": 0.1}
-    known = {"rules/1": {"all": whole, "temperatures": {"T=0.7": whole}, "sets": {"maths": {"T=0.0": small}}}}
-    monkeypatch.setattr("probe.correct.shipped_bias", lambda: known)
-    comparison = compare_runs(load_runs([folder]))
-    metrics = {name: Metric("followup", *name) for name in (("maths", "T=0.0"), ("maths", "T=0.7"), ("chat", "T=0.0"))}
-    found = {name: measured_bias(comparison, metric, 1) for name, metric in metrics.items()}
-    assert [one[0].n for one in found.values() if one] == [52, 551, 551], (
-        "the set and temperature, else the temperature, else all"
-    )
-    lines = bias_warnings(comparison)
-    assert [line.partition(":")[0] for line in lines] == [
-        f"{name}, {run} against base" for name in ("maths T=0.7", "chat T=0.0") for run in ("step-20", "step-40")
-    ]
-    assert "+90.0 [+80.0, +100.0] points on 551 labelled turns of other runs, as large as the difference of" in lines[0]
-    unknown = replace(comparison, runs=tuple(replace(run, results=run.results) for run in comparison.runs))
-    monkeypatch.setattr("probe.correct.shipped_bias", lambda: {})
-    assert bias_warnings(unknown) == []
-
-
-def test_the_shipped_bias_is_of_judges_that_are_shipped() -> None:
-    from probe.judges import KNOWN_JUDGES, get_judge
-
-    for judge, found in shipped_bias().items():
-        assert judge.split("/")[0] in KNOWN_JUDGES, judge
-        cells = [
-            found["all"],
-            *found["temperatures"].values(),
-            *(cell for one in found["sets"].values() for cell in one.values()),
-        ]
-        for cell in cells:
-            assert cell["n"] >= 20 and cell["low"] <= cell["bias"] <= cell["high"]
-    assert get_judge("rules").version in shipped_bias(), "measure it: python -m tests.judge_bias"
