@@ -125,7 +125,7 @@ def test_which_replies_are_to_be_left() -> None:
 def test_both_sides_follow_the_prompt_of_inference(tiny_model: Path, tmp_path: Path) -> None:
     """On a template that does not keep its prompt as history (Qwen3.5), where trl's own rendering would part from it."""
     chat = Chat(load_tokenizer(resolve(str(tiny_model))))
-    rows, counts = make_pairs(load_pairs(write_pairs(tmp_path), "preference"), chat, 200)
+    rows, counts = make_pairs(load_pairs(write_pairs(tmp_path)), chat, 200)
     assert (counts.pairs, counts.kinds, counts.too_long) == (12, {"ask": 12}, 0)
     prompt = pair(3)["prompt"]
     assert tuple(rows[0]["prompt_ids"]) == chat.prompt_ids(prompt)
@@ -133,7 +133,7 @@ def test_both_sides_follow_the_prompt_of_inference(tiny_model: Path, tmp_path: P
         text = chat.tokenizer.decode(rows[0][f"{side}_ids"])
         assert text == pair(3)[side][0]["content"] + chat.tokenizer.decode(chat.turn_end_ids)
     with pytest.raises(DataError, match="no pair is left: 12 are longer than train.max_length 10"):
-        make_pairs(load_pairs(write_pairs(tmp_path), "preference"), chat, 10)
+        make_pairs(load_pairs(write_pairs(tmp_path)), chat, 10)
 
 
 def test_behind_an_opened_think_block_the_side_to_prefer_has_to_end_it() -> None:
@@ -175,7 +175,6 @@ def test_a_row_that_is_no_pair_is_refused_in_one_line(
         ("train.loss_typ", "sigmoid", "unknown key; did you mean train.loss_type?"),
         ("train.padding_free", "true", "not for a recipe (trl pads pairs)"),
         ("model.lora", "{adapter: continue}", "wanted new, which merges the adapter first"),
-        ("data.view", "sft", "data.view: given 'sft' (str), wanted"),
         ("train.loss_weights", "[1.0]", "loss_weights"),
     ],
 )

@@ -43,7 +43,7 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     args = run.arguments(DPOConfig)
 
     # Pairs as token ids: both replies after exactly what inference would show.
-    rows, counts = make_pairs(load_pairs(run.data, recipe.data.view), run.chat, args.max_length)
+    rows, counts = make_pairs(load_pairs(run.data), run.chat, args.max_length)
     run.begin()
 
     # The model, whole or with LoRA, and trl's trainer; what it is compared with is the base, frozen or under the adapter.

@@ -199,7 +199,7 @@ def _dpo(recipe: DpoRecipe, model: _Model) -> _Stage:
     path, given = _built(recipe), model.given
     lines, example, pairs_of_steps = [f"data      {_unknown(recipe, 'pairs and tokens', path)}"], [], None
     if path is not None and model.chat is not None:
-        pairs = list(load_pairs(path, recipe.data.view))
+        pairs = list(load_pairs(path))
         rows, counts = make_pairs(pairs, model.chat, given.get("max_length", 1024))
         lines = [
             f"data      {path}: {counts.pairs:,} pairs ({_kinds(counts.kinds)}), {counts.tokens:,} tokens of both sides, "

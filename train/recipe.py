@@ -280,8 +280,6 @@ class PairSection:
     """A builder's output folder, or a JSONL file with `prompt`, `chosen` and `rejected` messages in every row."""
     recipe: str | None = None
     """A data recipe to build where it is not built yet; give this or `path`."""
-    view: Literal["preference", "pairs"] = "preference"
-    """Of a builder's folder: minimal pairs (its `preferences:`), or the best and worst candidates of its `dialogue:`."""
     rows_per_step: int | None = None
     """Pairs of one optimizer step over all processes, as of SFT."""
     enable_thinking: bool | None = None

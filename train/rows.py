@@ -149,16 +149,13 @@ class PairCounts:
         return f"on {self.pairs:,} pairs ({kinds}), {self.too_long} left out as too long."
 
 
-def load_pairs(path: Path, view: str) -> Iterator[Pair]:
+def load_pairs(path: Path) -> Iterator[Pair]:
     """The pairs of a finished build's folder, or of a JSONL file with `prompt`, `chosen` and `rejected` messages.
-
-    Args:
-        view: the folder inside a build's.
 
     Raises:
         DataError: nothing there, an unfinished build, a row that is no pair, or one whose sides are equal (file:line).
     """
-    for part in shards(path, view) if path.is_dir() else [path]:
+    for part in shards(path, "preference") if path.is_dir() else [path]:
         for number, row in read_jsonl(part):
             where = f"{part}:{number}"
             prompt = check_messages(row.get("prompt"), where)
