@@ -39,8 +39,9 @@ def run(args: argparse.Namespace) -> None:
     print(terminal_table(comparison))
     if comparison.correction:
         print(f"\n{correction_table(comparison.correction)}")
-    for name in FILES:
-        print(args.out / name)
+    for path in (args.out / name for name in FILES):
+        if path.is_file():  # no trade-off is drawn where one of its two figures is missing
+            print(path)
 
 
 def compare(dirs: Sequence[Path], out: Path, force: bool = False, labels: Path | None = None) -> Comparison:

@@ -1,7 +1,6 @@
 """The trade-off plot: what a run solves (to the right) against how often it knows what a person would say next (up).
 
-One drawing routine serves tradeoff.png and the page. A panel per follow-up set is as wide as a column of a paper; where
-accuracy or follow-up was not measured, tradeoff.png lists the figures that there are, one below the other.
+One drawing routine serves tradeoff.png and the page. A panel per follow-up set is as wide as a column of a paper.
 
 Filled markers are greedy decoding, hollow ones the highest temperature. An arrow leads from the baseline along the
 checkpoints of each training run, which has its own colour (Okabe and Ito's, told apart by colour-blind readers) and its
@@ -163,9 +162,13 @@ PAGE_COLOURS = {
 
 
 def draw_tradeoff(comparison: Comparison, path: Path) -> None:
-    """Draws the trade-off of a comparison and writes it as a PNG, atomically."""
+    """Write the trade-off of a comparison as a PNG; delete `path` where accuracy or follow-up was not measured."""
     import matplotlib
 
+    panels = panels_of(comparison)
+    if not panels:
+        path.unlink(missing_ok=True)
+        return
     settings = comparison.runs[0].results.settings.others
     judge = settings.get("judge")
     sizes = "; ".join(
@@ -178,8 +181,7 @@ def draw_tradeoff(comparison: Comparison, path: Path) -> None:
     judged_by += f", {_corrected_by(comparison)}" if comparison.all_corrected else ""
     heading = "; ".join(part for part in (judged_by, sizes, "95% intervals", forced) if part)
     with matplotlib.rc_context(LOOKS):
-        panels = panels_of(comparison)
-        figure = _draw(comparison, panels, panels, heading) if panels else _list_figures(comparison, heading)
+        figure = _draw(comparison, panels, panels, heading)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     write_atomic(path, buffer.getvalue())
@@ -252,9 +254,16 @@ def _draw(
     link: Callable[[str, Point, str], str] | None = None,
 ) -> Figure:
     """The panels with a legend below. Panels against the same accuracy share its axis, all share the other one."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     columns = min(len(panels), PANELS_PER_ROW)
     rows = math.ceil(len(panels) / PANELS_PER_ROW)
-    figure = _new_figure((PANEL_WIDTH * columns, PANEL_HEIGHT * rows + 0.6), heading)
+    figure = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows + 0.6), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    if heading:
+        wrapped = textwrap.fill(heading, int(17 * PANEL_WIDTH * columns))  # 17 letters of 7 points to the inch
+        figure.suptitle(wrapped, fontsize=7, color=SOFT)
     axes = list(figure.subplots(rows, columns, squeeze=False).flatten())
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
@@ -278,18 +287,6 @@ def _draw(
     figure.set_layout_engine("none")
     for axis, panel in zip(axes, panels, strict=False):
         _name_markers(axis, comparison, panel, styles)
-    return figure
-
-
-def _new_figure(size: tuple[float, float], heading: str) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    if heading:
-        wrapped = textwrap.fill(heading, int(17 * size[0]))  # 17 letters of 7 points to the inch
-        figure.suptitle(wrapped, fontsize=7, color=SOFT)
     return figure
 
 
@@ -331,7 +328,9 @@ def _draw_panel(
     under: dict[str, Any] = {"transform": axis.transAxes, "ha": "center", "va": "bottom", "fontsize": 7, "color": SOFT}
     axis.text(0.5, 1.02, sizes, gid="sizes", **under)
     axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)} (%)")
-    _style_axis(axis, "both")
+    axis.grid(True, color=GRID, linewidth=0.5)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_legend(
@@ -365,31 +364,6 @@ def _draw_legend(
     figure.legend(handles=handles, loc="outside lower center", ncols=min(2 * columns, len(handles)), frameon=False)
 
 
-def _list_figures(comparison: Comparison, heading: str) -> Figure:
-    """The figures that there are, one below the other, where accuracy and follow-up do not make a plane."""
-    metrics = [one for one in comparison.figures if one.name != "strict" and one.perturbation == "none"]
-    height = 1.2 + len(metrics) * max(0.25, 0.1 * len(comparison.runs))
-    figure = _new_figure((2 * PANEL_WIDTH, height), heading)
-    axis = figure.subplots()
-    for index, name in enumerate(comparison.names):
-        colour, marker = BASELINE if index == 0 else STYLES[(index - 1) % len(STYLES)]
-        shift = 0.6 * ((index + 0.5) / len(comparison.names) - 0.5)
-        for position, metric in enumerate(metrics):
-            estimate = comparison.drawn(metric)[index]
-            if estimate.value is not None:
-                at = (100 * estimate.value, position + shift)
-                looks: dict[str, Any] = {"color": colour, "markersize": 3.5, "elinewidth": 0.8}
-                axis.errorbar(*at, xerr=_error_bars(estimate), fmt=marker, **looks)
-        axis.plot([], [], marker, color=colour, markersize=4, label=_short_name(name))
-    axis.set_yticks(range(len(metrics)), [f"{printable(one.set, 20)}: {comparison.title(one)}" for one in metrics])
-    axis.set_ylim(max(len(metrics), 1) - 0.5, -0.5)  # the first one on top
-    axis.set_xlim(-2, 102)
-    axis.set_xlabel("percent")
-    _style_axis(axis, "x")
-    figure.legend(loc="outside lower center", ncols=min(3, len(comparison.names)), frameon=False)
-    return figure
-
-
 def _followup(comparison: Comparison) -> str:
     """What the drawn follow-up rates are called."""
     return "follow-up" if comparison.all_corrected else comparison.followup
@@ -398,12 +372,6 @@ def _followup(comparison: Comparison) -> str:
 def _corrected_by(comparison: Comparison) -> str:
     assert comparison.correction is not None
     return f"follow-up corrected by {sum(comparison.correction.labels.values())} labels"
-
-
-def _style_axis(axis: Axes, grid: Any) -> None:
-    axis.grid(True, axis=grid, color=GRID, linewidth=0.5)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _error_bars(estimate: Estimate) -> list[list[float]] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Any
 import pytest
 
 from probe import compare as command
+from probe.__main__ import main
 from probe.compare import compare
 from probe.comparison import Cell, Metric, as_json, compare_runs, expand, format_table, load_runs, pattern_of
-from probe.errors import BadInput, DataError, IncomparableRuns
+from probe.errors import BadInput, DataError, IncomparableRuns, run_command
 from probe.files import read_json, read_jsonl, write_json, write_jsonl
 from probe.judges.labels import ROUGH
 from probe.measures import Row, figures, make_row
-from probe.plot import Point, arrows, draw_tradeoff, marker_name, panels_of, path_name
+from probe.plot import Point, arrows, marker_name, panels_of, path_name
 from probe.report import markdown
 from probe.stats import Estimate, mcnemar
 from probe.tracking import flatten
@@ -464,19 +464,18 @@ def test_a_comparison_of_many_runs_shows_where_each_training_run_ended(tmp_path:
     assert few.ends == list(range(8)) and "more than" not in markdown(few)
 
 
-@pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify", "everything"])
-def test_a_plot_is_drawn_from_whatever_was_measured(tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify"])
+def test_a_plot_is_drawn_where_both_of_its_figures_were_measured(tmp_path: Path, missing: str, capsys: Any) -> None:
+    """A plot of an earlier comparison in the same folder goes."""
     parts: dict[str, Any] = {"accuracy": {"correct": None}, "clarify": {"asks": None}, "followup": {"genuine": None}}
-    left_out = parts.values() if missing == "everything" else [parts[missing]]
-    chosen: dict[str, Any] = {"genuine": {"chat": (0.1, 0.2, 0.3)}}
-    for part in left_out:
-        chosen |= part
-    comparison = compare_runs(
-        load_runs([probe_run(tmp_path / "a", **chosen), probe_run(tmp_path / "b", "$x_1$", **chosen)])
-    )
-    draw_tradeoff(comparison, tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
-    assert markdown(comparison) and json.dumps(as_json(comparison), allow_nan=False)
+    chosen: dict[str, Any] = {"genuine": {"chat": (0.1, 0.2, 0.3)}, **parts[missing]}
+    folders = [probe_run(tmp_path / "a", **chosen), probe_run(tmp_path / "b", "$x_1$", **chosen)]
+    plot = tmp_path / "out" / "tradeoff.png"
+    plot.parent.mkdir()
+    plot.write_bytes(b"of an earlier comparison")
+    assert run_command(main, ["compare", *map(str, folders), "--out", str(plot.parent)]) == 0
+    assert plot.is_file() == (str(plot) in capsys.readouterr().out) == (missing == "clarify")
+    assert not plot.is_file() or plot.read_bytes().startswith(PNG)
 
 
 def test_a_results_file_with_the_kl_of_older_versions_is_still_read(run_folders: list[Path], tmp_path: Path) -> None:
