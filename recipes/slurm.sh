@@ -7,15 +7,18 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=64
+# All memory of the node: each rank copies the weights when a checkpoint is saved.
+#SBATCH --mem=0
 #SBATCH --time=12:00:00
 # Slurm opens the log before this script runs and makes no folder for it, so it lies where the job was submitted.
 #SBATCH --output=slurm-%j.log
 #SBATCH --open-mode=append
-# Five minutes before its time is over the job gets SIGTERM, on which training ends after its step, with a checkpoint.
-#SBATCH --signal=TERM@300
-# A job that was preempted or whose node failed is queued again. The same command then goes on from the newest whole
-# checkpoint (--resume auto is the default), so where no SIGTERM came first train.save_steps steps are lost at most. On another
-# number of GPUs ZeRO's optimizer cannot go on: the job then ends with one line, and --resume weights begins it anew.
+# Five minutes before its time is over this script gets SIGTERM and passes it on: training ends after its step, with a
+# checkpoint, and the job is queued again unless training had finished. So is a job that was preempted or whose node failed;
+# then train.save_steps steps are lost at most. A job that fails by itself is not queued again. The same command goes on from
+# the newest complete checkpoint (--resume auto is the default). On another number of GPUs ZeRO's optimizer cannot go on: the
+# job then ends with one line, and --resume weights begins it anew.
+#SBATCH --signal=B:TERM@300
 #SBATCH --requeue
 set -euo pipefail
 
@@ -38,10 +41,25 @@ export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=240   # seconds that a node's launcher wai
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK}"
 # Nodes without a way out find everything in the caches once it was fetched on the login node: export HF_HUB_OFFLINE=1
 
+# scancel sends the signal to the processes of srun's tasks; srun itself would kill them.
+STOPPED=""
+trap 'STOPPED=1; scancel --signal=TERM "${SLURM_JOB_ID}"' TERM
+
 # SLURM_NODEID differs from task to task, so it is read inside the task and not here.
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 bash -c '
   exec accelerate launch --config_file recipes/accelerate/many_nodes.yaml \
     --num_machines "$0" --num_processes "$1" --machine_rank "$SLURM_NODEID" \
     --main_process_ip "$MASTER" --main_process_port "$PORT" "${@:2}"
-' "${SLURM_NNODES}" "$((SLURM_NNODES * GPUS))" "${SCRIPT}" "${RECIPE}" "$@"
+' "${SLURM_NNODES}" "$((SLURM_NNODES * GPUS))" "${SCRIPT}" "${RECIPE}" "$@" &
+STEP=$!
+CODE=0
+wait "${STEP}" || CODE=$?
+if [ -n "${STOPPED}" ]; then   # the signal ended that `wait`, and not the step
+  CODE=0
+  wait "${STEP}" || CODE=$?
+  if [ "${CODE}" -ne 0 ]; then
+    scontrol requeue "${SLURM_JOB_ID}"
+  fi
+fi
+exit "${CODE}"

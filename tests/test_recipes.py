@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -222,33 +224,61 @@ def test_scripts_are_sound_shell(script: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_slurm_job_starts_each_node_s_processes_with_its_cores_and_logs_where_a_clone_has_a_folder(
-    tmp_path: Path,
-) -> None:
-    """On two nodes of eight GPUs; Slurm's commands and the launcher only say here what they are given."""
+@pytest.fixture
+def slurm(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts recipes/slurm.sh on two nodes of eight GPUs; Slurm's commands and the launcher are stubs."""
     script = ROOT / "recipes" / "slurm.sh"
-    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), re.MULTILINE))
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", script.read_text(), re.MULTILINE))
     assert "/" not in options["output"], "a folder that git ignores is not there, and Slurm makes none"
-    commands = {
-        "scontrol": "printf 'node1\\nnode2\\n'",
-        "srun": 'shift; SLURM_NODEID=1 exec "$@"',
-        "accelerate": 'echo "$SRUN_CPUS_PER_TASK $OMP_NUM_THREADS $*"',
-    }
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "activate").touch()
-    for name, line in commands.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    slurm = {
-        "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "41", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2",
-        "SLURM_GPUS_ON_NODE": options["gpus-per-node"], "SLURM_CPUS_PER_TASK": options["cpus-per-task"],
-    }  # fmt: skip
-    done = subprocess.run(
-        ["bash", str(script), "train/grpo.py", "recipes/qwen2b_grpo.yaml", "--train.seed", "1"],
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == [
+    assert options["mem"] == "0" and options["signal"].startswith("B:TERM@") and "requeue" in options
+
+    def started(accelerate: str) -> subprocess.Popen[str]:
+        commands = {
+            "scontrol": 'if [ "$1" = show ]; then printf "node1\\nnode2\\n"; else echo "$*"; fi',
+            "srun": 'shift; SLURM_NODEID=1 exec "$@"',
+            "accelerate": accelerate,
+            "scancel": f'[ "$*" = "--signal=TERM 41" ] && kill -TERM "$(cat {tmp_path}/pid)"',
+        }
+        (tmp_path / ".venv" / "bin").mkdir(parents=True)
+        (tmp_path / ".venv" / "bin" / "activate").touch()
+        for name, line in commands.items():
+            (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
+            (tmp_path / name).chmod(0o755)
+        told = {
+            "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "41", "SLURM_JOB_NODELIST": "node[1-2]",
+            "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": options["gpus-per-node"],
+            "SLURM_CPUS_PER_TASK": options["cpus-per-task"],
+        }  # fmt: skip
+        return subprocess.Popen(
+            ["bash", str(script), "train/grpo.py", "recipes/qwen2b_grpo.yaml", "--train.seed", "1"],
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **told}, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return started
+
+
+def test_the_slurm_job_starts_each_node_s_processes_with_its_cores(slurm: Callable[..., subprocess.Popen[str]]) -> None:
+    job = slurm('echo "$SRUN_CPUS_PER_TASK $OMP_NUM_THREADS $*"')
+    said, _ = job.communicate()
+    assert job.returncode == 0
+    assert said.split() == [
         "64", "8", "launch", "--config_file", "recipes/accelerate/many_nodes.yaml", "--num_machines", "2",
         "--num_processes", "16", "--machine_rank", "1", "--main_process_ip", "node1", "--main_process_port", "20041",
         "train/grpo.py", "recipes/qwen2b_grpo.yaml", "--train.seed", "1",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("told_to_end", "code", "queued_again"), [(True, 1, True), (True, 0, False), (False, 1, False)]
+)
+def test_a_slurm_job_that_is_told_to_end_is_queued_again_unless_it_has_finished(
+    told_to_end: bool, code: int, queued_again: bool, slurm: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    waits = f"trap 'exit {code}' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.01; done"
+    job = slurm(waits if told_to_end else f"exit {code}")
+    if told_to_end:
+        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+            time.sleep(0.01)
+        job.terminate()
+    said, _ = job.communicate()
+    assert job.returncode == code and said.split() == (["requeue", "41"] if queued_again else [])
