@@ -23,9 +23,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from probe.conversations import THINKING_ENDS, THINKING_STARTS, Message, after_thinking, learned, plain
-from probe.errors import TemplateError
+from probe.errors import TemplateError, one_line
 from probe.files import sha256_text
 from probe.grading import boxed
+from probe.timelimit import ends_within
 
 PrefixForm = Literal["history", "generation"]
 LossOn = Literal["assistant", "talk", "all"]
@@ -67,6 +68,7 @@ class Chat:
         # A run that was begun when templates wrote another date is not gone on with.
         dated = f"{_TODAY:%Y-%m-%d}" if "strftime_now" in tokenizer.chat_template else ""
         self.template_sha256 = sha256_text(tokenizer.chat_template + dated)
+        self._check_cost()
         between = self._between([{"role": "user", "content": "Hi."}])
         # Gemma adds white space as tokens that are not special: a line break ends no turn.
         added = tokenizer.added_tokens_decoder.items()
@@ -202,15 +204,29 @@ class Chat:
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         try:
-            return self.tokenizer.apply_chat_template(
-                list(map(plain, messages)),
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                strftime_now=_TODAY.strftime,
-                **self._options,
-            )
+            return self._apply(messages, add_generation_prompt)
         except Exception as error:  # jinja and the template itself raise what they like; all of it becomes one line
-            raise TemplateError(f"the chat template cannot render this conversation: {error}") from error
+            raise TemplateError(f"the chat template cannot render this conversation: {one_line(error)}") from error
+
+    def _apply(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        rendered: str = self.tokenizer.apply_chat_template(
+            list(map(plain, messages)),
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            strftime_now=_TODAY.strftime,
+            **self._options,
+        )
+        return rendered
+
+    def _check_cost(self) -> None:
+        """Refuse a template that loops or doubles its text, before this process renders anything with it."""
+        messages = [{"role": role, "content": "Hi."} for role in ("user", "assistant")] * 32
+        # A template of some kilobytes renders 64 short messages in milliseconds.
+        if not ends_within(5.0, 2**29, lambda: self._apply(messages, False)):
+            raise TemplateError(
+                "the chat template needs more than 5 seconds or 512 MiB for 64 short messages, so it loops or doubles its text; "
+                "put another chat_template.jinja into the model's folder"
+            )
 
     def _between(self, before: Sequence[Message]) -> str:
         """The text between an assistant's content and the user's content that follows it."""

@@ -180,8 +180,14 @@ def learned(message: Message) -> bool:
     return all(message.get(key) in (None, 1) for key in _LOSS_MARKS)
 
 
+MOST_CHARACTERS = 1_000_000
+
+
 def check_text(text: str, where: str) -> None:
-    """Refuses half an emoji, which an export that cuts texts at a length leaves behind: no file can hold it."""
+    """Raise DataError for a text that is longer than any context, or holds half an emoji, which no file can hold: an export
+    that cuts texts at a length leaves it behind."""
+    if len(text) > MOST_CHARACTERS:
+        raise DataError(f"{where} holds {len(text):,} characters, wanted at most {MOST_CHARACTERS:,}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from probe.terminal import visible
+
 
 class NextturnError(Exception):
     """Base of everything raised on purpose; the message is written for the person at the terminal."""
@@ -85,13 +87,21 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
     except NextturnError as error:
         # In a launch of many processes the others' lines say who speaks; on the first they would only be noise.
         rank = os.environ.get("RANK", "0")
-        print(f"error: {error}" if rank == "0" else f"error on process {rank}: {error}", file=sys.stderr)
+        # A message may quote a file, a model or a server, whose control characters are not for the terminal.
+        told = visible(str(error))
+        print(f"error: {told}" if rank == "0" else f"error on process {rank}: {told}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted: the same command takes up where this one stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        told = visible(f"{error.filename}: {error.strerror}")
+        print(f"error: {told}; check the disk's free space and the folder's permissions", file=sys.stderr)
         return 1
     return 0
 

@@ -16,6 +16,7 @@ import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,15 +38,17 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk names no file
         raise
 
 
 def remove_unfinished(folder: Path) -> None:
     """Removes what `atomic` was writing anywhere in a folder when a kill came; only for a folder that nobody else writes to."""
     for path in folder.rglob(".*"):
-        if re.fullmatch(r"\..+\.(json|jsonl|md)\.[a-z0-9_]{8}", path.name) and path.is_file():
+        if re.fullmatch(r"\..+\.(json|jsonl|md|html|png)\.[a-z0-9_]{8}", path.name) and path.is_file():
             path.unlink()
 
 
@@ -66,12 +69,13 @@ def only_process(lock: Path, doing: str) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                file.seek(0)
+                raise BadInput(
+                    f"{file.read().strip() or 'another process'} {doing} already; wait for it or end it"
+                ) from None
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system that knows no locks
                 raise
-            file.seek(0)
-            raise BadInput(
-                f"{file.read().strip() or 'another process'} {doing} already; wait for it or end it"
-            ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
@@ -124,8 +128,8 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def open_append(path: Path) -> IO[str]:
-    """Opens a JSONL file for appending, after cutting off a last line that a kill left unfinished."""
+def open_append(path: Path) -> FileIO:
+    """Open a JSONL file for appending, after cutting off a last line that a kill left unfinished."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         with path.open("rb+") as file:
@@ -133,13 +137,18 @@ def open_append(path: Path) -> IO[str]:
             whole = content.rfind(b"\n") + 1
             if whole < len(content):
                 file.truncate(whole)
-    return path.open("a", encoding="utf-8")
+    return path.open("ab", buffering=0)
 
 
-def append_rows(file: IO[str], rows: Iterable[Any]) -> None:
-    """Appends rows and hands them to the system, so that a kill of this process loses none of them."""
-    file.write("".join(json_line(row) for row in rows))
-    file.flush()
+def append_rows(file: FileIO, rows: Iterable[Any]) -> None:
+    """Append rows and hand them to the system, so that a kill of this process loses none of them."""
+    left = "".join(json_line(row) for row in rows).encode()
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError as error:
+        error.filename = str(file.name)
+        raise
 
 
 def sha256_text(text: str) -> str:

@@ -11,17 +11,22 @@ which gets a time limit: what a model wrote as its answer can take algebra for e
 from __future__ import annotations
 
 import functools
+import json
 import logging
+import os
 import re
+import resource
+import signal
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from string import ascii_uppercase as LETTERS
 from typing import Any, Literal
 
 from probe.conversations import after_thinking
-from probe.timelimit import Workers
+from probe.errors import NextturnError
 
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 
@@ -352,13 +357,11 @@ def _plain(text: str) -> str:
 
 # Whether two answers are the same.
 
-_SECONDS = 5
-_PATIENT = 60  # where most of the five seconds went to other programs
+_SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
 
 
 def same_answer(given: str | None, reference: str) -> bool:
-    """Whether `given` equals `reference`; False for None, and where that cannot be told within seconds (where the machine is
-    busy otherwise, within minutes)."""
+    """Return whether `given` equals `reference`; False for None, and where algebra takes more than _SECONDS of the processor."""
     if given is None:
         return False
     at_sight = same_at_sight(given, reference)
@@ -374,24 +377,20 @@ def same_at_sight(given: str, reference: str) -> bool | None:
     return numbers[0] == numbers[1] if None not in numbers else None
 
 
-def same_by_algebra(given: str, reference: str, seconds: int | None = None) -> bool:
-    """What math-verify says; without `seconds` it may take for ever, and with them it wants the main thread."""
+def same_by_algebra(given: str, reference: str) -> bool:
+    """Return what math-verify says, which may take for ever."""
     from math_verify import parse, verify
 
     # It warns that nobody keeps the time, and of each that is over
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=seconds)
-    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=seconds)
-    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+    gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=None)
+    target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=None)
+    return bool(gold and target and verify(gold, target, timeout_seconds=None))
 
 
 def load_algebra() -> None:
     """What the first comparison would wait for: imports, and a grammar that is built."""
     same_by_algebra("\\sqrt{2}", "x")
-
-
-# math-verify's own time limit is an alarm signal, which only the main thread may set.
-_worker = Workers(1, _SECONDS, prepare=load_algebra)
 
 
 _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
@@ -414,18 +413,49 @@ def _as_number(answer: str) -> Fraction | None:
         return None
 
 
-def _in_time(given: str, reference: str) -> bool:
-    """Within seconds by the clock. On a machine that is busy otherwise they may be over before this process had its turn
-    (the first comparison also builds a grammar), and a right answer would count as wrong: then it gets a minute."""
-    clock, own = time.monotonic(), time.process_time()
-    same = same_by_algebra(given, reference, _SECONDS)
-    clock, own = time.monotonic() - clock, time.process_time() - own
-    return same if same or clock < _SECONDS or own > _SECONDS / 2 else same_by_algebra(given, reference, _PATIENT)
+class _Algebra:
+    """Compares answers in another process, which the system ends when a comparison takes too long: what a model wrote, such as
+    10^{10^{10}}, can keep algebra busy where no signal of Python's is heard. Threads take turns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: Any = None
+        self._owner = 0
+
+    def same(self, given: str, reference: str) -> bool:
+        with self._lock:
+            if self._process is None or self._owner != os.getpid():  # a fork starts its own
+                self._process, self._owner = self._started(), os.getpid()
+            self._process.stdin.write(json.dumps([given, reference]) + "\n")
+            self._process.stdin.flush()
+            said: str = self._process.stdout.readline()
+            if not said:
+                self._process.wait()
+                self._process = None
+            return said == "True\n"
+
+    def _started(self) -> subprocess.Popen[str]:
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
+        if process.stdout is None or process.stdout.readline() != "ready\n":
+            raise NextturnError("math-verify cannot be loaded, so answers cannot be compared; is it installed?")
+        return process
+
+
+def serve(seconds: float) -> None:
+    """Compare the pairs that come as lines of JSON on stdin, each within so many seconds of the processor, until it ends."""
+    load_algebra()
+    print("ready", flush=True)
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process; a busy machine does not use it up
+        print(same_by_algebra(*json.loads(line)), flush=True)
+
+
+_algebra = _Algebra()
 
 
 @functools.lru_cache(maxsize=4096)
 def _verified(given: str, reference: str) -> bool:
-    """In the main thread at once; in any other by a worker, which is killed when it takes seconds by the clock."""
-    if threading.current_thread() is threading.main_thread():
-        return _in_time(given, reference)
-    return _worker.start(same_by_algebra, given, reference).wait().value is True
+    return _algebra.same(given, reference)

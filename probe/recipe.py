@@ -60,7 +60,14 @@ def section(cls: type[R]) -> type[R]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without three traps: `1e-5` is a number, `no` (a `save_strategy`) is text, and a key given twice an error."""
+    """YAML without four traps: `1e-5` is a number, `no` (a `save_strategy`) is text, and a key given twice and an alias are
+    errors: a few lines of aliases can stand for more values than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "an alias (*name) is not read; write its value out", mark)
+        return super().compose_node(parent, index)
 
     yaml_implicit_resolvers = {
         start: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]
@@ -146,6 +153,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path}: cannot be read ({error})") from None
     except ValueError as error:  # a date such as 2020-13-45
         raise RecipeError(f"{path}: a value that YAML cannot read ({error})") from None
+    except RecursionError:
+        raise RecipeError(f"{path}: nested too deeply, wanted sections with keys") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -175,7 +184,7 @@ def _parse_overrides(cls: type, arguments: Sequence[str]) -> Iterator[tuple[str,
             raise RecipeError(f"--{key}: unknown option{_nearest(cls, key)}")
         try:
             yield key, yaml.load(text, Loader=_Loader)
-        except (yaml.YAMLError, ValueError):
+        except (yaml.YAMLError, ValueError, RecursionError):
             yield key, text
 
 

@@ -20,7 +20,7 @@ from probe.chat import Chat, Message
 from probe.engines import open_engine
 from probe.engines.base import Engine, Request
 from probe.errors import CannotScore, DataError, SetOutOfReach
-from probe.files import read_json, read_jsonl
+from probe.files import only_process, read_json, read_jsonl, remove_unfinished
 from probe.grading import is_words
 from probe.judges import get_judge
 from probe.measures import (
@@ -43,7 +43,7 @@ from probe.recipe import recipe_dict
 from probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from probe.settings import Measure, ProbeSection, ServerSection, SetSection
 from probe.store import ModelInfo, RunStore, StoredEngine, StoredJudge, refuse_changes
-from probe.terminal import collected, say, say_once
+from probe.terminal import collected, say, say_once, visible
 
 T = TypeVar("T")
 
@@ -96,6 +96,8 @@ def run_probe(
         return collected(stream, total, f"probe {model.label}: {what}")
 
     with ExitStack() as opened:
+        opened.enter_context(only_process(out / ".lock", f"measures into {out}"))
+        remove_unfinished(out)  # what a kill left
         stored = opened.enter_context(closing(StoredEngine(engine, out, model, check)))
         # The rules judge costs nothing and is never wrong about what it said before: only models' verdicts are kept.
         if judge.name != "rules":
@@ -282,7 +284,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         lines += [f"a user turn of {example.name} begins after ({probe.prefix_form} form):"]
         lines += ["  | " + line for line in chat.user_prefix_text(messages, probe.prefix_form).splitlines()]
         lines += [f"and ends at one of: {', '.join(repr(chat.tokenizer.decode([token])) for token in chat.stop_ids)}"]
-    return "\n".join([*lines, *(f"could not check {line}" for line in unchecked), "nothing was written"])
+    return visible("\n".join([*lines, *(f"could not check {line}" for line in unchecked), "nothing was written"]))
 
 
 # --- What a run asks: its sets as loaded, the settings that it is known by, and how much work that is.

@@ -94,12 +94,12 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
                 f"{where}: the conversation ends with the assistant, wanted a user message last "
                 "(`transcript: true` reads finished conversations)"
             )
-        return Item(identity, messages, reference_answer(_given(row, "answer")))
+        return Item(identity, messages, reference_answer(_given(row, "answer", where)))
     question = _text(row, ("question", "problem", "prompt", "Question"), where)
     asked = lettered(row, question, identity, where)
     if asked is None:
-        answer = _final_answer(row)
-        given = _given(row, "answer") or _given(row, "solution")
+        answer = _final_answer(row, where)
+        given = _given(row, "answer", where) or _given(row, "solution", where)
         if answer is None and (given or "question" in row or "problem" in row):
             raise DataError(
                 f"{where}: no final answer in it, wanted `answer` (alone or after ####) or a \\boxed{{}} solution"
@@ -121,7 +121,7 @@ def read_pairs(path: Path) -> list[Pair]:
     for number, row in read_jsonl(path):
         where = f"{path}:{number}"
         complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
-        pairs.append(Pair(str(row.get("id", number)), complete, less, str(row.get("missing", ""))))
+        pairs.append(Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where)))
     _check_ids(path, [pair.id for pair in pairs])
     return pairs
 
@@ -139,13 +139,14 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
     for number, row in read_jsonl(path):
         where = f"{path}:{number}"
         question = _text(row, ("question", "problem", "prompt"), where)
-        solution = _given(row, "solution") or _given(row, "answer")
-        answer = _final_answer(row)
+        solution = _given(row, "solution", where) or _given(row, "answer", where)
+        answer = _final_answer(row, where)
         if answer is None and "\\boxed{}" in solution:
             answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
         if answer is None:
             raise DataError(f"{where}: no answer, wanted `answer` (alone or after ####) or `solution` with \\boxed{{}}")
         identity = str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}")))
+        check_text(identity, f"{where}: `id`")
         if identity in seen:  # rows, prompts and pairs are found by it
             raise DataError(f"{where}: the id {identity!r} stands twice, wanted one for each problem, or no ids")
         seen.add(identity)
@@ -184,14 +185,16 @@ def sets_hash(items: Sequence[Item | Pair]) -> str:
     return sha256_text(json.dumps([vars(item) for item in items], sort_keys=True, default=list))
 
 
-def _given(row: dict[str, Any], key: str) -> str:
-    """A field as text; a number too, 0 among them. pandas writes NaN for what is missing."""
+def _given(row: dict[str, Any], key: str, where: str) -> str:
+    """Return a field as text; a number too, 0 among them. pandas writes NaN for what is missing."""
     value = row.get(key)
-    return "" if value is None or value != value else str(value)
+    text = "" if value is None or value != value else str(value)
+    check_text(text, f"{where}: `{key}`")
+    return text
 
 
-def _final_answer(row: dict[str, Any]) -> str | None:
-    return reference_answer(_given(row, "answer")) or reference_answer(_given(row, "solution"))
+def _final_answer(row: dict[str, Any], where: str) -> str | None:
+    return reference_answer(_given(row, "answer", where)) or reference_answer(_given(row, "solution", where))
 
 
 def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
@@ -209,6 +212,7 @@ def _check_ids(path: Path, ids: list[str]) -> None:
         raise DataError(f"{path}: no rows in it")
     seen: set[str] = set()
     for identity in ids:
+        check_text(identity, f"{path}: the id {identity[:40]!a}")
         if identity in seen:
             raise DataError(f"{path}: the id {identity!r} stands twice")
         seen.add(identity)

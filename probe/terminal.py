@@ -39,9 +39,9 @@ def processes() -> int:
 
 
 def say(line: str) -> None:
-    """Prints on the first process only."""
+    """Print on the first process only."""
     if is_main_process():
-        print(line, flush=True)
+        print(visible(line), flush=True)
 
 
 say_once = functools.cache(say)

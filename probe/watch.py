@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe.checkpoints import KEPT, finished, is_complete, keep, list_checkpoints, numbered, saved_at, set_aside
 from probe.errors import BadInput, NextturnError
-from probe.files import only_process, read_json
+from probe.files import only_process, read_json, remove_unfinished
 from probe.models import resolve
 from probe.terminal import say, say_once
 
@@ -100,6 +100,7 @@ class Watcher:
         from probe.tracking import finish_tracking
 
         with only_process(self.folder / "watch.lock", f"watches {self.run_dir}"):
+            remove_unfinished(self.folder)
             folders = [self.folder / "base", *(folder for _, folder in numbered(self.folder, "step"))]
             refuse_other_settings(folders, "this probe was made", self.probe, self.sets)
             self.keep_new()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,13 +29,23 @@ _NOT_THE_MODEL |= {"peft_version", "revision", "inference_mode"}
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
-    """The folder's config.json or adapter_config.json. Raises ModelError where it is no JSON object."""
+    """Return the folder's config.json or adapter_config.json.
+
+    Raises:
+        ModelError: It is no JSON object, or names an attention implementation on the hub, whose code transformers would load.
+    """
     try:
         config = read_json(folder / name)
     except DataError as error:
         raise ModelError(str(error)) from None
     if not isinstance(config, dict):
         raise ModelError(f"{folder / name}: a {type(config).__name__}, wanted a JSON object")
+    for part in (config, *config.values()):
+        for key, value in part.items() if isinstance(part, dict) else ():
+            if "_implementation" in key and "/" in str(value):
+                raise ModelError(
+                    f"{folder / name}: {key} is {value!r}, code on the hub, which is not run; remove this key"
+                )
     return config
 
 
@@ -68,23 +77,19 @@ def _other_weights(folder: Path) -> str:
     return f"; {other[0]} is not read, save it as safetensors first" if other else ""
 
 
-def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Tensor name to {"dtype", "shape", "data_offsets"} of a safetensors file, after checking the file's size."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        try:
-            header = json.loads(file.read(length)) if length < size else None
-        except ValueError:
-            header = None
-    if not isinstance(header, dict):
-        raise ModelError(f"{path}: not a safetensors file, or cut short ({size:,} bytes); copy or download it again")
-    header.pop("__metadata__", None)
-    wanted = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    if size != wanted:
-        raise ModelError(f"{path}: {size:,} bytes, its header says {wanted:,}; copy or download it again")
-    return header
+def read_header(path: Path) -> dict[str, tuple[str, list[int]]]:
+    """Return tensor name to (dtype, shape) of a safetensors file, which is checked to be whole."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: (tensor.get_dtype(), tensor.get_shape()) for name, tensor in tensors.items()}
+    except SafetensorError as error:
+        size = path.stat().st_size
+        raise ModelError(
+            f"{path}: not a safetensors file, or cut short ({one_line(error)}; {size:,} bytes); copy or download it again"
+        ) from None
 
 
 def fingerprint_of(folders: list[Path]) -> str:
@@ -124,17 +129,17 @@ def count_parameters(folder: Path) -> dict[str, Any]:
     tied = (folder / CONFIG).is_file() and read_config(folder).get("tie_word_embeddings", False)
     by_dtype: dict[str, int] = {}
     size = 0
-    for name, tensor in _tensors(folder):
+    for name, (dtype, shape) in _tensors(folder):
         # ZeRO-2 saves the tied output head a second time.
         if tied and name.endswith("lm_head.weight"):
             continue
-        elements = math.prod(tensor["shape"])
-        by_dtype[tensor["dtype"]] = by_dtype.get(tensor["dtype"], 0) + elements
-        size += elements * _BITS.get(tensor["dtype"], 8) // 8
+        elements = math.prod(shape)
+        by_dtype[dtype] = by_dtype.get(dtype, 0) + elements
+        size += elements * _BITS.get(dtype, 8) // 8
     return {"total": sum(by_dtype.values()), "by_dtype": by_dtype, "bytes": size}
 
 
-def _tensors(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _tensors(folder: Path) -> Iterator[tuple[str, tuple[str, list[int]]]]:
     for path in weight_files(folder):
         yield from read_header(path).items()
 

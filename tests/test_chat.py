@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from conversations import spans
@@ -14,6 +14,7 @@ from tiny_models import shipped_template, thinking_tokenizer, tiny_tokenizer
 from probe.chat import Chat, LossOn
 from probe.errors import TemplateError
 from probe.files import sha256_text
+from probe.timelimit import ends_within
 
 TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
 TURN_END = {
@@ -248,6 +249,31 @@ def test_answers_that_think_are_learned_from_within_the_block(template: str) -> 
         assert len(chat.training_rows(talk, "all")) == 1
     with pytest.raises(TemplateError, match="opens a think block"):
         chat.training_rows([*TALK[:1], {**TALK[1], "loss": False}], "all")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+        "{% set n = namespace(s='ab') %}{% for m in messages %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
+        "{{ 'a' * 10 ** 10 }}",
+    ],
+)
+def test_a_template_that_loops_or_doubles_its_text_is_refused_before_it_is_rendered_here(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[tuple[float, int]] = []
+
+    def briefer(seconds: float, more_bytes: int, function: Any) -> bool:
+        limits.append((seconds, more_bytes))
+        return ends_within(1.0, more_bytes, function)
+
+    monkeypatch.setattr("probe.chat.ends_within", briefer)
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.chat_template = template
+    with pytest.raises(TemplateError, match="loops or doubles its text"):
+        Chat(tokenizer)
+    assert limits == [(5.0, 2**29)]
 
 
 def test_a_template_error_becomes_one_line() -> None:

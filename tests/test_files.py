@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.errors import DataError
+from probe.errors import DataError, run_command
 from probe.files import (
     append_rows,
     json_line,
@@ -23,6 +23,7 @@ from probe.files import (
     write_json,
     write_jsonl,
 )
+from probe.terminal import say
 
 ROWS = [
     {"id": "a", "text": "first"},
@@ -56,9 +57,10 @@ def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_beside_it(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, step, no_space)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as caught:
         write_atomic(path, "new")
     monkeypatch.undo()
+    assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert left_in(tmp_path) == ["x.txt"]
 
@@ -133,6 +135,26 @@ def test_appended_rows_are_there_before_the_file_is_closed(tmp_path: Path) -> No
     assert [row for _, row in read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS
 
 
+def test_a_full_disk_ends_a_command_with_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(_: Any) -> None:
+        with Path("/dev/full").open("ab", buffering=0) as file:
+            append_rows(file, ROWS)
+
+    assert run_command(command, []) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: /dev/full: No space left on device")
+
+
+def test_a_message_brings_no_control_character_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(_: Any) -> None:
+        say("a\x1b[2Jb")
+        raise DataError("key \x1b[31m\u202e")
+
+    assert run_command(command, []) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("a\\u001b[2Jb\n", "error: key \\u001b[31m\\u202e\n")
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -155,7 +177,7 @@ def test_a_file_cut_at_any_byte_is_taken_up_to_the_same_bytes(rows: list[dict[st
 
 def test_what_a_kill_left_half_written_goes_and_nothing_else(tmp_path: Path) -> None:
     kept = ["part-1.jsonl", ".hidden", ".env.json", "a/.part-1.jsonl.ab12", ".work/gate.sqlite"]
-    for name in [*kept, ".settings.json.ab12_xyz", "a/.part-1.jsonl.abcdefgh"]:
+    for name in [*kept, ".settings.json.ab12_xyz", ".report.html.ab12_xyz", "a/.part-1.jsonl.abcdefgh"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     remove_unfinished(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -97,19 +96,6 @@ def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(worke
         Part(None, "timeout"),
         Part(0.0),
     ]
-
-
-def test_in_any_thread_an_answer_that_takes_for_ever_is_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """math-verify's own limit is a signal to the main thread."""
-    short = Workers(1, timeout_s=3.0, prepare=answers.load_algebra)
-    monkeypatch.setattr(answers, "_worker", short)
-    found: list[bool] = []
-    pairs = [("\\sqrt{32}", "4\\sqrt{2}"), (ENDLESS[2], "4\\sqrt{2}"), ("\\sqrt{50}", "5\\sqrt{2}")]
-    thread = threading.Thread(target=lambda: found.extend(answers.same_answer(*pair) for pair in pairs))
-    thread.start()
-    thread.join()
-    short.close()
-    assert found == [True, False, True]
 
 
 def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Workers) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ROOT
 from tiny_models import thinking_tokenizer
 
 from probe.chat import Chat
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine
-from probe.errors import DataError, SettingsChanged
+from probe.errors import BadInput, DataError, SettingsChanged
 from probe.files import read_json, read_jsonl, write_jsonl
 from probe.judges.labels import GENUINE, LABELS
 from probe.models import ModelFolder, load_model, load_tokenizer, resolve
@@ -279,6 +282,24 @@ def test_a_run_that_was_killed_while_it_wrote_samples_writes_them_again(finished
         again = measure(model, section_in(finished.folder.parent), out, Watched(model.engine, dies_after=0))
         assert steady(again) == steady(whole)
         assert (out / "samples.jsonl").read_bytes() == written
+
+
+def test_a_second_run_in_the_same_folder_ends_at_once_and_what_a_kill_left_is_removed(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    out, left = tmp_path / "out", tmp_path / "out" / ".samples.jsonl.abcd1234"
+    first = "from pathlib import Path; from probe.files import only_process; import sys\n"
+    first += "with only_process(Path(sys.argv[1]), 'measures'): print('holds', flush=True); sys.stdin.read()"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", first, str(out / ".lock")], cwd=ROOT, **pipes) as process:
+        assert process.stdout and process.stdout.readline() == b"holds\n"
+        left.touch()
+        with pytest.raises(BadInput, match=f"process {process.pid} .* measures into {out} already"):
+            measure(llama, probe, out)
+        assert left.exists(), "it may be the first one's"
+        process.kill()
+    measure(llama, probe, out)
+    assert not left.exists()
 
 
 def test_other_settings_questions_or_weights_in_the_same_folder_are_refused_by_key(

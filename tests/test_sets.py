@@ -110,6 +110,10 @@ BAD_ROWS = [
     ({"messages": [{"role": "user", "text": "a"}]}, "message 1 is no {role, content}"),
     ({"messages": [user("cut \ud83d")]}, r"message 1 holds half a character \(\\ud83d\)"),
     ({"question": "cut \ud83d", "answer": "1"}, "`question` holds half a character"),
+    ({"question": "Q?", "answer": "cut \ud83d"}, "`answer` holds half a character"),
+    ({"problem": "Q?", "solution": rb"\boxed{\ud83d}".decode("unicode_escape")}, "`solution` holds half a character"),
+    ({"question": "Q" * 10_000_000, "answer": "1"}, "`question` holds 10,000,000 characters, wanted at most 1,000,000"),
+    ({"messages": [user("Q" * 1_000_001)]}, "message 1 holds 1,000,001 characters"),
     ({"messages": [user("a"), assistant(" \n"), user("b")]}, r"message 2 \(assistant\) is empty"),
     ({"messages": [user("")]}, r"message 1 \(user\) is empty"),
     ({"messages": [{"role": "user"}]}, "message 1 is no {role, content}"),
@@ -144,6 +148,8 @@ def test_an_id_that_stands_twice_is_refused(items: Any, tmp_path: Path) -> None:
         items({"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"})
     with pytest.raises(DataError, match="the id '2' stands twice"):
         items({"id": 2, "prompt": "a"}, {"prompt": "b"})
+    with pytest.raises(DataError, match=r"the id 'x\\ud83d' holds half a character"):
+        items({"id": "x\ud83d", "prompt": "a"})
 
 
 @pytest.mark.parametrize("read", [read_items, read_pairs])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from model_parts import change_json, copy_of, lora_on
 
 from probe import weights
+from probe.errors import ModelError
 from probe.models import fingerprint, load_model, parameter_count, resolve
 from train import run
 from train.recipe import load_sft_recipe
@@ -52,6 +54,35 @@ def test_parameters_are_counted_without_loading(tiny_model: Path, tiny_chatml: P
     adapter = parameter_count(resolve(str(lora_on(tiny_chatml, tmp_path / "adapter"))))
     assert adapter["adapter"] == 2 * 4 * ((64 + 64) + (64 + 32) + (64 + 128))
     assert adapter["total"] == parameter_count(resolve(str(tiny_chatml)))["total"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"\xff" * 8 + b"{}", b"\x02" + bytes(7) + b"[]", b"\x04" + bytes(7) + b'{"a"', bytes(100)],
+    ids=["empty", "short", "huge header", "list", "torn", "zeros"],
+)
+def test_a_damaged_header_is_told_with_the_file(tiny_chatml: Path, tmp_path: Path, content: bytes) -> None:
+    damaged = copy_of(tiny_chatml, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors: .*copy or download it again"):
+        resolve(str(damaged))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"attn_implementation": "someone/kernels"},
+        {"_attn_implementation": {"text_config": "someone/kernels@main"}},
+        {"text_config": {"attn_implementation": "someone/kernels"}},
+    ],
+)
+def test_a_config_that_names_code_on_the_hub_is_refused(
+    tiny_chatml: Path, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    folder = copy_of(tiny_chatml, tmp_path / "kernels")
+    change_json(folder / "config.json", **changed)
+    with pytest.raises(ModelError, match="someone/kernels"):
+        resolve(str(folder))
 
 
 def test_a_tied_output_head_that_was_saved_twice_counts_once(tiny_chatml: Path, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from data_builders.dialogue.score import Parsed, Reply
 from data_builders.recipe import Dialogue, Price, Role, RoleSection, servers
@@ -173,7 +174,7 @@ class ServerRole(RoleModel):
         self._session = client.Session(
             self.server, network.servers[place], network.slots[place], "/chat/completions", client.unusable, _MANY
         )
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
         self._stored: dict[str, dict[str, Any]] = {}
         if folder is not None:
             path = folder / f"{self.role}.jsonl"
