@@ -1,30 +1,22 @@
-"""Runs train/sft.py or train/grpo.py with the trainers that a GPU gets, trl's own head included, on CPUs.
+"""Run train/sft.py or train/grpo.py on CPU processes as on GPUs: under the recipe's own `deepspeed:` file, with trl's trainers.
 
-accelerate launch --config_file tests/as_on_gpus.yaml tests/as_on_gpus.py sft|grpo RECIPE
+    accelerate launch --config_file recipes/accelerate/many_gpus.yaml --num_processes 2 tests/as_on_gpus.py sft RECIPE
+
+A CPU takes the place of a GPU and gloo that of NCCL.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
+import transformers.training_args
+from accelerate.state import DistributedType, PartialState
+
 from probe.errors import run_command
-from train import setup
-
-
-def of_gpus(choose: Callable[[Any], type]) -> Callable[[Any], type]:
-    """The class that `choose` gives where there is a GPU, told by its name."""
-
-    def chosen(args: Any) -> type:
-        kind = choose(SimpleNamespace(use_cpu=False))
-        print(f"trainer   {kind.__name__}")
-        tell_types()
-        return kind
-
-    return chosen
+from train import run, setup
 
 
 def tell_types() -> None:
@@ -41,5 +33,10 @@ def tell_types() -> None:
 
 
 if __name__ == "__main__":
-    setup.trainer_class, setup.grpo_trainer_class = of_gpus(setup.trainer_class), of_gpus(setup.grpo_trainer_class)
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
+    transformers.training_args.is_torch_bf16_gpu_available = lambda: True
+    setup.trains_on_gpus = run.trains_on_gpus = lambda given: True
+    setup.reduce_with_gloo()
+    tell_types()
     sys.exit(run_command(import_module(f"train.{sys.argv[1]}").main, sys.argv[2:]))

@@ -21,8 +21,8 @@ import yaml
 
 from tests.commands import ENVIRONMENT, ROOT, start
 
-AS_ON_GPUS = ROOT / "tests" / "as_on_gpus.yaml"
-"""Two processes on CPUs under the DeepSpeed file of the 2B recipes, with trl's trainers as a GPU has them."""
+AS_ON_GPUS = "many_gpus.yaml"
+"""Two processes on CPUs as on GPUs (tests/as_on_gpus.py): under the recipe's own DeepSpeed file, with trl's trainers."""
 PATIENCE_S = 120
 """For which processes wait for each other, so that one that waits in vain fails a test within minutes."""
 
@@ -40,19 +40,13 @@ def shipped(name: str, folder: Path, **changes: dict[str, Any]) -> Path:
 
 
 def launch(script: str, recipe: Path, config: str | Path, *options: str, typed: bool = False) -> str:
-    """Runs `train/SCRIPT` under `recipes/accelerate/CONFIG`, or AS_ON_GPUS, to the end, which has to be a good one; gives
-    all output."""
+    """Run `train/SCRIPT` under `recipes/accelerate/CONFIG` to the end, which has to be a good one, and return all output."""
     words = [*_script(script, config), recipe, *options]
     if typed:
-        port = ["--main_process_port", "0"] if config != "cpu.yaml" else []
+        several = ["--main_process_port", "0", "--num_processes", "2"] if config != "cpu.yaml" else []
         # Without `--log_dir`, torch's launcher leaves a folder of its own among the temporary files.
-        options_of_ours = [
-            "--config_file",
-            ROOT / "recipes" / "accelerate" / config,
-            "--log_dir",
-            recipe.parent / "log",
-        ]
-        launcher = ["accelerate.commands.launch", *options_of_ours, *port]
+        options_of_ours = ["--config_file", ROOT / "recipes/accelerate" / config, "--log_dir", recipe.parent / "log"]
+        launcher = ["accelerate.commands.launch", *options_of_ours, *several]
         done = subprocess.run(
             [sys.executable, "-m", *map(str, [*launcher, *words])],
             cwd=ROOT, env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -142,7 +136,7 @@ def _launcher_environment(config: Path | None) -> tuple[Mapping[str, str], int]:
     from accelerate.utils.other import get_free_port
 
     environment, ranks = {}, 2
-    if config is not None:
+    if config is not None and config.name != AS_ON_GPUS:  # which brings no more than torch's own variables
         from accelerate.commands import launch as accelerate
         from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_simple_launcher_cmd_env
 

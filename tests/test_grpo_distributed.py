@@ -59,7 +59,7 @@ def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: P
     assert len(again) == len(before) == STEPS
     for ours, theirs in zip(again, before, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
-    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said and "trainer   RowGRPOTrainer" in said
+    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said
     assert "weights in bfloat16 with float32 copies" in said
     check_whole(tmp_path / "run", lora=False)
     assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{STEPS}"))

@@ -112,7 +112,7 @@ def test_the_shipped_recipe_as_on_gpus_under_zero_2(tiny_model: Path, tmp_path: 
     probe = probe_section(tmp_path)
     recipe = shipped("qwen2b_sft", tmp_path, model={"name": str(tiny_model)}, data=data, train=train, probe=probe)
     said = launch("sft.py", recipe, AS_ON_GPUS, typed=True)
-    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said and "trainer   SFTTrainer" in said
+    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said
     assert "8 a step (2 a process x 2 x 2 accumulated)" in said
     assert "gradients torch.float32 torch.float32" in said, "bfloat16 would lose most of what small gradients add up to"
     run = tmp_path / "run"
