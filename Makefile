@@ -4,8 +4,7 @@
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
 # make test-harness  the same with inspect_ai and lm-evaluation-harness, and tests the probe as their task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
-#             and on ten times as much, conversations between models against the package collabllm, which it installs
-#             into the cache, and GRPO's look-ahead against trl's plain step; minutes
+#             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
 # On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 PYTHON ?= python3
@@ -88,7 +87,6 @@ test-harness: $(READY_HARNESS)
 bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_build
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_dialogue
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_grpo smollm2-135m --samples 4 --tokens 32 --window 1
 
 clean:

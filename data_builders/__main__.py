@@ -1,4 +1,4 @@
-"""`python -m data_builders RECIPE`: builds the data of a recipe, previews it, or only counts."""
+"""`python -m data_builders RECIPE`: build the data of a recipe, or only count it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ _USAGE = """Examples:
   python -m data_builders recipes/written.yaml
   python -m data_builders recipes/math_collab.yaml --dry-run
   python -m data_builders recipes/math_rules.yaml --source.path math/train.jsonl --out data/math --dry-run
-  python -m data_builders recipes/demo_data.yaml --preview 3
 Any recipe key can be overridden in its own words: --section.key value."""
 
 
@@ -24,8 +23,9 @@ def main(argv: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument("recipe", type=Path, help="YAML recipe, such as recipes/demo_data.yaml")
     parser.add_argument("--out", type=Path, help="output folder (default: the recipe's output.path)")
-    parser.add_argument("--dry-run", action="store_true", help="count what can be counted, show one, write nothing")
-    parser.add_argument("--preview", type=int, metavar="N", help="print N conversations, write nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="count problems, conversations and tokens, show one, write nothing"
+    )
     options, overrides = parser.parse_known_args(argv)
 
     from data_builders.recipe import load_data_recipe
@@ -41,14 +41,14 @@ def main(argv: Sequence[str]) -> None:
     except SetOutOfReach as error:
         if not options.dry_run:
             raise
-        print(f"{options.recipe}: the recipe is valid; problems and conversations: unknown. {error}")
+        print(f"{options.recipe}: the recipe is valid; its counts are unknown, since a set is out of reach. {error}")
         return
     out = options.out or Path(recipe.output.path)
-    if options.dry_run or options.preview is not None:
-        from data_builders.preview import dry_run, preview
+    if options.dry_run:
+        from data_builders.dry_run import dry_run
         from probe.terminal import visible
 
-        for line in dry_run(build, out) if options.dry_run else preview(build, options.preview):
+        for line in dry_run(build, out):
             print(visible(line))
         return
     done = finished(out, build.settings)

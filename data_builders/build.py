@@ -121,15 +121,6 @@ class Build:
         assert self.recipe.dialogue is not None
         return plans_of(self.problems[index], self.recipe.seed, self.recipe.dialogue)
 
-    def sample(self, most: int) -> tuple[list[Conversation], float]:
-        """Return the conversations of about `most` problems and written ones, evenly drawn, and their share of all.
-
-        Only for recipes without `dialogue`, whose conversations need no model.
-        """
-        step = max(1, (len(self.problems) + len(self.written)) // most)
-        made = [one for index in range(0, len(self.problems), step) for one in self.conversations(index)]
-        return [*self.written[::step], *made], 1 / step
-
     def shards(self) -> list[range]:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
         return [every[start : start + size] for start in every[::size]]
@@ -223,7 +214,7 @@ class Build:
                     f"warning: of the first {reasons.total()} conversations none can be used ({named}); a small model cannot "
                     "play all roles: Ctrl-C, and a larger dialogue.policy or dialogue.simulator and dialogue.judge of their own"
                 )
-            made.append([one.conversation(dialogue.min_gap) for one in finished])
+            made.append([one.conversation() for one in finished])
             if len(made) == len(shards[left[0]]):
                 write(left.pop(0), made)
                 made.clear()
@@ -237,16 +228,14 @@ class Build:
 
     def judged(self, conversations: Iterable[Conversation], gate: Gate) -> dict[str, list[Row]]:
         """Rows by the folder that they go to: those kept, with what else training reads of them, and those rejected."""
-        views: dict[str, list[Row]] = {name: [] for name in ("rejected", "candidates", "rl", "pairs", "sft")}
+        views: dict[str, list[Row]] = {name: [] for name in ("rejected", "rl", "sft")}
         for made in conversations:
-            views["candidates"] += made.candidates
             if reason := made.reason or gate.reason(made):
                 slips = {} if made.slips is None else {"slips": made.slips}
                 views["rejected"].append({**sft_row(made), "reason": reason, **slips})
             else:
                 views["sft"].append(sft_row(made))
                 views["rl"] += map(vars, rl_rows(made))
-                views["pairs"] += made.pairs
         return views
 
     def totals(self, out: Path) -> dict[str, Any]:
@@ -284,8 +273,7 @@ class Build:
                     f"{out / 'card.md'}, reword the openings, or raise the limit"
                 )
             say(f"warning: {told}: a model may learn that wording in place of the judgement")
-        # Beside sft: prompts for reinforcement learning, what there was to choose from in self-play, and pairs of replies.
-        views = ("rejected", "rejected.jsonl", "rl", "candidates", "pairs", "preference", "eval")
+        views = ("rejected", "rejected.jsonl", "rl", "preference", "eval")
         others = (path for view in views for path in [out / view, *sorted((out / view).glob("*.jsonl"))])
         files = [*parts, *(path for path in others if path.is_file())]
         rows = {path: sum(1 for _ in read_jsonl(path)) for path in files}
@@ -339,5 +327,4 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
 def write_shard(out: Path, name: str, views: dict[str, list[Row]]) -> None:
     """sft comes last: its file says that the shard is written."""
     for view, rows in views.items():
-        if rows or view in ("rejected", "rl", "sft"):
-            write_jsonl(out / f"{view}/part-{name}.jsonl", rows)
+        write_jsonl(out / f"{view}/part-{name}.jsonl", rows)

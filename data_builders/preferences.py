@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from data_builders.dialogue.replies import Parsed, Reply, read_assistant
 from data_builders.dialogue.roles import RoleModel, ask_each
-from data_builders.dialogue.score import Parsed, Reply, read_assistant
 from data_builders.recipe import Preferences
 from data_builders.rows import RlRow, load_rl_rows, read_sft_rows
 from probe.conversations import Message

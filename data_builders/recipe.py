@@ -157,15 +157,6 @@ def servers(sections: Iterable[RoleSection]) -> list[ServerSection]:
 
 
 @section
-class Weights:
-    """What the parts of a score are worth; 0 leaves one out."""
-
-    accuracy: float = 1.0
-    interactivity: float = 1.0
-    efficiency: float = 0.5
-
-
-@section
 class Goals:
     """How often users want what; the numbers are weights. `slip` is the assistant's: it is corrected, and concedes,
     about as often as a result that is right is doubted."""
@@ -195,7 +186,7 @@ class Dialogue:
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
     """Examples (dialogue/examples.yaml) before each prompt for what to withhold, for an opening, and for a user's message with a
-    part to play; none before those of a look-ahead, of the assistant and of the judge. Of 60 reactions of Qwen2.5-Coder-1.5B
+    part to play; none before those of the assistant and of the judge. Of 60 reactions of Qwen2.5-Coder-1.5B
     2 read as a user's without them, 30 with one, 34 with two."""
     goals: Goals = field(default_factory=Goals)
     personas: tuple[str, ...] = tuple(PERSONAS)
@@ -210,16 +201,6 @@ class Dialogue:
     """How many things to withhold are tried until one is needed."""
     judged_at_least: Annotated[int, Field(ge=0)] = 4
     """The verdict, 1 to 5, under which a conversation is refused; 0 asks no judge."""
-    candidates: Count = 1
-    """Replies to choose from at each assistant turn but the solution; 1 takes the first that can be used. More are looked
-    ahead: `window` exchanges, `samples` times over (arXiv 2502.00640)."""
-    window: Annotated[int, Field(ge=0)] = 2
-    samples: Count = 3
-    weights: Weights = field(default_factory=Weights)
-    efficient_tokens: Count = 2000
-    """Assistant tokens at which a conversation's efficiency is down to a half."""
-    min_gap: Weight = 0.1
-    """The least difference of two scores that makes a preference pair."""
     at_once: Count | None = None
     """Problems under way together; left out: three for each request that the servers may hold, 256 otherwise."""
     max_cost: float | None = None

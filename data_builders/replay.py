@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from data_builders.dialogue.replies import Parsed, Reply, read_assistant
 from data_builders.dialogue.roles import RoleModel, ask_each
-from data_builders.dialogue.score import Parsed, Reply, read_assistant
 from data_builders.problems import Problems
 from data_builders.recipe import DataRecipe, Source
 from data_builders.tasks import Conversation, Task
@@ -60,6 +60,9 @@ class ReplayRows:
             source = Source(kind=kind, path=path, n=count if kind == "starter" else None, **alike)
             reserved = recipe.reserved if problems else 0.0
             self._problems = Problems(source, self.seed + 1, "replay", reserved, replay=True)
+
+    def __len__(self) -> int:
+        return math.floor(self._count * self._per_problem) if self._problems else 0
 
     def tasks(self, index: int) -> list[Task]:
         if self._problems is None:

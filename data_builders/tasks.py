@@ -125,7 +125,6 @@ class Conversation:
         reason: why it cannot be used, where that is known before the gate.
         row: what else its row holds.
         slips: replies of models that could not be used; None where nothing is told of them.
-        candidates, pairs: further rows of self-play.
     """
 
     id: str
@@ -143,5 +142,3 @@ class Conversation:
     reason: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
     slips: Sequence[Mapping[str, Any]] | None = None
-    candidates: Sequence[dict[str, Any]] = ()
-    pairs: Sequence[dict[str, Any]] = ()

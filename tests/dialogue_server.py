@@ -30,7 +30,6 @@ _PLAYS = (
     ("You see your mistake", ("<message>oh i see it now, it is GETS</message>",)),
     ("ready for the next step", ("<message>ok, FIRST, i follow you there</message>",)),
     ("<reply>", ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP?</message>")),
-    ("<chat>", ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP?</message>")),
     ("One thing is missing", ("Please, MISSING?", "I need to know MISSING. Is that written there?")),
     ("They want a hint only", (f"Look at ${MATRIX}$ first, it begins with the STEP.",)),
     ("Give only this step", ("The STEP is to take the FIRST red pens together with what comes.",)),
@@ -45,7 +44,7 @@ _FOUND = {
     "FACT": r'(?:Which quantity does|problem stands:) "(.*?)"', "REST": r"The sentence:\n<text>(.*?)</text>",
     "TEXT": r"<text>\n(.*?)\n</text>", "WORK": r"What you did: (.*?)\. Tell", "LINE": r'where it says "(.*?)"',
     "GETS": r"you get (\d+) in the end", "VALUE": r"you get (\d+)\. Point", "MISSING": r"solved without: (.*?)\. Reply",
-    "REPLY": r"<(?:reply|chat)>\n(.*?)\n</(?:reply|chat)>",
+    "REPLY": r"<reply>\n(.*?)\n</reply>",
 }  # fmt: skip
 _NO_BOX = ("ask why", "what that number stands for", "Box nothing", "Say that step")
 

@@ -74,7 +74,7 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
         (("-m", "probe", "agreement", "--help"), "--judge"),
         (("-m", "probe", "label", "--help"), "--page"),
         (("-m", "probe", "correct", "--help"), "--labels"),
-        (("-m", "data_builders", "--help"), "--preview"),
+        (("-m", "data_builders", "--help"), "--dry-run"),
         (("-m", "train.gpu_check", "--help"), "--stages"),
         ((SFT, "--help"), "--resume"),
     ],

@@ -167,13 +167,11 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path) -> None:
 # --- the command
 
 
-def test_dry_run_and_preview_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "d"
     main([str(DEMO), "--out", str(out), "--dry-run"])
     shown = capsys.readouterr().out
     assert "problems in" in shown and "tokens" in shown and "assistant | " in shown
-    main([str(DEMO), "--out", str(out), "--preview", "3", "--seed", "1"])
-    assert capsys.readouterr().out.count("---") == 3
     assert not out.exists()
 
 

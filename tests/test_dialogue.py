@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.dialogue import checks, conversation
-from data_builders.dialogue import score as reading
+from data_builders.dialogue import replies as reading
 from data_builders.dialogue.checks import Proposal
-from data_builders.dialogue.conversation import judged_by, play
+from data_builders.dialogue.conversation import play
 from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import (
     EXAMPLES,
@@ -42,22 +42,21 @@ from data_builders.dialogue.prompts import (
     review_prompt,
     simulator_prompt,
 )
-from data_builders.dialogue.roles import Ask, RoleModel, Roles
-from data_builders.dialogue.score import (
+from data_builders.dialogue.replies import (
     Parsed,
     Reply,
-    accuracy,
     efficiency,
+    final_answer,
     from_verdict,
-    interactivity_by_rule,
     read_assistant,
     read_judge,
     read_message,
     read_user,
-    score,
+    turn_marks,
 )
+from data_builders.dialogue.roles import Ask, RoleModel, Roles
 from data_builders.quality import Gate, Quality
-from data_builders.recipe import DataRecipe, Dialogue, Goals, Output, RoleSection, Source, Weights, shaping
+from data_builders.recipe import DataRecipe, Dialogue, Goals, Output, RoleSection, Source, shaping
 from data_builders.rows import rl_rows
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
@@ -147,7 +146,6 @@ SAYS = {
     "see your mistake": "<message>ah, it is VALUE and so 53 in the end</message>",
     "ready for the next": "<message>ok 60, go on</message>",
     "<reply>": "<message>why the 53?</message>",
-    "<chat>": "<message>why the 53?</message>",
     "One thing is missing": "Can you tell me MISSING?",
     "If something seems": ["Say she has 10 each: 10 * 5 = 50, \\boxed{43}.", "With 8 each it is \\boxed{33}."],
     "Solve it now": SOLUTION,
@@ -249,12 +247,10 @@ def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(t
     assert question == f"Can you tell me {given.name}?"
     assert done.measured == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
     with closing(Gate(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
-        assert gate.reason(done.conversation(0.1)) is None
-    first, second = rl_rows(done.conversation(0.1))
+        assert gate.reason(done.conversation()) is None
+    first, second = rl_rows(done.conversation())
     assert (first.clause, first.hidden, first.problem) == (given.name, (given.fact,), QUESTION)
     assert (second.clause, second.hidden, second.persona) == ("", (), "terse")
-    (pair,) = done.conversation(0.1).pairs  # the question over the guess
-    assert pair["chosen"][0]["content"] == question and boxed(pair["rejected"][0]["content"])
     # The note is the assistant's alone, and the same prompt makes both kinds of opening.
     asked = next(ask for ask in roles["assistant"].asked if "One thing is missing" in ask.messages[-1]["content"])
     assert given.name in asked.messages[-1]["content"]
@@ -289,11 +285,8 @@ def test_a_try_without_an_end_does_not_show_that_something_is_needed() -> None:
 
 
 def test_guesses_may_agree_where_they_name_what_they_assumed() -> None:
-    """The same model assumes the same; what it named stands in no pair."""
     done, _ = talk(WITHHELD, If="Ten each, so \\boxed{43}.\n<assumed>10 marbles in each bag</assumed>")
     assert done.reason == "" and done.measured["without"] == [0, 2]
-    (pair,) = done.conversation(0.1).pairs
-    assert pair["rejected"][0]["content"] == "Ten each, so \\boxed{43}."
 
 
 @pytest.mark.parametrize(
@@ -327,8 +320,8 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
     slip, conceded = done.messages[1], done.messages[3]
     assert slip["loss"] is False and checks.has_false_equation(slip["content"]) and boxed(slip["content"])[1] != "53"
     assert "loss" not in conceded and boxed(conceded["content"])[1] == "53"
-    assert done.messages[2]["content"].startswith("hm, at") and list(rl_rows(done.conversation(0.1))) == []
-    assert done.conversation(0.1).doubts == (True,)
+    assert done.messages[2]["content"].startswith("hm, at") and list(rl_rows(done.conversation())) == []
+    assert done.conversation().doubts == (True,)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +365,7 @@ def test_a_doubt_of_a_right_line_is_worded_as_one_of_a_wrong_line_and_not_given_
     done, _ = talk(doubts)
     *_, doubt, stayed = turns(done)
     assert re.fullmatch(r"hm, at (12 × 5 = 60|60 - 7 = 53) i get \d+", doubt) and "53" in stayed
-    assert done.conversation(0.1).doubts == (False,)
+    assert done.conversation().doubts == (False,)
     done, _ = talk(doubts, was="You are right, it is 54: \\boxed{54}.")
     assert turns(done) == [QUESTION, SOLUTION]
 
@@ -380,19 +373,6 @@ def test_a_doubt_of_a_right_line_is_worded_as_one_of_a_wrong_line_and_not_given_
 def test_a_goal_that_the_solution_has_nothing_for_becomes_the_result() -> None:
     done, _ = talk(replace(PLAN, goal="steps"), Solve="\\boxed{53}")
     assert done.plan.goal == "result" and done.plan.kind == "complete" and done.reason == ""
-
-
-def test_of_several_candidates_the_one_with_the_best_look_ahead_goes_on() -> None:
-    given = dialogue(candidates=2, window=1, samples=2, judge=ROLE)
-    replies = {"Could you tell me MISSING?", "I need MISSING. Do you know it?"}
-    done, roles = talk(WITHHELD, given, One=sorted(replies))
-    (turn, *_) = done.turns
-    candidates, chosen = turn["candidates"], turn["candidates"][turn["chosen"]]
-    assert turn["before"] == 1 and {one["text"][:6] for one in candidates} == {"Could ", "I need"}
-    assert all(len(one["samples"]) == 2 and one["score"] is not None for one in candidates)
-    assert done.messages[1]["content"] == chosen["text"] and chosen["score"] == max(one["score"] for one in candidates)
-    looking = [ask for ask in roles["assistant"].asked if len(ask.messages) > 3]
-    assert looking and not any("A note for you" in ask.messages[1]["content"] for ask in looking)
 
 
 def test_who_writes_hears_what_was_wrong_and_who_solves_does_not() -> None:
@@ -786,7 +766,7 @@ def test_the_last_verdict_counts_and_only_whole_numbers_of_the_scale(reply: str,
     assert parsed.verdict == verdict and bool(parsed.unusable) == (verdict is None)
 
 
-# --- plans and scores
+# --- plans and ratings
 
 
 def test_plans_keep_to_the_settings() -> None:
@@ -801,29 +781,17 @@ def test_plans_keep_to_the_settings() -> None:
     assert plans_of(TASK, 5, given) == plans_of(TASK, 5, given)
 
 
-def test_a_part_that_fails_is_none_and_so_is_its_score_never_zero() -> None:
-    parts = {"accuracy": 1.0, "interactivity": None, "efficiency": 0.5}
-    assert score(parts, Weights()) is None
-    assert score(parts, Weights(interactivity=0, efficiency=1)) == 0.75
-    assert score({**parts, "interactivity": 0.5}, Weights(efficiency=2)) == pytest.approx(2.5 / 4)
-    failed = {"parts": parts, "score": None}
-    other = {"parts": {"accuracy": 0.0, "interactivity": 0.5, "efficiency": 1.0}, "score": 0.5}
-    assert judged_by("a", [failed, other, failed])["score"] == 0.5
-    assert judged_by("a", [failed])["score"] is None
-
-
 def test_parts_are_what_they_say() -> None:
-    assert accuracy(chat("q", "It is \\boxed{\\frac{1}{2}}."), "0.5") == 1.0
-    assert accuracy(chat("q", "\\boxed{1}", "sure?", "No: \\boxed{53}"), "53") == 1.0
-    assert accuracy(chat("q", "\\boxed{53}", "why?", "Because 5 bags hold 60."), "53") == 1.0
-    assert accuracy(chat("q", "Do you mean 53?"), "53") == 0.0
-    assert accuracy(chat("q", "The answer is 53."), "53") == 1.0
-    assert accuracy(chat("q", "x"), "") is None
+    assert final_answer(chat("q", "\\boxed{1}", "sure?", "No: \\boxed{53}")) == "53"
+    assert final_answer(chat("q", "\\boxed{53}", "why?", "Because 5 bags hold 60.")) == "53"
+    assert final_answer(chat("q", "Do you mean 53?")) is None
+    assert final_answer(chat("q", "The answer is 53.")) == "53"
     assert [efficiency(tokens, 100) for tokens in (0, 100, 900)] == [1.0, 0.5, 0.1]
     assert [from_verdict(one) for one in (1, 3, 5)] == [0.0, 0.5, 1.0]
     good = chat("why 60?", "5 bags of 12 marbles make 60.", "and the 7?", "Those 7 are lost, so take them away.")
     poor = chat("why 60?", "Which? What? When?", "and the 7?", "Which? What? When?")
-    assert interactivity_by_rule(good) == 1.0 and interactivity_by_rule(poor) < 0.4
+    assert [turn_marks(good, place) for place in (1, 3)] == [(True, True, True)] * 2
+    assert turn_marks(poor, 3) == (False, False, False)
 
 
 # --- runs of many

@@ -20,8 +20,8 @@ from loopback import Answer, Faults, Loopback, Seen, chat_reply
 from data_builders.__main__ import main
 from data_builders.build import build
 from data_builders.dialogue import roles
+from data_builders.dialogue.replies import Reply
 from data_builders.dialogue.roles import EngineRole
-from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows
 from data_builders.text import states
@@ -51,8 +51,7 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     from datasets import load_dataset
 
     # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
-    given = {"candidates": 2, "window": 1, "samples": 1}
-    out = built(recipe(tmp_path, server.url, attempts=1, **given), tmp_path / "d")
+    out = built(recipe(tmp_path, server.url, attempts=1), tmp_path / "d")
     manifest = read_json(out / "manifest.json")
     kept, rejected = rows_of(out, "sft"), rows_of(out, "rejected")
     talks = [row for row in kept + rejected if row["kind"] != "replay"]
@@ -71,34 +70,23 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     withheld = [row for row in kept if row["kind"] == "underspecified"]
     assert withheld and all(row["dialogue"]["measured"]["without"] == [0, 4] for row in withheld)
     assert all(row["dialogue"]["withheld"] and row["dialogue"]["measured"]["with"][0] == 1 for row in withheld)
-
-    choices = rows_of(out, "candidates")
-    whole = {row["id"]: row["messages"] for row in talks}
-    for row in choices:
-        chosen = row["candidates"][row["chosen"]]
-        before = whole[row["id"]][: row["before"] + 1]
-        assert len(before) <= row["before"] or before[-1]["content"] == chosen["text"]
-        known = [one["score"] for one in row["candidates"] if one["score"] is not None]
-        assert not known or chosen["score"] == max(known)
     prompts = rows_of(out, "rl")
     assert [row.id for row in load_rl_rows(out)] == [row["id"] for row in prompts]
     assert all(row["prompt"][-1]["role"] == "user" and row["answer"] and row["persona"] for row in prompts)
     for row in prompts:
         assert not any(states(one["content"], value) for one in row["prompt"] for value in row["hidden"])
-    pairs = rows_of(out, "pairs")
-    assert pairs and all(row["score_chosen"] - row["score_rejected"] >= 0.1 for row in pairs)
     assert any(MATRIX in message["content"] for row in talks for message in row["messages"])
     assert all(MATRIX in text for text in re.findall(r"\\begin.*?end\{\w+\}", json.dumps(kept).replace("\\\\", "\\")))
     card = (out / "card.md").read_text()
     assert "## Who talked" in card and "persona" in card and "Variety of wording" not in card
-    for view in ("sft", "rl", "pairs", "candidates"):
+    for view in ("sft", "rl"):
         files = {"data_files": str(out / view / "*.jsonl"), "cache_dir": str(tmp_path / "cache")}
         assert len(load_dataset("json", split="train", **files)) == len(rows_of(out, view)) > 0
 
-    with pytest.raises(SettingsChanged, match=r"dialogue\.candidates"):
-        built(tmp_path / "recipe.yaml", out, "--dialogue.candidates", "3")
+    with pytest.raises(SettingsChanged, match=r"dialogue\.proposals"):
+        built(tmp_path / "recipe.yaml", out, "--dialogue.proposals", "4")
     before = len(server.requests)
-    built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2, **given), out)
+    built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2), out)
     assert len(server.requests) == before, "another server is no other setting, and a finished build asks nobody"
 
 
@@ -262,33 +250,23 @@ def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server
 # --- the command
 
 
-def test_the_dry_run_asks_nobody_and_says_what_is_unknown(
+def test_the_dry_run_asks_nobody_and_calls_an_unknown_unknown(
     server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([str(recipe(tmp_path, server.url)), "--out", str(tmp_path / "d"), "--dry-run"])
     shown = capsys.readouterr().out
     assert not server.requests and not (tmp_path / "d").exists()
-    assert "17 problems" in shown and "tokens and cost: unknown" in shown
-    assert "how the opening of a complete problem is asked for" in shown
-
-
-def test_preview_shows_conversations_of_self_play_and_writes_nothing(
-    server: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main([str(recipe(tmp_path, server.url)), "--out", str(tmp_path / "d"), "--preview", "3"])
-    shown = capsys.readouterr().out
-    assert shown.count("assistant turns carry loss") == 3
-    assert "assistant | " in shown and "user      | " in shown
-    assert not (tmp_path / "d").exists()
+    assert "17 problems" in shown and "about 29 conversations" in shown  # the others are for replay
+    assert "tokens, calls and cost: unknown" in shown and "that somebody types" in shown
 
 
 def test_a_wrong_section_answers_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problems(tmp_path / "problems.jsonl", 2)
     made = recipe(tmp_path, "http://127.0.0.1:9/v1")
-    assert run_command(main, [str(made), "--dialogue.canditates", "2"]) == 2
-    assert "did you mean dialogue.candidates?" in capsys.readouterr().err
+    assert run_command(main, [str(made), "--dialogue.propsals", "2"]) == 2
+    assert "did you mean dialogue.proposals?" in capsys.readouterr().err
     for key, given, wanted in (
-        ("candidates", 0, "1 or more"),
+        ("proposals", 0, "1 or more"),
         ("withheld", 1.5, "at most 1"),
         ("at_once", 0, "1 or more"),
     ):

@@ -12,7 +12,7 @@ import yaml
 
 from data_builders import preferences
 from data_builders.__main__ import main as build_main
-from data_builders.dialogue.score import Reply
+from data_builders.dialogue.replies import Reply
 from data_builders.preferences import Wanted, unwanted
 from probe.chat import Chat
 from probe.errors import DataError, TemplateError, run_command

@@ -22,8 +22,8 @@ from data_builders import replay as replay_answers
 from data_builders.__main__ import main
 from data_builders.build import Build, build
 from data_builders.dialogue import roles
+from data_builders.dialogue.replies import Reply
 from data_builders.dialogue.roles import EngineRole
-from data_builders.dialogue.score import Reply
 from data_builders.recipe import load_data_recipe
 from probe.errors import NextturnError, SettingsChanged, run_command
 from probe.files import read_json, write_jsonl
@@ -275,8 +275,9 @@ def test_the_dry_run_shows_what_will_be_asked_and_asks_nobody(
 ) -> None:
     made = recipe(tmp_path, "http://127.0.0.1:9/v1")
     main([str(made), "--dry-run"])
-    ((questions, least, most),) = re.findall(r"(\d+) questions, (\d+) to (\d+) calls", capsys.readouterr().out)
-    assert questions == least and int(most) == 3 * int(least) > 0
+    told = re.search(r"replay: (\d+) questions, each asked at most 3 times", capsys.readouterr().out)
+    replay = Build(load_data_recipe(made)).replay
+    assert told and int(told[1]) == len(replay) == len(replay.questions()) > 0
     assert not (tmp_path / "d").exists()
 
 

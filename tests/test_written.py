@@ -21,7 +21,6 @@ from data_builders.build import build
 from data_builders.quality import Gate, Quality, all_boxed
 from data_builders.recipe import Written, load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows, read_sft_rows
-from data_builders.tasks import Conversation
 from data_builders.user import ScriptedUser
 from data_builders.written import FILE, written
 from probe.chat import Chat
@@ -242,13 +241,6 @@ def test_the_mark_goes_from_a_file_to_the_mask_that_is_shown(tmp_path: Path) -> 
     shown = show_loss(made, chat.tokenizer)
     assert "⟦No, it is 4.<|im_end|>⟧" in shown and "⟦It is 5." not in shown and "It is 5." in shown
     assert counts.loss_tokens < sum(label != 0 for label in made["labels"])
-
-
-def test_a_preview_marks_what_carries_loss() -> None:
-    from data_builders.preview import described
-
-    lines = list(described(Conversation("slip", "slip", tuple(TALK), "own", "4")))
-    assert "(no loss) | It is 5." in lines and "assistant | No, it is 4." in lines
 
 
 @pytest.mark.parametrize("marks", [{"weight": 0}, {"train": False}, {"weight": 0.0, "train": False, "loss": False}])

@@ -21,8 +21,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from data_builders.dialogue.prompts import judge_prompt
-from data_builders.dialogue.roles import Roles
-from data_builders.dialogue.score import (
+from data_builders.dialogue.replies import (
     EMPTY,
     LONGEST_ANSWER,
     ROLE_LABEL,
@@ -33,7 +32,8 @@ from data_builders.dialogue.score import (
     read_judge,
     turn_marks,
 )
-from data_builders.dialogue.score import efficiency as token_efficiency
+from data_builders.dialogue.replies import efficiency as token_efficiency
+from data_builders.dialogue.roles import Roles
 from data_builders.recipe import RoleSection
 from data_builders.rows import RlRow
 from data_builders.user import marked_answer, names_of_withheld, questions, read_question, tells_result

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from data_builders.dialogue.prompts import User, simulator_prompt
+from data_builders.dialogue.replies import read_user
 from data_builders.dialogue.roles import Roles
-from data_builders.dialogue.score import read_user
 from data_builders.recipe import PERSONAS
 from data_builders.rows import RlRow
 from data_builders.user import ScriptedUser

@@ -3,8 +3,7 @@
 A problem is kept if the policy solves it. Where something is withheld, that is proved: without it the policy does not
 find the result, and after the user has told it, it does. The assistant sees the chat alone, with a note for it such as
 what is missing or where an attempt goes wrong, which the row does not hold. The *simulator* plays the user: it knows the
-problem, a persona, a goal and what it has told, and no answer. A *judge* reads the end. Where it is wanted, several
-*candidates* of a turn are judged by their *look-ahead* (CollabLLM, arXiv 2502.00640).
+problem, a persona, a goal and what it has told, and no answer. A *judge* reads the end.
 """
 
 from __future__ import annotations
@@ -16,18 +15,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 from typing import Any
 
-from data_builders.dialogue import checks, prompts, score
+from data_builders.dialogue import checks, prompts
 from data_builders.dialogue.checks import Proposal, Slip
-from data_builders.dialogue.finished import Finished, Row
-from data_builders.dialogue.prompts import Plan, Prompt, User, assistant_prompt, simulator_prompt
+from data_builders.dialogue.finished import Finished
+from data_builders.dialogue.prompts import Plan, Prompt, assistant_prompt
+from data_builders.dialogue.replies import Parsed, Reply, read_assistant, read_judge, read_message, same_words, tagged
 from data_builders.dialogue.roles import Answer, RoleModel
-from data_builders.dialogue.score import Parsed, Reply, read_assistant, read_judge, read_message, same_words, tagged
 from data_builders.recipe import Dialogue, Role
-from data_builders.text import estimated_tokens
-from probe.conversations import Message
 from probe.engines.base import item_seed
 from probe.grading import asks, boxed, closes_asking, same_answer
 
@@ -62,7 +58,6 @@ class _Talk:
         self.done = Finished(plan)
         self.rng = random.Random(f"talk:{seed}:{plan.id}")
         self.answer = plan.task.answer
-        self.guesses: list[str] = []
         self.shots = settings.few_shot
 
     # --- Asking, and what a reply must hold.
@@ -110,22 +105,21 @@ class _Talk:
 
     # --- The turns.
 
-    async def solve(self, prompt: Prompt, where: str) -> tuple[str, list[str]]:
-        """(a right solution or "", the wrong ones before it)."""
+    async def solve(self, prompt: Prompt, where: str) -> str:
+        """Return a right solution, or "" if none of the attempts is right."""
         tries = self.settings.tries
         answer = await self.ask("assistant", prompt, where, _checked(read_assistant, self.unfit_solution), tries)
-        wrong = [one.text for one in answer.unusable if one.unusable in ("wrong", "no_box")]
         asked = len(answer.unusable) + (answer.parsed is not None)
         self.done.measured[where] = [int(answer.parsed is not None), asked]
         if answer.parsed is None and len(answer.unusable) < tries:  # the model could not be asked
             raise _Refused(answer.missing)
-        return (answer.parsed.text if answer.parsed else ""), wrong
+        return answer.parsed.text if answer.parsed else ""
 
     async def solved_alone(self) -> str:
         """The policy's own right solution of the bare problem; "" and a reason where there is none."""
         prompt = assistant_prompt([{"role": "user", "content": self.plan.question}], "solve")
         try:
-            solution, _ = await self.solve(prompt, "solved")
+            solution = await self.solve(prompt, "solved")
         except _Refused as refused:
             self.done.reason = str(refused)
             return ""
@@ -145,7 +139,7 @@ class _Talk:
         self.say("user", await self.text("simulator", prompt, where or act, _checked(read_message, unfit)))
 
     async def assistant(self, note: str, check: Check, where: str = "", **words: str) -> None:
-        """The assistant's next message: the first that can be used, or of several the one with the best look-ahead."""
+        """Add the assistant's next message, the first one that can be used."""
 
         def unfit(text: str) -> str:
             # Whoever mends a slip says the rest of the solution again.
@@ -156,64 +150,8 @@ class _Talk:
             quotes = words.get("wrong", "")
             return check(text) or ("false_equation" if checks.has_false_equation(text, quotes) else "")
 
-        prompt, where = assistant_prompt(self.done.messages, note, **words), where or note
-        read = _checked(read_assistant, unfit)
-        if self.settings.candidates == 1:
-            self.say("assistant", await self.text("assistant", prompt, where, read))
-            return
-        many, times = self.settings.candidates, self.settings.samples
-        asked = (self.ask("assistant", prompt, f"{where}.{n}", read, self.settings.again) for n in range(many))
-        answers = await asyncio.gather(*asked)
-        texts = list(dict.fromkeys(answer.parsed.text for answer in answers if answer.parsed is not None))
-        if not texts:
-            raise _Refused(f"{where}_{answers[0].missing.partition('_')[2]}")
-        if len(texts) == 1:
-            self.say("assistant", texts[0])
-            return
-        looks = (self.look_ahead(text, f"{where}.{n}.{time}") for n, text in enumerate(texts) for time in range(times))
-        samples = await asyncio.gather(*looks)
-        candidates = [judged_by(text, samples[times * place : times * (place + 1)]) for place, text in enumerate(texts)]
-        scored = [place for place, one in enumerate(candidates) if one["score"] is not None]
-        if not scored:
-            raise _Refused("unscored")
-        chosen = max(scored, key=lambda place: candidates[place]["score"])  # the first of equals
-        self.done.turns.append({"before": len(self.done.messages), "chosen": chosen, "candidates": candidates})
-        self.say("assistant", texts[chosen])
-
-    async def look_ahead(self, text: str, where: str) -> Row:
-        """One simulated continuation after a candidate, and what it is worth; nobody has a note in it. `failure` says why
-        a part, or all of it, is missing."""
-        settings, start = self.settings, len(self.done.messages) + 1
-        messages: list[Message] = [*self.done.messages, {"role": "assistant", "content": text}]
-        told: Row = {"parts": {}, "score": None, "failure": "", "verdict": ""}
-        for step in range(settings.window):
-            read, at = partial(score.read_user, user=self.knowledge, messages=tuple(messages)), f"{where}.{step}"
-            answer = await self.ask("simulator", simulator_prompt(self.knowledge, messages), at, read, settings.again)
-            if answer.parsed is not None and answer.parsed.ended:
-                break
-            if answer.parsed is not None:
-                messages.append({"role": "user", "content": answer.parsed.text})
-                answer = await self.ask("assistant", assistant_prompt(messages), at, read_assistant, settings.again)
-            if answer.parsed is None:
-                return {"messages": messages[start:], **told, "failure": answer.missing}
-            messages.append({"role": "assistant", "content": answer.parsed.text})
-
-        interactivity = None
-        if settings.weights.interactivity and settings.judge is not None:
-            answer = await self.ask("judge", prompts.judge_prompt(messages), where, read_judge, settings.again)
-            if answer.parsed is not None and answer.parsed.verdict is not None:
-                interactivity, told["verdict"] = score.from_verdict(answer.parsed.verdict), answer.parsed.text
-            told["failure"] = answer.missing if answer.parsed is None else ""
-        elif settings.weights.interactivity:
-            interactivity = score.interactivity_by_rule(messages)
-        tokens = estimated_tokens([one for one in messages if one["role"] == "assistant"])
-        told["parts"] = {
-            "accuracy": score.accuracy(messages, self.answer),
-            "interactivity": interactivity,
-            "efficiency": score.efficiency(tokens, settings.efficient_tokens),
-        }
-        told["score"] = score.score(told["parts"], settings.weights)
-        return {"messages": messages[start:], **told}
+        prompt = assistant_prompt(self.done.messages, note, **words)
+        self.say("assistant", await self.text("assistant", prompt, where or note, _checked(read_assistant, unfit)))
 
     # --- The course of a conversation.
 
@@ -318,12 +256,11 @@ class _Talk:
         given = self.done.withheld
         assert given is not None
         await self.assistant("ask", partial(self.asks_for, given), name=given.name)
-        self.done.wrong += [(1, self.done.messages[1]["content"], guess) for guess in self.guesses[:1]]
         await self.user("reveal", partial(self.tells, given), fact=given.fact)
         self.done.reveal_at = len(self.done.messages) - 1
         if self.plan.goal in ("hint", "steps"):  # no solution comes that would show that all is told now
             await self.solve_here("solve")
-            del self.done.messages[-1], self.done.wrong[1:]
+            del self.done.messages[-1]
 
     async def opening(self, text: str, where: str, told: frozenset[float] = frozenset()) -> None:
         question, wish = self.plan.question, prompts.PROMPTS["wishes"][self.plan.goal]
@@ -363,7 +300,6 @@ class _Talk:
         ]
         self.done.measured["without"] = [tries - len(wrong), tries]
         self.done.withheld, self.done.rest = given, rest
-        self.guesses = [_ASSUMED.sub("", text).strip() for text in wrong.values()]
         # Guesses that agree and assume nothing say that what is left is another problem, with a result of its own: nothing is
         # missing in it. A model's usual assumption is often the same: of 32 pairs that agreed, 29 had made one aloud.
         sure = [text for text in wrong.values() if not _assumes(text)]
@@ -413,10 +349,9 @@ class _Talk:
     async def solve_here(self, note: str) -> None:
         """The solution as a turn of this chat, which also shows that the chat holds all that it takes."""
         prompt = assistant_prompt(self.done.messages, note)
-        solution, wrong = await self.solve(prompt, "with")
+        solution = await self.solve(prompt, "with")
         if not solution:
             raise _Refused("not_enough" if self.plan.withholds else "opening_unsolved")
-        self.done.wrong += [(len(self.done.messages), solution, one) for one in wrong[:1]]
         self.say("assistant", solution)
 
     async def react(self, most: int) -> None:
@@ -460,12 +395,6 @@ class _Talk:
             raise _Refused("judge_refused")
 
     # --- What the turns must hold.
-
-    @property
-    def knowledge(self) -> User:
-        given = self.done.withheld
-        hidden = () if given is None or self.done.reveal_at else (given.fact,)
-        return User(self.plan.question, self.plan.persona, self.plan.goal, hidden, given.name if given else "")
 
     def asks_for(self, given: Proposal, text: str) -> str:
         if not asks(text) or text.count("?") > 1:
@@ -545,9 +474,3 @@ def _steps(solution: str, most: int = 4) -> list[str]:
     ends = [place for place, line in enumerate(lines) if any(checks.equations(line))]
     ends = [*ends[: most - 1], len(lines) - 1] if len(ends) >= most else [*ends[:-1], len(lines) - 1]
     return ["\n".join(lines[start + 1 : end + 1]) for start, end in itertools.pairwise([-1, *ends])]
-
-
-def judged_by(text: str, samples: Sequence[Row]) -> Row:
-    """A candidate with its score, the mean over those of its look-aheads that have one."""
-    known = [one["score"] for one in samples if one["score"] is not None]
-    return {"text": text, "score": fmean(known) if known else None, "samples": list(samples)}

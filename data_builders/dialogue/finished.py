@@ -1,14 +1,8 @@
-"""A conversation of self-play at its end, and what becomes of it: rows for training, and what there was to choose from.
-
-sft: the conversation as it went. rl: assistant turns as prompts, with what is withheld. pairs: of a turn, a right reply
-against one that was tried and is wrong (a guess where something is missing), or the best against the worst candidate,
-in the form that trl's preference trainers read. candidates: every candidate of a turn with its look-aheads.
-"""
+"""A finished conversation of self-play, and the record that the quality filter and the training views read."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +26,6 @@ class Finished:
         withheld: what the opening leaves out, `rest` the problem without it, `reveal_at` the message that tells it.
         measured: {"solved", "without", "with"}: [right, tries] of the problem alone, of the opening that lacks what is
             withheld, and of the chat in which the solution stands.
-        turns: {before, chosen, candidates} of each turn with several, whose texts have score, parts and samples.
-        wrong: (messages before, right turn, wrong turn) of turns that went wrong, such as a guess in place of a question.
         doubts: whether each of the user's is right.
         unusable: {role, where, reason, text} of each reply that could not be used.
         verdict: the judge's, 0 where none was asked.
@@ -46,8 +38,6 @@ class Finished:
     rest: str = ""
     reveal_at: int = 0
     measured: dict[str, list[int]] = field(default_factory=dict)
-    turns: list[Row] = field(default_factory=list)
-    wrong: list[tuple[int, str, str]] = field(default_factory=list)
     doubts: list[bool] = field(default_factory=list)
     unusable: list[Row] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
@@ -55,7 +45,7 @@ class Finished:
     judged: str = ""
     reason: str = ""
 
-    def conversation(self, min_gap: float) -> Conversation:
+    def conversation(self) -> Conversation:
         """As the gate and the views of training take it, with who talked and why, what was measured and what it took."""
         plan, given, gap = self.plan, self.withheld, None
         if given is not None and len(self.messages) > self.reveal_at > 0:
@@ -89,21 +79,4 @@ class Finished:
             reason=self.reason,
             row={"dialogue": row},
             slips=self.unusable,
-            candidates=[{"id": plan.id, **turn} for turn in self.turns],
-            pairs=list(self._pairs(min_gap)),
         )
-
-    def _pairs(self, min_gap: float) -> Iterator[Row]:
-        """One row for each wrong turn beside a right one, and for each turn whose best and worst candidate are at least
-        `min_gap` apart, and apart at all."""
-        found = [(before, right, wrong, 1.0, 0.0) for before, right, wrong in self.wrong]
-        for turn in self.turns:
-            scored = [(one["score"], one["text"]) for one in turn["candidates"] if one["score"] is not None]
-            (worst, rejected), best = min(scored), turn["candidates"][turn["chosen"]]
-            if best["score"] - worst >= min_gap and best["score"] > worst:
-                found.append((turn["before"], best["text"], rejected, best["score"], worst))
-        for before, right, wrong, high, low in found:
-            sides = {"chosen": right, "rejected": wrong}
-            said = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
-            told = {"id": f"{self.plan.id}-{before // 2}", "prompt": self.messages[:before]}
-            yield {**told, **said, "score_chosen": high, "score_rejected": low}

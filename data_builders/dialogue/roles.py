@@ -21,7 +21,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_builders.dialogue.score import Parsed, Reply
+from data_builders.dialogue.replies import Parsed, Reply
 from data_builders.recipe import Dialogue, Price, Role, RoleSection, servers
 from data_builders.text import estimated_tokens
 from probe import client

@@ -1,21 +1,14 @@
-"""Reads what a model said in a role, by rule, and scores a simulated continuation: accuracy, interactivity, efficiency.
-
-Scores follow CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a candidate is worth the mean over several
-simulated continuations, each part from 0 to 1 and kept by itself. A part that could not be had is None, and so is the
-score of its sample: counted as 0 it would turn a judge's failure into a bad reply.
-"""
+"""Parse what a model replied in a role, and rate turns by rules: self-play, replay, preferences and GRPO use both."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from data_builders.dialogue.prompts import User, still_hidden
-from data_builders.recipe import Weights
 from probe.conversations import Message, after_thinking
-from probe.grading import lenient_answer, outcome, same_answer, strict_answer
+from probe.grading import lenient_answer, outcome, strict_answer
 from probe.judges.text import content_stems, ngrams, phrases, stems
 
 
@@ -161,35 +154,12 @@ def from_verdict(verdict: int) -> float:
     return (verdict - 1) / 4
 
 
-# --- What a continuation is worth.
+# --- Turns, rated by rules.
 
 # No reference is nearly as long; algebra on what a model wrote on and on could take for ever.
 LONGEST_ANSWER = 200
 # Two turns of the assistant that share more of their four-word runs say the same.
 _REPEATS, _RUN = 0.6, 4
-
-
-Parts = dict[str, float | None]
-"""Of one continuation's score: accuracy, interactivity, efficiency, each from 0 to 1; None where one could not be had."""
-
-
-def score(parts: Parts, weights: Weights) -> float | None:
-    """The weighted mean of the parts, from 0 to 1; None where a part that counts is None."""
-    counted = {name: weight for name, weight in vars(weights).items() if weight}
-    known = [(weight, worth) for name, weight in counted.items() if (worth := parts[name]) is not None]
-    if not counted or len(known) < len(counted):
-        return None
-    return sum(weight * worth for weight, worth in known) / sum(counted.values())
-
-
-def accuracy(messages: Sequence[Message], answer: str) -> float | None:
-    """1 where the conversation's last answer is the reference; 0 also where it has none yet."""
-    if not answer:
-        return None
-    given = final_answer(messages)
-    if given is not None and len(given) > LONGEST_ANSWER:
-        return float(given == answer)
-    return float(same_answer(given, answer))
 
 
 def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
@@ -217,12 +187,6 @@ def turn_marks(messages: Sequence[Message], place: int) -> tuple[bool, bool, boo
     asked = set(content_stems(messages[place - 1]["content"]))
     takes_up = not asked or bool(asked & set(content_stems(text)))
     return takes_up, text.count("?") <= 1, not any(same_words(text, other) for other in before)
-
-
-def interactivity_by_rule(messages: Sequence[Message]) -> float:
-    """How well the assistant's turns take up what the user says, without any judge: the mean of all their marks."""
-    places = [place for place, message in enumerate(messages) if message["role"] == "assistant" and place]
-    return fmean(fmean(turn_marks(messages, place)) for place in places) if places else 0.0
 
 
 def same_words(text: str, other: str) -> bool:

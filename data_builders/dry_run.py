@@ -1,0 +1,60 @@
+"""What `--dry-run` prints: counts of what a build would make, and one example. No model is asked, nothing is written."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from data_builders.build import Build
+from data_builders.card import chat
+from data_builders.dialogue.prompts import opening_prompt
+from data_builders.text import estimated_tokens
+
+_SAMPLE = 500  # problems whose conversations are made and counted
+
+
+def dry_run(build: Build, out: Path) -> Iterator[str]:
+    """Yield the lines of a dry run. Text from problems stands in them as it is."""
+    recipe, problems, written = build.recipe, len(build.problems), len(build.written)
+    beside = f" and {written:,} written conversations" if written else ""
+    yield f"would write {out}: {problems:,} problems in {len(build.shards()):,} shards{beside}"
+    if recipe.dialogue is None:
+        yield from _scripted(build)
+    else:
+        yield f"self-play attempts about {problems * recipe.per_problem:,.0f} conversations"
+        yield "kept conversations, rows, tokens, calls and cost: unknown until the models have answered"
+    if rows := len(build.replay):
+        asked = f", each asked at most {recipe.replay.tries} times" if recipe.replay.asked else ""
+        yield f"replay: {rows:,} questions{asked}"
+    if recipe.preferences is not None:
+        yield "pairs of replies: unknown until the build, at most one for each conversation"
+    for name, held_out in build.eval_rows.items():
+        yield f"{name}: {len(held_out):,} held-out problems"
+    if recipe.dialogue is not None:
+        plan = build.plans(0)[0]
+        yield f"\n--- {plan.id}: the prompt for its first user message"
+        yield from opening_prompt(plan, plan.question)[-1]["content"].split("\n")
+    yield "dry run: no model was asked, nothing was written"
+
+
+def _scripted(build: Build) -> Iterator[str]:
+    """Yield counts of the conversations that need no model, from a sample of the problems, and one of them."""
+    problems = len(build.problems)
+    step = max(1, problems // _SAMPLE)
+    made = [one for index in range(0, problems, step) for one in build.conversations(index)]
+    share = len(range(0, problems, step)) / problems if problems else 1
+    sample = [*build.written, *made]
+    rows = len(build.written) + len(made) / share
+    mean = sum(estimated_tokens(one.messages) for one in sample) / len(sample)
+    yield f"about {rows:,.0f} conversations with {rows * mean:,.0f} tokens (estimated without a tokenizer)"
+    kinds = Counter(one.kind for one in sample).most_common()
+    yield "kinds: " + ", ".join(f"{kind} {count / len(sample):.1%}" for kind, count in kinds)
+    with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
+        reasons = Counter(one.reason or gate.reason(one) for one in sample)
+    lost = "".join(f", {count} {reason}" for reason, count in sorted(reasons.items(), key=str) if reason)
+    yield f"of {len(sample):,} conversations made to count, the quality filter keeps {reasons[None]:,}{lost}"
+    yield f"\n--- {sample[0].id} ({sample[0].kind}); assistant turns carry loss, except those marked (no loss)"
+    yield from chat(sample[0].messages)
