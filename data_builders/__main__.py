@@ -36,23 +36,23 @@ def main(argv: Sequence[str]) -> None:
     from probe.errors import DataError, SetOutOfReach
     from probe.files import read_json
 
-    try:
-        build = Build(recipe)
-    except SetOutOfReach as error:
-        if not options.dry_run:
-            raise
-        print(f"{options.recipe}: the recipe is valid; its counts are unknown, since a set is out of reach. {error}")
-        return
     out = options.out or Path(recipe.output.path)
     if options.dry_run:
         from data_builders.dry_run import dry_run
         from probe.terminal import visible
 
+        try:
+            build = Build(recipe)
+        except SetOutOfReach as error:
+            print(
+                f"{options.recipe}: the recipe is valid; its counts are unknown, since a set is out of reach. {error}"
+            )
+            return
         for line in dry_run(build, out):
             print(visible(line))
         return
-    done = finished(out, build.settings)
-    manifest = read_json(out / "manifest.json") if done else build.run(out)
+    done = finished(out, recipe)
+    manifest = read_json(out / "manifest.json") if done else Build(recipe).run(out)
     rejected = "".join(f", {n} {reason}" for reason, n in manifest["rejected"].items())
     page, asked, kept = out / "card.md", manifest["asked"], manifest["kept"]
     if not kept:

@@ -43,7 +43,7 @@ from probe.files import (
     write_jsonl,
 )
 from probe.sets import PACKAGED
-from probe.store import refuse_changes
+from probe.store import differences, refuse_changes
 from probe.terminal import say
 
 Row = dict[str, Any]
@@ -59,19 +59,37 @@ NEEDS = (
 )
 
 
+_ELSEWHERE = ("source.path:", "preferences.model")
+
+
 def build(recipe: DataRecipe, out: Path | None = None) -> Path:
-    """Builds the recipe's data into `out` (default: the recipe's output.path); a finished build is left as it is."""
-    folder, ready = out or Path(recipe.output.path), Build(recipe)
-    if not finished(folder, ready.settings):
-        ready.run(folder)
+    """Build the recipe's data into `out` (default: the recipe's output.path), unless it holds a finished build already."""
+    folder = out or Path(recipe.output.path)
+    if not finished(folder, recipe, elsewhere=True):
+        Build(recipe).run(folder)
     return folder
 
 
-def finished(out: Path, settings: dict[str, Any]) -> bool:
-    """Whether `out` holds a finished build with these settings. Raises SettingsChanged for other settings."""
+def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
+    """Return True if `out` holds a finished build of this recipe. The sources are not opened.
+
+    Args:
+        elsewhere: Also accept a build from another `source.path` or with another `preferences.model`, and print both
+            values: a training recipe does not repeat the options of the build.
+
+    Raises:
+        SettingsChanged: `out` holds a build with other settings, or of files that have changed since.
+    """
     if not (out / "manifest.json").is_file():
         return False
-    refuse_changes(out, "built", read_json(out / "settings.json"), settings)
+    before = read_json(out / "settings.json")
+    files = {
+        name: sha256_file(Path(name)) if Path(name).is_file() else known for name, known in before["inputs"].items()
+    }
+    now = {**shaping(recipe), "inputs": files}
+    refuse_changes(out, "built", before, now, _ELSEWHERE if elsewhere else ())
+    for line in differences(before, now):
+        say(f"{out}: using the finished build there, although its recipe differs: {line}")
     shutil.rmtree(out / WORK, ignore_errors=True)  # of a build that was killed at its very end
     return True
 

@@ -130,7 +130,8 @@ class RoleSection:
     """Handed to the chat template; left out, its own default."""
     price: Price = field(default_factory=Price)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    batch_tokens: int = 16384
+    batch_tokens: int | None = None
+    """The most tokens in one batch of the hf engine; left out, what fits in the free GPU memory, and 16,384 on a CPU."""
     vllm: VllmSection = field(default_factory=VllmSection)
 
 
@@ -381,7 +382,7 @@ def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
 
 
 def shaping(recipe: DataRecipe) -> dict[str, Any]:
-    """The settings that shape what is written: not where it lies, what it may cost, or how fast a server is asked."""
+    """Return the settings that identify a build: not where it lies, what it may cost, or how a model is run."""
     kept = recipe_dict(recipe)
     del kept["output"]["path"], kept["quality"]["max_giveaway"], kept["replay"]["max_cost"]
     if recipe.replay.asked:
@@ -396,9 +397,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     if (dialogue := recipe.dialogue) is None:
         del kept["dialogue"]
     else:
-        del kept["conversations"], kept["dialogue"]["max_cost"]
-        if not dialogue.in_process:
-            del kept["dialogue"]["at_once"]
+        del kept["conversations"], kept["dialogue"]["max_cost"], kept["dialogue"]["at_once"]
         roles = {name: _role_shaping(getattr(dialogue, name)) for name in ("policy", "simulator", "judge")}
         kept["dialogue"] |= {**roles, "prompts": sha256_file(Path(__file__).parent / PROMPTS_FILE)[:12]}
         if dialogue.few_shot:
@@ -413,6 +412,6 @@ def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
         return None
     kept = recipe_dict(section)
     server = kept.pop("server")
-    for name in ("price", *(("dtype", "batch_tokens", "vllm") if section.engine == "openai" else ())):
+    for name in ("price", "batch_tokens", "vllm", *(("dtype",) if section.engine == "openai" else ())):
         del kept[name]
     return kept | ({"model": server["model"], "extras": server["extras"]} if server else {})

@@ -103,8 +103,7 @@ def refuse_changes(
     changed = [line for line in differences(before, now) if not line.startswith(free)]
     if changed:
         raise SettingsChanged(
-            f"{folder}: {made} with other settings ({'; '.join(changed)}); "
-            "go on with those, choose another folder, or delete this one"
+            f"{folder}: {made} with other settings ({'; '.join(changed)}); use those settings or choose another folder"
         )
 
 

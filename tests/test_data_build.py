@@ -16,7 +16,7 @@ import yaml
 from commands import start
 
 from data_builders.__main__ import main
-from data_builders.build import Build, build
+from data_builders.build import Build, build, finished
 from data_builders.recipe import DataRecipe, load_data_recipe
 from data_builders.rows import load_sft_rows
 from data_builders.starter import starter_problems
@@ -141,6 +141,25 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsChanged, match=r"conversations\.right_start"):
         changed = ("--conversations.right_start", "0.0", "--conversations.wrong_start", "0.2")
         build(recipe(unfinished, "--replay.fraction", "0.2", *changed), unfinished)
+
+
+def test_training_takes_a_finished_build_from_another_path_and_no_other_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """README builds with --source.path and trains with a recipe that has none. The hub is out of reach here."""
+    problems, out = tmp_path / "problems.jsonl", tmp_path / "d"
+    write_jsonl(
+        problems, [{"question": f"What is {i} + 1?", "answer": f"{i} + 1 = {i + 1}\n#### {i + 1}"} for i in range(9)]
+    )
+    made = ["--source.kind", "gsm8k", *ANY_SIZE, "--source.n", "9", "--eval.accuracy_n", "0", "--replay.fraction", "0"]
+    build(recipe(out, *made, "--source.path", str(problems)))
+    problems.unlink()
+    assert build(recipe(out, *made)) == out
+    assert f"source.path: {str(problems)!r} then, None now" in capsys.readouterr().out.replace("\n", " ")
+    with pytest.raises(SettingsChanged, match=r"source\.n"):
+        build(recipe(out, *made, "--source.n", "8"))
+    with pytest.raises(SettingsChanged, match=r"source\.path"):  # the command is asked to build from there
+        finished(out, recipe(out, *made))
 
 
 def test_a_changed_source_file_counts_as_a_changed_setting(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ from data_builders.starter import starter_problems
 from data_builders.tasks import Task
 from probe.errors import EngineError, RecipeError
 from probe.grading import boxed
-from probe.settings import ServerSection
+from probe.settings import ServerSection, VllmSection
 
 QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?"
 SOLUTION = "Five bags hold 12 * 5 = 60 marbles.\nAfter the loss 60 - 7 = 53 stay.\nSo \\boxed{53}."
@@ -798,7 +798,7 @@ def test_parts_are_what_they_say() -> None:
 
 
 def test_a_run_keeps_to_its_bound_and_hands_results_out_in_order_and_ends_with_the_first_error() -> None:
-    roles, begun, under_way, taken = Roles({}, 0), list[int](), list[int](), list[int]()
+    roles, begun, under_way, taken = Roles({}, 0, "dialogue"), list[int](), list[int](), list[int]()
 
     async def job(number: int) -> int:
         begun.append(number)
@@ -845,7 +845,11 @@ def test_where_a_server_lies_is_no_setting_of_the_data() -> None:
         return shaping(DataRecipe(source=Source(kind="math"), output=Output(path="d"), dialogue=dialogue(**given)))
 
     there = replace(ROLE, server=ServerSection(urls=("http://other/v1",), model="m", concurrency=3))
-    assert shaped(policy=there, max_cost=3.0) == shaped()
+    assert shaped(policy=there, max_cost=3.0, at_once=7) == shaped()
+    local = [
+        RoleSection(engine="vllm", model="m", batch_tokens=n, vllm=VllmSection(max_model_len=n)) for n in (None, 512)
+    ]
+    assert shaped(policy=local[0], at_once=7) == shaped(policy=local[1]) != shaped()
     other = replace(ROLE, server=ServerSection(urls=("http://localhost:1/v1",), model="n"))
     assert shaped(policy=other) != shaped()
 

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from model_parts import logits, lora_on
 
+from data_builders.dialogue.roles import Roles
+from data_builders.recipe import RoleSection
 from probe.engines import vllm as engine_module
 from probe.engines.base import Completion, Request, ScoreRequest, collect
 from probe.engines.vllm import VllmEngine, check_versions, free_share, import_vllm, sampling
@@ -193,6 +195,16 @@ def test_a_load_that_fails_says_what_to_try(
     settings = loads[0].settings
     assert settings["enable_prefix_caching"] is False, "experimental for linear attention"
     assert 0 < settings["gpu_memory_utilization"] < 0.9
+
+
+@pytest.mark.parametrize(("role", "where", "key"), [("assistant", "dialogue", "policy"), ("replay", "replay", "model")])
+def test_a_load_that_fails_names_the_key_of_its_own_section(
+    tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch, role: Any, where: str, key: str
+) -> None:
+    monkeypatch.setattr(StandIn, "failure", ValueError("no memory"))
+    opened = Roles({role: RoleSection(engine="vllm", model=str(tiny_chatml))}, 0, where)[role]
+    with pytest.raises(EngineError, match=rf"{where}\.{key}\.vllm\.gpu_memory_utilization.*{where}\.{key}\.engine: hf"):
+        collect(opened.model.engine, [Request((1,), 1, ())])
 
 
 def test_without_vllm_the_error_says_how_to_install_it(tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,7 +292,7 @@ class InteractivityJudge:
 
     def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
         self._seed, self._limit_s = seed, limit_s
-        self._roles = Roles({"judge": section}, seed)
+        self._roles = Roles({"judge": section}, seed, "reward")
 
     def score(self, samples: Sequence[Sample]) -> list[Part]:
         """One part for each sample: the mean over its conversations that have a verdict. Whatever breaks the asking off,

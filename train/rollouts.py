@@ -335,7 +335,7 @@ class ModelSimulator:
 
     def __init__(self, section: SimulatorSection, seed: int) -> None:
         self.section = section
-        self._roles = Roles({"simulator": section}, seed)
+        self._roles = Roles({"simulator": section}, seed, "rollout")
 
     def user(self, row: RlRow, seed: int) -> ModelUser:
         """Where nobody has played the row's user yet, a persona is drawn."""

@@ -263,7 +263,7 @@ def _counted(given: Any, messages: Sequence[Message]) -> int:
 class LocalModel:
     """A model that several roles may share; its weights are loaded when the first reply is asked for. Raises ModelError."""
 
-    def __init__(self, section: RoleSection, seed: int) -> None:
+    def __init__(self, section: RoleSection, seed: int, where: str) -> None:
         from probe.chat import Chat
         from probe.engines import open_engine
         from probe.models import load_tokenizer, resolve
@@ -276,7 +276,7 @@ class LocalModel:
         shared = {name: getattr(section, name) for name in ("engine", "vllm", "dtype", "batch_tokens")}
         probe = ProbeSection(sets={}, seed=seed, **shared)
         self.chat = Chat(tokenizer, section.enable_thinking)
-        self.engine = open_engine(folder, tokenizer, probe)
+        self.engine = open_engine(folder, tokenizer, probe, where=where)
         self.info = model_info(folder, self.chat)
 
 
@@ -321,20 +321,22 @@ class EngineRole(RoleModel):
 _QUIET_TURNS = 20
 
 
+_KEYS = {"assistant": "policy", "replay": "model"}  # keys of recipes that are called otherwise than their roles
 _OF_A_MODEL = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
 
 
 class Roles(dict[Role, RoleModel]):
     """The models by role. Those with the same server share its slots, those that load the same model share it, which
-    `close` gives back.
+    `close` gives back. `where` is the section of the recipe that holds theirs.
 
     Raises:
         BadInput: a server's section or a model cannot be used. No request is sent, no weights are loaded.
     """
 
     def __init__(
-        self, sections: Mapping[Role, RoleSection], seed: int, heard: Callable[[Role, Reply], None] | None = None
-    ) -> None:
+        self, sections: Mapping[Role, RoleSection], seed: int, where: str,
+        heard: Callable[[Role, Reply], None] | None = None,
+    ) -> None:  # fmt: skip
         self._network = Network(sections.values()) if any(one.server for one in sections.values()) else None
         self._models: dict[tuple[object, ...], LocalModel] = {}
         for role, section in sections.items():
@@ -344,7 +346,7 @@ class Roles(dict[Role, RoleModel]):
             else:
                 same = tuple(getattr(section, name) for name in _OF_A_MODEL)
                 if same not in self._models:
-                    self._models[same] = LocalModel(section, seed)
+                    self._models[same] = LocalModel(section, seed, f"{where}.{_KEYS.get(role, role)}")
                 self[role] = EngineRole(role, section, self._models[same])
             if heard is not None:
                 self[role].heard = heard
@@ -470,7 +472,7 @@ def ask_all(
     total = done + sum(map(len, together.values()))
     with (
         tqdm(total=total, initial=done, unit=f" {unit}", disable=None) as bar,
-        closing(Roles(sections, seed, meter.heard)) as roles,
+        closing(Roles(sections, seed, meter.limit.partition(".")[0], meter.heard)) as roles,
     ):
 
         async def one(item: Item) -> tuple[Item, T]:

@@ -15,8 +15,11 @@ def open_engine(
     tokenizer: Any,
     probe: ProbeSection,
     device: str | None = None,
+    where: str = "probe",
 ) -> Engine:
     """The engine that the recipe names; a model in this process is loaded with the first request.
+
+    `where` is the section of the recipe, as messages name it.
 
     Raises:
         BadInput: the engine needs a section that the recipe lacks, or an option that only another engine takes.
@@ -32,7 +35,7 @@ def open_engine(
     if probe.engine == "vllm":
         from probe.engines.vllm import VllmEngine
 
-        return VllmEngine(folder, tokenizer, probe.vllm, probe.dtype, probe.seed)
+        return VllmEngine(folder, tokenizer, probe.vllm, probe.dtype, probe.seed, where)
     from probe.engines.hf import HfEngine
 
     def load() -> Any:

@@ -55,16 +55,18 @@ class VllmEngine:
         folder: a LoRA adapter is merged into a whole model for the time that vLLM loads it.
         tokenizer: only its `decode` is used.
         dtype: "auto" keeps the type of the checkpoint, as the hf engine does; vLLM's own "auto" halves float32.
+        where: the section of the recipe, as messages name it.
     """
 
     name = "vllm"
 
     def __init__(
-        self, folder: ModelFolder, tokenizer: Any, section: VllmSection, dtype: str = "auto", seed: int = 0
-    ) -> None:
+        self, folder: ModelFolder, tokenizer: Any, section: VllmSection, dtype: str = "auto", seed: int = 0,
+        where: str = "probe",
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.tokenizer = tokenizer
-        self.section = section
+        self.section, self.where = section, where
         self.dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
         self.seed = seed
         config = read_config(folder.base or folder.path)
@@ -118,10 +120,9 @@ class VllmEngine:
         """Yields (index, vLLM's RequestOutput) for every prompt, chunk by chunk; `options` are SamplingParams'."""
         if prompts:
             llm = self._loaded(prompts, options)
-            advice = (
-                "If memory ran out, lower probe.vllm.gpu_memory_utilization, or set probe.grounding: false, whose scores "
-                "need memory beside it"
-            )
+            advice = f"If memory ran out, lower {self.where}.vllm.gpu_memory_utilization"
+            if self.where == "probe":
+                advice += ", or set probe.grounding: false, whose scores need memory beside it"
             yield from outputs(llm, prompts, options, self.folder.name, advice, self.close)
 
     def _loaded(self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]) -> LLM:
@@ -131,11 +132,13 @@ class VllmEngine:
         needed, asked = prompt + new, self.section.max_model_len
         most = asked or self._config.get("max_position_embeddings")
         if most and needed > most:
-            whose = "probe.vllm.max_model_len" if asked else "max_position_embeddings in the model's config.json"
+            whose = (
+                f"{self.where}.vllm.max_model_len" if asked else "max_position_embeddings in the model's config.json"
+            )
             raise BadInput(
                 f"{self.folder.name}: the longest request takes {needed:,} tokens, {prompt:,} of prompt and {new:,} "
-                f"for the completion, and {whose} is {most:,}; set probe.vllm.max_model_len higher if the model can "
-                "take more, or lower probe.max_answer_tokens, or leave the longest items out"
+                f"for the completion, and {whose} is {most:,}; set {self.where}.vllm.max_model_len higher if the model "
+                "can take more, or lower the limit of new tokens, or leave the longest items out"
             )
         if self._llm is not None and needed <= self._length:
             return self._llm
@@ -175,7 +178,8 @@ class VllmEngine:
                 enable_prefix_caching=caches_prefixes(self._config),
             )
         except (VLLMError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
-            advice = "If memory is short, lower probe.vllm.gpu_memory_utilization to what is free, or probe.vllm.max_model_len"
+            keys = f"{self.where}.vllm.gpu_memory_utilization to what is free, or {self.where}.vllm.max_model_len"
+            advice = f"If memory is short, lower {keys}"
             # vLLM reads a Qwen3.5 of text alone with the file of the multimodal one, which imports torchvision.
             if "failed to be inspected" in str(error):
                 advice = (
@@ -184,7 +188,7 @@ class VllmEngine:
                 )
             raise EngineError(
                 f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); its own lines above "
-                f"say why. {advice}; probe.engine: hf does without vLLM"
+                f"say why. {advice}; {self.where}.engine: hf does without vLLM"
             ) from error
 
 
@@ -340,9 +344,9 @@ def import_vllm() -> Any:
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "vllm"
         raise BadInput(
-            f"probe.engine: vllm needs the package vllm, which {'is not installed' if missing else 'does not load'} "
+            f"the engine vllm needs the package vllm, which {'is not installed' if missing else 'does not load'} "
             f"here{'' if missing else f' ({one_line(error)})'}; on a machine with a GPU: pip install -e '.[gpu]', "
-            "without the constraints file. Or set probe.engine: hf"
+            "without the constraints file. Or set `engine: hf`"
         ) from None
     return vllm
 
@@ -359,8 +363,8 @@ def check_versions() -> None:
     for name, number in found.items():
         if not SpecifierSet(SUPPORTED).contains(number, prereleases=True):
             raise BadInput(
-                f"probe.engine: vllm needs vllm{SUPPORTED}, and {name} {number} is installed; "
-                f"pip install '{name}{SUPPORTED}', without the constraints file. Or set probe.engine: hf"
+                f"the engine vllm needs vllm{SUPPORTED}, and {name} {number} is installed; "
+                f"pip install '{name}{SUPPORTED}', without the constraints file. Or set `engine: hf`"
             )
         for wanted in map(Requirement, requires(name) or ()):
             other = _version(wanted.name) if wanted.name in _MUST_FIT else None
@@ -368,8 +372,8 @@ def check_versions() -> None:
                 continue
             if not wanted.specifier.contains(other, prereleases=True):
                 raise BadInput(
-                    f"probe.engine: {name} {number} needs {wanted.name}{wanted.specifier}, and {other} is installed; "
-                    f"pip install '{wanted.name}{wanted.specifier}'. Or set probe.engine: hf"
+                    f"the engine vllm: {name} {number} needs {wanted.name}{wanted.specifier}, and {other} is installed; "
+                    f"pip install '{wanted.name}{wanted.specifier}'. Or set `engine: hf`"
                 )
 
 
