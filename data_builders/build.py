@@ -104,23 +104,24 @@ class Build:
     def __init__(self, recipe: DataRecipe) -> None:
         recipe.check()
         self.recipe = recipe
-        try:
-            self._open_sources(recipe)
-        except SetOutOfReach as error:
-            raise SetOutOfReach(f"{error}; {NEEDS}" if recipe.dialogue else str(error)) from None
+        self._open_sources(recipe)
         roles = recipe.dialogue.roles() if recipe.dialogue else {}
         prices = {role: section.price for role, section in roles.items()}
         self.meter = Meter(prices, recipe.dialogue.max_cost if recipe.dialogue else None, "dialogue.max_cost")
 
     def _open_sources(self, recipe: DataRecipe) -> None:
-        self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.reserved)
+        try:
+            self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.reserved)
+        except SetOutOfReach as error:
+            raise SetOutOfReach(f"{error}; {NEEDS}" if recipe.dialogue else str(error)) from None
         self.written = written(recipe.chosen, recipe.seed) if recipe.chosen else []
         self.replay = ReplayRows(recipe, len(self.problems), len(self.written))
         rows = held_out(recipe)
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
         checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else []), *PACKAGED]
-        self.quality = dataclasses.replace(recipe.quality, decontaminate=list(dict.fromkeys(checked)))
-        files = {given: sha256_file(path) for given, path in probe_files(self.quality).items()}
+        sets = probe_files(dataclasses.replace(recipe.quality, decontaminate=list(dict.fromkeys(checked))))
+        self.quality = dataclasses.replace(recipe.quality, decontaminate=list(sets))
+        files = {given: sha256_file(path) for given, path in sets.items()}
         if self.written:
             files[FILE.name] = sha256_file(FILE)
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **files}

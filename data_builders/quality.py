@@ -28,9 +28,10 @@ from data_builders.recipe import Quality
 from data_builders.tasks import Conversation
 from data_builders.text import states
 from probe.conversations import Message, learned
-from probe.errors import DataError
+from probe.errors import DataError, SetOutOfReach
 from probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
 from probe.sets import HUB, PACKAGED, locate
+from probe.terminal import say
 
 # --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
 
@@ -154,18 +155,25 @@ def _word_runs(text: str) -> set[tuple[str, ...]]:
 
 
 def probe_files(quality: Quality) -> dict[str, Path]:
-    """The file of each set in `decontaminate`.
+    """Return the file of each set in `decontaminate`. A gated set of the hub that cannot be had is left out by name.
 
     Raises:
-        DataError: neither a file nor a known name.
-        SetOutOfReach: a known name whose set is neither in the cache nor to be had from the hub.
+        DataError: An entry is neither a file nor a known name.
+        SetOutOfReach: A known set is neither in the cache nor to be had from the hub.
     """
+    found: dict[str, Path] = {}
     for given in quality.decontaminate:
         if not Path(given).is_file() and given not in (*HUB, *PACKAGED):
             known = ", ".join([*PACKAGED, *HUB])
             raise DataError(f"quality.decontaminate: {given}: no such file, and no known set ({known})")
-    # Of a file it says so where that is no JSONL.
-    return {given: locate(given, given if Path(given).is_file() else None) for given in quality.decontaminate}
+        try:  # of a file that is no JSONL it says so
+            found[given] = locate(given, given if Path(given).is_file() else None)
+        except SetOutOfReach as error:
+            told = f"quality.decontaminate: {error}; list such a file in place of the name"
+            if not HUB[given].gated:
+                raise SetOutOfReach(told) from None
+            say(f"note: the data is not checked against {given}; {told}")
+    return found
 
 
 class Gate:

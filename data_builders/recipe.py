@@ -252,7 +252,8 @@ class Quality:
     """What keeps a conversation out, beside the rules that always hold."""
 
     decontaminate: list[str] = field(default_factory=list)
-    """Sets that the probe measures: JSONL files, or known names (gsm8k, ifbench, mt_bench, ...), fetched once."""
+    """Sets that the probe measures: JSONL files, or known names (gsm8k, ifbench, mt_bench, ...), fetched once. The packaged
+    pairs and `eval.path` are always checked."""
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.9
     """Two conversations of one kind count as the same from this share of common word runs on (Jaccard, by MinHash); null
     leaves the test out. On MATH, pairs at 0.9 and above differ in a few words of ours; at 0.8 in the numbers of a problem."""

@@ -284,6 +284,7 @@ def test_without_hub_or_model_one_line_says_what_it_takes_and_what_takes_nothing
     made, out = str(ROOT / "recipes" / "math_collab.yaml"), str(tmp_path / "d")
     problems(tmp_path / "problems.jsonl", 2)
     here = ["--source.kind", "gsm8k", "--source.path", str(tmp_path / "problems.jsonl"), "--replay.fraction", "0"]
+    here += ["--quality.decontaminate", "[]"]
     for given in ([], here):
         assert run_command(main, [made, "--out", out, *given]) == 2
         told = capsys.readouterr().err

@@ -12,11 +12,12 @@ import pytest
 from conversations import conversation
 
 from data_builders.duplicates import Checked
-from data_builders.quality import Gate, Quality
+from data_builders.quality import Gate, Quality, probe_files
 from data_builders.scripted import Conversation
 from data_builders.tasks import Task
-from probe.errors import DataError
+from probe.errors import DataError, SetOutOfReach
 from probe.files import write_jsonl
+from probe.sets import PACKAGED
 
 WORDS = re.findall(r"\w+", "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen")
 
@@ -111,6 +112,15 @@ def test_a_known_set_is_taken_from_the_cache_by_its_name(own_cache: Path, tmp_pa
     assert gate.checked == (Checked("gsm8k", 1, 3),)
     assert gate.reason(conversation(" ".join(WORDS), "\\boxed{7}")) == "contaminated:gsm8k"
     gate.close()
+
+
+def test_a_gated_set_out_of_reach_is_left_out_by_name_and_any_other_is_an_error(
+    own_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert probe_files(Quality(decontaminate=["gpqa_diamond", "written_pairs"])) == PACKAGED
+    assert "not checked against gpqa_diamond" in capsys.readouterr().out
+    with pytest.raises(SetOutOfReach, match="quality.decontaminate: set 'gsm8k'"):
+        probe_files(Quality(decontaminate=["gsm8k"]))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ import pytest
 import yaml
 from commands import call
 
+from probe.sets import PACKAGED
+
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes" / "results").glob("*.yaml")])
 # What a plan has to say, of the recipes whose model, data and sets are out of reach here.
@@ -165,6 +167,15 @@ def test_a_shipped_recipe_goes_through_its_dry_run(
         if launch.recipe == name and not launch.options:
             on = {1: "1 GPU", 8: "8 GPUs", 16: "2 x 8 GPUs"}[launch.gpus]
             assert f"on {on}: {launch.memory} GiB a process" in said, "what the README says"
+
+
+def test_the_data_of_math_are_checked_against_every_set_that_training_probes() -> None:
+    for path in RECIPES:
+        given = yaml.safe_load(path.read_text())
+        recipe = given.get("data", {}).get("recipe")
+        data = yaml.safe_load((ROOT / recipe).read_text()) if recipe else {"source": {"kind": "none"}}
+        if data["source"]["kind"] == "math":
+            assert set(given["probe"]["sets"]) <= {*data["quality"]["decontaminate"], *PACKAGED}, path.name
 
 
 @pytest.mark.parametrize("stage", [2, 3])
