@@ -222,9 +222,9 @@ class Chat:
         """Refuse a template that loops or doubles its text, before this process renders anything with it."""
         messages = [{"role": role, "content": "Hi."} for role in ("user", "assistant")] * 32
         # A template of some kilobytes renders 64 short messages in milliseconds.
-        if not ends_within(5.0, 2**29, lambda: self._apply(messages, False)):
+        if not ends_within(2.0, 2**29, lambda: self._apply(messages, False)):
             raise TemplateError(
-                "the chat template needs more than 5 seconds or 512 MiB for 64 short messages, so it loops or doubles its text; "
+                "the chat template needs more than 2 seconds or 512 MiB for 64 short messages, so it loops or doubles its text; "
                 "put another chat_template.jinja into the model's folder"
             )
 

@@ -273,7 +273,7 @@ def test_a_template_that_loops_or_doubles_its_text_is_refused_before_it_is_rende
     tokenizer.chat_template = template
     with pytest.raises(TemplateError, match="loops or doubles its text"):
         Chat(tokenizer)
-    assert limits == [(5.0, 2**29)]
+    assert limits == [(2.0, 2**29)]
 
 
 def test_a_template_error_becomes_one_line() -> None:

@@ -21,7 +21,7 @@ from probe.files import read_json, sha256_text, write_atomic, write_json
 from probe.models import load_tokenizer
 from probe.recipe import recipe_dict
 from probe.store import refuse_changes
-from probe.terminal import is_main_process, say
+from probe.terminal import is_main_process, say, visible
 from probe.tracking import start_tracking
 from probe.weights import sha256_of_seen
 from train.checkpoints import (
@@ -72,7 +72,7 @@ def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, st
         if is_main_process():  # one plan speaks for all processes
             from train.plan import describe
 
-            print(describe(recipe))
+            print(visible(describe(recipe)))
     else:
         train(recipe, arguments.resume)
 
