@@ -59,12 +59,11 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from probe.recipe import recipe_dict
     from probe.run import describe, load_sets, measure_folder, open_model, sets_within_reach
     from probe.settings import load_probe_recipe
-    from probe.tracking import check_tracking, report_run
+    from probe.tracking import report_run
 
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
     recipe = load_probe_recipe(arguments.recipe, overrides)
-    check_tracking(recipe.tracking)
     if arguments.dry_run:
         unchecked: list[str] = []
         within_reach = [loaded for loaded in sets_within_reach(recipe.probe, unchecked).values() if loaded]

@@ -1,4 +1,4 @@
-"""Shows a run in Weights & Biases or TensorBoard. The files of the run folder remain the truth: nothing here stops it.
+"""Shows a run in Weights & Biases. The files of the run folder remain the truth: nothing here stops it.
 
 Training metrics come from transformers' own callback, which joins a run that already stands; `start_tracking` opens
 that run first, so that both share it. A watcher joins it from another process (`join_tracking`). Probe figures go on an
@@ -14,7 +14,6 @@ wandb's own pages draw for all runs of a project together. Two traps decide the 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
 import netrc
 import os
@@ -28,7 +27,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from probe.checkpoints import list_checkpoints
-from probe.errors import BadInput, DataError, one_line
+from probe.errors import DataError, one_line
 from probe.files import json_line, read_json, read_jsonl, write_json
 from probe.judges.labels import ROUGH, followup_name
 from probe.recipe import section
@@ -40,7 +39,6 @@ TRAIN_STEP = "train/global_step"
 RUN_FILE = "wandb_run.json"
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
 # One tracked run per process, as in wandb itself.
-_tensorboard: Any = None
 _refused: set[str] = set()
 
 
@@ -53,13 +51,7 @@ class TrackingSection:
     """What belongs together in wandb's pages, such as one base model's SFT, RL and probe runs."""
     name: str | None = None
     tags: tuple[str, ...] = ()
-    to: Literal["wandb", "tensorboard", "none"] = "wandb"
-
-
-def check_tracking(section: TrackingSection) -> None:
-    """Raises BadInput where the recipe asks for a tracker that is not installed; quick enough for a dry run."""
-    if section.to == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
-        raise BadInput("tracking.to: tensorboard is not installed; pip install tensorboard, or give wandb or none")
+    to: Literal["wandb", "none"] = "wandb"
 
 
 def report_to(section: TrackingSection) -> list[str]:
@@ -75,17 +67,10 @@ def start_tracking(
     Args:
         job_type: "sft", "grpo" or "probe", by which wandb's pages can tell them apart.
         shared: lets watchers write into the run from other processes.
-
-    Raises:
-        BadInput: TensorBoard is wanted and not installed.
     """
-    check_tracking(section)
     if not is_main_process() or section.to == "none":
         return
     run_dir.mkdir(parents=True, exist_ok=True)
-    if section.to == "tensorboard":
-        _start_tensorboard(_tensorboard_folder(run_dir))
-        return
     open_run(
         run_dir,
         job_type,
@@ -107,14 +92,6 @@ def join_tracking(run_dir: Path, recipe: dict[str, Any]) -> bool:
     if _is_open():
         return True
     to = recipe.get("tracking", {}).get("to", "none")
-    if to == "tensorboard":
-        try:
-            check_tracking(TrackingSection(to=to))
-        except BadInput as error:
-            return _refuse(run_dir, str(error))
-        # A folder of its own: TensorBoard stops reading a file as soon as a newer one stands beside it.
-        _start_tensorboard(str(Path(_tensorboard_folder(run_dir)) / f"watch-{socket.gethostname()}-{os.getpid()}"))
-        return True
     if to == "none" or not (run_dir / RUN_FILE).is_file() or str(run_dir) in _refused:
         return False
     reason = join_run(run_dir)
@@ -157,11 +134,6 @@ def log_probe(
     values = flatten(results)
     for figures in tradeoff(results).values():
         values |= figures
-    if _tensorboard is not None:
-        for key, value in values.items():
-            if key != STEP:
-                _tensorboard.add_scalar(key, value, int(values[STEP]))
-        _tensorboard.flush()
     run = current_run()
     if run is None:
         return
@@ -198,10 +170,6 @@ def declare_figures(run_dir: Path) -> None:
 
 def finish_tracking() -> None:
     """Sends what is waiting and closes the tracked run of this process."""
-    global _tensorboard
-    if _tensorboard is not None:
-        _tensorboard.close()
-        _tensorboard = None
     run = current_run()
     if run is not None:
         run.finish()
@@ -218,7 +186,7 @@ def without_secrets(value: Any, key: str = "") -> Any:
 
 def _is_open() -> bool:
     run = current_run()
-    return _tensorboard is not None or (run is not None and not run.disabled)
+    return run is not None and not run.disabled
 
 
 def _refuse(run_dir: Path, reason: str) -> bool:
@@ -226,18 +194,6 @@ def _refuse(run_dir: Path, reason: str) -> bool:
         _refused.add(str(run_dir))
         say(f"figures stay in {run_dir / 'probe'}: {reason}")
     return False
-
-
-def _tensorboard_folder(run_dir: Path) -> str:
-    # transformers' callback reads this variable.
-    return os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run_dir / "tensorboard"))
-
-
-def _start_tensorboard(folder: str) -> None:
-    global _tensorboard
-    from torch.utils.tensorboard import SummaryWriter
-
-    _tensorboard = SummaryWriter(folder)
 
 
 # Opens, joins and describes a Weights & Biases run; a failure costs a warning, never the run.

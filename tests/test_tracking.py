@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import struct
@@ -17,7 +16,6 @@ from tiny_models import build_tiny_llama
 
 from probe import tracking
 from probe import tracking as wandb_runs
-from probe.errors import BadInput
 from probe.tracking import (
     SAMPLE_COLUMNS,
     SAMPLE_ROWS,
@@ -68,7 +66,6 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     wandb.finish()
     yield
     wandb.finish()
-    tracking._tensorboard = None
     tracking._refused.clear()
 
 
@@ -376,25 +373,3 @@ def test_secrets_stay_out_of_the_config() -> None:
     assert without_secrets({"max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ("a",)}) == {
         "max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ["a"],
     }  # fmt: skip
-
-
-def test_tensorboard_gets_the_same_scalars_or_a_clear_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = TrackingSection(to="tensorboard")
-    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
-    if importlib.util.find_spec("tensorboard") is None:
-        with pytest.raises(BadInput, match="pip install tensorboard"):
-            start_tracking(section, tmp_path / "run", {})
-        assert not (tmp_path / "run").exists()
-        return
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "run/tensorboard"))
-    start_tracking(section, tmp_path / "run", {})
-    log_probe(results(4), SAMPLES, tmp_path / "run")
-    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
-    events.Reload()
-    shown = {tag: events.Scalars(tag)[0] for tag in events.Tags()["scalars"]}
-    expected = {key: value for key, value in flatten(results(4)).items() if key != "probe/step"}
-    expected |= tradeoff(results(4))["tradeoff/v1_5/accuracy"]
-    assert {tag: round(event.value, 6) for tag, event in shown.items()} == expected
-    assert {event.step for event in shown.values()} == {4}

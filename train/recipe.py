@@ -22,7 +22,7 @@ from probe.files import read_json
 from probe.recipe import STRICT, load_recipe, section
 from probe.settings import ProbeSection, VllmSection
 from probe.terminal import processes, say
-from probe.tracking import TrackingSection, check_tracking
+from probe.tracking import TrackingSection
 from probe.weights import ADAPTER_CONFIG, CONFIG
 
 R = TypeVar("R")
@@ -220,7 +220,6 @@ def _load(
         check(recipe, given)
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
-    check_tracking(recipe.tracking)
     return replace(recipe, model=start_from(recipe.model, Path(given["output_dir"]), path.parent))
 
 
