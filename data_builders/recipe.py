@@ -128,11 +128,17 @@ class RoleSection:
     """The most tokens of one reply, thinking included; a reply that reaches it is asked for again."""
     enable_thinking: bool | None = None
     """Handed to the chat template; left out, its own default."""
-    price: Price = field(default_factory=Price)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     batch_tokens: int | None = None
     """The most tokens in one batch of the hf engine; left out, what fits in the free GPU memory, and 16,384 on a CPU."""
     vllm: VllmSection = field(default_factory=VllmSection)
+
+
+@section
+class PricedRole(RoleSection):
+    """A role of a data build, which may have a `max_cost`."""
+
+    price: Price = field(default_factory=Price)
 
 
 def check_role(where: str, given: RoleSection) -> None:
@@ -178,10 +184,10 @@ PERSONAS: dict[str, str] = wordings(PROMPTS_FILE)["personas"]
 class Dialogue:
     """Self-play: the policy speaks for the assistant and, where no other model is named, for user and judge."""
 
-    policy: RoleSection
-    simulator: RoleSection | None = None
+    policy: PricedRole
+    simulator: PricedRole | None = None
     """Writes the users' messages."""
-    judge: RoleSection | None = None
+    judge: PricedRole | None = None
     """Reads each finished conversation; the policy judges at temperature 0."""
     withheld: Share = 0.7
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
@@ -212,7 +218,7 @@ class Dialogue:
         """Conversations that a problem gives on average."""
         return 1 + self.withheld
 
-    def roles(self) -> dict[Role, RoleSection]:
+    def roles(self) -> dict[Role, PricedRole]:
         return {
             "assistant": self.policy,
             "simulator": self.simulator or self.policy,
@@ -275,7 +281,7 @@ class Replay:
     path: str | None = None
     answers: Literal["reference", "model"] = "reference"
     """Where the assistant turn comes from; `model` and what follows count only for `model`."""
-    model: RoleSection | None = None
+    model: PricedRole | None = None
     """Asked the bare question; the base model itself is meant, so that what it can do already stays."""
     tries: Count = 4
     """How often a question is asked at most; the first right reply is kept, a question without one is rejected."""
@@ -293,7 +299,7 @@ class Replay:
         return per_problem * self.fraction / (1 - self.fraction)
 
     @property
-    def asked(self) -> RoleSection | None:
+    def asked(self) -> PricedRole | None:
         """The model that is asked; None where no reply is needed."""
         return self.model if self.answers == "model" and self.fraction else None
 
@@ -302,7 +308,7 @@ class Replay:
 class Preferences:
     """Whether pairs are made, and whose replies are the ones to leave."""
 
-    model: RoleSection | None = None
+    model: PricedRole | None = None
     """Says the replies that are not preferred; the model to be trained is meant. Left out: the conversations' own."""
     tries: Count = 4
     """How often it is asked at most for one reply of the unwanted kind; where none comes the conversations' own is left."""
@@ -408,7 +414,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     return kept
 
 
-def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
+def _role_shaping(section: PricedRole | None) -> dict[str, Any] | None:
     if section is None:
         return None
     kept = recipe_dict(section)

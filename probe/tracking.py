@@ -50,7 +50,6 @@ class TrackingSection:
     group: str | None = None
     """What belongs together in wandb's pages, such as one base model's SFT, RL and probe runs."""
     name: str | None = None
-    tags: tuple[str, ...] = ()
     to: Literal["wandb", "none"] = "wandb"
 
 
@@ -78,7 +77,6 @@ def start_tracking(
         project=section.project,
         group=section.group,
         name=section.name or run_dir.name,
-        tags=section.tags,
         config={"recipe": without_secrets(recipe)},
     )
 

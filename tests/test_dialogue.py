@@ -56,7 +56,7 @@ from data_builders.dialogue.replies import (
 )
 from data_builders.dialogue.roles import Ask, RoleModel, Roles
 from data_builders.quality import Gate, Quality
-from data_builders.recipe import DataRecipe, Dialogue, Goals, Output, RoleSection, Source, shaping
+from data_builders.recipe import DataRecipe, Dialogue, Goals, Output, PricedRole, Source, shaping
 from data_builders.rows import rl_rows
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
@@ -68,7 +68,7 @@ QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on 
 SOLUTION = "Five bags hold 12 * 5 = 60 marbles.\nAfter the loss 60 - 7 = 53 stay.\nSo \\boxed{53}."
 TASK = Task("t", QUESTION, "53", "own", ())
 PLAN = Plan("t-whole", TASK, "terse", "result", False, REACTIONS)
-ROLE = RoleSection(server=ServerSection(urls=("http://localhost:1/v1",), model="m"))
+ROLE = PricedRole(server=ServerSection(urls=("http://localhost:1/v1",), model="m"))
 
 
 def dialogue(**given: Any) -> Dialogue:
@@ -829,9 +829,9 @@ def test_a_run_keeps_to_its_bound_and_hands_results_out_in_order_and_ends_with_t
         ({"goals": Goals(result=0.0)}, "dialogue.goals"),
         ({"personas": ("grumpy",)}, "'grumpy', wanted some of pupil"),
         ({"personas": ()}, "dialogue.personas: given none"),
-        ({"policy": RoleSection()}, "dialogue.policy.server: wanted `urls` and `model`"),
-        ({"judge": RoleSection(engine="hf")}, "dialogue.judge: the engine hf wants `model`"),
-        ({"simulator": RoleSection(server=ServerSection(urls=("http://x/v1",)))}, "dialogue.simulator.server"),
+        ({"policy": PricedRole()}, "dialogue.policy.server: wanted `urls` and `model`"),
+        ({"judge": PricedRole(engine="hf")}, "dialogue.judge: the engine hf wants `model`"),
+        ({"simulator": PricedRole(server=ServerSection(urls=("http://x/v1",)))}, "dialogue.simulator.server"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(given: dict[str, Any], told: str) -> None:
@@ -847,7 +847,7 @@ def test_where_a_server_lies_is_no_setting_of_the_data() -> None:
     there = replace(ROLE, server=ServerSection(urls=("http://other/v1",), model="m", concurrency=3))
     assert shaped(policy=there, max_cost=3.0, at_once=7) == shaped()
     local = [
-        RoleSection(engine="vllm", model="m", batch_tokens=n, vllm=VllmSection(max_model_len=n)) for n in (None, 512)
+        PricedRole(engine="vllm", model="m", batch_tokens=n, vllm=VllmSection(max_model_len=n)) for n in (None, 512)
     ]
     assert shaped(policy=local[0], at_once=7) == shaped(policy=local[1]) != shaped()
     other = replace(ROLE, server=ServerSection(urls=("http://localhost:1/v1",), model="n"))

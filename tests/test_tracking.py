@@ -198,7 +198,7 @@ def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_pa
     import wandb
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
-    section, run_dir = TrackingSection(project="p", tags=("a",), name="n"), tmp_path / "run"
+    section, run_dir = TrackingSection(project="p", name="n"), tmp_path / "run"
     model = AutoModelForCausalLM.from_pretrained(build_tiny_llama(tmp_path / "model"))
     row = {"input_ids": torch.arange(8), "labels": torch.arange(8)}
     ids = set()
@@ -220,7 +220,7 @@ def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_pa
     assert ids == {json.loads((run_dir / "wandb_run.json").read_text())["id"]}
     assert len(list(run_dir.glob("wandb/offline-run-*"))) == 2
     runs = [record.run for record in records(run_dir) if record.HasField("run")]
-    assert {(run.project, run.display_name, run.run_id, *run.tags) for run in runs} == {("p", "n", *ids, "a")}
+    assert {(run.project, run.display_name, run.run_id) for run in runs} == {("p", "n", *ids)}
     rows = history(run_dir)
     assert [row["train/global_step"] for row in rows if "train/loss" in row] == [1, 1, 2]
     assert [row["probe/step"] for row in rows if "probe/step" in row] == [1, 2]

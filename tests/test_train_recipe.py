@@ -88,7 +88,7 @@ def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
         ("reward.weights.acuracy", "1.0", "reward.weights.acuracy: unknown key"),
         ("reward.required", "[format]", "reward.required: given 'format', wanted parts that have a weight"),
         ("data.recipe", "x.yaml", "data: give either `path` or `recipe`"),
-        ("data.max_prompts", "0", "data.max_prompts: given 0, wanted 1 or more"),
+        ("data.max_prompt_tokens", "0", "data.max_prompt_tokens: given 0 (int), wanted 1 or more"),
         ("model.lora", "{adapter: continue, r: 8}", "`adapter: continue` keeps the checkpoint's own settings"),
         ("probe.engine", "vllm", "with `when: inline` the live weights are measured"),
     ],
@@ -243,9 +243,7 @@ def test_a_plan_takes_only_prompts_that_are_wanted_and_leaves_a_later_checkpoint
         describe(load_grpo_recipe(recipe, ["--data.kinds", "[hint]"]))
     with pytest.raises(DataError, match="0 prompts, wanted at least the 2 of one generation batch"):
         describe(load_grpo_recipe(recipe, ["--data.max_prompt_tokens", "5"]))
-    assert "3 (3 complete)" in describe(
-        load_grpo_recipe(recipe, ["--data.kinds", "[complete]", "--data.max_prompts", "3"])
-    )
+    assert "4 (4 complete)" in describe(load_grpo_recipe(recipe, ["--data.kinds", "[complete]"]))
     plan = describe(load_grpo_recipe(recipe, ["--model.name", "runs/later/checkpoint-40"]))
     assert "could not check the model: runs/later/checkpoint-40: no such model folder" in plan
 

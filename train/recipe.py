@@ -19,7 +19,7 @@ from probe.chat import LossOn
 from probe.checkpoints import newest_complete
 from probe.errors import NextturnError, RecipeError
 from probe.files import read_json
-from probe.recipe import STRICT, load_recipe, section
+from probe.recipe import STRICT, Count, load_recipe, section
 from probe.settings import ProbeSection, VllmSection
 from probe.terminal import processes, say
 from probe.tracking import TrackingSection
@@ -528,12 +528,10 @@ class PromptSection:
     """A data recipe to build where it is not built yet; give this or `path`."""
     kinds: tuple[str, ...] | None = None
     """Kinds of conversation to take, such as [complete, underspecified]; all where left out."""
-    max_prompts: int | None = None
-    """So many, picked by train.seed; all where left out."""
     held_out: int = 0
     """Problems whose prompts are never trained on, and are played at every evaluation of trl's (`train.eval_strategy`,
     `train.eval_steps`): `eval_reward/*` and `eval_watch/*` show what is learnt beside what is learnt by heart."""
-    max_prompt_tokens: int = 1024
+    max_prompt_tokens: Count = 1024
     """A longer prompt is left out whole and counted."""
     enable_thinking: bool | None = None
 
@@ -657,10 +655,6 @@ def load_grpo_recipe(path: Path, overrides: Sequence[str] = ()) -> GrpoRecipe:
         batch_of(fitted(recipe))
         check_rollout(recipe.rollout, {"max_completion_length": MAX_COMPLETION, **given})
         recipe.reward.check()
-        for name in ("max_prompts", "max_prompt_tokens"):
-            value = getattr(recipe.data, name)
-            if value is not None and value < 1:
-                raise RecipeError(f"data.{name}: given {value}, wanted 1 or more")
         held_out, when = recipe.data.held_out, given.get("eval_strategy", "no")
         if held_out < 0 or (held_out > 0) != (when != "no"):
             raise RecipeError(

@@ -275,9 +275,6 @@ def choose_prompts(
     unseen = set(random.Random(f"held out:{seed}").sample(problems, section.held_out))
     held_out = {row.id: row for row in short if row.problem in unseen}
     short = [row for row in short if row.problem not in unseen]
-    if section.max_prompts is not None and section.max_prompts < len(short):
-        picked = random.Random(f"prompts:{seed}").sample(range(len(short)), section.max_prompts)
-        short = [short[place] for place in sorted(picked)]
     if len(short) < least:
         raise DataError(
             f"{where}: {len(short)} prompts, wanted at least the {least} of one generation batch "

@@ -268,7 +268,7 @@ def _run_dir(recipe: TrainRecipe) -> Path:
 
 # What may differ when a run is taken up again: it changes what is kept or shown, or where and how patiently servers are
 # asked, not what is computed.
-_SERVED = ("price", "server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
+_SERVED = ("server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
 _FREE = (
     "model.fallback",
     *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens"),

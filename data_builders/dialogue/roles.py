@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_builders.dialogue.replies import Parsed, Reply
-from data_builders.recipe import Dialogue, Price, Role, RoleSection, servers
+from data_builders.recipe import Dialogue, Price, PricedRole, Role, RoleSection, servers
 from data_builders.text import estimated_tokens
 from probe import client
 from probe.conversations import Message
@@ -488,7 +488,7 @@ def ask_all(
 def ask_each(
     names: Collection[str],
     ask: Callable[[str, RoleModel], Coroutine[Any, Any, T]],
-    section: RoleSection,
+    section: PricedRole,
     seed: int,
     limit: tuple[float | None, str],
     folder: Path,
