@@ -251,9 +251,15 @@ def _compared(text: Hashes) -> Hashes:
     return runs(text, len(text)) if 0 < len(words) < NGRAM else runs(words, NGRAM)
 
 
-def _texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [text for name in _TEXT_FIELDS if name in value for text in _texts(value[name])]
-    return [text for part in value for text in _texts(part)] if isinstance(value, list) else []
+def _texts(row: Any) -> list[str]:
+    """Return the texts of a row in its order. Without recursion, since a row may be nested as deep as JSON is read."""
+    found, left = [], [row]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, dict):
+            left += [value[name] for name in reversed(_TEXT_FIELDS) if name in value]
+        elif isinstance(value, list):
+            left += reversed(value)
+    return found

@@ -41,7 +41,8 @@ class Source:
 
     kind: ProblemKind | Literal["written"]
     path: str | None = None
-    n: Count | None = None  # how many problems; more than a file holds takes it again with other wording
+    # How many problems; more than a file holds takes it again with other wording.
+    n: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     kinds: list[WrittenKind] | None = None  # written only
     levels: list[int] | None = None  # MATH's levels; for starter problems the numbers of steps, 1 to 3
     largest: int | None = None  # starter only: no number above this, results included
@@ -319,7 +320,7 @@ class Preferences:
 class Evaluation:
     """A held-out set written beside the data. The starter source makes its own; the others need `path`."""
 
-    accuracy_n: int = 0
+    accuracy_n: Annotated[int, Field(ge=0)] = 0
     path: str | None = None
 
 

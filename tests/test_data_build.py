@@ -240,6 +240,7 @@ def test_bad_problem_files_end_in_one_line(
     [
         ["--quality.decontaminate", "[nowhere.jsonl]"],
         ["--source.n", "0"],
+        ["--source.n", "1000000000000"],
         ["--source.path", "x.jsonl"],
         ["--replay.fraction", "1.0"],
         ["--conversations.complete", "0.9"],

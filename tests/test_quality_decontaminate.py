@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from dataclasses import replace
@@ -85,6 +86,7 @@ def test_a_drawing_is_one_word(tmp_path: Path) -> None:
         {"prompt": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "TEXT"}]},
         {"conversations": [{"from": "human", "value": "TEXT"}]},
         {"history": [{"user": "Hello", "bot": "TEXT"}]},
+        {"prompt": functools.reduce(lambda inner, _: [inner], range(700), "TEXT")},
     ],
 )
 def test_probe_questions_are_found_in_every_form_that_the_probe_reads(tmp_path: Path, row: dict[str, Any]) -> None:
