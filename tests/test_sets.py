@@ -257,6 +257,8 @@ def test_a_run_leaves_out_a_gated_set_and_all_its_probes_ask_the_same(
         assert f"https://huggingface.co/datasets/{closed}" in told and "hf auth login" in told
         with pytest.raises(DataError, match="built.jsonl: no such file"):
             sets_to_probe(later, tmp_path / "run")
+        with pytest.raises(DataError):  # before the build
+            sets_to_probe(replace(probe, sets={"gpqa_diamond": SetSection()}), tmp_path / "run", before_build=True)
         left = load_sets(probe, base)
     write_json(base / "manifest.json", {"settings": {"sets": {one.name: {} for one in left}}})
     assert [one.name for one in load_sets(probe, base)] == ["gsm8k"], "terms accepted meanwhile change no run"

@@ -21,7 +21,7 @@ from probe.chat import Chat
 from probe.compare import compare
 from probe.engines.base import Completion, Engine, Request, ScoreRequest
 from probe.engines.hf import HfEngine, live_model
-from probe.errors import BadInput, NextturnError, one_line
+from probe.errors import BadInput, DataError, NextturnError, one_line
 from probe.models import ModelFolder, emulates_bfloat16, resolve
 from probe.run import LoadedSet, load_sets, model_info, run_probe
 from probe.settings import ProbeSection
@@ -36,15 +36,21 @@ def sets_to_probe(probe: ProbeSection | None, run_dir: Path, before_build: bool 
 
     Args:
         before_build: Skip the files that are not there yet, which the build of the data may write.
+
+    Raises:
+        DataError: A set cannot be used, or every set is left out.
     """
     if probe is None or probe.when != "inline":
         return []
+    there = probe.sets
     if before_build:
         there = {name: one for name, one in probe.sets.items() if one.path is None or Path(one.path).exists()}
         if not there:
             return []
-        probe = replace(probe, sets=there)
-    return load_sets(probe, run_dir / "probe" / "base")
+    found = load_sets(replace(probe, sets=there), run_dir / "probe" / "base")
+    if not found and there == probe.sets:  # before a build and a model's load, not at the first probe
+        raise DataError("probe.sets: none of the sets can be had; name one that can, or give a file with its `path`")
+    return found
 
 
 def asks_vllm(probe: ProbeSection | None) -> bool:
