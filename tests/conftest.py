@@ -39,7 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Files whose few tests take minutes come first, so that no process waits for another's at the end.
-LONG_FILES = ("test_grpo_distributed.py", "test_readme.py", "test_gpu_check.py", "test_train_distributed.py")
+LONG_FILES = (
+    "test_readme_sequence.py",
+    "test_grpo_distributed.py",
+    "test_readme.py",
+    "test_gpu_check.py",
+    "test_train_distributed.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

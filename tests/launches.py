@@ -88,11 +88,12 @@ class Launched:
         folder: for a log of each process.
     """
 
-    def __init__(self, words: Sequence[Path | str], config: Path | None, folder: Path) -> None:
+    def __init__(self, words: Sequence[Path | str], config: Path | None, folder: Path, cwd: Path = ROOT) -> None:
         environment, ranks = _launcher_environment(config)
         self.processes = [
             start(
                 [str(word) for word in words],
+                cwd=cwd,
                 environment={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else environment,
                 log=folder / f"launch-{rank}.log",
             )
