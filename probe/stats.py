@@ -381,7 +381,7 @@ def _kappa(shares: np.ndarray) -> np.ndarray:
 # quantile, and the bounds are carried over to the sum by their distances to the value (MOVER; Zou and Donner 2008).
 # Unequal chances of being labelled and several labels of one item enter as the effective number of labels. In
 # simulation this covers the true rate in 94 to 100% of trials where the normal interval covers 33 to 90%
-# (tests/test_correct.py, tests/bench_correct.py).
+# (tests/test_correct.py).
 
 
 @dataclass(frozen=True)

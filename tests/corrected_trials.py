@@ -85,13 +85,6 @@ def draw(made: Trials, labels: int, rng: np.random.Generator) -> np.ndarray:
     return weights
 
 
-def simple_draw(made: Trials, labels: int, rng: np.random.Generator) -> np.ndarray:
-    """The same, each turn as likely as any other."""
-    turns = made.judged.shape[1]
-    chosen = rng.random(made.judged.shape).argsort(1).argsort(1) < labels
-    return np.where(chosen, turns / labels, 0.0)
-
-
 def corrected(made: Trials, weights: np.ndarray, place: int | None = None) -> stats.Corrected:
     """All temperatures together, or one."""
     turns = made.cells >= 0 if place is None else made.cells == place
@@ -100,34 +93,5 @@ def corrected(made: Trials, weights: np.ndarray, place: int | None = None) -> st
     )
 
 
-def labels_alone(made: Trials, weights: np.ndarray) -> stats.Corrected:
-    """What the labels say without the judge: one that calls nothing genuine tells nothing."""
-    nothing = np.zeros(made.judged.shape, dtype=bool)
-    return stats.corrected(nothing, made.truth.astype(float), weights, made.items, ITEMS)
-
-
-def plain_bounds(made: Trials, weights: np.ndarray) -> stats.Bounds:
-    """PPI++ as published, with its normal interval, for equally likely labels."""
-    labelled = weights > 0
-    n, turns = labelled.sum(1), labelled.shape[1]
-    judged, truth = made.judged.astype(float), made.truth.astype(float)
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        return np.where(labelled, values, 0.0).sum(1) / n
-
-    covariance = mean(judged * truth) - mean(judged) * mean(truth)
-    spread = judged.var(1)
-    tuning = np.clip(covariance / np.where(spread > 0, spread, 1.0) / (1 + n / turns), 0, 1)
-    left = truth - tuning[:, None] * judged
-    value = tuning * judged.mean(1) + mean(left)
-    variance = tuning**2 * spread / turns + (mean(left**2) - mean(left) ** 2) / n
-    half = stats.Z95 * np.sqrt(variance)
-    return value, value - half, value + half
-
-
 def covered(bounds: stats.Bounds, truth: float) -> float:
     return float(((bounds[1] <= truth + 1e-12) & (truth - 1e-12 <= bounds[2])).mean())
-
-
-def width(bounds: stats.Bounds) -> float:
-    return float((bounds[2] - bounds[1]).mean())

@@ -1,6 +1,6 @@
 """Makes the weights of the rules judge, and says what they are worth on conversations they were not made from.
 
-    python -m tests.fit_rules LABELS.jsonl [MORE.jsonl ...] [--leave-out]
+    python -m tests.fit_rules LABELS.jsonl [MORE.jsonl ...]
 
 A multinomial logistic regression over the turns that no rule settles; it ends with `bias` and `weights` as
 `probe/judges/rules.yaml` wants them. Which signal may speak for or against which label is chosen by reason, and is
@@ -17,7 +17,7 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,45 +138,17 @@ def mean_kappas(examples: Sequence[Example], runs: Sequence[Sequence[Decision]])
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fit_rules", description="Makes the rules judge's weights.")
     parser.add_argument("labels", nargs="+", type=Path, help="labelled user turns, JSONL")
-    parser.add_argument("--leave-out", action="store_true", help="also say what each signal is worth by leaving it out")
     parser.add_argument("--seeds", type=int, default=10, help="how many ways to cut the folds (default 10)")
     arguments = parser.parse_args(argv)
     examples, allowed, seeds = read_examples(arguments.labels), rule_data().weights, range(arguments.seeds)
     runs = [cross_validated(examples, allowed, seed) for seed in seeds]
-    whole = mean_kappas(examples, runs)
-    for source, (binary, full) in whole.items():
+    for source, (binary, full) in mean_kappas(examples, runs).items():
         print(f"{source}: cross-validated kappa, genuine or not {binary:.3f}, all labels {full:.3f}")
-    print_across(examples, allowed)
-    if arguments.leave_out:
-        print_leave_out(examples, allowed, whole, seeds)
     weights, bias = fit(examples, allowed)
     print("bias:", *(f"  {label}: {value:.2f}" for label, value in bias.items()), sep="\n")
     print("weights:")
     for name, row in weights.items():
         print(f"  {name}: {{{', '.join(f'{label}: {value:.2f}' for label, value in row.items())}}}")
-
-
-def print_across(examples: Sequence[Example], allowed: Weights) -> None:
-    """For each file, weights made from the other files only, without any conversation that stands in both."""
-    for source, places in by_source(examples).items():
-        judged = [examples[i] for i in places]
-        known = {example.turn.conversation for example in judged}
-        others = [one for one in examples if one.source != source and one.turn.conversation not in known]
-        if others:
-            made = fit(others, allowed)
-            binary, _ = kappas(judged, [decide(example, *made) for example in judged])
-            print(f"{source}: weights of the other files only, kappa genuine or not {binary:.3f}")
-
-
-def print_leave_out(
-    examples: Sequence[Example], allowed: Weights, whole: dict[str, list[float]], seeds: Collection[int]
-) -> None:
-    print("signal left out: change of the cross-validated kappa genuine or not")
-    for name in allowed:
-        rest = {key: value for key, value in allowed.items() if key != name}
-        found = mean_kappas(examples, [cross_validated(examples, rest, seed) for seed in seeds])
-        changes = [f"{source} {found[source][0] - whole[source][0]:+.3f}" for source in whole]
-        print(f"  {name}: {', '.join(changes)}", flush=True)
 
 
 if __name__ == "__main__":
