@@ -21,7 +21,7 @@ from data_builders.card import WARN, card
 from data_builders.dialogue.conversation import play
 from data_builders.dialogue.finished import Finished
 from data_builders.dialogue.prompts import Plan, plans_of
-from data_builders.dialogue.roles import Meter, Roles, ask_all, look_for_models
+from data_builders.dialogue.roles import Roles, ask_all, look_for_models
 from data_builders.preferences import write_pairs
 from data_builders.problems import Problems, held_out
 from data_builders.quality import Gate, probe_files
@@ -104,12 +104,6 @@ class Build:
     def __init__(self, recipe: DataRecipe) -> None:
         recipe.check()
         self.recipe = recipe
-        self._open_sources(recipe)
-        roles = recipe.dialogue.roles() if recipe.dialogue else {}
-        prices = {role: section.price for role, section in roles.items()}
-        self.meter = Meter(prices, recipe.dialogue.max_cost if recipe.dialogue else None, "dialogue.max_cost")
-
-    def _open_sources(self, recipe: DataRecipe) -> None:
         try:
             self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.reserved)
         except SetOutOfReach as error:
@@ -118,7 +112,7 @@ class Build:
         self.replay = ReplayRows(recipe, len(self.problems), len(self.written))
         rows = held_out(recipe)
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
-        checked = [*recipe.quality.decontaminate, *([recipe.eval.path] if recipe.eval.path else []), *PACKAGED]
+        checked = [*recipe.quality.decontaminate, *PACKAGED]
         sets = probe_files(dataclasses.replace(recipe.quality, decontaminate=list(dict.fromkeys(checked))))
         self.quality = dataclasses.replace(recipe.quality, decontaminate=list(sets))
         files = {given: sha256_file(path) for given, path in sets.items()}
@@ -193,14 +187,11 @@ class Build:
         return self.finish(out, totals, gate)
 
     def taken_up(self, out: Path, name: str, gate: Gate) -> bool:
-        """Whether an earlier run wrote this shard; if so the gate learns what was kept, and the meter what it cost."""
+        """Return True if an earlier run wrote this shard, and load its kept rows into the gate."""
         if not (out / f"sft/part-{name}.jsonl").is_file():
             return False
-        for view in ("rejected", "sft"):
-            for _, row in read_jsonl(out / f"{view}/part-{name}.jsonl"):
-                if view == "sft":
-                    gate.remember(row["messages"], row["kind"])
-                self.meter.counts.update(row.get("dialogue", {}).get("calls", {}))
+        for _, row in read_jsonl(out / f"sft/part-{name}.jsonl"):
+            gate.remember(row["messages"], row["kind"])
         return True
 
     def make(
@@ -243,7 +234,7 @@ class Build:
         if dialogue.in_process:
             together = {f"part-{name}": shard for name, shard in shards.items()}
         at_once = dialogue.most_at_once
-        ask_all(together, one, dialogue.roles(), seed, self.meter, folder, at_once, "problems", take, done)
+        ask_all(together, one, dialogue.roles(), seed, "dialogue", folder, at_once, "problems", take, done)
 
     def judged(self, conversations: Iterable[Conversation], gate: Gate) -> dict[str, list[Row]]:
         """Rows by the folder that they go to: those kept, with what else training reads of them, and those rejected."""

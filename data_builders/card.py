@@ -12,15 +12,14 @@ from typing import Any
 
 from data_builders.duplicates import Checked
 from data_builders.quality import ANSWERED_AT_ONCE
-from data_builders.recipe import wordings
-from data_builders.surface import LEAST, Openings, Sample, phrases, turns_of
+from data_builders.surface import LEAST, Openings, Sample
 from probe.conversations import Message, learned
 from probe.grading import asks, closes_asking
 from probe.stats import Estimate
 from probe.terminal import visible
 
 Row = dict[str, Any]
-_SAMPLES, _PHRASES = 10, 1000  # conversations shown in full, and those whose phrases are counted
+_SAMPLES = 10  # conversations shown in full
 _EXCERPT = 180
 WARN = 0.7
 """A giveaway above this is worth a line."""
@@ -93,7 +92,7 @@ def card(
     import jinja2
 
     seed = settings["seed"]
-    counts, openings, sample = Counts(), Openings(seed), Sample(_PHRASES, seed)
+    counts, openings, sample = Counts(), Openings(seed), Sample(_SAMPLES, seed)
     for row in rows:
         for add in (counts.keep, openings.add, sample.add):
             add(row)
@@ -102,7 +101,6 @@ def card(
     giveaway = openings.giveaway()
     reasons = sorted(counts.reasons, key=lambda reason: (-counts.reasons[reason], reason))
     whole = [counts.kinds[kind] for kind in ANSWERED_AT_ONCE if kind in counts.kinds]
-    theirs = wordings("words.yaml")["mt_bench_101"]
     page = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     page.filters.update(inline=inline, n="{:,}".format, percent="{:.1%}".format, share=_share, listed=_listed)
     told = {
@@ -114,18 +112,13 @@ def card(
         "whole_asked": sum(one["asks"] for one in whole),
         "median": _percentile(counts.words, 0.5),
         "ninth": _percentile(counts.words, 0.9),
-        "phrases": [
-            row
-            for role, known in theirs.items()
-            for row in ((role, phrases(turns_of(sample.rows, role))), (f"{role}, MT-Bench-101", known))
-        ],
         "examples": [line for reason in reasons for line in counts.example(reason)],
         "roles": sorted({name.partition(".")[0] for name in calls or {}}),
     }
     template = page.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"))
     text = template.render(
         **told, reasons=reasons, settings=settings, giveaway=giveaway, least=LEAST, warn=WARN, checked=checked,
-        calls=calls or {}, samples=sample.rows[:_SAMPLES], block=block, chat=chat,
+        calls=calls or {}, samples=sample.rows, block=block, chat=chat,
     )  # fmt: skip
     return text, giveaway
 

@@ -77,7 +77,6 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
 
     Raises:
         EngineError: a server cannot be reached, or answers nothing but failures.
-        NextturnError: `preferences.max_cost` is used up.
     """
     pairs = {pair.id: pair for pair in wanted_pairs(out)}
 
@@ -91,8 +90,7 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
 
     others: dict[str, str | None] = {}
     if section.model is not None:
-        limit = (section.max_cost, "preferences.max_cost")
-        others = ask_each(pairs, ask, section.model, seed, limit, work, "preferences")
+        others = ask_each(pairs, ask, section.model, seed, "preferences", work, "preferences")
     rows, counts = [], Counter[str]()
     for name, pair in pairs.items():
         of_model = others.get(name, "")

@@ -11,12 +11,11 @@ import functools
 import hashlib
 import random
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from data_builders.gaps import task_from
-from data_builders.recipe import DataRecipe, ProblemKind, Source
+from data_builders.recipe import DataRecipe, Source
 from data_builders.starter import LEVELS, MAX_RESULT, combinations, starter_problem, starter_problems, stories
 from data_builders.tasks import Task
 from data_builders.text import stands_in
@@ -109,30 +108,19 @@ class Problems:
 
 
 def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
-    """Problems for the probe's accuracy that are in no conversation.
+    """Return generated test problems for the probe's accuracy: as many of every story, and no two with the same numbers.
 
     Raises:
-        RecipeError: a source that is a file or written, and no file of held-out problems; generated ones that run out.
+        RecipeError: The source is not generated, or a story runs out.
     """
-    wanted, source = recipe.eval, recipe.source
-    if not wanted.accuracy_n:
+    n, source = recipe.eval.accuracy_n, recipe.source
+    if not n:
         return []
-    if source.kind == "starter":
-        tasks: Iterable[Task] = _different(wanted.accuracy_n, recipe.seed, source)
-    elif wanted.path is None:
-        raise RecipeError("eval.path: missing, wanted a JSONL file of held-out problems (or accuracy_n 0)")
-    else:
-        kind: ProblemKind = "jsonl" if source.kind == "written" else source.kind
-        problems = Problems(Source(kind=kind, path=wanted.path), recipe.seed, where="eval")
-        tasks = (problems[index] for index in range(min(wanted.accuracy_n, len(problems))))
-    return [
-        {"id": one.id, "question": one.question, "answer": one.answer, "solution": one.boxed_solution or one.solution}
-        for one in tasks
-    ]
-
-
-def _different(n: int, seed: int, source: Source) -> list[Task]:
-    """Return generated test problems, as many of every story, no two of which are the same but for their names."""
+    if source.kind != "starter":
+        raise RecipeError(
+            f"eval.accuracy_n: given {n}, and only starter problems can be made for it; wanted 0, and a file of held-out "
+            "problems in quality.decontaminate and in the probe's sets"
+        )
     levels, largest = _difficulty(source)
     room = {story.key: len(combinations(story, "test", largest)) for story in stories("test", levels, largest)}
     story, fewest = min(room.items(), key=lambda one: one[1])
@@ -141,7 +129,10 @@ def _different(n: int, seed: int, source: Source) -> list[Task]:
             f"eval.accuracy_n: given {n}, and the story {story!r} has only {fewest} held-out problems with no number above "
             f"{largest}; wanted at most {fewest * len(room)}, or more source.levels or a larger source.largest"
         )
-    return list(starter_problems(n, seed, "test", levels, largest))
+    return [
+        {"id": one.id, "question": one.question, "answer": one.answer, "solution": one.solution}
+        for one in starter_problems(n, recipe.seed, "test", levels, largest)
+    ]
 
 
 def _difficulty(source: Source) -> tuple[list[int], int]:

@@ -193,7 +193,7 @@ class Gate:
     def __init__(self, quality: Quality, asked: int, index: Path) -> None:
         self._probe = ProbeTexts(probe_files(quality))
         self.checked = self._probe.checked
-        self._kept = Kept(index, quality.near_duplicates, quality.permutations)
+        self._kept = Kept(index, quality.near_duplicates)
         self._most_alike = max(3, int(quality.max_same_wording * asked))
 
     def reason(self, conversation: Conversation) -> str | None:

@@ -68,7 +68,6 @@ class Conversations:
     right_start: Share = 0.1
     contrast_pairs: Share = 0.9  # of the underspecified: the same problem also complete and answered at once
     reactions: Share = 0.6  # go on after the answer, where the problem knows a reason to give
-    casual: Share = 0.3  # conversations whose user types without capital, final dot and, at times, apostrophes
 
     def check(self) -> None:
         total = sum(self.shares.values())
@@ -104,17 +103,6 @@ ROLES: tuple[Role, ...] = ("assistant", "simulator", "judge")
 
 
 @section
-class Price:
-    """Money for a million tokens; 0 for a model of one's own."""
-
-    input: float = 0.0
-    output: float = 0.0
-
-    def of(self, given: float, made: float) -> float:
-        return (given * self.input + made * self.output) / 1e6
-
-
-@section
 class RoleSection:
     """A model in a role: behind OpenAI-compatible servers, or in this process."""
 
@@ -133,13 +121,6 @@ class RoleSection:
     batch_tokens: int | None = None
     """The most tokens in one batch of the hf engine; left out, what fits in the free GPU memory, and 16,384 on a CPU."""
     vllm: VllmSection = field(default_factory=VllmSection)
-
-
-@section
-class PricedRole(RoleSection):
-    """A role of a data build, which may have a `max_cost`."""
-
-    price: Price = field(default_factory=Price)
 
 
 def check_role(where: str, given: RoleSection) -> None:
@@ -185,10 +166,10 @@ PERSONAS: dict[str, str] = wordings(PROMPTS_FILE)["personas"]
 class Dialogue:
     """Self-play: the policy speaks for the assistant and, where no other model is named, for user and judge."""
 
-    policy: PricedRole
-    simulator: PricedRole | None = None
+    policy: RoleSection
+    simulator: RoleSection | None = None
     """Writes the users' messages."""
-    judge: PricedRole | None = None
+    judge: RoleSection | None = None
     """Reads each finished conversation; the policy judges at temperature 0."""
     withheld: Share = 0.7
     """Share of the problems that also open with something left out, in a second conversation of the same person."""
@@ -197,29 +178,22 @@ class Dialogue:
     part to play; none before those of the assistant and of the judge. Of 60 reactions of Qwen2.5-Coder-1.5B
     2 read as a user's without them, 30 with one, 34 with two."""
     goals: Goals = field(default_factory=Goals)
-    personas: tuple[str, ...] = tuple(PERSONAS)
     reactions: Count = 2
     """The most reactions to a solution; at least one."""
     tries: Count = 4
     """How often a problem may be solved until it is right; and how often it is tried without what is withheld, for each try
     that solving it took."""
-    again: Count = 3
-    """How often another reply is asked for that cannot be used, each time with another seed."""
-    proposals: Count = 3
-    """How many things to withhold are tried until one is needed."""
     judged_at_least: Annotated[int, Field(ge=0)] = 4
     """The verdict, 1 to 5, under which a conversation is refused; 0 asks no judge."""
     at_once: Count | None = None
     """Problems under way together; left out: three for each request that the servers may hold, 256 otherwise."""
-    max_cost: float | None = None
-    """The build stops before it costs more; the same command with a higher limit goes on."""
 
     @property
     def per_problem(self) -> float:
         """Conversations that a problem gives on average."""
         return 1 + self.withheld
 
-    def roles(self) -> dict[Role, PricedRole]:
+    def roles(self) -> dict[Role, RoleSection]:
         return {
             "assistant": self.policy,
             "simulator": self.simulator or self.policy,
@@ -245,10 +219,6 @@ class Dialogue:
             raise RecipeError(
                 "dialogue.goals.result: given 0, wanted more: what has nothing for another goal becomes a result"
             )
-        unknown = [one for one in self.personas if one not in PERSONAS]
-        if unknown or not self.personas:
-            shown = repr(unknown[0]) if unknown else "none"
-            raise RecipeError(f"dialogue.personas: given {shown}, wanted some of {', '.join(PERSONAS)}")
 
 
 # --- What is kept, and what comes beside the conversations.
@@ -260,12 +230,10 @@ class Quality:
 
     decontaminate: list[str] = field(default_factory=list)
     """Sets that the probe measures: JSONL files, or known names (gsm8k, ifbench, mt_bench, ...), fetched once. The packaged
-    pairs and `eval.path` are always checked."""
+    pairs are always checked."""
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.9
     """Two conversations of one kind count as the same from this share of common word runs on (Jaccard, by MinHash); null
     leaves the test out. On MATH, pairs at 0.9 and above differ in a few words of ours; at 0.8 in the numbers of a problem."""
-    permutations: Annotated[int, Field(ge=16, le=1024)] = 128
-    """Numbers in a MinHash signature. More tell 0.9 from 0.85 better and take more time: 128 are right to about 0.03."""
     max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Share of all rows that may be alike but for their numbers and names, which MinHash does not see in short texts."""
     max_giveaway: Annotated[float, Field(ge=0.5, le=1)] = 0.8
@@ -282,12 +250,10 @@ class Replay:
     path: str | None = None
     answers: Literal["reference", "model"] = "reference"
     """Where the assistant turn comes from; `model` and what follows count only for `model`."""
-    model: PricedRole | None = None
+    model: RoleSection | None = None
     """Asked the bare question; the base model itself is meant, so that what it can do already stays."""
     tries: Count = 4
     """How often a question is asked at most; the first right reply is kept, a question without one is rejected."""
-    max_cost: float | None = None
-    """The build stops before the replies cost more; the same command with a higher limit goes on."""
 
     def check(self) -> None:
         if self.answers == "model":
@@ -300,7 +266,7 @@ class Replay:
         return per_problem * self.fraction / (1 - self.fraction)
 
     @property
-    def asked(self) -> PricedRole | None:
+    def asked(self) -> RoleSection | None:
         """The model that is asked; None where no reply is needed."""
         return self.model if self.answers == "model" and self.fraction else None
 
@@ -309,19 +275,17 @@ class Replay:
 class Preferences:
     """Whether pairs are made, and whose replies are the ones to leave."""
 
-    model: PricedRole | None = None
+    model: RoleSection | None = None
     """Says the replies that are not preferred; the model to be trained is meant. Left out: the conversations' own."""
     tries: Count = 4
     """How often it is asked at most for one reply of the unwanted kind; where none comes the conversations' own is left."""
-    max_cost: float | None = None
 
 
 @section
 class Evaluation:
-    """A held-out set written beside the data. The starter source makes its own; the others need `path`."""
+    """A held-out set of generated problems, written beside the data of the starter source."""
 
     accuracy_n: Annotated[int, Field(ge=0)] = 0
-    path: str | None = None
 
 
 @section
@@ -390,9 +354,9 @@ def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
 
 
 def shaping(recipe: DataRecipe) -> dict[str, Any]:
-    """Return the settings that identify a build: not where it lies, what it may cost, or how a model is run."""
+    """Return the settings that identify a build: not where it lies or how a model is run."""
     kept = recipe_dict(recipe)
-    del kept["output"]["path"], kept["quality"]["max_giveaway"], kept["replay"]["max_cost"]
+    del kept["output"]["path"], kept["quality"]["max_giveaway"]
     if recipe.replay.asked:
         kept["replay"]["model"] = _role_shaping(recipe.replay.model)
     else:
@@ -405,7 +369,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     if (dialogue := recipe.dialogue) is None:
         del kept["dialogue"]
     else:
-        del kept["conversations"], kept["dialogue"]["max_cost"], kept["dialogue"]["at_once"]
+        del kept["conversations"], kept["dialogue"]["at_once"]
         roles = {name: _role_shaping(getattr(dialogue, name)) for name in ("policy", "simulator", "judge")}
         kept["dialogue"] |= {**roles, "prompts": sha256_file(Path(__file__).parent / PROMPTS_FILE)[:12]}
         if dialogue.few_shot:
@@ -415,11 +379,11 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     return kept
 
 
-def _role_shaping(section: PricedRole | None) -> dict[str, Any] | None:
+def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
     if section is None:
         return None
     kept = recipe_dict(section)
     server = kept.pop("server")
-    for name in ("price", "batch_tokens", "vllm", *(("dtype",) if section.engine == "openai" else ())):
+    for name in ("batch_tokens", "vllm", *(("dtype",) if section.engine == "openai" else ())):
         del kept[name]
     return kept | ({"model": server["model"], "extras": server["extras"]} if server else {})

@@ -108,7 +108,6 @@ class ReplayRows:
 
         Raises:
             EngineError: a server cannot be reached, or answers nothing but failures.
-            NextturnError: `replay.max_cost` is used up.
         """
         section, asked, finished = self.section, self.section.asked, folder / "answers.jsonl"
         if asked is None:
@@ -121,8 +120,7 @@ class ReplayRows:
         async def ask(name: str, model: RoleModel) -> Answered:
             return await answer(tasks[name], model, section.tries, self.seed)
 
-        limit = (section.max_cost, "replay.max_cost")
-        self._answers = ask_each(tasks, ask, asked, self.seed, limit, folder, "replay questions")
+        self._answers = ask_each(tasks, ask, asked, self.seed, "replay", folder, "replay questions")
         write_jsonl(finished, ({"id": name, **vars(one)} for name, one in self._answers.items()))
 
 

@@ -23,6 +23,8 @@ from data_builders.recipe import ScriptedKind as Kind
 from data_builders.tasks import Conversation, Gap, Slip, Step, Task
 from probe.conversations import Message
 
+_CASUAL = 0.3  # conversations whose user types without capital, final dot and, at times, apostrophes
+
 
 def plan(task: Task, seed: int, settings: Conversations) -> list[Kind]:
     """Which conversations a problem gives, so that the shares hold over all conversations.
@@ -53,7 +55,7 @@ def possible_kinds(task: Task) -> list[Kind]:
 def converse(task: Task, kind: Kind, seed: int, settings: Conversations) -> Conversation:
     """One conversation of this kind, which must be possible; the same arguments always give the same text."""
     frame = random.Random(f"frame:{seed}:{task.id}")
-    script = Script(task, random.Random(f"converse:{seed}:{kind}:{task.id}"), frame, frame.random() < settings.casual)
+    script = Script(task, random.Random(f"converse:{seed}:{kind}:{task.id}"), frame, frame.random() < _CASUAL)
     getattr(script, kind)()
     if script.rng.random() < settings.reactions:
         script.react()

@@ -1,4 +1,4 @@
-"""What the surface of a text tells: whether an opening lacks something, and how often a speaker says the same.
+"""Measure whether the wording of a first message tells that it lacks something.
 
 **Giveaway.** Where wording alone tells a problem that lacks something from a complete one, a model learns that wording in
 place of the judgement. A ridge classifier on runs of characters tries to tell them apart from the first message alone,
@@ -9,9 +9,8 @@ two, single characters and runs of up to three, the better one counts.
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,39 +119,3 @@ def held_out_scores(likeness: NDArray[np.float64], lacks: Sequence[bool], proble
         weights = np.linalg.solve(inner + ridge * np.eye(len(seen)), wanted[seen] - wanted[seen].mean())
         scores[new] = across @ weights
     return scores.round(9).tolist()  # equal texts tie
-
-
-# --- Repetition: of runs of four words the share that is distinct (distinct-4; arXiv 1510.03055 has it for 1 and 2), and
-# those that stand in most turns. The share falls with the number of runs, so it is taken over the same number everywhere.
-
-RUNS = 5000
-_LENGTH = 4
-_WORD = re.compile(r"[\w']+")
-
-
-@dataclass(frozen=True)
-class Phrases:
-    """Of one speaker: how many turns, the share of distinct runs among `runs`, and the commonest with their share of turns."""
-
-    turns: int
-    runs: int
-    distinct: float
-    commonest: tuple[tuple[str, float], ...]
-
-
-def phrases(turns: Iterable[str], shown: int = 3) -> Phrases:
-    """What of the turns is said again; distinct-4 over the first RUNS runs, so the turns are to come in random order."""
-    used, first, count = Counter[str](), list[str](), 0
-    for turn in turns:
-        words = _WORD.findall(turn.lower())
-        found = [" ".join(words[at : at + _LENGTH]) for at in range(len(words) - _LENGTH + 1)]
-        used.update(set(found))
-        first += found[: RUNS - len(first)]
-        count += 1
-    common = sorted(used.items(), key=lambda one: (-one[1], one[0]))[:shown]
-    distinct = len(set(first)) / max(1, len(first))
-    return Phrases(count, len(first), distinct, tuple((run, n / count) for run, n in common))
-
-
-def turns_of(rows: Iterable[Row], role: str) -> Iterator[str]:
-    return (message["content"] for row in rows for message in row["messages"] if message["role"] == role)

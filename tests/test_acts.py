@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 import data_builders
 from data_builders.recipe import wordings
 from data_builders.scripted import Act, acts, say
-from probe.recipe import _Loader as UniqueKeys
+from probe.recipe import _Loader
 
 ACTS, SIMULATED = acts(), wordings("acts.yaml")["simulated_user"]
+
+
+class UniqueKeys(_Loader):
+    """A recipe's loader, with the aliases that packaged files use."""
+
+    compose_node = yaml.SafeLoader.compose_node
 
 
 def parts(act: Act) -> list[str]:

@@ -89,7 +89,7 @@ def test_what_the_rows_were_held_against_is_told() -> None:
     part = section(page, "Held against")
     assert ["gsm8k", "1,319", "46,282", "0"] in cells(part) and ["a/b.jsonl", "10", "5", "3"] in cells(part)
     assert "share 0.9 of their runs" in part
-    bare = settings(quality={"near_duplicates": None, "permutations": 128, "max_same_wording": 0.5})
+    bare = settings(quality={"near_duplicates": None, "max_same_wording": 0.5})
     assert "not looked for" in page_of([], [], bare)
 
 

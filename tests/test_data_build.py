@@ -247,7 +247,6 @@ def test_bad_problem_files_end_in_one_line(
         ["--conversations.reactions", "1.5"],
         ["--output.shard_size", "0"],
         ["--quality.near_duplicates", "1.5"],
-        ["--quality.permutations", "4"],
         ["--quality.max_same_wording", "0"],
         ["--source.kind", "jsonl", *ANY_SIZE],
     ],
@@ -298,14 +297,14 @@ def test_math_and_gsm8k_build_and_verify(tmp_path: Path) -> None:
     for kind in ("math", "gsm8k"):
         source, held_out = real(f"{kind}/train.jsonl"), real(f"{kind}/test.jsonl")
         arguments = ["--source.kind", kind, "--source.path", str(source), *ANY_SIZE, "--source.n", "150"]
-        arguments += ["--eval.path", str(held_out), "--replay.source", kind, "--replay.path", str(source)]
+        arguments += ["--quality.decontaminate", f"[{held_out}]", "--replay.source", kind, "--replay.path", str(source)]
+        arguments += ["--eval.accuracy_n", "0"]
         out = build(recipe(tmp_path / kind, *arguments))
         manifest = json.loads((out / "manifest.json").read_text())
         # MATH's own train and test share about a tenth of their problems nearly word for word.
         contaminated = manifest["rejected"].pop(f"contaminated:{kind}/test.jsonl", 0)
         assert contaminated / manifest["asked"] < 0.2
         assert sum(manifest["rejected"].values()) / manifest["asked"] < 0.05, manifest["rejected"]
-        assert len(rows(out / "eval/accuracy.jsonl")) == 12
         assert all(row["source"] == kind for row in load_sft_rows(out))
 
 

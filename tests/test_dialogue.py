@@ -56,7 +56,7 @@ from data_builders.dialogue.replies import (
 )
 from data_builders.dialogue.roles import Ask, RoleModel, Roles
 from data_builders.quality import Gate, Quality
-from data_builders.recipe import DataRecipe, Dialogue, Goals, Output, PricedRole, Source, shaping
+from data_builders.recipe import PERSONAS, DataRecipe, Dialogue, Goals, Output, RoleSection, Source, shaping
 from data_builders.rows import rl_rows
 from data_builders.starter import starter_problems
 from data_builders.tasks import Task
@@ -68,7 +68,7 @@ QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on 
 SOLUTION = "Five bags hold 12 * 5 = 60 marbles.\nAfter the loss 60 - 7 = 53 stay.\nSo \\boxed{53}."
 TASK = Task("t", QUESTION, "53", "own", ())
 PLAN = Plan("t-whole", TASK, "terse", "result", False, REACTIONS)
-ROLE = PricedRole(server=ServerSection(urls=("http://localhost:1/v1",), model="m"))
+ROLE = RoleSection(server=ServerSection(urls=("http://localhost:1/v1",), model="m"))
 
 
 def dialogue(**given: Any) -> Dialogue:
@@ -513,7 +513,7 @@ def test_a_copy_of_an_example_is_asked_for_again() -> None:
         done, _ = talk(PLAN, dialogue(few_shot=shots), **{"<reply>": f"<message>{text}</message>"})
         assert sum(one["reason"] == "repeats" for one in done.unusable) == counted
     names = {"Which": "<name>how many of the seats are broken</name>"}
-    reasons = [talk(WITHHELD, dialogue(few_shot=shots, proposals=1), **names)[0].reason for shots in (0, 2)]
+    reasons = [talk(WITHHELD, dialogue(few_shot=shots), **names)[0].reason for shots in (0, 2)]
     assert reasons == ["", "nothing_needed"]
 
 
@@ -770,10 +770,10 @@ def test_the_last_verdict_counts_and_only_whole_numbers_of_the_scale(reply: str,
 
 
 def test_plans_keep_to_the_settings() -> None:
-    given = dialogue(withheld=0.5, personas=("terse", "pupil"), goals=Goals(hint=4.0, slip=0.0))
+    given = dialogue(withheld=0.5, goals=Goals(hint=4.0, slip=0.0))
     plans = [plans_of(task, 5, given) for task in starter_problems(400, 5, "train")]
     assert 0.43 < sum(len(pair) == 2 for pair in plans) / 400 < 0.57
-    assert {plan.persona for pair in plans for plan in pair} == {"terse", "pupil"}
+    assert {plan.persona for pair in plans for plan in pair} == set(PERSONAS)
     assert all(pair[0].persona == pair[-1].persona and not pair[0].withholds for pair in plans)
     goals = [plan.goal for pair in plans for plan in pair]
     assert "slip" not in goals and 0.25 < goals.count("hint") / len(goals) < 0.45
@@ -827,11 +827,9 @@ def test_a_run_keeps_to_its_bound_and_hands_results_out_in_order_and_ends_with_t
     ("given", "told"),
     [
         ({"goals": Goals(result=0.0)}, "dialogue.goals"),
-        ({"personas": ("grumpy",)}, "'grumpy', wanted some of pupil"),
-        ({"personas": ()}, "dialogue.personas: given none"),
-        ({"policy": PricedRole()}, "dialogue.policy.server: wanted `urls` and `model`"),
-        ({"judge": PricedRole(engine="hf")}, "dialogue.judge: the engine hf wants `model`"),
-        ({"simulator": PricedRole(server=ServerSection(urls=("http://x/v1",)))}, "dialogue.simulator.server"),
+        ({"policy": RoleSection()}, "dialogue.policy.server: wanted `urls` and `model`"),
+        ({"judge": RoleSection(engine="hf")}, "dialogue.judge: the engine hf wants `model`"),
+        ({"simulator": RoleSection(server=ServerSection(urls=("http://x/v1",)))}, "dialogue.simulator.server"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(given: dict[str, Any], told: str) -> None:
@@ -845,9 +843,9 @@ def test_where_a_server_lies_is_no_setting_of_the_data() -> None:
         return shaping(DataRecipe(source=Source(kind="math"), output=Output(path="d"), dialogue=dialogue(**given)))
 
     there = replace(ROLE, server=ServerSection(urls=("http://other/v1",), model="m", concurrency=3))
-    assert shaped(policy=there, max_cost=3.0, at_once=7) == shaped()
+    assert shaped(policy=there, at_once=7) == shaped()
     local = [
-        PricedRole(engine="vllm", model="m", batch_tokens=n, vllm=VllmSection(max_model_len=n)) for n in (None, 512)
+        RoleSection(engine="vllm", model="m", batch_tokens=n, vllm=VllmSection(max_model_len=n)) for n in (None, 512)
     ]
     assert shaped(policy=local[0], at_once=7) == shaped(policy=local[1]) != shaped()
     other = replace(ROLE, server=ServerSection(urls=("http://localhost:1/v1",), model="n"))

@@ -25,7 +25,7 @@ from data_builders.dialogue.roles import EngineRole
 from data_builders.recipe import load_data_recipe
 from data_builders.rows import load_rl_rows, load_sft_rows
 from data_builders.text import states
-from probe.errors import EngineError, NextturnError, SettingsChanged, run_command
+from probe.errors import EngineError, SettingsChanged, run_command
 from probe.files import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,8 +83,8 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
         files = {"data_files": str(out / view / "*.jsonl"), "cache_dir": str(tmp_path / "cache")}
         assert len(load_dataset("json", split="train", **files)) == len(rows_of(out, view)) > 0
 
-    with pytest.raises(SettingsChanged, match=r"dialogue\.proposals"):
-        built(tmp_path / "recipe.yaml", out, "--dialogue.proposals", "4")
+    with pytest.raises(SettingsChanged, match=r"dialogue\.tries"):
+        built(tmp_path / "recipe.yaml", out, "--dialogue.tries", "5")
     before = len(server.requests)
     built(recipe(tmp_path, "http://127.0.0.1:9/v1", at_once=2), out)
     assert len(server.requests) == before, "another server is no other setting, and a finished build asks nobody"
@@ -232,21 +232,6 @@ def test_the_slots_of_roles_on_one_server_are_shared_and_kept_to(answers: dict[s
         assert server.most_under_way == 12
 
 
-def test_a_build_stops_at_its_limit_of_cost_and_goes_on_with_a_higher_one(server: Loopback, tmp_path: Path) -> None:
-    whole = contents(built(recipe(tmp_path, server.url), tmp_path / "whole"))
-    asked = len(server.requests)
-    made = recipe(tmp_path, server.url)
-    data = yaml.safe_load(made.read_text())
-    data["dialogue"]["policy"]["price"] = {"input": 2.0, "output": 4.0}
-    made.write_text(yaml.safe_dump(data))
-    with pytest.raises(NextturnError, match=r"dialogue\.max_cost: 0\.1 is used up"):
-        built(made, tmp_path / "d", "--dialogue.max_cost", "0.1")
-    spent = len(server.requests) - asked
-    assert 0 < spent < asked
-    assert contents(built(made, tmp_path / "d")) == whole
-    assert len(server.requests) - asked <= asked + 24, "what was under way may be lost"
-
-
 # --- the command
 
 
@@ -263,10 +248,10 @@ def test_the_dry_run_asks_nobody_and_calls_an_unknown_unknown(
 def test_a_wrong_section_answers_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problems(tmp_path / "problems.jsonl", 2)
     made = recipe(tmp_path, "http://127.0.0.1:9/v1")
-    assert run_command(main, [str(made), "--dialogue.propsals", "2"]) == 2
-    assert "did you mean dialogue.proposals?" in capsys.readouterr().err
+    assert run_command(main, [str(made), "--dialogue.trys", "2"]) == 2
+    assert "did you mean dialogue.tries?" in capsys.readouterr().err
     for key, given, wanted in (
-        ("proposals", 0, "1 or more"),
+        ("tries", 0, "1 or more"),
         ("withheld", 1.5, "at most 1"),
         ("at_once", 0, "1 or more"),
     ):

@@ -25,7 +25,7 @@ from data_builders.dialogue import roles
 from data_builders.dialogue.replies import Reply
 from data_builders.dialogue.roles import EngineRole
 from data_builders.recipe import load_data_recipe
-from probe.errors import NextturnError, SettingsChanged, run_command
+from probe.errors import SettingsChanged, run_command
 from probe.files import read_json, write_jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,7 +101,7 @@ def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(
         assert (row["reason"] == "replay_wrong") == any(slip["reason"] == "wrong" for slip in row["slips"])
     assert not (out / ".work").exists() and not any(row["kind"] == "replay" for row in rows_of(out, "rl"))
 
-    nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1", max_cost=5.0)
+    nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1")
     assert built(nowhere, out) == out, "where a server lies may change"
     with pytest.raises(SettingsChanged, match=r"replay\.tries: 3 then, 4 now"):
         built(nowhere, out, "--replay.tries", "4")
@@ -257,17 +257,6 @@ def test_conversations_between_models_take_replay_from_a_model_too(answers: dict
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
     assert replayed(out, "sft") and replayed(out, "rejected")
     assert not (out / ".work").exists() and not (out / "calls").exists()
-
-
-def test_replies_stop_at_their_limit_of_cost(answers: dict[str, str], tmp_path: Path) -> None:
-    with Loopback({"/chat/completions": answerer(answers)}) as server:
-        made = recipe(tmp_path, server.url)
-        data = yaml.safe_load(made.read_text())
-        data["replay"]["model"]["price"] = {"input": 1000.0, "output": 1000.0}
-        made.write_text(yaml.safe_dump(data))
-        with pytest.raises(NextturnError, match=r"replay\.max_cost: 0\.5 is used up"):
-            built(made, tmp_path / "d", "--replay.max_cost", "0.5")
-        built(made, tmp_path / "d")
 
 
 def test_the_dry_run_shows_what_will_be_asked_and_asks_nobody(

@@ -1,4 +1,4 @@
-"""The surface: what gives away an opening that lacks something, and what is said again and again."""
+"""The surface: what gives away an opening that lacks something."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_builders.build import build
-from data_builders.recipe import load_data_recipe, wordings
+from data_builders.recipe import load_data_recipe
 from data_builders.rows import sft_row
-from data_builders.surface import RUNS, Opening, Openings, Sample, giveaway, phrases, turns_of
+from data_builders.surface import Opening, Openings, Sample, giveaway
 from data_builders.written import Written, written
-from probe.conversations import conversation_in
 from probe.errors import DataError
-from probe.files import read_jsonl, write_jsonl
+from probe.files import write_jsonl
 from probe.sets import PACKAGED, read_pairs
 
-ROOT = Path(__file__).parent.parent
-MT_BENCH = ROOT.parent / "shared" / "data" / "mt_bench" / "mtbench101.jsonl"
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hope", "Ida", "Jon")
 
 
@@ -140,7 +137,7 @@ def test_a_build_that_gives_it_away_fails_until_it_is_let_pass(
     assert json.loads((out / "manifest.json").read_text())["giveaway"] == {"value": 0.9, "ci95": [0.86, 0.94], "n": 300}
 
 
-# --- samples and phrases
+# --- samples
 
 
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(0, 9))
@@ -163,24 +160,3 @@ def test_every_row_is_as_likely() -> None:
     assert all(abs(one / 1000 - 1 / 3) < 0.06 for one in drawn) and all(
         abs(one / 1000 - 1 / 12) < 0.035 for one in first
     )
-
-
-def test_phrases_by_hand() -> None:
-    found = phrases(["I don't know that yet.", "i don't KNOW that", "short one"])
-    # Runs: "i don't know that", "don't know that yet", "i don't know that".
-    assert (found.turns, found.runs, found.distinct) == (3, 3, 2 / 3)
-    assert found.commonest == (("i don't know that", 2 / 3), ("don't know that yet", 1 / 3))
-    assert phrases([]).runs == 0 and phrases(["a b c d " * 9000]).runs == RUNS
-
-
-def test_the_figures_of_mt_bench_101_are_those_of_its_file() -> None:
-    if not MT_BENCH.is_file():
-        pytest.skip(f"{MT_BENCH} is not there")
-    sample = Sample(1000, 0)
-    for _, row in read_jsonl(MT_BENCH):
-        sample.add({"messages": conversation_in(row)})
-    for role, stated in wordings("words.yaml")["mt_bench_101"].items():
-        found = phrases(turns_of(sample.rows, role))
-        commonest = [[run, round(share, 4)] for run, share in found.commonest]
-        told = {"turns": found.turns, "runs": found.runs, "distinct": round(found.distinct, 4), "commonest": commonest}
-        assert told == stated

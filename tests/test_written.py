@@ -179,7 +179,7 @@ def test_what_is_chosen_follows_from_seed_and_wishes() -> None:
         ({"source": {"kind": "written", "subjects": ["poetry"]}}, "the subjects: algebra, "),
         ({"source": {"kind": "written", "kinds": ["vague"]}}, "kinds"),
         ({"source": {"kind": "written"}, "written": {"n": 3}}, "`written` has no problems"),
-        ({"source": {"kind": "written"}, "eval": {"accuracy_n": 3}}, r"eval\.path: missing"),
+        ({"source": {"kind": "written"}, "eval": {"accuracy_n": 3}}, r"eval\.accuracy_n: given 3"),
         ({"source": {"kind": "starter", "n": 3, "kinds": ["complete"]}}, "only the written"),
         ({"source": {"kind": "starter", "n": 3}, "written": {"n": 0}}, "wanted 0"),
     ],

@@ -32,6 +32,9 @@ class _Refused(Exception):
     """Ends a conversation that cannot be used, with its reason."""
 
 
+_AGAIN = 3  # requests for a reply that can be used, each with another seed
+_PROPOSALS = 3  # things to withhold that are proposed, until one of them is needed
+
 Check = Callable[[str], str]
 """Why a text cannot be used; "" where it can."""
 
@@ -78,7 +81,7 @@ class _Talk:
         """What the conversation goes on with. Whoever writes it hears what was wrong with the last try; but for openings,
         all of which are written from the same words, whatever they lack."""
         told = {} if where.startswith("opening") else {"again": prompts.again}
-        answer = await self.ask(role, prompt, where, read, self.settings.again, **told)
+        answer = await self.ask(role, prompt, where, read, _AGAIN, **told)
         if answer.parsed is None:
             raise _Refused(f"{where.partition('.')[0]}_{answer.missing.partition('_')[2]}")
         return answer.parsed.text
@@ -247,7 +250,7 @@ class _Talk:
             told = prompts.PROMPTS["attempt"].format(question=question, work=work) if work else question
             await self.opening(told, "opening")
             return
-        for number in range(self.settings.proposals):
+        for number in range(_PROPOSALS):
             self.done.messages.clear()
             if await self.leave_out(number):
                 break
@@ -285,10 +288,10 @@ class _Talk:
             return False
         # Who solves a problem in one try of k fails 4k times by chance with exp(-4), whatever is left out.
         tries = self.settings.tries * self.done.measured["solved"][1]
-        prompt, again = assistant_prompt(self.done.messages, "guess"), self.settings.again
-        asked = (self.ask("assistant", prompt, f"without.{number}.{k}", read_assistant, again) for k in range(tries))
+        prompt = assistant_prompt(self.done.messages, "guess")
+        asked = (self.ask("assistant", prompt, f"without.{number}.{k}", read_assistant, _AGAIN) for k in range(tries))
         answers = await asyncio.gather(*asked)
-        if failed := next((one.missing for one in answers if one.parsed is None and len(one.unusable) < again), ""):
+        if failed := next((one.missing for one in answers if one.parsed is None and len(one.unusable) < _AGAIN), ""):
             raise _Refused(failed)
         guesses = [one.parsed.text for one in answers if one.parsed is not None]
         if len(guesses) < tries:  # a try without an end is not one that failed
@@ -387,7 +390,7 @@ class _Talk:
             return
         withheld = self.done.withheld.name if self.done.withheld else ""
         prompt = prompts.review_prompt(self.plan, withheld, self.done.messages)
-        answer = await self.ask("judge", prompt, "review", read_judge, self.settings.again)
+        answer = await self.ask("judge", prompt, "review", read_judge, _AGAIN)
         if answer.parsed is None or answer.parsed.verdict is None:
             raise _Refused(answer.missing)
         self.done.verdict, self.done.judged = answer.parsed.verdict, answer.parsed.text

@@ -79,7 +79,7 @@ class Plan:
 def plans_of(task: Task, seed: int, settings: Dialogue) -> list[Plan]:
     """The conversations about a task: one that opens complete and often one that does not, by the same person."""
     rng = random.Random(f"dialogue:{seed}:{task.id}")
-    persona, withholds = rng.choice(settings.personas), rng.random() < settings.withheld
+    persona, withholds = rng.choice(list(PERSONAS)), rng.random() < settings.withheld
     made = []
     for left_out in (False, True)[: 1 + withholds]:
         weights = {**vars(settings.goals), "check": 0.0} if left_out else vars(settings.goals)

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_builders.dialogue.replies import Parsed, Reply
-from data_builders.recipe import Dialogue, Price, PricedRole, Role, RoleSection, servers
+from data_builders.recipe import Dialogue, Role, RoleSection, servers
 from data_builders.text import estimated_tokens
 from probe import client
 from probe.conversations import Message
 from probe.engines.base import Request
 from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
-from probe.errors import EngineError, NextturnError
+from probe.errors import EngineError
 from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
 from probe.settings import ServerSection
 
@@ -68,12 +68,12 @@ class Answer:
 
 
 class RoleModel:
-    """A model in a role. `heard` is called with each reply, stored ones too; what it raises ends the run."""
+    """A model in a role. `heard` is called with each reply, stored ones too."""
 
     def __init__(self, role: Role, section: RoleSection) -> None:
         self.role = role
         self.section = section
-        self.heard: Callable[[Role, Reply], None] = lambda role, reply: None
+        self.heard: Callable[[Reply], None] = lambda reply: None
 
     async def ask(
         self,
@@ -95,7 +95,7 @@ class RoleModel:
         for attempt in range(tries):
             temperature = max(self.section.temperature, _AGAIN_AT_LEAST) if attempt else self.section.temperature
             reply = await self.reply(Ask(self.role, asked, seed(attempt), temperature, self.section.max_tokens))
-            self.heard(self.role, reply)
+            self.heard(reply)
             answer.calls.update(reply.counts(self.role))
             if reply.failure:  # its engine has tried already
                 answer.missing, answer.detail = f"{self.role}_{reply.failure}", reply.detail
@@ -335,7 +335,7 @@ class Roles(dict[Role, RoleModel]):
 
     def __init__(
         self, sections: Mapping[Role, RoleSection], seed: int, where: str,
-        heard: Callable[[Role, Reply], None] | None = None,
+        heard: Callable[[Reply], None] | None = None,
     ) -> None:  # fmt: skip
         self._network = Network(sections.values()) if any(one.server for one in sections.values()) else None
         self._models: dict[tuple[object, ...], LocalModel] = {}
@@ -450,7 +450,7 @@ def ask_all(
     ask: Callable[[Item, Roles], Coroutine[Any, Any, T]],
     sections: Mapping[Role, RoleSection],
     seed: int,
-    meter: Meter,
+    where: str,
     folder: Path,
     at_once: int,
     unit: str,
@@ -460,25 +460,29 @@ def ask_all(
     """Asks about every item with a progress bar, `done` of which are done; `take` gets what came of each, in order.
 
     Args:
+        where: the recipe's section that holds those of the models.
         together: items by the folder in `folder` that keeps their replies, one lot after the other. What a model in this
             process replies may hang on what is asked beside it: it has to get the same lots in every run.
 
     Raises:
         EngineError: a server cannot be reached, or answers nothing but failures.
-        NextturnError: the meter's limit is used up.
     """
     from tqdm import tqdm
 
-    total = done + sum(map(len, together.values()))
+    total, counts = done + sum(map(len, together.values())), Counter[str]()
+
+    def heard(reply: Reply) -> None:
+        counts.update(calls=1, tokens=reply.prompt_tokens + reply.tokens)
+
     with (
         tqdm(total=total, initial=done, unit=f" {unit}", disable=None) as bar,
-        closing(Roles(sections, seed, meter.limit.partition(".")[0], meter.heard)) as roles,
+        closing(Roles(sections, seed, where, heard)) as roles,
     ):
 
         async def one(item: Item) -> tuple[Item, T]:
             came = await ask(item, roles)
             bar.update()
-            bar.set_postfix(meter.shown(), refresh=False)
+            bar.set_postfix({name: f"{n:,}" for name, n in counts.items()}, refresh=False)
             return item, came
 
         for name, items in together.items():
@@ -488,60 +492,26 @@ def ask_all(
 def ask_each(
     names: Collection[str],
     ask: Callable[[str, RoleModel], Coroutine[Any, Any, T]],
-    section: PricedRole,
+    section: RoleSection,
     seed: int,
-    limit: tuple[float | None, str],
+    where: str,
     folder: Path,
     unit: str,
 ) -> dict[str, T]:
-    """What came of asking one model about each name. `limit`: the most that it may cost, and the recipe's key for that."""
+    """Return what came of asking one model about each name. `where` is the recipe's section that holds the model's."""
     found: dict[str, T] = {}
     every, size, at_once = list(names), _TOGETHER, _TOGETHER
     if section.server is not None:
         size, at_once = max(1, len(names)), 3 * section.server.concurrency
     lots = {f"part-{start // size:05}": every[start : start + size] for start in range(0, len(every), size)}
     sections: dict[Role, RoleSection] = {"replay": section}
-    meter = Meter({"replay": section.price}, *limit)
 
     async def one(name: str, roles: Roles) -> T:
         return await ask(name, roles["replay"])
 
-    ask_all(lots, one, sections, seed, meter, folder, at_once, unit, found.__setitem__)
+    ask_all(lots, one, sections, seed, where, folder, at_once, unit, found.__setitem__)
     return found
 
 
 # Questions that a model in this process gets together: full batches without holding a whole build.
 _TOGETHER = 256
-
-
-# --- Counts replies, tokens and money while a build runs, and stops it where the money runs out.
-
-
-class Meter:
-    """All that was said so far, by role; `max_cost` None is no limit. `limit` is the recipe's key for it."""
-
-    def __init__(self, prices: Mapping[Role, Price], max_cost: float | None, limit: str) -> None:
-        self.prices = prices
-        self.max_cost = max_cost
-        self.limit = limit
-        self.counts: Counter[str] = Counter()
-
-    def heard(self, role: Role, reply: Reply) -> None:
-        """Raises NextturnError where what was said costs more than the limit."""
-        self.counts.update(reply.counts(role))
-        if self.max_cost is not None and self.cost > self.max_cost:
-            raise NextturnError(
-                f"{self.limit}: {self.max_cost:g} is used up ({self.cost:.2f} so far); what came is stored, and "
-                "the same command with a higher limit goes on from there"
-            )
-
-    @property
-    def cost(self) -> float:
-        counts = self.counts
-        return sum(one.of(counts[f"{role}.input"], counts[f"{role}.output"]) for role, one in self.prices.items())
-
-    def shown(self) -> dict[str, str]:
-        calls = sum(self.counts[f"{role}.calls"] for role in self.prices)
-        tokens = sum(self.counts[f"{role}.{kind}"] for role in self.prices for kind in ("input", "output"))
-        cost = {"cost": f"{self.cost:.2f}"} if self.cost else {}
-        return {"calls": f"{calls:,}", "tokens": f"{tokens:,}", **cost}
