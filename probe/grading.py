@@ -119,6 +119,10 @@ def is_words(answer: str) -> bool:
     return re.fullmatch(r"[^\W\d_][^\d\\=+*/^<>$]*", answer) is not None
 
 
+VERSION = 2
+"""How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer."""
+
+
 def lenient_answer(text: str, truncated: bool = False) -> str | None:
     """Return the marked answer, else the last "answer is N", else the last number outside closing questions.
 

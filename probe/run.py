@@ -21,6 +21,7 @@ from probe.engines import open_engine
 from probe.engines.base import Engine, Request
 from probe.errors import CannotScore, DataError, SetOutOfReach
 from probe.files import only_process, read_json, read_jsonl, remove_unfinished
+from probe.grading import VERSION as GRADING
 from probe.grading import is_words
 from probe.judges import get_judge
 from probe.measures import (
@@ -412,7 +413,8 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
     # where they are off, so that what was begun with them on, before this key was there, still counts as measured alike.
     bare = probe.engine == "openai" and probe.server is not None and not probe.server.extras
     extras = {"extras": False} if bare else {}
-    return {**kept, "perturbations": perturbations, "judge": judge_version, "sets": asked, **extras}
+    read = {"grading": GRADING, "perturbations": perturbations, "judge": judge_version}
+    return {**kept, **read, "sets": asked, **extras}
 
 
 def refuse_other_settings(folders: Sequence[Path], made: str, probe: ProbeSection, sets: Sequence[LoadedSet]) -> None:

@@ -341,6 +341,7 @@ def test_a_server_without_its_extras_is_another_setting_and_with_them_none_is_na
 
     assert "extras" not in settings(True)
     assert settings(False) == {**settings(True), "extras": False}
+    assert settings(True)["grading"] >= 2  # runs whose answers were read otherwise are not compared as equals
     assert settings(False, "hf") == settings(True, "hf"), "no server is asked"
 
 
