@@ -41,13 +41,13 @@ def shipped_with_sizes(
     }  # fmt: skip
     return shipped(
         name, folder, model={"name": str(talker), "dtype": dtype}, data={"path": str(write_prompts(folder / "prompts.jsonl")), "held_out": 2},
-        rollout={"max_turn_tokens": 8, "samples_per_step": 8, "mode": mode}, train=sizes,
+        rollout={"max_turn_tokens": 8, "samples_per_step": 8, "mode": mode, "window": 1, "samples": 1}, train=sizes,
         probe={**probe_section(folder), "engine": "hf"},
     )  # fmt: skip
 
 
 def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: Path, tmp_path: Path) -> None:
-    """All weights in bfloat16 with a reference, gradient checkpointing, trl's own head, replies looked ahead three times."""
+    """All weights in bfloat16 with a reference, gradient checkpointing, trl's own head, look-ahead."""
     recipe, run = shipped_with_sizes("qwen2b_grpo", tmp_path, talker, STEPS, "reply"), tmp_path / "run"
     # Killed as soon as the last checkpoint is whole, which is then torn: the run goes on from the one before, and comes by
     # the same figures again.
