@@ -18,6 +18,10 @@ from hypothesis.internal.conjecture import providers
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Else torch makes a folder for its cache among the temporary files.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "torchinductor")
+)
 
 from tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
 
@@ -64,8 +68,8 @@ def no_temporary_file_is_left(tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", None)
         yield
-    # Processes that a test kills leave the first two, and torch's is a cache.
-    known = re.compile(r"pymp-.*|.*wandb-(media|artifacts)|torchinductor_.*")
+    # Processes that a test kills leave these.
+    known = re.compile(r"pymp-.*|.*wandb-(media|artifacts)")
     left = [path.name for path in folder.iterdir() if not known.fullmatch(path.name)]
     assert not left, f"the tests left files in the folder for temporary files: {left}"
 
