@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from judged_turns import ALL_TURNS, JUDGE, case, judge
 
@@ -134,6 +134,7 @@ def test_any_text_gets_a_label_or_a_reason_and_the_same_twice(turn: str) -> None
     assert first.raw
 
 
+@example(["?", "user", "\n", "label"], INJECTIONS[0])  # "? user" wraps nothing: cut out as well, it left one word
 @given(
     st.lists(
         st.sampled_from(

@@ -183,7 +183,7 @@ _SCAFFOLD = re.compile(
     r"(?:turn|message|input|conversation|transcript|text|data|response)\b"
     r"|\{\s{0,20}\"[^{}]{0,400}\}|\"[^\"\n]{1,40}\"[ \t]{0,4}:(?:[ \t]{0,4}\"[^\"\n]{0,200}\")?"
     r"|(?:^|(?<=\s))[^\w\s]{0,4}[ \t]{0,4}(?:user|assistant|system|human)[ \t]{0,2}:"
-    r"|^[ \t]{0,4}[^\w\s][^\w\n]{0,8}(?:user|assistant|system|human)[^\w\n]{0,8}$|^[\s{}\[\],]{1,8}$|[{\[][ \t]{0,4}$",
+    r"|^[ \t]{0,4}(?:#|[*=_~-]{2})[^\w\n]{0,8}(?:user|assistant|system|human)[^\w\n]{0,8}$|^[\s{}\[\],]{1,8}$|[{\[][ \t]{0,4}$",
     re.IGNORECASE | re.MULTILINE,
 )
 _PIECE = re.compile(r"\[[^\[\]\n]{0,400}\]|\([^()\n]{0,400}\)|[^\n.!?\[\]()]+[.!?]*|[\n.!?\[\]()]")
