@@ -139,10 +139,13 @@ def combinations(template: Template, split: Split, largest: int) -> tuple[dict[s
     every = list(itertools.product(*(slot.numbers for slot in template.givens)))
     found: list[dict[str, int]] = []
     for numbers in random.Random(template.key).sample(every, len(every)):
-        if len(set(numbers)) == len(numbers) and max(numbers) <= largest and len(found) < MOST_ROOM:
-            known = run(template, dict(zip(keys, numbers, strict=True)))
-            if known is not None and max(known.values()) <= largest:
-                found.append({key: known[key] for key in keys})
+        if len(set(numbers)) < len(numbers) or max(numbers) > largest:
+            continue
+        known = run(template, dict(zip(keys, numbers, strict=True)))
+        if known is not None and max(known.values()) <= largest:
+            found.append({key: known[key] for key in keys})
+            if len(found) == MOST_ROOM:
+                break
     of_split = tuple(values for values in found if split_of(template, values) == split)
     return of_split if len(found) >= LEAST_ROOM else ()
 

@@ -162,7 +162,7 @@ def check_gpus() -> Iterator[Finding]:
         return
     oldest = OLDEST_DRIVER.get(int((built or "0").partition(".")[0]), 0)
     if driver is None:
-        do = "make demo, recipes/smollm2_*.yaml and every --dry-run work here; a container sees GPUs with `--gpus all`"
+        do = "make demo, recipes/demo_*.yaml and every --dry-run work here; a container sees GPUs with `--gpus all`"
         yield ok("GPU", "none on this machine: training runs on the CPU", do)
     elif built is None:
         version = torch.__version__.partition("+")[0]

@@ -228,22 +228,18 @@ class Run:
 
         name, lora, settings = self.recipe.model.name, self.recipe.model.lora, self.data / "settings.json"
         local = Path(name).is_dir()
-        cards = [
-            Path(name) / "README.md",
-            Path(name).parent / "README.md",
-        ]  # the second of a run whose checkpoint it is
-        if not local:
+        if local:  # a checkpoint's card lies in its run directory
+            cards = [Path(name) / "README.md", Path(name).parent / "README.md"]
+        else:
             cards = [Path(found)] if isinstance(found := try_to_load_from_cache(name, "README.md"), str) else []
         known = next((metadata for card in cards if (metadata := _metadata_of(card))), {})
-        ours = "nextturn" in (known.get("tags") or [])
+        base: str | None = ON_HUB if name == EMBEDDED_NAME else name
+        if local:  # no name for others; what this project trained names the model that its training started from
+            base = known.get("base_model") if "nextturn" in (known.get("tags") or []) else None
         source = read_json(settings).get("source", {}) if settings.is_file() else {}
         on_hub = HUB.get(f"{source.get('kind')}_train") if not source.get("path") else None
         return ModelCardData(
-            base_model=(ON_HUB if name == EMBEDDED_NAME else name)
-            if not local
-            else known.get("base_model")
-            if ours
-            else None,
+            base_model=base,
             license=known.get("license"),
             datasets=[on_hub.hub_id] if on_hub else None,
             library_name="peft" if lora else "transformers",
