@@ -26,6 +26,7 @@ from probe.files import read_json, write_jsonl
 ROOT = Path(__file__).resolve().parent.parent
 MATH = ROOT.parent / "shared" / "data" / "math" / "train.jsonl"
 RECIPE = ROOT / "recipes" / "math_rules.yaml"
+OFFLINE = ["--quality.decontaminate=[]"]  # the recipe's own sets come from the hub
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _build(source: Path, problems: int, out: Path) -> Built:
     command = [sys.executable, "-m", "data_builders", str(RECIPE), "--source.path", str(source), "--source.levels=null"]
     started = time.perf_counter()
     process = subprocess.Popen(
-        [*command, "--source.n", str(problems), "--out", str(out)], cwd=ROOT, stdout=subprocess.DEVNULL
+        [*command, "--source.n", str(problems), "--out", str(out), *OFFLINE], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
