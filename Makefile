@@ -59,14 +59,15 @@ $(READY_HARNESS): | $(READY)
 	$(call second_environment,$(HARNESS_VENV),constraints-harness.txt)
 
 demo: setup
-	$(BIN)/python -m data_builders recipes/demo_data.yaml
+	$(BIN)/nextturn data recipes/demo_data.yaml
 	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
-	$(BIN)/python -m probe compare $(RUN) --out runs/demo/comparison
+	$(BIN)/nextturn probe compare $(RUN) --out runs/demo/comparison
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy probe data_builders train
+	@mkdir -p .types/nextturn && for package in probe data_builders train; do ln -sfn ../../$$package .types/nextturn/$$package; done
+	$(BIN)/mypy
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -85,9 +86,9 @@ test-harness: $(READY_HARNESS)
 	OMP_NUM_THREADS=1 $(HARNESS_VENV)/bin/python -m pytest tests/harness_lane
 
 bench: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_build
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench_grpo smollm2-135m --samples 4 --tokens 32 --window 1
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.probe
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.build
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.grpo smollm2-135m --samples 4 --tokens 32 --window 1
 
 clean:
 	rm -rf runs $(VENV) $(VLLM_VENV) $(HARNESS_VENV)

@@ -1,4 +1,4 @@
-"""`python -m data_builders RECIPE`: build the data of a recipe, or only count it."""
+"""`nextturn data RECIPE`: build the data of a recipe, or only count it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probe.errors import run_command
+from nextturn.probe.errors import run_command
 
 _USAGE = """Examples:
-  python -m data_builders recipes/written.yaml
-  python -m data_builders recipes/math_collab.yaml --dry-run
-  python -m data_builders recipes/math_rules.yaml --source.path math/train.jsonl --out data/math --dry-run
+  nextturn data recipes/written.yaml
+  nextturn data recipes/math_collab.yaml --dry-run
+  nextturn data recipes/math_rules.yaml --source.path math/train.jsonl --out data/math --dry-run
 Any recipe key can be overridden in its own words: --section.key value."""
 
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m data_builders", description="Problems in, multi-turn collaborative training data out.",
+        prog="nextturn data", description="Problems in, multi-turn collaborative training data out.",
         epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     parser.add_argument("recipe", type=Path, help="YAML recipe, such as recipes/demo_data.yaml")
@@ -28,18 +28,18 @@ def main(argv: Sequence[str]) -> None:
     )
     options, overrides = parser.parse_known_args(argv)
 
-    from data_builders.recipe import load_data_recipe
+    from nextturn.data_builders.recipe import load_data_recipe
 
     recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
 
-    from data_builders.build import Build, finished
-    from probe.errors import DataError, SetOutOfReach
-    from probe.files import read_json
+    from nextturn.data_builders.build import Build, finished
+    from nextturn.probe.errors import DataError, SetOutOfReach
+    from nextturn.probe.files import read_json
 
     out = options.out or Path(recipe.output.path)
     if options.dry_run:
-        from data_builders.dry_run import dry_run
-        from probe.terminal import visible
+        from nextturn.data_builders.dry_run import dry_run
+        from nextturn.probe.terminal import visible
 
         try:
             build = Build(recipe)

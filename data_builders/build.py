@@ -17,22 +17,22 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from data_builders.card import WARN, card
-from data_builders.dialogue.conversation import play
-from data_builders.dialogue.finished import Finished
-from data_builders.dialogue.prompts import Plan, plans_of
-from data_builders.dialogue.roles import Roles, ask_all, look_for_models
-from data_builders.preferences import write_pairs
-from data_builders.problems import Problems, held_out
-from data_builders.quality import Gate, probe_files
-from data_builders.recipe import DataRecipe, shaping
-from data_builders.replay import ReplayRows
-from data_builders.rows import rl_rows, sft_row
-from data_builders.scripted import converse, plan
-from data_builders.tasks import Conversation
-from data_builders.written import FILE, written
-from probe.errors import BadInput, DataError, SetOutOfReach
-from probe.files import (
+from nextturn.data_builders.card import WARN, card
+from nextturn.data_builders.dialogue.conversation import play
+from nextturn.data_builders.dialogue.finished import Finished
+from nextturn.data_builders.dialogue.prompts import Plan, plans_of
+from nextturn.data_builders.dialogue.roles import Roles, ask_all, look_for_models
+from nextturn.data_builders.preferences import write_pairs
+from nextturn.data_builders.problems import Problems, held_out
+from nextturn.data_builders.quality import Gate, probe_files
+from nextturn.data_builders.recipe import DataRecipe, shaping
+from nextturn.data_builders.replay import ReplayRows
+from nextturn.data_builders.rows import rl_rows, sft_row
+from nextturn.data_builders.scripted import converse, plan
+from nextturn.data_builders.tasks import Conversation
+from nextturn.data_builders.written import FILE, written
+from nextturn.probe.errors import BadInput, DataError, SetOutOfReach
+from nextturn.probe.files import (
     atomic,
     read_json,
     read_jsonl,
@@ -42,9 +42,9 @@ from probe.files import (
     write_json,
     write_jsonl,
 )
-from probe.sets import PACKAGED
-from probe.store import differences, refuse_changes
-from probe.terminal import say
+from nextturn.probe.measure.store import differences, refuse_changes
+from nextturn.probe.sets import PACKAGED
+from nextturn.probe.terminal import say
 
 Row = dict[str, Any]
 Made = Iterable[Iterable[Conversation]]

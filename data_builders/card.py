@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_builders.duplicates import Checked
-from data_builders.quality import ANSWERED_AT_ONCE
-from data_builders.surface import LEAST, Openings, Sample
-from probe.conversations import Message, learned
-from probe.grading import asks, closes_asking
-from probe.stats import Estimate
-from probe.terminal import visible
+from nextturn.data_builders.duplicates import Checked
+from nextturn.data_builders.quality import ANSWERED_AT_ONCE
+from nextturn.data_builders.surface import LEAST, Openings, Sample
+from nextturn.probe.conversations import Message, learned
+from nextturn.probe.grading import asks, closes_asking
+from nextturn.probe.stats import Estimate
+from nextturn.probe.terminal import visible
 
 Row = dict[str, Any]
 _SAMPLES = 10  # conversations shown in full

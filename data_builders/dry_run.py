@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from data_builders.build import Build
-from data_builders.card import chat
-from data_builders.dialogue.prompts import opening_prompt
-from data_builders.text import estimated_tokens
+from nextturn.data_builders.build import Build
+from nextturn.data_builders.card import chat
+from nextturn.data_builders.dialogue.prompts import opening_prompt
+from nextturn.data_builders.text import estimated_tokens
 
 _SAMPLE = 500  # problems whose conversations are made and counted
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_builders.text import ASY
-from probe.errors import DataError
-from probe.files import read_jsonl
+from nextturn.data_builders.text import ASY
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import read_jsonl
 
 # --- Texts as words, each word and each run of words one number.
 #

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from data_builders.tasks import Gap, Slip, Step, Task
-from data_builders.text import (
+from nextturn.data_builders.tasks import Gap, Slip, Step, Task
+from nextturn.data_builders.text import (
     MATH,
     Text,
     arithmetic,
@@ -26,9 +26,9 @@ from data_builders.text import (
     squeezed,
     stands_in,
 )  # fmt: skip
-from probe.grading import boxed
-from probe.judges.text import stem, words
-from probe.sets import Problem
+from nextturn.probe.grading import boxed
+from nextturn.probe.sets import Problem
+from nextturn.probe.text import stem, words
 
 
 def task_from(problem: Problem) -> Task:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from data_builders.dialogue.roles import RoleModel, ask_each
-from data_builders.recipe import Preferences
-from data_builders.rows import RlRow, load_rl_rows, read_sft_rows
-from probe.conversations import Message
-from probe.engines.base import item_seed
-from probe.files import write_jsonl
-from probe.grading import boxed, outcome, same_answer, strict_answer
+from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
+from nextturn.data_builders.dialogue.roles import RoleModel, ask_each
+from nextturn.data_builders.recipe import Preferences
+from nextturn.data_builders.rows import RlRow, load_rl_rows, read_sft_rows
+from nextturn.probe.conversations import Message
+from nextturn.probe.engines.base import item_seed
+from nextturn.probe.files import write_jsonl
+from nextturn.probe.grading import boxed, outcome, same_answer, strict_answer
 
 VIEW = "preference"
 

@@ -14,14 +14,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from data_builders.gaps import task_from
-from data_builders.recipe import DataRecipe, Source
-from data_builders.starter import LEVELS, MAX_RESULT, combinations, starter_problem, starter_problems, stories
-from data_builders.tasks import Task
-from data_builders.text import stands_in
-from probe.errors import RecipeError
-from probe.files import sha256_file
-from probe.sets import Problem, locate, read_problems
+from nextturn.data_builders.gaps import task_from
+from nextturn.data_builders.recipe import DataRecipe, Source
+from nextturn.data_builders.starter import LEVELS, MAX_RESULT, combinations, starter_problem, starter_problems, stories
+from nextturn.data_builders.tasks import Task
+from nextturn.data_builders.text import stands_in
+from nextturn.probe.errors import RecipeError
+from nextturn.probe.files import sha256_file
+from nextturn.probe.sets import Problem, locate, read_problems
 
 # The hub's names for the training split; a builder never takes a test split by itself.
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of problems; characters

@@ -23,15 +23,15 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from data_builders.duplicates import Kept, ProbeTexts, hashed
-from data_builders.recipe import Quality
-from data_builders.tasks import Conversation
-from data_builders.text import states
-from probe.conversations import Message, learned
-from probe.errors import DataError, SetOutOfReach
-from probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
-from probe.sets import HUB, PACKAGED, locate
-from probe.terminal import say
+from nextturn.data_builders.duplicates import Kept, ProbeTexts, hashed
+from nextturn.data_builders.recipe import Quality
+from nextturn.data_builders.tasks import Conversation
+from nextturn.data_builders.text import states
+from nextturn.probe.conversations import Message, learned
+from nextturn.probe.errors import DataError, SetOutOfReach
+from nextturn.probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
+from nextturn.probe.sets import HUB, PACKAGED, locate
+from nextturn.probe.terminal import say
 
 # --- What a conversation is judged by alone: its form, whether it asks where it must and only there, and its answers.
 

@@ -1,4 +1,4 @@
-"""The recipe of `python -m data_builders`: every section and key, what it means, and what can be asked for together.
+"""The recipe of `nextturn data`: every section and key, what it means, and what can be asked for together.
 
 `shaping` says which of the settings shape what is written: a build goes on only with the same ones.
 """
@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import Field
 
-from probe.errors import RecipeError
-from probe.files import sha256_file
-from probe.recipe import Count, Share, Weight, load_recipe, recipe_dict, section
-from probe.settings import ServerSection, VllmSection
+from nextturn.probe.errors import RecipeError
+from nextturn.probe.files import sha256_file
+from nextturn.probe.recipe import Count, Share, Weight, load_recipe, recipe_dict, section
+from nextturn.probe.settings import ServerSection, VllmSection
 
 
 @functools.cache

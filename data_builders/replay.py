@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from data_builders.dialogue.roles import RoleModel, ask_each
-from data_builders.problems import Problems
-from data_builders.recipe import DataRecipe, Source
-from data_builders.tasks import Conversation, Task
-from probe.conversations import Message, user
-from probe.engines.base import item_seed
-from probe.files import read_jsonl, write_jsonl
-from probe.grading import lenient_answer, same_answer
+from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
+from nextturn.data_builders.dialogue.roles import RoleModel, ask_each
+from nextturn.data_builders.problems import Problems
+from nextturn.data_builders.recipe import DataRecipe, Source
+from nextturn.data_builders.tasks import Conversation, Task
+from nextturn.probe.conversations import Message, user
+from nextturn.probe.engines.base import item_seed
+from nextturn.probe.files import read_jsonl, write_jsonl
+from nextturn.probe.grading import lenient_answer, same_answer
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_builders.quality import holds
-from data_builders.tasks import Conversation
-from data_builders.text import states
-from probe.conversations import Message, check_messages, learned, plain
-from probe.errors import DataError
-from probe.files import read_jsonl
-from probe.grading import boxed, sentences
+from nextturn.data_builders.quality import holds
+from nextturn.data_builders.tasks import Conversation
+from nextturn.data_builders.text import states
+from nextturn.probe.conversations import Message, check_messages, learned, plain
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import read_jsonl
+from nextturn.probe.grading import boxed, sentences
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def shards(out: Path, view: str) -> list[Path]:
     """
     if not (out / "manifest.json").is_file():
         state = "is not finished" if (out / "settings.json").is_file() else "is no data build"
-        raise DataError(f"{out}: {state} (no manifest.json); build it with: python -m data_builders RECIPE --out {out}")
+        raise DataError(f"{out}: {state} (no manifest.json); build it with: nextturn data RECIPE --out {out}")
     found = sorted((out / view).glob("part-*.jsonl"))
     if not found:
         raise DataError(f"{out}: holds no {view} rows; either its recipe makes none or its conversations gave none")

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from data_builders.recipe import Conversations, wordings
-from data_builders.recipe import ScriptedKind as Kind
-from data_builders.tasks import Conversation, Gap, Slip, Step, Task
-from probe.conversations import Message
+from nextturn.data_builders.recipe import Conversations, wordings
+from nextturn.data_builders.recipe import ScriptedKind as Kind
+from nextturn.data_builders.tasks import Conversation, Gap, Slip, Step, Task
+from nextturn.probe.conversations import Message
 
 _CASUAL = 0.3  # conversations whose user types without capital, final dot and, at times, apostrophes
 

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from data_builders.recipe import wordings
-from data_builders.tasks import Gap, Slip, Step, Task, WhatIf
-from probe.errors import RecipeError
+from nextturn.data_builders.recipe import wordings
+from nextturn.data_builders.tasks import Gap, Slip, Step, Task, WhatIf
+from nextturn.probe.errors import RecipeError
 
 Split = Literal["train", "test"]
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_builders.quality import ANSWERED_AT_ONCE, ASKED_ABOUT
-from probe.stats import NOTHING, Estimate, auc
+from nextturn.data_builders.quality import ANSWERED_AT_ONCE, ASKED_ABOUT
+from nextturn.probe.stats import NOTHING, Estimate, auc
 
 Row = dict[str, Any]
 MOST = 500  # openings of each kind that are compared

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from probe.conversations import Message
+from nextturn.probe.conversations import Message
 
 _INVERSE = {"+": "-", "-": "+", "*": "/", "/": "*"}
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from probe.conversations import Message
+from nextturn.probe.conversations import Message
 
 MATH = "\ufffc"  # stands in the mask for each character of a formula
 DRAWING = "\ufffd"  # and of a drawing or a table

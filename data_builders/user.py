@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from data_builders.recipe import wordings
-from data_builders.rows import RlRow
-from probe.conversations import Message
-from probe.grading import lenient_answer, says, sentences, strict_answer
-from probe.judges.text import content_stems, stem
+from nextturn.data_builders.recipe import wordings
+from nextturn.data_builders.rows import RlRow
+from nextturn.probe.conversations import Message
+from nextturn.probe.grading import lenient_answer, says, sentences, strict_answer
+from nextturn.probe.text import content_stems, stem
 
 PATIENCE = 4  # messages in all that bring nothing new, before the user gives up
 _BRINGS_NOTHING = ("quote", "told", "all_there", "unknown", "go_on", "yes")

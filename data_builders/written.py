@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_builders.recipe import Written
-from data_builders.tasks import Conversation, Gap, Task
-from probe.conversations import Message, check_messages, learned
-from probe.errors import RecipeError
-from probe.files import read_jsonl
-from probe.grading import boxed
+from nextturn.data_builders.recipe import Written
+from nextturn.data_builders.tasks import Conversation, Gap, Task
+from nextturn.probe.conversations import Message, check_messages, learned
+from nextturn.probe.errors import RecipeError
+from nextturn.probe.files import read_jsonl
+from nextturn.probe.grading import boxed
 
 FILE = Path(__file__).with_name("written.jsonl")
 _OWN_WISH = ("hint", "chat")  # a reward for the answer would teach to give it away, or there is none

@@ -1,4 +1,4 @@
-"""python -m probe run | watch | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
+"""nextturn probe run | watch | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from probe import compare, correct, label, rejudge, watch
-from probe.comparison import format_table
-from probe.errors import BadInput, run_command
-from probe.judges import agreement
+from nextturn.probe.errors import BadInput, run_command
+from nextturn.probe.labels import agreement, correct, label, rejudge
+from nextturn.probe.report import compare, watch
+from nextturn.probe.report.comparison import format_table
 
 DESCRIPTION = "Measures what a chat model solves and whether it knows what a person would say next."
 RUN = "Measures one model. Options in the recipe's own words override it: --probe.seed 1"
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m probe", description=DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="nextturn probe", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, told: str, add_arguments: Any, run: Any, description: str | None = None) -> None:
@@ -56,10 +56,10 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from probe.recipe import recipe_dict
-    from probe.run import describe, load_sets, measure_folder, open_model, sets_within_reach
-    from probe.settings import load_probe_recipe
-    from probe.tracking import report_run
+    from nextturn.probe.measure.run import describe, load_sets, measure_folder, open_model, sets_within_reach
+    from nextturn.probe.recipe import recipe_dict
+    from nextturn.probe.report.tracking import report_run
+    from nextturn.probe.settings import load_probe_recipe
 
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")

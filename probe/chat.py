@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from probe.conversations import THINKING_ENDS, THINKING_STARTS, Message, after_thinking, learned, plain
-from probe.errors import TemplateError, one_line
-from probe.files import sha256_text
-from probe.grading import boxed
-from probe.timelimit import ends_within
+from nextturn.probe.conversations import THINKING_ENDS, THINKING_STARTS, Message, after_thinking, learned, plain
+from nextturn.probe.errors import TemplateError, one_line
+from nextturn.probe.files import sha256_text
+from nextturn.probe.grading import boxed
+from nextturn.probe.timelimit import ends_within
 
 PrefixForm = Literal["history", "generation"]
 LossOn = Literal["assistant", "talk", "all"]

@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from probe.errors import DataError
-from probe.files import read_json, write_json
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import read_json, write_json
 
 SCHEMA = 1
 MARKER = "complete.json"

@@ -31,8 +31,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from probe.errors import BadInput, EngineError
-from probe.settings import ServerSection
+from nextturn.probe.errors import BadInput, EngineError
+from nextturn.probe.settings import ServerSection
 
 if TYPE_CHECKING:
     import ssl

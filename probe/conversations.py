@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.errors import DataError
-from probe.files import read_jsonl
-from probe.terminal import say
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import read_jsonl
+from nextturn.probe.terminal import say
 
 Message = dict[str, Any]
 """{role, content}, both text. An assistant's message may say `loss: False`: it is shown, and not learned."""

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from probe.errors import DataError, ModelError
-from probe.files import read_json, sha256_text, write_json
-from probe.weights import (
+from nextturn.probe.errors import DataError, ModelError
+from nextturn.probe.files import read_json, sha256_text, write_json
+from nextturn.probe.weights import (
     count_parameters,
     fingerprint_of,
     load_any_tokenizer,

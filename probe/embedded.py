@@ -11,9 +11,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from probe.conversions import cache_root, is_complete, made_once
-from probe.errors import ModelError
-from probe.files import sha256_file
+from nextturn.probe.conversions import cache_root, is_complete, made_once
+from nextturn.probe.errors import ModelError
+from nextturn.probe.files import sha256_file
 
 EMBEDDED_NAME, ON_HUB = "smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

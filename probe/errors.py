@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from probe.terminal import visible
+from nextturn.probe.terminal import visible
 
 
 class NextturnError(Exception):

@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
-from probe.errors import BadInput, DataError
+from nextturn.probe.errors import BadInput, DataError
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from fractions import Fraction
 from string import ascii_uppercase as LETTERS
 from typing import Any, Literal
 
-from probe.conversations import after_thinking
-from probe.errors import NextturnError
+from nextturn.probe.conversations import after_thinking
+from nextturn.probe.errors import NextturnError
 
 Outcome = Literal["answered", "asked", "truncated", "no_answer"]
 

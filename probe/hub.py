@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from probe.errors import DataError, ModelError, one_line
+from nextturn.probe.errors import DataError, ModelError, one_line
 
 # Text files and safetensors: nothing that could run code.
 _WEIGHTS = "*.safetensors"

@@ -16,14 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.checkpoints import newest_complete, none_complete
-from probe.conversions import cache_root, is_complete, is_multimodal, made_once, made_while_used, text_only_folder
-from probe.embedded import EMBEDDED_NAME, embedded_folder
-from probe.errors import ModelError, TemplateError
-from probe.files import sha256_text
-from probe.hub import hub_folder
-from probe.terminal import say
-from probe.weights import (
+from nextturn.probe.checkpoints import newest_complete, none_complete
+from nextturn.probe.conversions import (
+    cache_root,
+    is_complete,
+    is_multimodal,
+    made_once,
+    made_while_used,
+    text_only_folder,
+)
+from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
+from nextturn.probe.errors import ModelError, TemplateError
+from nextturn.probe.files import sha256_text
+from nextturn.probe.hub import hub_folder
+from nextturn.probe.terminal import say
+from nextturn.probe.weights import (
     ADAPTER_CONFIG,
     CONFIG,
     count_parameters,

@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as _pydantic_dataclass
 
-from probe.errors import RecipeError
+from nextturn.probe.errors import RecipeError
 
 R = TypeVar("R")
 

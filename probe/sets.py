@@ -21,10 +21,18 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from probe.conversations import Message, check_messages, check_text, conversation_in, read_transcripts, row_id, user
-from probe.errors import DataError, SetOutOfReach
-from probe.files import read_jsonl, sha256_text, write_jsonl
-from probe.grading import hashed, reference_answer
+from nextturn.probe.conversations import (
+    Message,
+    check_messages,
+    check_text,
+    conversation_in,
+    read_transcripts,
+    row_id,
+    user,
+)
+from nextturn.probe.errors import DataError, SetOutOfReach
+from nextturn.probe.files import read_jsonl, sha256_text, write_jsonl
+from nextturn.probe.grading import hashed, reference_answer
 
 
 @dataclass(frozen=True)
@@ -269,14 +277,14 @@ def locate(name: str, path: Path | str | None = None) -> Path:
         return PACKAGED[name]
     if name not in HUB:
         raise DataError(f"set {name!r}: unknown name, and no path given; known: {', '.join([*HUB, *PACKAGED])}")
-    from probe.conversions import cache_root
+    from nextturn.probe.conversions import cache_root
 
     stored = cache_root() / "sets" / f"{name}.jsonl"
     return stored if stored.is_file() else _download(name, stored)
 
 
 def _download(name: str, stored: Path) -> Path:
-    from probe.hub import hub_rows
+    from nextturn.probe.hub import hub_rows
 
     hub = HUB[name]
     try:

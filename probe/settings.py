@@ -7,11 +7,21 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from probe.recipe import load_recipe, section
-from probe.terminal import say
-from probe.tracking import TrackingSection
+from nextturn.probe.recipe import load_recipe, section
+from nextturn.probe.terminal import say
 
 Measure = Literal["accuracy", "clarify", "followup"]
+
+
+@section
+class TrackingSection:
+    """Where figures are shown while a run goes on; `to: none` keeps them in the run folder only."""
+
+    project: str = "nextturn"
+    group: str | None = None
+    """What belongs together in wandb's pages, such as one base model's SFT, RL and probe runs."""
+    name: str | None = None
+    to: Literal["wandb", "none"] = "wandb"
 
 
 @section
@@ -105,7 +115,7 @@ class ProbeSection:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     seed: int = 0
     when: Literal["inline", "watch", "never"] = "inline"
-    """In training: after each checkpoint on the training ranks, by `python -m probe watch` elsewhere, or not at all."""
+    """In training: after each checkpoint on the training ranks, by `nextturn probe watch` elsewhere, or not at all."""
 
     def __post_init__(self) -> None:
         if self.judge is None:
@@ -116,7 +126,7 @@ class ProbeSection:
 
 @section
 class ProbeRecipe:
-    """The recipe of `python -m probe run`."""
+    """The recipe of `nextturn probe run`."""
 
     probe: ProbeSection = field()
     tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))

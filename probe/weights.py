@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from probe.errors import DataError, ModelError, one_line
-from probe.files import read_json, sha256_file
+from nextturn.probe.errors import DataError, ModelError, one_line
+from nextturn.probe.files import read_json, sha256_file
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")

@@ -7,4 +7,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export HF_HUB_OFFLINE=1 WANDB_MODE=disabled
-exec python -m train.gpu_check "$@"
+exec python -m nextturn.train.gpu_check "$@"

@@ -18,15 +18,16 @@ from hypothesis.internal.conjecture import providers
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Processes that tests start import `support` too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 # Else torch makes a folder for its cache among the temporary files.
 os.environ.setdefault(
     "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "torchinductor")
 )
 
-from tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
-
-from probe.embedded import EMBEDDED_NAME, embedded_folder
-from probe.errors import ModelError
+from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
+from nextturn.probe.errors import ModelError
+from support.tiny_models import build_tiny_llama, build_tiny_multimodal, build_tiny_qwen35
 
 # Property tests draw the same examples everywhere. `make fuzz` draws new ones. Hypothesis also draws constants of the
 # modules that are imported so far, which depend on the tests that the process ran before: the list of them stays empty.
@@ -89,7 +90,7 @@ def tiny_chatml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def talker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny Qwen3.5, taught to end its turns."""
-    from grpo_parts import teach_to_talk
+    from support.grpo_parts import teach_to_talk
 
     return teach_to_talk(tiny_model, tmp_path_factory.mktemp("models") / "talker")
 

@@ -57,7 +57,7 @@ class Imports(ast.NodeVisitor):
         self._late -= 1
 
     def _found(self, names: set[str]) -> None:
-        tops = {name.partition(".")[0] for name in names}
+        tops = {name.removeprefix("nextturn.").partition(".")[0] for name in names}
         self.anywhere |= tops
         if not self._late:
             self.at_once |= tops
@@ -81,7 +81,7 @@ def test_the_exceptions_are_imported_late() -> None:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         at_once = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
         for exception in EXCEPTIONS:
-            assert exception.removesuffix(".py").replace("/", ".") not in at_once, file
+            assert "nextturn." + exception.removesuffix(".py").replace("/", ".") not in at_once, file
 
 
 def modules_of(file: str) -> set[str]:
@@ -90,7 +90,7 @@ def modules_of(file: str) -> set[str]:
     for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             for name in node.names:
-                whole = f"{node.module}.{name.name}".replace(".", "/")
+                whole = f"{node.module}.{name.name}".removeprefix("nextturn.").replace(".", "/")
                 places = (f"{whole}.py", f"{whole}/__init__.py", whole.rpartition("/")[0] + ".py")
                 places += (whole.rpartition("/")[0] + "/__init__.py",)
                 found |= {next((place for place in places if place in FILES), file)}

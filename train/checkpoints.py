@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.checkpoints import (
+from nextturn.probe.checkpoints import (
     FINISHED,
     KEPT,
     MARKER,
@@ -31,11 +31,11 @@ from probe.checkpoints import (
     numbered,
     set_aside,
 )
-from probe.errors import BadInput
-from probe.files import read_json
-from probe.terminal import say
-from probe.watch import command
-from train.setup import zero_in_force
+from nextturn.probe.errors import BadInput
+from nextturn.probe.files import read_json
+from nextturn.probe.report.watch import command
+from nextturn.probe.terminal import say
+from nextturn.train.setup import zero_in_force
 
 GIB = 2**30
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from probe.engines.base import Completion, Engine, Request, ScoreRequest
-from probe.engines.vllm import RUNNING, by_prefix, caches_prefixes, completion, outputs, sampling
-from probe.errors import BadInput
-from probe.models import ModelFolder
-from probe.weights import read_config
-from train.recipe import RolloutSection
+from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
+from nextturn.probe.engines.vllm import RUNNING, by_prefix, caches_prefixes, completion, outputs, sampling
+from nextturn.probe.errors import BadInput
+from nextturn.probe.models import ModelFolder
+from nextturn.probe.weights import read_config
+from nextturn.train.recipe import RolloutSection
 
 # --- How it is started.
 #

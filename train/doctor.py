@@ -1,6 +1,6 @@
 """Check that this machine and environment can train, and print the command that fixes each problem.
 
-    python -m train.doctor
+    nextturn doctor
 
 Nothing is changed. Exit code 0: fit to train, on a CPU at least; 1: something that is needed does not work.
 """
@@ -29,7 +29,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from probe.errors import NextturnError, run_command
+from nextturn.probe.errors import NextturnError, run_command
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ ok, note, problem = partial(Finding, "ok"), partial(Finding, "note"), partial(Fi
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m train.doctor", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="nextturn doctor", description=(__doc__ or "").partition("\n")[0])
     parser.parse_args(argv)
     problems = []
     for finding in examine():

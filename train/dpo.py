@@ -12,31 +12,31 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from probe.errors import run_command
+from nextturn.probe.errors import run_command
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from train.recipe import DpoRecipe
+    from nextturn.train.recipe import DpoRecipe
 
 
 def main(argv: Sequence[str]) -> None:
-    from train.run import command
+    from nextturn.train.run import command
 
     command("dpo", "Trains a chat model to prefer one reply over another", argv, train)
 
 
 def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
     """`callbacks`: of your own, called before ours."""
-    from train.run import Run, already_finished
+    from nextturn.train.run import Run, already_finished
 
     if already_finished(recipe):
         return
 
     from trl import DPOConfig
 
-    from train.rows import as_dataset, load_pairs, make_pairs
-    from train.setup import dpo_trainer_class, new_adapter
+    from nextturn.train.rows import as_dataset, load_pairs, make_pairs
+    from nextturn.train.setup import dpo_trainer_class, new_adapter
 
     # Everything that can be wrong with the input is found before the model is loaded.
     run = Run(recipe, resume)

@@ -1,6 +1,6 @@
 """Write a checkpoint as one whole model.
 
-    python -m train.export CHECKPOINT --out DIR [--scale 0.5]
+    nextturn export CHECKPOINT --out DIR [--scale 0.5]
 
 A LoRA adapter is merged into its base in float32: weights = base + scale * alpha / r * B A, rounded once to the type of the
 base. `vllm serve DIR` and the next training stage (`model.name: DIR`) load the folder: text-only weights, tokenizer, chat
@@ -14,18 +14,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from probe.conversions import new_folder
-from probe.errors import BadInput, run_command
-from probe.files import read_json, write_json
-from probe.models import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
-from probe.weights import is_plain_lora
+from nextturn.probe.conversions import new_folder
+from nextturn.probe.errors import BadInput, run_command
+from nextturn.probe.files import read_json, write_json
+from nextturn.probe.models import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
+from nextturn.probe.weights import is_plain_lora
 
 LARGEST = 2.0
 """The largest scale: twice the update that training made."""
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m train.export", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="nextturn export", description=__doc__.split("\n")[0])
     parser.add_argument(
         "checkpoint", help="a checkpoint, an adapter, or a training run for its newest complete checkpoint"
     )

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from probe.errors import NextturnError, run_command
-from probe.files import read_json, write_atomic
+from nextturn.probe.errors import NextturnError, run_command
+from nextturn.probe.files import read_json, write_atomic
 
 MARK = "NEXTTURN_GPU_CHECK_STAGE"
 STEPS = 2
@@ -48,7 +48,9 @@ class Stage(NamedTuple):
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m train.gpu_check", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m nextturn.train.gpu_check", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_check"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--stages", nargs="+", metavar="NAME", help="default: all")
     parser.add_argument("--kernels", action="store_true", help=argparse.SUPPRESS)
@@ -165,7 +167,7 @@ def stages_in(out: Path) -> dict[str, Stage]:
     on_one = [*launch, f"recipes/accelerate/{'one_gpu' if gpus else 'cpu'}.yaml"]
     on_all = [*launch, "recipes/accelerate/many_gpus.yaml", "--num_processes", str(gpus)]
     sft, grpo = ("train/sft.py", "recipes/qwen2b_sft.yaml"), ("train/grpo.py", "recipes/qwen2b_grpo_1gpu.yaml")
-    measure = ("-m", "probe", "run", str(out / "model"), "recipes/probe.yaml", *_words(PROBE))
+    measure = ("-m", "nextturn.probe", "run", str(out / "model"), "recipes/probe.yaml", *_words(PROBE))
 
     def training(run: str, model: str, **more: Any) -> list[str]:
         paths = {"model.name": out / model, "data.path": out / "data", "train.output_dir": out / run}
@@ -174,9 +176,9 @@ def stages_in(out: Path) -> dict[str, Stage]:
     engine = {"train.use_vllm": str(not no_vllm).lower(), "probe.engine": "hf" if no_vllm else "vllm"}
     from_sft = f"sft/checkpoint-{STEPS}"
     return {
-        "doctor": Stage(["-m", "train.doctor"], _last_line, 600),
-        "kernels": Stage(["-m", "train.gpu_check", "--kernels"], _last_line, 900, no_fla),
-        "data": Stage(["-m", "data_builders", "recipes/written.yaml", "--out", str(out / "data")], _last_line, 600),
+        "doctor": Stage(["-m", "nextturn.train.doctor"], _last_line, 600),
+        "kernels": Stage(["-m", "nextturn.train.gpu_check", "--kernels"], _last_line, 900, no_fla),
+        "data": Stage(["-m", "nextturn.data_builders", "recipes/written.yaml", "--out", str(out / "data")], _last_line, 600),
         "sft": Stage([*on_one, *sft, *training("sft", "model", **{"data.rows_per_step": 2})], _trained(out / "sft"), 1200),
         "grpo": Stage(
             [*on_one, *grpo, *training("grpo", from_sft, **GRPO, **engine)], _trained(out / "grpo"), 1800

@@ -12,23 +12,23 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from probe.errors import run_command
+from nextturn.probe.errors import run_command
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from train.recipe import GrpoRecipe
+    from nextturn.train.recipe import GrpoRecipe
 
 
 def main(argv: Sequence[str]) -> None:
-    from train.run import command
+    from nextturn.train.run import command
 
     command("grpo", "Trains a chat model on what its turns lead to", argv, train)
 
 
 def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
     """`callbacks`: of your own, called before ours."""
-    from train.run import Run, already_finished, reward_line
+    from nextturn.train.run import Run, already_finished, reward_line
 
     if already_finished(recipe):
         return
@@ -37,15 +37,15 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     from trl import GRPOConfig
 
-    from data_builders.rows import load_rl_rows
-    from train.colocated import colocated_vllm, keep_base_weights
-    from train.probing import asks_vllm
-    from train.rewards import Rewards
-    from train.rollouts import make_rollout
-    from train.rows import choose_prompts, prompt_dataset
-    from train.samples import keep_samples, print_step_lines, warn_of_memorising
-    from train.scoring import ComposedReward
-    from train.setup import check_engine, grpo_trainer_class, new_adapter, quiet_trl
+    from nextturn.data_builders.rows import load_rl_rows
+    from nextturn.train.colocated import colocated_vllm, keep_base_weights
+    from nextturn.train.probing import asks_vllm
+    from nextturn.train.rewards import Rewards
+    from nextturn.train.rollouts import make_rollout
+    from nextturn.train.rows import choose_prompts, prompt_dataset
+    from nextturn.train.samples import keep_samples, print_step_lines, warn_of_memorising
+    from nextturn.train.scoring import ComposedReward
+    from nextturn.train.setup import check_engine, grpo_trainer_class, new_adapter, quiet_trl
 
     # Everything that can be wrong with the input is found before the model is loaded.
     quiet_trl()

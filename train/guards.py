@@ -29,9 +29,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from probe.checkpoints import newest_complete
-from probe.errors import ToldToEnd, TrainingStopped
-from probe.tracking import leave_run
+from nextturn.probe.checkpoints import newest_complete
+from nextturn.probe.errors import ToldToEnd, TrainingStopped
+from nextturn.probe.report.tracking import leave_run
 
 LOSS, NORM, FIRST_PARAMETER = 0, 1, 2
 NAMES_SHOWN = 3

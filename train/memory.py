@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.engines.hf import CHOICE_BYTES, cache_bytes
-from probe.errors import DataError
-from train.recipe import ModelSection
-from train.setup import new_adapter
+from nextturn.probe.engines.hf import CHOICE_BYTES, cache_bytes
+from nextturn.probe.errors import DataError
+from nextturn.train.recipe import ModelSection
+from nextturn.train.setup import new_adapter
 
 GIB = 2**30
 # Shapes of models that recipes name, for machines that cannot reach the hub. Text part only.

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_builders.recipe import RoleSection, load_data_recipe
-from data_builders.rows import load_rl_rows
-from probe.chat import Chat
-from probe.conversions import is_multimodal
-from probe.engines.hf import LOGITS_BYTES
-from probe.errors import ModelError, RecipeError
-from probe.models import ModelFolder, load_tokenizer, resolve, tokenizer_folder
-from probe.run import sets_within_reach, work_of
-from probe.terminal import processes
-from probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
-from train.checkpoints import checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
-from train.memory import (
+from nextturn.data_builders.recipe import RoleSection, load_data_recipe
+from nextturn.data_builders.rows import load_rl_rows
+from nextturn.probe.chat import Chat
+from nextturn.probe.conversions import is_multimodal
+from nextturn.probe.engines.hf import LOGITS_BYTES
+from nextturn.probe.errors import ModelError, RecipeError
+from nextturn.probe.measure.run import sets_within_reach, work_of
+from nextturn.probe.models import ModelFolder, load_tokenizer, resolve, tokenizer_folder
+from nextturn.probe.terminal import processes
+from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
+from nextturn.train.checkpoints import checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
+from nextturn.train.memory import (
     ERROR,
     GIB,
     KNOWN_SHAPES,
@@ -31,8 +31,8 @@ from train.memory import (
     width_of,
     zero_stage,
 )
-from train.recipe import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of, fitted
-from train.rows import (
+from nextturn.train.recipe import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of, fitted
+from nextturn.train.rows import (
     IGNORED,
     as_dataset,
     choose_prompts,
@@ -43,7 +43,7 @@ from train.rows import (
     read_conversations,
     show_loss,
 )
-from train.setup import cpu_wanted, held_in
+from nextturn.train.setup import cpu_wanted, held_in
 
 # Numbers of processes that a plan for GPUs speaks of, beside this launch's: one GPU, a node of eight, two of them.
 LAUNCHES = (1, 8, 16)
@@ -171,7 +171,7 @@ def _built(recipe: TrainRecipe) -> Path | None:
 
 def _unknown(recipe: TrainRecipe, what: str, path: Path | None) -> str:
     if path is None:
-        return f"{what}: unknown until `python -m data_builders {recipe.data.recipe}` has run"
+        return f"{what}: unknown until `nextturn data {recipe.data.recipe}` has run"
     return f"{what}: unknown without the model's tokenizer"
 
 

@@ -17,18 +17,18 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from probe.chat import Chat
-from probe.compare import compare
-from probe.engines.base import Completion, Engine, Request, ScoreRequest
-from probe.engines.hf import HfEngine, live_model
-from probe.errors import BadInput, DataError, NextturnError, one_line
-from probe.models import ModelFolder, emulates_bfloat16, resolve
-from probe.run import LoadedSet, load_sets, model_info, run_probe
-from probe.settings import ProbeSection
-from probe.terminal import say
-from probe.tracking import declare_figures, track_probe
-from train.checkpoints import watch_line
-from train.colocated import ColocatedVllm, awake
+from nextturn.probe.chat import Chat
+from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
+from nextturn.probe.engines.hf import HfEngine, live_model
+from nextturn.probe.errors import BadInput, DataError, NextturnError, one_line
+from nextturn.probe.measure.run import LoadedSet, load_sets, model_info, run_probe
+from nextturn.probe.models import ModelFolder, emulates_bfloat16, resolve
+from nextturn.probe.report.compare import compare
+from nextturn.probe.report.tracking import declare_figures, track_probe
+from nextturn.probe.settings import ProbeSection
+from nextturn.probe.terminal import say
+from nextturn.train.checkpoints import watch_line
+from nextturn.train.colocated import ColocatedVllm, awake
 
 
 def sets_to_probe(probe: ProbeSection | None, run_dir: Path, before_build: bool = False) -> list[LoadedSet]:

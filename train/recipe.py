@@ -14,16 +14,15 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
-from data_builders.recipe import RoleSection, check_role
-from probe.chat import LossOn
-from probe.checkpoints import newest_complete
-from probe.errors import NextturnError, RecipeError
-from probe.files import read_json
-from probe.recipe import STRICT, Count, load_recipe, section
-from probe.settings import ProbeSection, VllmSection
-from probe.terminal import processes, say
-from probe.tracking import TrackingSection
-from probe.weights import ADAPTER_CONFIG, CONFIG
+from nextturn.data_builders.recipe import RoleSection, check_role
+from nextturn.probe.chat import LossOn
+from nextturn.probe.checkpoints import newest_complete
+from nextturn.probe.errors import NextturnError, RecipeError
+from nextturn.probe.files import read_json
+from nextturn.probe.recipe import STRICT, Count, load_recipe, section
+from nextturn.probe.settings import ProbeSection, TrackingSection, VllmSection
+from nextturn.probe.terminal import processes, say
+from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG
 
 R = TypeVar("R")
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 
-from data_builders.dialogue.prompts import judge_prompt
-from data_builders.dialogue.replies import (
+from nextturn.data_builders.dialogue.prompts import judge_prompt
+from nextturn.data_builders.dialogue.replies import (
     EMPTY,
     LONGEST_ANSWER,
     ROLE_LABEL,
@@ -32,19 +32,27 @@ from data_builders.dialogue.replies import (
     read_judge,
     turn_marks,
 )
-from data_builders.dialogue.replies import efficiency as token_efficiency
-from data_builders.dialogue.roles import Roles
-from data_builders.recipe import RoleSection
-from data_builders.rows import RlRow
-from data_builders.user import marked_answer, names_of_withheld, questions, read_question, tells_result
-from probe.conversations import Message
-from probe.engines.base import item_seed
-from probe.errors import EngineError, RecipeError
-from probe.grading import asks, count_marks, load_algebra, same_at_sight, same_by_algebra, sentences, strict_answer
-from probe.judges.rules import repetition
-from probe.judges.text import words
-from probe.timelimit import TIMEOUT, Pending, Workers
-from train.recipe import CustomPart, RewardSection
+from nextturn.data_builders.dialogue.replies import efficiency as token_efficiency
+from nextturn.data_builders.dialogue.roles import Roles
+from nextturn.data_builders.recipe import RoleSection
+from nextturn.data_builders.rows import RlRow
+from nextturn.data_builders.user import marked_answer, names_of_withheld, questions, read_question, tells_result
+from nextturn.probe.conversations import Message
+from nextturn.probe.engines.base import item_seed
+from nextturn.probe.errors import EngineError, RecipeError
+from nextturn.probe.grading import (
+    asks,
+    count_marks,
+    load_algebra,
+    same_at_sight,
+    same_by_algebra,
+    sentences,
+    strict_answer,
+)
+from nextturn.probe.judges.rules import repetition
+from nextturn.probe.text import words
+from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
+from nextturn.train.recipe import CustomPart, RewardSection
 
 Conversation = tuple[Message, ...]
 

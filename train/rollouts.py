@@ -18,18 +18,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from data_builders.dialogue.prompts import User, simulator_prompt
-from data_builders.dialogue.replies import read_user
-from data_builders.dialogue.roles import Roles
-from data_builders.recipe import PERSONAS
-from data_builders.rows import RlRow
-from data_builders.user import ScriptedUser
-from probe.chat import Chat
-from probe.conversations import Message
-from probe.engines.base import Completion, Request, collect, item_seed
-from probe.engines.hf import HfEngine, live_model
-from train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
-from train.rewards import Sample
+from nextturn.data_builders.dialogue.prompts import User, simulator_prompt
+from nextturn.data_builders.dialogue.replies import read_user
+from nextturn.data_builders.dialogue.roles import Roles
+from nextturn.data_builders.recipe import PERSONAS
+from nextturn.data_builders.rows import RlRow
+from nextturn.data_builders.user import ScriptedUser
+from nextturn.probe.chat import Chat
+from nextturn.probe.conversations import Message
+from nextturn.probe.engines.base import Completion, Request, collect, item_seed
+from nextturn.probe.engines.hf import HfEngine, live_model
+from nextturn.train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
+from nextturn.train.rewards import Sample
 
 
 def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:

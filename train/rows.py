@@ -10,13 +10,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from data_builders.recipe import load_data_recipe
-from data_builders.rows import RlRow, load_sft_rows, read_sft_rows, shards
-from probe.chat import Chat, LossOn, Message
-from probe.conversations import check_messages
-from probe.errors import DataError
-from probe.files import read_jsonl
-from train.recipe import PromptSection
+from nextturn.data_builders.recipe import load_data_recipe
+from nextturn.data_builders.rows import RlRow, load_sft_rows, read_sft_rows, shards
+from nextturn.probe.chat import Chat, LossOn, Message
+from nextturn.probe.conversations import check_messages
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import read_jsonl
+from nextturn.train.recipe import PromptSection
 
 IGNORED = -100  # torch's cross-entropy leaves such labels out
 
@@ -46,7 +46,7 @@ def data_path(path: str | None, recipe: str | None) -> Path:
         if not Path(path).exists():
             raise DataError(f"{path}: no such file or folder (data.path)")
         return Path(path)
-    from data_builders.build import build
+    from nextturn.data_builders.build import build
 
     return build(load_data_recipe(Path(recipe or "")))
 

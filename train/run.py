@@ -15,16 +15,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from probe.chat import Chat
-from probe.checkpoints import finish_run, finished
-from probe.files import read_json, sha256_text, write_atomic, write_json
-from probe.models import load_tokenizer
-from probe.recipe import recipe_dict
-from probe.store import refuse_changes
-from probe.terminal import is_main_process, say, visible
-from probe.tracking import start_tracking
-from probe.weights import sha256_of_seen
-from train.checkpoints import (
+from nextturn.probe.chat import Chat
+from nextturn.probe.checkpoints import finish_run, finished
+from nextturn.probe.files import read_json, sha256_text, write_atomic, write_json
+from nextturn.probe.measure.store import refuse_changes
+from nextturn.probe.models import load_tokenizer
+from nextturn.probe.recipe import recipe_dict
+from nextturn.probe.report.tracking import start_tracking
+from nextturn.probe.terminal import is_main_process, say, visible
+from nextturn.probe.weights import sha256_of_seen
+from nextturn.train.checkpoints import (
     choose_resume,
     end_at_last_step,
     mark_checkpoints,
@@ -33,8 +33,8 @@ from train.checkpoints import (
     this_launch,
     without_optimizer,
 )
-from train.recipe import LOADERS, TrainRecipe, fitted, stated_batch
-from train.setup import (
+from nextturn.train.recipe import LOADERS, TrainRecipe, fitted, stated_batch
+from nextturn.train.setup import (
     check_shared,
     held_in,
     launch_line,
@@ -48,7 +48,7 @@ from train.setup import (
 )
 
 if TYPE_CHECKING:
-    from probe.run import LoadedSet
+    from nextturn.probe.measure.run import LoadedSet
 
 
 def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, str], None]) -> None:
@@ -70,7 +70,7 @@ def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, st
     recipe = LOADERS[stage](arguments.recipe, overrides)
     if arguments.dry_run:
         if is_main_process():  # one plan speaks for all processes
-            from train.plan import describe
+            from nextturn.train.plan import describe
 
             print(visible(describe(recipe)))
     else:
@@ -107,8 +107,8 @@ class Run:
         self.checkpoint: Path | None = None
 
     def _prepare(self) -> tuple[Path, dict[Any, str]]:
-        from train.probing import sets_to_probe
-        from train.rows import data_path  # which needs numpy, and a recipe is read without it
+        from nextturn.train.probing import sets_to_probe
+        from nextturn.train.rows import data_path  # which needs numpy, and a recipe is read without it
 
         policy_folder(self.recipe.model)
         sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)  # a set that cannot be had costs no build
@@ -157,8 +157,8 @@ class Run:
         At every step nothing that is not finite reaches a weight. At every checkpoint comes first the mark that it is whole,
         then the probe, whose results the tracker shows. SIGTERM ends it after a step, with a checkpoint, or within a probe.
         """
-        from train.guards import ReturnsFreedMemory, StopsWhenTold, guard_tracking, install_guard
-        from train.probing import probe_checkpoints
+        from nextturn.train.guards import ReturnsFreedMemory, StopsWhenTold, guard_tracking, install_guard
+        from nextturn.train.probing import probe_checkpoints
 
         recipe, probe = self.recipe, self.recipe.probe
         say(launch_line(trainer))
@@ -223,8 +223,8 @@ class Run:
         """Return the hub's metadata of the model card (ModelCardData), with what is known of base, license and data."""
         from huggingface_hub import ModelCardData, try_to_load_from_cache
 
-        from probe.embedded import EMBEDDED_NAME, ON_HUB
-        from probe.sets import HUB
+        from nextturn.probe.embedded import EMBEDDED_NAME, ON_HUB
+        from nextturn.probe.sets import HUB
 
         name, lora, settings = self.recipe.model.name, self.recipe.model.lora, self.data / "settings.json"
         local = Path(name).is_dir()

@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from probe.files import write_atomic
-from probe.grading import outcome
-from probe.judges.text import sentences, word_list, words
-from probe.terminal import say
-from probe.tracking import TRAIN_STEP, current_run, slug
-from train.rewards import OPEN_KINDS, Conversation, Sample, Scored, asks_instead, reason_kind
+from nextturn.probe.files import write_atomic
+from nextturn.probe.grading import outcome
+from nextturn.probe.report.tracking import TRAIN_STEP, current_run, slug
+from nextturn.probe.terminal import say
+from nextturn.probe.text import sentences, word_list, words
+from nextturn.train.rewards import OPEN_KINDS, Conversation, Sample, Scored, asks_instead, reason_kind
 
 # --- The figures of a step, over the samples of all processes.
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from probe.errors import TrainingStopped
-from probe.terminal import say
-from train.rewards import Rewards, Sample, Scored
-from train.samples import group_figures, length_drift, reward_figures, watch_figures
+from nextturn.probe.errors import TrainingStopped
+from nextturn.probe.terminal import say
+from nextturn.train.rewards import Rewards, Sample, Scored
+from nextturn.train.samples import group_figures, length_drift, reward_figures, watch_figures
 
 FLAT, FLAT_FOR = 0.8, 10
 """Share of groups that are flat (`group_figures`), and generations in a row, from which on a warning is printed."""

@@ -17,13 +17,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from probe.errors import BadInput, ModelError, NextturnError, one_line
-from probe.models import ModelFolder, emulates_bfloat16, merged_folder, resolve
-from probe.terminal import is_main_process, processes, say
-from train.recipe import ModelSection, fitted
+from nextturn.probe.errors import BadInput, ModelError, NextturnError, one_line
+from nextturn.probe.models import ModelFolder, emulates_bfloat16, merged_folder, resolve
+from nextturn.probe.terminal import is_main_process, processes, say
+from nextturn.train.recipe import ModelSection, fitted
 
 if TYPE_CHECKING:
-    from train.recipe import TrainRecipe
+    from nextturn.train.recipe import TrainRecipe
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> 
     Raises:
         BadInput: the config refuses a value, or a file is missing.
     """
-    from probe.tracking import report_to
+    from nextturn.probe.report.tracking import report_to
 
     given = fitted(recipe)
     on_gpu = trains_on_gpus(given)
@@ -107,7 +107,7 @@ def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int
     # accelerate does not pass `use_cpu` on to processes under DeepSpeed.
     on_cpus = for_cpus or (not gpus and launcher_deepspeed())
     if here > max(1, gpus) and not on_cpus:
-        what = f"{gpus} GPUs are usable here" if gpus else "no GPU is usable here (python -m train.doctor says why)"
+        what = f"{gpus} GPUs are usable here" if gpus else "no GPU is usable here (nextturn doctor says why)"
         raise BadInput(
             f"{here} processes were launched on this machine and {what}: give `accelerate launch` another "
             "--num_processes, or recipes/accelerate/cpu2_zero2.yaml for processes on CPUs"

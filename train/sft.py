@@ -11,31 +11,31 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from probe.errors import run_command
+from nextturn.probe.errors import run_command
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from train.recipe import SftRecipe
+    from nextturn.train.recipe import SftRecipe
 
 
 def main(argv: Sequence[str]) -> None:
-    from train.run import command
+    from nextturn.train.run import command
 
     command("sft", "Fine-tunes a chat model on conversations", argv, train)
 
 
 def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
     """`callbacks`: of your own, called before ours."""
-    from train.run import Run, already_finished
+    from nextturn.train.run import Run, already_finished
 
     if already_finished(recipe):
         return
 
     from trl import SFTConfig
 
-    from train.rows import as_dataset, make_rows, read_conversations
-    from train.setup import new_adapter, trainer_class
+    from nextturn.train.rows import as_dataset, make_rows, read_conversations
+    from nextturn.train.setup import new_adapter, trainer_class
 
     # Everything that can be wrong with the input is found before the model is loaded.
     run = Run(recipe, resume)

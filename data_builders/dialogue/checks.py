@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from data_builders.recipe import wordings
-from data_builders.text import Equation, arithmetic, equations, read, squeezed
-from data_builders.user import read_question
-from probe.grading import boxed, same_answer
-from probe.judges.text import content_stems, ngrams
+from nextturn.data_builders.recipe import wordings
+from nextturn.data_builders.text import Equation, arithmetic, equations, read, squeezed
+from nextturn.data_builders.user import read_question
+from nextturn.probe.grading import boxed, same_answer
+from nextturn.probe.text import content_stems, ngrams
 
 # --- The numbers of a text, in digits or words; a value counts, not how it is written.
 

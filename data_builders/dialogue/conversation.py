@@ -17,15 +17,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from data_builders.dialogue import checks, prompts
-from data_builders.dialogue.checks import Proposal, Slip
-from data_builders.dialogue.finished import Finished
-from data_builders.dialogue.prompts import Plan, Prompt, assistant_prompt
-from data_builders.dialogue.replies import Parsed, Reply, read_assistant, read_judge, read_message, same_words, tagged
-from data_builders.dialogue.roles import Answer, RoleModel
-from data_builders.recipe import Dialogue, Role
-from probe.engines.base import item_seed
-from probe.grading import asks, boxed, closes_asking, same_answer
+from nextturn.data_builders.dialogue import checks, prompts
+from nextturn.data_builders.dialogue.checks import Proposal, Slip
+from nextturn.data_builders.dialogue.finished import Finished
+from nextturn.data_builders.dialogue.prompts import Plan, Prompt, assistant_prompt
+from nextturn.data_builders.dialogue.replies import (
+    Parsed,
+    Reply,
+    read_assistant,
+    read_judge,
+    read_message,
+    same_words,
+    tagged,
+)
+from nextturn.data_builders.dialogue.roles import Answer, RoleModel
+from nextturn.data_builders.recipe import Dialogue, Role
+from nextturn.probe.engines.base import item_seed
+from nextturn.probe.grading import asks, boxed, closes_asking, same_answer
 
 
 class _Refused(Exception):

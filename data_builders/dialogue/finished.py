@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_builders.dialogue.checks import Proposal
-from data_builders.dialogue.prompts import Plan
-from data_builders.dialogue.roles import COUNTS
-from data_builders.recipe import ROLES
-from data_builders.tasks import Conversation, Gap
-from probe.conversations import Message
+from nextturn.data_builders.dialogue.checks import Proposal
+from nextturn.data_builders.dialogue.prompts import Plan
+from nextturn.data_builders.dialogue.roles import COUNTS
+from nextturn.data_builders.recipe import ROLES
+from nextturn.data_builders.tasks import Conversation, Gap
+from nextturn.probe.conversations import Message
 
 Row = dict[str, Any]
 # A reward for the result would pay for telling it where the user wants to find it.

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_builders.recipe import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, Dialogue, wordings
-from data_builders.tasks import Task
-from data_builders.text import states
-from probe.conversations import Message
-from probe.judges.llm import harmless, shortened
+from nextturn.data_builders.recipe import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, Dialogue, wordings
+from nextturn.data_builders.tasks import Task
+from nextturn.data_builders.text import states
+from nextturn.probe.conversations import Message
+from nextturn.probe.judges.llm import harmless, shortened
 
 PROMPTS: dict[str, Any] = wordings(PROMPTS_FILE)
 """All that the roles are told, by name."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_builders.dialogue.prompts import User, still_hidden
-from probe.conversations import Message, after_thinking
-from probe.grading import lenient_answer, outcome, strict_answer
-from probe.judges.text import content_stems, ngrams, phrases, stems
+from nextturn.data_builders.dialogue.prompts import User, still_hidden
+from nextturn.probe.conversations import Message, after_thinking
+from nextturn.probe.grading import lenient_answer, outcome, strict_answer
+from nextturn.probe.text import content_stems, ngrams, phrases, stems
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,16 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_builders.dialogue.replies import Parsed, Reply
-from data_builders.recipe import Dialogue, Role, RoleSection, servers
-from data_builders.text import estimated_tokens
-from probe import client
-from probe.conversations import Message
-from probe.engines.base import Request
-from probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
-from probe.errors import EngineError
-from probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
-from probe.settings import ServerSection
+from nextturn.data_builders.dialogue.replies import Parsed, Reply
+from nextturn.data_builders.recipe import Dialogue, Role, RoleSection, servers
+from nextturn.data_builders.text import estimated_tokens
+from nextturn.probe import client
+from nextturn.probe.conversations import Message
+from nextturn.probe.engines.base import Request
+from nextturn.probe.engines.openai import PLAIN_EXTRAS, PLAIN_SAMPLING, Failures
+from nextturn.probe.errors import EngineError
+from nextturn.probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
+from nextturn.probe.settings import ServerSection
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -264,11 +264,11 @@ class LocalModel:
     """A model that several roles may share; its weights are loaded when the first reply is asked for. Raises ModelError."""
 
     def __init__(self, section: RoleSection, seed: int, where: str) -> None:
-        from probe.chat import Chat
-        from probe.engines import open_engine
-        from probe.models import load_tokenizer, resolve
-        from probe.run import model_info
-        from probe.settings import ProbeSection
+        from nextturn.probe.chat import Chat
+        from nextturn.probe.engines import open_engine
+        from nextturn.probe.measure.run import model_info
+        from nextturn.probe.models import load_tokenizer, resolve
+        from nextturn.probe.settings import ProbeSection
 
         assert section.model is not None and section.engine != "openai", "checked with the recipe"
         folder = resolve(section.model)
@@ -288,7 +288,7 @@ class EngineRole(RoleModel):
         self.model = model
 
     def begin(self, folder: Path | None, changed: asyncio.Event) -> None:
-        from probe.store import StoredEngine
+        from nextturn.probe.measure.store import StoredEngine
 
         self.waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
         self._changed, model = changed, self.model
@@ -435,8 +435,8 @@ def _close(job: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
 
 def look_for_models(dialogue: Dialogue) -> None:
     """Raises BadInput where a model in this process, or what runs it, is not there."""
-    from probe.engines.vllm import import_vllm
-    from probe.models import resolve
+    from nextturn.probe.engines.vllm import import_vllm
+    from nextturn.probe.models import resolve
 
     for section in dialogue.roles().values():
         if section.model is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from probe.engines.base import Engine
-from probe.errors import BadInput
-from probe.models import ModelFolder, load_model, note_emulation, own_device
-from probe.settings import ProbeSection
+from nextturn.probe.engines.base import Engine
+from nextturn.probe.errors import BadInput
+from nextturn.probe.models import ModelFolder, load_model, note_emulation, own_device
+from nextturn.probe.settings import ProbeSection
 
 
 def open_engine(
@@ -27,16 +27,16 @@ def open_engine(
     if device is not None and probe.engine != "hf":
         raise BadInput(f"--device {device}: only for the engine hf, and the recipe names {probe.engine}")
     if probe.engine == "openai":
-        from probe.engines.openai import OpenAIEngine
+        from nextturn.probe.engines.openai import OpenAIEngine
 
         if probe.server is None:
             raise BadInput("probe.engine: openai needs `probe.server` with `urls`, such as http://localhost:8000/v1")
         return OpenAIEngine(probe.server, tokenizer)
     if probe.engine == "vllm":
-        from probe.engines.vllm import VllmEngine
+        from nextturn.probe.engines.vllm import VllmEngine
 
         return VllmEngine(folder, tokenizer, probe.vllm, probe.dtype, probe.seed, where)
-    from probe.engines.hf import HfEngine
+    from nextturn.probe.engines.hf import HfEngine
 
     def load() -> Any:
         if (device or own_device()) == "cpu":

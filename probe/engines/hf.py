@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from probe.engines.base import Completion, Request, ScoreRequest
-from probe.errors import EngineError, one_line
-from probe.terminal import say
+from nextturn.probe.engines.base import Completion, Request, ScoreRequest
+from nextturn.probe.errors import EngineError, one_line
+from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     import torch
@@ -194,7 +194,7 @@ class HfEngine:
         """One batch: `batch` holds one list of request indices per distinct prompt."""
         import torch
 
-        from probe.engines.decoding import preallocate, shared_keys
+        from nextturn.probe.engines.decoding import preallocate, shared_keys
 
         device = self.model.device
         logits, cache, mask = self._prefill([requests[group[0]].prompt_ids for group in batch])

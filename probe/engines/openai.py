@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from probe.client import Client, Reply
-from probe.engines.base import Completion, Request, ScoreRequest
-from probe.errors import CannotScore, EngineError
-from probe.settings import ServerSection
+from nextturn.probe.client import Client, Reply
+from nextturn.probe.engines.base import Completion, Request, ScoreRequest
+from nextturn.probe.errors import CannotScore, EngineError
+from nextturn.probe.settings import ServerSection
 
 PLAIN_SAMPLING = {"top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
 PLAIN_EXTRAS = {"top_k": -1, "min_p": 0, "repetition_penalty": 1}

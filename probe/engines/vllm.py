@@ -23,11 +23,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe.engines.base import Completion, Request, ScoreRequest
-from probe.errors import BadInput, CannotScore, EngineError, one_line
-from probe.models import ModelFolder, checkpoint_dtype, note_emulation, served_folder
-from probe.settings import VllmSection
-from probe.weights import read_config
+from nextturn.probe.engines.base import Completion, Request, ScoreRequest
+from nextturn.probe.errors import BadInput, CannotScore, EngineError, one_line
+from nextturn.probe.models import ModelFolder, checkpoint_dtype, note_emulation, served_folder
+from nextturn.probe.settings import VllmSection
+from nextturn.probe.weights import read_config
 
 if TYPE_CHECKING:
     from vllm import LLM

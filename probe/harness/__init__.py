@@ -1,14 +1,14 @@
 """The probe inside the harnesses people use: inspect_ai and lm-evaluation-harness, a file each.
 
-Both read the recipe of `python -m probe run` and give what it gives: the same prompts, rendered by `probe.chat`, the same
+Both read the recipe of `nextturn probe run` and give what it gives: the same prompts, rendered by `probe.chat`, the same
 limits and seeds, the same judge.
 """
 
 from __future__ import annotations
 
-from probe.errors import BadInput
-from probe.run import LoadedSet, load_sets
-from probe.settings import ProbeSection
+from nextturn.probe.errors import BadInput
+from nextturn.probe.measure.run import LoadedSet, load_sets
+from nextturn.probe.settings import ProbeSection
 
 
 def followup_set(probe: ProbeSection, name: str | None) -> LoadedSet:

@@ -37,17 +37,17 @@ from inspect_ai.model import (
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, metric, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from probe.chat import Chat
-from probe.engines import open_engine
-from probe.engines.base import Completion, Engine, Request, collect, item_seed
-from probe.errors import BadInput
-from probe.harness import followup_set
-from probe.judges import get_judge
-from probe.judges.labels import GENUINE, Case, judge_all
-from probe.measures import answer_in, grade_answer
-from probe.models import load_tokenizer
-from probe.run import LoadedSet, open_model
-from probe.settings import ProbeSection, load_probe_recipe
+from nextturn.probe.chat import Chat
+from nextturn.probe.engines import open_engine
+from nextturn.probe.engines.base import Completion, Engine, Request, collect, item_seed
+from nextturn.probe.errors import BadInput
+from nextturn.probe.harness import followup_set
+from nextturn.probe.judges import get_judge
+from nextturn.probe.judges.labels import GENUINE, Case, judge_all
+from nextturn.probe.measure.measures import answer_in, grade_answer
+from nextturn.probe.measure.run import LoadedSet, open_model
+from nextturn.probe.models import load_tokenizer
+from nextturn.probe.settings import ProbeSection, load_probe_recipe
 
 _MESSAGE = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 
@@ -140,7 +140,7 @@ def user_turn(recipe: str = "recipes/probe.yaml", set: str | None = None) -> Tas
     """The probe on one set of a recipe.
 
     Args:
-        recipe: as of `python -m probe run`; of its perturbations none is applied.
+        recipe: as of `nextturn probe run`; of its perturbations none is applied.
         set: which of the recipe's sets; may be left out where there is only one with follow-up.
     """
     with contextlib.chdir(_nextturn(get_model()).started_in):
@@ -160,7 +160,7 @@ def user_turn(recipe: str = "recipes/probe.yaml", set: str | None = None) -> Tas
 
 @solver
 def answer_then_speak_as_the_user(probe: ProbeSection, loaded: LoadedSet) -> Solver:
-    """The model's greedy answer, then its user turn at every temperature of the recipe, as `python -m probe run` asks."""
+    """The model's greedy answer, then its user turn at every temperature of the recipe, as `nextturn probe run` asks."""
     items = {item.id: item for item in loaded.items}
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:

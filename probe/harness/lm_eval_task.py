@@ -26,16 +26,16 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 
-from probe.chat import Chat
-from probe.engines.base import Completion
-from probe.errors import BadInput, DataError
-from probe.files import read_jsonl
-from probe.harness import followup_set
-from probe.judges import get_judge
-from probe.judges.labels import GENUINE, LABELS, Case, judge_all
-from probe.measures import answer_in, grade_answer
-from probe.models import load_tokenizer, tokenizer_folder
-from probe.settings import load_probe_recipe
+from nextturn.probe.chat import Chat
+from nextturn.probe.engines.base import Completion
+from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.files import read_jsonl
+from nextturn.probe.harness import followup_set
+from nextturn.probe.judges import get_judge
+from nextturn.probe.judges.labels import GENUINE, LABELS, Case, judge_all
+from nextturn.probe.measure.measures import answer_in, grade_answer
+from nextturn.probe.models import load_tokenizer, tokenizer_folder
+from nextturn.probe.settings import load_probe_recipe
 
 ANSWERS = "nextturn_answers"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probe.errors import BadInput
-from probe.judges.labels import Judge
+from nextturn.probe.errors import BadInput
+from nextturn.probe.judges.labels import Judge
 
 if TYPE_CHECKING:
-    from probe.settings import ServerSection
+    from nextturn.probe.settings import ServerSection
 
 KNOWN_JUDGES = ("rules", "llm")
 
@@ -23,7 +23,7 @@ def get_judge(name: str, server: ServerSection | None = None) -> Judge:
     if name not in KNOWN_JUDGES:
         raise BadInput(f"judge: given {name!r}, wanted one of {', '.join(KNOWN_JUDGES)}")
     if name == "rules":
-        from probe.judges.rules import RulesJudge
+        from nextturn.probe.judges.rules import RulesJudge
 
         return RulesJudge()
     if server is None or not server.urls:
@@ -31,6 +31,6 @@ def get_judge(name: str, server: ServerSection | None = None) -> Judge:
             f"judge {name}: no server to ask; a recipe wants probe.judge_server with `urls: [http://HOST:PORT/v1]`, "
             "`probe agreement` wants --url"
         )
-    from probe.judges.llm import LlmJudge
+    from nextturn.probe.judges.llm import LlmJudge
 
     return LlmJudge(server)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from probe.judges.text import content_stems
+from nextturn.probe.text import content_stems
 
 LABELS: tuple[str, ...] = (
     "genuine_followup",
@@ -46,7 +46,7 @@ def in_order(given: Collection[str]) -> list[str]:
 @cache
 def asked() -> dict[str, Any]:
     """The words that a language model is asked with as judge: version, task, labels, rules, examples and the rest."""
-    words: dict[str, Any] = yaml.safe_load((files("probe.judges") / "llm.yaml").read_text(encoding="utf-8"))
+    words: dict[str, Any] = yaml.safe_load((files("nextturn.probe.judges") / "llm.yaml").read_text(encoding="utf-8"))
     return words
 
 

@@ -24,11 +24,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from probe.client import BAD_REPLY, Client, Reply, content, cut_off, unusable, wants_other_names
-from probe.conversations import after_thinking
-from probe.errors import BadInput, JudgeError
-from probe.judges.labels import GENUINE, LABELS, Case, Verdict, asked
-from probe.settings import ServerSection
+from nextturn.probe.client import BAD_REPLY, Client, Reply, content, cut_off, unusable, wants_other_names
+from nextturn.probe.conversations import after_thinking
+from nextturn.probe.errors import BadInput, JudgeError
+from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, asked
+from nextturn.probe.settings import ServerSection
 
 PROMPT_VERSION: str = asked()["version"]
 """Changes with every word of the prompt and with every rule that reads the reply."""

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from probe.judges.labels import GENUINE, Case, Verdict
-from probe.judges.text import (
+from nextturn.probe.judges.labels import GENUINE, Case, Verdict
+from nextturn.probe.text import (
     clean,
     content_stems,
     is_number,

@@ -16,17 +16,17 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from data_builders.recipe import Written
-from data_builders.written import written
-from probe.chat import Chat
-from probe.conversations import Message
-from probe.engines import open_engine
-from probe.engines.base import Request, collect
-from probe.errors import run_command
-from probe.files import write_jsonl
-from probe.grading import asks, sentences
-from probe.models import load_tokenizer, resolve
-from probe.settings import ProbeSection, VllmSection
+from nextturn.data_builders.recipe import Written
+from nextturn.data_builders.written import written
+from nextturn.probe.chat import Chat
+from nextturn.probe.conversations import Message
+from nextturn.probe.engines import open_engine
+from nextturn.probe.engines.base import Request, collect
+from nextturn.probe.errors import run_command
+from nextturn.probe.files import write_jsonl
+from nextturn.probe.grading import asks, sentences
+from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.settings import ProbeSection, VllmSection
 
 LIMIT = 300  # tokens
 SPARE = 14  # own answers beyond as many as there are questions, since some are left out

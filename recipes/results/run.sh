@@ -23,7 +23,7 @@ train() { # PROGRAM RECIPE ARM MODEL OPTION...
 }
 
 own() { # ARM SEED: SFT in which solutions stay the model's own
-  python -m data_builders recipes/results/own.yaml --replay.model.model "$model" --output.path "$runs/data/$1" --seed $((7 + $2)) \
+  nextturn data recipes/results/own.yaml --replay.model.model "$model" --output.path "$runs/data/$1" --seed $((7 + $2)) \
     "${data_options[@]}"
   train sft sft_written "$1" "$model" --data.loss_on talk --data.path "$runs/data/$1" --data.recipe null --train.seed "$2"
 }
@@ -47,6 +47,6 @@ for arm in "$@"; do
       exit 2
       ;;
   esac
-  python -m probe run "$trained" recipes/results/probe.yaml --out "$runs/probe/$arm" --label "$arm" "${probe_options[@]}"
+  nextturn probe run "$trained" recipes/results/probe.yaml --out "$runs/probe/$arm" --label "$arm" "${probe_options[@]}"
 done
-python -m probe compare "$runs"/probe/* --out "$runs/comparison"
+nextturn probe compare "$runs"/probe/* --out "$runs/comparison"

@@ -1,4 +1,4 @@
-"""inspect_ai and lm-evaluation-harness, as released, give what `python -m probe run` gives: only `make test-harness`
+"""inspect_ai and lm-evaluation-harness, as released, give what `nextturn probe run` gives: only `make test-harness`
 collects this folder. SmolLM2's real weights, five questions."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from probe.__main__ import main
-from probe.errors import BadInput, DataError, EngineError
-from probe.files import read_jsonl
-from probe.judges.labels import LABELS
+from nextturn.probe.__main__ import main
+from nextturn.probe.errors import BadInput, DataError, EngineError
+from nextturn.probe.files import read_jsonl
+from nextturn.probe.judges.labels import LABELS
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ROOT / "probe" / "harness"
@@ -53,7 +53,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def probed(recipe: Path, smollm2: Path) -> Rows:
-    """What `python -m probe run` says: the rows of the set, user turns by item and temperature."""
+    """What `nextturn probe run` says: the rows of the set, user turns by item and temperature."""
     out = recipe.parent / "run"
     main(["run", str(smollm2), str(recipe), "--out", str(out)])
     rows = [row for _, row in read_jsonl(out / "samples.jsonl") if row["set"] == "sums" and row["kind"] == "followup"]
@@ -63,8 +63,8 @@ def probed(recipe: Path, smollm2: Path) -> Rows:
 @pytest.mark.parametrize("breaks", [False, True])
 def test_a_sample_that_is_cancelled_while_the_engine_works_holds_up_no_other(breaks: bool) -> None:
     """inspect_ai cancels a sample at its time limit; those in its batch and those after it waited for ever."""
-    from probe.engines.base import Completion, Request
-    from probe.harness.inspect_task import NextTurn
+    from nextturn.probe.engines.base import Completion, Request
+    from nextturn.probe.harness.inspect_task import NextTurn
 
     class SlowEngine:
         def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commands import call
 from engine_parts import assert_equal_greedy
-from model_parts import copy_of, lora_on
 from safetensors.torch import load_file, save_file
-from test_train_distributed import write_data, write_recipe
 
-from train.export import export
+from nextturn.train.export import export
+from support.commands import call
+from support.model_parts import copy_of, lora_on
+from support.sft_parts import write_data, write_recipe
 
 LONG, SHORT = "model.language_model.", "model."
 

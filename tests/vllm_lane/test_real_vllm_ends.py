@@ -15,12 +15,12 @@ SCRIPT = """
 import signal
 import sys
 
-import probe.engines.vllm
-from probe.engines.base import Request
-from probe.engines.vllm import VllmEngine
-from probe.errors import run_command
-from probe.models import load_tokenizer, resolve
-from probe.settings import VllmSection
+import nextturn.probe.engines.vllm
+from nextturn.probe.engines.base import Request
+from nextturn.probe.engines.vllm import VllmEngine
+from nextturn.probe.errors import run_command
+from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.settings import VllmSection
 
 
 def main(arguments):

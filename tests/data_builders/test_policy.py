@@ -1,0 +1,172 @@
+"""The policy: a whole model, a LoRA checkpoint merged once or trained on, a new adapter, the copy that is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from nextturn.probe.errors import ModelError
+from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.train.recipe import LoraSection, ModelSection
+from nextturn.train.rows import as_dataset
+from nextturn.train.setup import held_in, load_policy, new_adapter, policy_folder, take_adapter, zero_in_force
+from support.model_parts import logits, lora_on
+
+CONTINUE = LoraSection(adapter="continue")
+
+
+@pytest.fixture
+def adapter(tiny_model: Path, tmp_path: Path, own_cache: Path) -> Path:
+    return lora_on(tiny_model, tmp_path / "lora")
+
+
+def test_a_lora_checkpoint_is_merged_once_and_found_there_by_everything(adapter: Path, own_cache: Path) -> None:
+    import torch
+
+    section = ModelSection(name=str(adapter), dtype="float32", lora=LoraSection(r=2))
+    folder = policy_folder(section)
+    assert folder.base is None and folder.name == str(adapter)
+    assert folder == policy_folder(section)
+    assert len(list(own_cache.glob("merged-*"))) == 1
+    model = load_policy(folder, section)
+    assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(adapter)), device="cpu")), atol=1e-5)
+    assert model.config._name_or_path == str(folder.path), "where trl loads the KL reference and vLLM its weights"
+
+    from peft import get_peft_model
+
+    fresh = get_peft_model(model, new_adapter(section, model))
+    assert fresh.peft_config["default"].base_model_name_or_path == str(folder.path), "its checkpoints find their base"
+
+
+def test_a_lora_checkpoint_can_be_trained_on(adapter: Path) -> None:
+    import torch
+
+    section = ModelSection(name=str(adapter), dtype="float32", lora=CONTINUE)
+    model = load_policy(policy_folder(section), section)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained and all(".default." in name for name in trained)
+    assert new_adapter(section, model) is None
+    assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(adapter)), device="cpu")), atol=1e-5)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_small_steps_move_each_weight_as_far_as_adam_goes(lora: bool, tiny_chatml: Path, tmp_path: Path) -> None:
+    """A gradient that stays the same moves a weight by the rate at every step (Adam's mean over its root mean square is 1),
+    so by 20 x 1e-6. In bfloat16 weights of a usual size stay where they are. trl's own trainer, as on a GPU."""
+    from trl import SFTConfig, SFTTrainer
+
+    rate, steps = 1e-6, 20
+    section = ModelSection(name=str(tiny_chatml), dtype="bfloat16", lora=LoraSection(r=2) if lora else None)
+    args = SFTConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=True, report_to=[], gradient_checkpointing=False, max_steps=steps,
+        per_device_train_batch_size=1, learning_rate=rate, lr_scheduler_type="constant", save_strategy="no",
+        disable_tqdm=True, logging_strategy="no", dataset_kwargs={"skip_prepare_dataset": True},
+    )  # fmt: skip
+    folder, ids = resolve(str(tiny_chatml)), list(range(40, 52))
+    model = load_policy(folder, section, held_in(section, zero_in_force(args)))
+    trainer = SFTTrainer(
+        model=model, args=args, train_dataset=as_dataset([{"input_ids": ids, "labels": ids}]),
+        processing_class=load_tokenizer(folder), peft_config=new_adapter(section, model),
+    )  # fmt: skip
+    trained = {name: weight for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    before = {name: weight.detach().clone() for name, weight in trained.items()}
+    trainer.train()
+    for name, weight in trained.items():
+        if "lora_A" not in name:  # its gradient grows with B, which begins at zero
+            moved = (weight.detach() - before[name]).abs().median() / (steps * rate)
+            assert float(moved) == pytest.approx(1, abs=0.1), name
+
+
+def test_zero_and_adapters_need_no_float32_weights() -> None:
+    whole, adapter = ModelSection(name="m"), ModelSection(name="m", lora=LoraSection())
+    assert [held_in(whole, zero) for zero in (0, 1, 2, 3)] == ["float32", "bfloat16", "bfloat16", "bfloat16"]
+    assert held_in(adapter, 0) == "bfloat16"
+
+
+NEW = LoraSection(r=4, alpha=8, target_modules=("q_proj", "v_proj", "gate_proj"))  # as `lora_on` makes it
+
+
+@pytest.mark.parametrize("lora", [NEW, CONTINUE, None])
+def test_weights_of_a_checkpoint_stand_on_the_base_that_the_run_began_from(
+    lora: LoraSection | None, adapter: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    """An adapter's, whether new or gone on with; or all weights, whose KL reference and vLLM still begin from the base."""
+    import torch
+    from peft import get_peft_model
+
+    checkpoint = tmp_path / "checkpoint-2"
+    if lora is None:
+        changed = load_model(resolve(str(adapter)), "float32", "cpu")
+        changed.save_pretrained(checkpoint)
+    else:
+        lora_on(tiny_model, checkpoint)
+        weights = load_file(checkpoint / "adapter_model.safetensors")
+        save_file({name: 2 * tensor for name, tensor in weights.items()}, checkpoint / "adapter_model.safetensors")
+    section = ModelSection(name=str(adapter if lora == CONTINUE else tiny_model), dtype="float32", lora=lora)
+    folder = policy_folder(section)
+    model = load_policy(folder, section, "float32", checkpoint if lora is None else None)
+    if lora is not None:
+        config = new_adapter(section, model)
+        assert (config is None) == (lora == CONTINUE)
+        model = model if config is None else get_peft_model(model, config)
+        take_adapter(model, checkpoint)
+    assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(checkpoint)), device="cpu")), atol=1e-5)
+    assert not torch.allclose(logits(model), logits(load_model(folder, device="cpu")), atol=1e-3)
+    assert model.config._name_or_path == str(tiny_model)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained and all("lora_" in name for name in trained) == (lora is not None)
+
+
+def test_an_adapter_that_does_not_fit_the_model_is_not_taken(adapter: Path, tiny_model: Path, tmp_path: Path) -> None:
+    section = ModelSection(name=str(adapter), dtype="float32", lora=CONTINUE)
+    model = load_policy(policy_folder(section), section, "float32")
+    weights = load_file(adapter / "adapter_model.safetensors")
+    for wrong in ({name: tensor[:1] for name, tensor in weights.items()}, dict(list(weights.items())[1:])):
+        checkpoint = lora_on(tiny_model, tmp_path / "checkpoint-2")
+        save_file(wrong, checkpoint / "adapter_model.safetensors")
+        with pytest.raises(ModelError, match="checkpoint-2: its adapter does not fit its base"):
+            take_adapter(model, checkpoint)
+
+
+def test_there_must_be_an_adapter_to_train_on(tiny_model: Path) -> None:
+    with pytest.raises(ModelError, match="continue, but .* is no LoRA checkpoint"):
+        policy_folder(ModelSection(name=str(tiny_model), lora=CONTINUE))
+
+
+def test_lora_on_a_model_with_none_of_the_targets_is_refused(tiny_chatml: Path) -> None:
+    model = load_policy(resolve(str(tiny_chatml)), ModelSection(name="m", dtype="float32"))
+    assert "in_proj_qkv" not in new_adapter(ModelSection(name="m", lora=LoraSection()), model).target_modules
+    with pytest.raises(ModelError, match="none of in_proj_qkv"):
+        new_adapter(ModelSection(name="m", lora=LoraSection(target_modules=("in_proj_qkv",))), model)
+
+
+def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) -> None:
+    import torch
+    from peft import get_peft_model
+
+    from nextturn.probe.engines.hf import _rounded
+    from nextturn.probe.weights import load_causal_lm
+
+    base = load_causal_lm(tiny_model)
+    live = get_peft_model(base, new_adapter(ModelSection(name="m", lora=LoraSection(r=4, alpha=8)), base))
+    with torch.no_grad():
+        for name, parameter in live.named_parameters():
+            if "lora_B" in name:  # zero until the first step, and an adapter of zeros changes nothing
+                parameter.normal_(std=0.1)
+    before = {name: tensor.clone() for name, tensor in live.state_dict().items()}
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        copy = _rounded(live, torch.bfloat16).state_dict()
+        exact = _rounded(live, torch.float32)(input_ids=ids).logits
+        adapted = live(input_ids=ids).logits
+        with live.disable_adapter():
+            plain = live(input_ids=ids).logits
+        assert all(torch.equal(tensor, before[name]) for name, tensor in live.state_dict().items())
+        merged = live.merge_and_unload().state_dict()
+    assert copy.keys() == merged.keys()
+    for name, tensor in merged.items():
+        assert torch.equal(copy[name], tensor.to(torch.bfloat16)), "what `probe run` measures of the saved checkpoint"
+    torch.testing.assert_close(exact, adapted, atol=1e-4, rtol=1e-4)
+    assert (adapted - plain).abs().max() > 0.01, "the adapter does something"

@@ -1,0 +1,170 @@
+"""Finished conversations: what is taken away, what stays, what is mended, and what is counted as left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.probe.conversations import NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
+from nextturn.probe.errors import DataError
+from nextturn.probe.sets import Item, read_items
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data"
+
+
+def system(content: str) -> dict[str, str]:
+    return {"role": "system", "content": content}
+
+
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Callable[..., list[Item]]:
+    def read(*rows: Any) -> list[Item]:
+        (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return read_items(tmp_path / "t.jsonl", transcript=True)
+
+    return read
+
+
+LONG = [system("Be kind."), user("a"), assistant("b"), user("c"), assistant("d"), user("e")]
+
+
+@pytest.mark.parametrize(
+    ("row", "context", "reply", "actual"),
+    [
+        ({"messages": LONG}, LONG[:4], "d", "e"),
+        ({"messages": [*LONG, assistant("bye")]}, LONG[:4], "d", "e"),
+        ({"messages": [*LONG, assistant("bye"), system("closed")]}, LONG[:4], "d", "e"),
+        ({"messages": [user("a"), assistant(" b\n"), user("\nc ")]}, [user("a")], "b", "c"),
+        ({"history": [{"user": "a", "bot": "b"}, {"user": "c", "bot": "d"}]}, [user("a")], "b", "c"),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]},
+         [user("a")], "b", "c"),
+        ({"turns": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"},
+                    {"from": "human", "value": "c"}]}, [system("s"), user("a")], "b", "c"),
+        # Untidy exports: two messages in a row, messages without text, system messages on the way.
+        ({"messages": [user("a"), user("a2"), assistant("b"), assistant("b2"), user("c"), user("c2")]},
+         [user("a\n\na2")], "b\n\nb2", "c\n\nc2"),
+        ({"messages": [user("a"), assistant(""), user("a2"), assistant("b"), user("c"), user(" ")]},
+         [user("a\n\na2")], "b", "c"),
+        ({"messages": [user("a"), {"role": "assistant", "content": None}, assistant("b"), user("c")]},
+         [user("a")], "b", "c"),
+        ({"messages": [system("s"), system("s2"), user("a"), assistant("b"), system("t"), user("c"), assistant("d"), user("e")]},
+         [system("s\n\ns2\n\nt"), user("a"), assistant("b"), user("c")], "d", "e"),
+        ({"messages": [user("a"), assistant("b"), system("rated 1 of 5"), user("c"), system("closed")]}, [user("a")], "b", "c"),
+        ({"messages": [assistant("Hello!"), user("a"), assistant("b"), user("c")]}, [user("a")], "b", "c"),
+        ({"messages": [assistant("Hi"), system("s"), user("a"), assistant("b"), system("later"), user("c")]},
+         [system("s"), user("a")], "b", "c"),
+    ],
+)  # fmt: skip
+def test_a_conversation_is_taken_apart_at_its_last_user_message(
+    items: Any, row: dict[str, Any], context: list[Any], reply: str, actual: str
+) -> None:
+    assert items(row) == [Item("1", tuple(context), reply=reply, actual=actual)]
+
+
+TURNS = st.lists(
+    st.tuples(st.sampled_from([system, user, assistant]), st.sampled_from(["x", "y", " ", ""])), max_size=9
+)
+
+
+@given(TURNS)
+def test_whatever_is_taken_apart_can_be_rendered_and_holds_what_was_said(turns: list[Any]) -> None:
+    messages = [speaker(f"{text}{place}" if text.strip() else text) for place, (speaker, text) in enumerate(turns)]
+    if not messages:
+        return
+    found = take_apart(messages, "f:1")
+    spoken = [message for message in messages if message["content"].strip() and message["role"] != "system"]
+    roles = "".join(message["role"][0] for message in spoken).lstrip("a")
+    assert isinstance(found, Transcript) == ("ua" in roles and "u" in roles[roles.index("ua") + 1 :])
+    if not isinstance(found, Transcript):
+        assert found == NO_REACTION
+        return
+    whole = [*found.context, assistant(found.reply), user(found.actual)]
+    assert check_messages(whole, "f:1") == tuple(whole)
+    assert found.context[-1]["role"] == "user"
+    said = [part for turn in whole if turn["role"] != "system" for part in turn["content"].split("\n\n")]
+    texts = [message["content"] for message in spoken]
+    start = next(place for place, message in enumerate(spoken) if message["role"] == "user")
+    assert said == texts[start : start + len(said)], "nothing between the first user message and the last is lost"
+    assert all(message["role"] == "assistant" for message in spoken[start + len(said) :])
+
+
+def test_what_holds_nothing_to_probe_is_left_out_and_counted(items: Any, capsys: Any) -> None:
+    tool = {"role": "tool", "content": "42"}
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}
+    rows = [
+        {"id": "good", "messages": LONG},
+        {"messages": [user("a"), assistant("b")]},
+        {"messages": [user("a")]},
+        {"messages": [user("a"), {"role": "assistant", "content": None, "tool_calls": [{}]}, tool, assistant("b"), user("c")]},
+        {"messages": [user("a"), assistant("b"), picture]},
+        {"messages": [assistant("Hi!"), user("a"), assistant("b"), user("c")]},
+    ]  # fmt: skip
+    assert [item.id for item in items(*rows)] == ["good", "6"]
+    said = capsys.readouterr().out
+    assert "4 of 6 conversations left out: " in said
+    for reason, first in ((f"2 with {NO_REACTION}", 2), (f"1 with {TOOLS}", 4), (f"1 with {NO_TEXT}", 5)):
+        assert f"{reason} (first: line {first})" in said
+    assert "1 conversations open with the assistant" in said
+    items(rows[0])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "Q?", "answer": "5"}, r"no conversation in it, wanted `messages`.* \(has question, answer\)"),
+        ({"messages": "User: hi"}, "an empty conversation, wanted a list"),
+        ({"messages": []}, "an empty conversation"),
+        ({"conversations": "User: hi"}, "no conversation in it"),
+        (
+            {"messages": [user("a"), {"role": "agent", "content": "b"}]},
+            "message 2 has the role 'agent', wanted user or",
+        ),
+        ({"messages": [user("a"), {"role": "assistant", "text": "b"}]}, "message 2 is no {role, content}"),
+        ({"messages": [user("a"), {"content": "b"}]}, "message 2 is no {role, content}"),
+        ({"messages": ["a", "b"]}, "message 1 is no {role, content}"),
+        ({"messages": [user("a"), assistant("b"), user("cut \ud83d")]}, "message 3 holds half a character"),
+    ],
+)
+def test_what_is_no_conversation_is_named_by_file_and_line(items: Any, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=rf"t\.jsonl:2: {message}"):
+        items({"messages": LONG}, row)
+
+
+def test_a_transcript_takes_no_instruction(items: Any, tmp_path: Path) -> None:
+    items({"messages": LONG})
+    with pytest.raises(DataError, match="an instruction cannot be added to a transcript"):
+        read_items(tmp_path / "t.jsonl", "Be brief.", transcript=True)
+
+
+def test_the_shipped_transcripts_are_whole_and_varied() -> None:
+    read = read_items(ROOT / "recipes" / "transcripts.jsonl", transcript=True)
+    assert [item.id for item in read] == [f"{kind}-{n}" for kind in ("support", "sales", "tutor") for n in range(1, 7)]
+    assert all(item.reply and item.actual and item.answer is None for item in read)
+    assert len({item.actual for item in read}) == 18
+
+
+def test_real_multi_turn_sets_are_read_as_transcripts() -> None:
+    path = DATA / "mt_bench" / "mtbench101.jsonl"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    read = read_items(path, transcript=True)
+    assert len(read) == 1388
+    assert {len(item.messages) % 2 for item in read} == {1}
+    with pytest.raises(DataError, match="ends with the assistant.*`transcript: true`"):
+        read_items(path)

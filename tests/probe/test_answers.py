@@ -1,0 +1,345 @@
+"""The answer in a reply: what counts as marked, as stated, as asked back, and when two answers are the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.probe import grading
+from nextturn.probe.engines.base import Completion
+from nextturn.probe.grading import (
+    asks,
+    boxed,
+    count_marks,
+    lenient_answer,
+    outcome,
+    reference_answer,
+    same_answer,
+    says,
+    strict_answer,
+)
+from nextturn.probe.measure.measures import grade_answer
+from nextturn.probe.sets import Item
+
+CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
+# A base model: answers, then goes on to write the problem again and a question of its own before the final number.
+RESTATED = (
+    "Each crate holds 6 jars, so 4 crates hold 24 jars.\n"
+    "Question: If each crate holds 6 jars, how many jars do 4 crates hold?\n"
+    "Answer: 4 * 6 = 24 jars"
+)
+
+MARKED = [
+    (r"So the area is $\boxed{42}$ square metres.", "42"),
+    (r"\boxed{\frac{3}{4}}", r"\frac{3}{4}"),
+    (r"\boxed{\text{between } \sqrt{2} \text{ and } \frac{1}{\sqrt{3}}}", r"\text{between } \sqrt{2} \text{ and } \frac{1}{\sqrt{3}}"),
+    (r"First \boxed{3}, corrected: \boxed{5}.", "5"),
+    (r"\boxed{ 7 }", "7"),
+    (r"$\boxed 9$", "9"),
+    (r"We get \fbox{12}", "12"),
+    ("12 + 30 = 42\n#### 42", "42"),
+    ("#### 1,250", "1,250"),
+    ("#### $1,250.50\nDone.", "$1,250.50"),
+    ("####-3", "-3"),
+    ("#### 4\nNo, once more.\n#### 6", "6"),
+    (r"\boxed{3} is wrong." + "\n#### 4", "4"),
+    ("#### 4\n" + r"That is, $\boxed{8}$", "8"),
+    (r"\boxed{11} or, if cut, \boxed{12", "11"),
+    ("#### **18**", "18"),
+    ("#### **$18**\nDone.", "$18"),
+    ("#### 18 eggs a day\nDone.", "18 eggs a day"),
+    ("#### Final Answer: 18", "18"),
+    ("#### **The answer is:** 18", "18"),
+    ("#### x = 18", "x = 18"),
+    (r"#### \frac{1}{2}", r"\frac{1}{2}"),
+    ("#### Evelyn", "Evelyn"),
+    (r"She makes $\boxed{18}$." + "\n\n#### Verification\n9 x 2 = 18, correct.", "18"),
+    (r"<think>\boxed{7}? No.</think>" + "\n#### 18", "18"),
+]  # fmt: skip
+UNMARKED = [
+    ("The answer is 12.", "12"),
+    ("The answer is 1,200 dollars.", "1,200"),
+    ("The answer is 72, because 70 + 2 = 72.", "72"),
+    ("The final answer is: **15**", "15"),
+    ("Answer: $3.50", "3.50"),
+    ("the answer is -4 and not 7", "-4"),
+    ("The answer is 3/4, which is below 1.", "3/4"),
+    ("The answer is 5. No: the answer is 6, since 2 * 3 = 6.", "6"),
+    ("6 + 7 = 13, so they have 13 apples left", "13"),
+    ("They have 13 apples, and 2 of them are green.", "2"),
+    ("That makes 13.\nShall I show the 2 steps again?", "13"),
+    ('That makes 13. "Shall I show the 2 steps?" Or the other 3?', "13"),
+    ("It costs $1,000,000", "1,000,000"),
+    ("It falls to -7", "-7"),
+    (RESTATED, "24"),
+    (r"Answer: $4 \times 6 = 24$", "24"),
+    ("Answer: 4 * 6 = 24", "24"),
+    ("Answer: 2**3 = 8", "8"),
+    ("The answer is **18**. (She sells 9 eggs at $2 each.)", "18"),
+    (r"The answer is \$18 since she sells 9 at 2.", "18"),
+    (r"Answer: \(18\), as 9 times 2 is that", "18"),
+    ("#### Step 1: Find the eggs\n16 - 7 = 9\n#### Step 2: Multiply\n9 * 2 = 18", "18"),
+    ("#### 2. Multiply\n9 * 2 = 18", "18"),
+    ("#### Final Answer\n\n**18**", "18"),
+    ("##### 3\nIt is 18.", "18"),
+    ("<think>\nMaybe \\boxed{7}? No.\n</think>\nShe makes 18 dollars.", "18"),
+    ("<think>so 16 - 7 = 9, \\boxed{18}", None),
+    ("The answer is 9 - 2 = 7.", "7"),
+    ("The answer is 5 - nothing is left over from 9.", "5"),
+    ("I cannot say.", None),
+    ("How many of the 5 apples are red?", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("text", "answer", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
+def test_a_marked_answer_is_read_by_both_readings_and_another_leniently(
+    text: str, answer: str | None, marked: bool
+) -> None:
+    assert strict_answer(text) == (answer if marked else None)
+    assert lenient_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("18", "18"),
+        (" 3.5 apples\n", "3.5 apples"),
+        ("2 + 3 = 5\n#### 5", "5"),
+        (r"Thus $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+        ("a long explanation without any mark, " * 4, None),
+        ("two\nlines", None),
+        ("  ", None),
+        ("It lies in the west.\n#### New York City", "New York City"),
+        ("#### Step 1\n2 + 3 = 5\n#### Answer: 5", "5"),
+    ],
+)
+def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) -> None:
+    assert reference_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "cut"),
+    [
+        (r"\boxed{4}", "answered", "answered"),
+        ("#### 4", "answered", "answered"),
+        (r"It is \boxed{4}. Does that help?", "answered", "answered"),
+        ("They have 13 apples.", "answered", "truncated"),
+        ("They have 13 apples. Shall I go on?", "asked", "truncated"),
+        ("How many marbles did Ruth start with?", "asked", "truncated"),
+        (CLARIFYING, "asked", "truncated"),
+        ("Could you tell me the price? (In dollars, please.)", "asked", "truncated"),
+        ("**What is the price?**", "asked", "truncated"),
+        ("What is the price? Then I can start. It will be quick. I promise.", "no_answer", "truncated"),
+        ("How many are left? 24 are left.", "answered", "truncated"),
+        ("How many were sold? Each one brings 7 and costs 4 to print.", "asked", "truncated"),
+        ("So what do we do? We add 3 and 4. That gives 7. Then we are done.", "answered", "truncated"),
+        (RESTATED + ". Every crate is full. Nothing is left over.", "answered", "truncated"),
+        ("First we add 3 and 4, which gives", "answered", "truncated"),
+        ("I am sorry, I do not know.", "no_answer", "truncated"),
+        ("", "no_answer", "truncated"),
+        ("#### Step 1: Find the eggs\nThen we", "answered", "truncated"),
+        ("We add.\n#### Step 3", "answered", "truncated"),
+        ("We add.\n#### Multiply the numbers", "no_answer", "truncated"),
+        ("#### What I need\nHow many did she start with?", "asked", "truncated"),
+        ("#### What is the price?", "asked", "truncated"),
+        ("<think>Is it \\boxed{4}? I go on", "no_answer", "truncated"),
+        ("<think>It is \\boxed{4}.</think> How many were sold?", "asked", "truncated"),
+        ("<think>Is 4 right?</think> It is 4.", "answered", "truncated"),
+    ],
+)
+def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> None:
+    """Asking is a question at the end, or before a last sentence that does not begin with a number; no marked answer."""
+    assert (outcome(text, False), outcome(text, True)) == (kind, cut)
+    assert asks(text) is (kind == "asked")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("First 3 + 4 = 7, and then", None),
+        ("The answer is 7. To check it, 3 +", "7"),
+        (r"So \boxed{7}. Let me check: 3 +", "7"),
+        ("#### 7\nTo check it, 3 +", "7"),
+    ],
+)
+def test_the_last_number_of_a_truncated_text_is_no_answer(text: str, answer: str | None) -> None:
+    assert lenient_answer(text, truncated=True) == answer
+    row = grade_answer(Item("1", ({"role": "user", "content": "3 + 4?"},), "7"), Completion(text, 9, "length"))
+    assert (row["extracted"], row["lenient"]) == (answer, answer is not None)
+
+
+SAME = [
+    ("72", "72"),
+    ("72.", "72"),
+    ("1,200", "1200"),
+    ("$1,200.00", "1200"),
+    (r"\$15", "15"),
+    ("3.50", "3.5"),
+    ("0.75", "3/4"),
+    ("-0", "0"),
+    ("50%", "50"),
+    (r"50\%", "50%"),
+    ("12 apples", "12"),
+    ("12 cm", "12"),
+    ("12cm", "12"),
+    (r"12\text{ cm}", "12"),
+    (r"12\text{ cm}", "12 cm"),
+    (r"\frac{1}{2}", r"\dfrac{1}{2}"),
+    (r"\frac12", r"\frac{1}{2}"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"-\frac{3}{4}", "-0.75"),
+    (r"$\frac{2}{4}$", r"\tfrac{1}{2}"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    (r"10^\circ", "10"),
+    ("(1,2)", "(1, 2)"),
+    ("(20, 100)", "(20,100)"),
+    ("[0, 180]", "[0,180]"),
+    (r"\{1, 2, 300\}", r"\{1,2,300\}"),
+    ("$1,200 (in dollars)", "1200 (in dollars)"),
+    ("x = 1,200", "x=1200"),
+    ("x^2+2x+1", "(x+1)^2"),
+    ("3x", "x*3"),
+]
+DIFFERENT = [
+    ("72", "73"),
+    ("7.2", "72"),
+    ("1,2", "12"),
+    ("-5", "5"),
+    ("3x", "3"),
+    ("3", "3x"),
+    ("3x", "3y"),
+    ("2i", "2"),
+    ("3xy", "3"),
+    ("1/0", "0"),
+    ("(1,2)", "(2,1)"),
+    ("(12100)", "(12,100)"),
+    (r"\frac{1}{3}", "0.33"),
+    ("", "5"),
+    ("...", "5"),
+    ("{", "5"),
+    (r"\frac{", "1"),
+    ("no idea", "5"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "reference", "same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in DIFFERENT]
+)
+def test_equal_answers_written_differently_are_the_same_and_others_are_not(
+    given: str, reference: str, same: bool
+) -> None:
+    assert same_answer(given, reference) is same
+    assert not same or same_answer(reference, given)
+
+
+def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
+    assert not same_answer(None, "5") and not same_answer(None, "")
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+def test_an_answer_that_keeps_algebra_busy_costs_seconds_of_the_processor_and_the_next_one_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grading, "_SECONDS", 1.0)
+    monkeypatch.setattr(grading, "_algebra", grading._Algebra())
+    before = sum(os.times()[:4])  # this process and those that ended
+    assert [same_answer(answer, "7") for answer in ("10^{10^{10}}", "9999999!")] == [False, False]
+    assert sum(os.times()[:4]) - before < 20, (
+        "with the imports of two processes; without a limit 20 and more for each answer"
+    )
+    assert same_answer(r"\sqrt{98}", r"7\sqrt{2}")
+
+
+@pytest.mark.parametrize(
+    ("reply", "marks"),
+    [
+        (r"\boxed{4}" + "\n#### Verification\n2 + 2 = 4", 1),
+        ("#### Step 1\n2 + 2 = 4\n#### 4", 1),
+        (r"<think>\boxed{3}? \boxed{4}!</think> \boxed{4}", 1),
+        (r"\boxed{3}, no, \boxed{4}" + "\n#### 4", 3),
+        ("It is 4.", 0),
+    ],
+)
+def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts(reply: str, marks: int) -> None:
+    assert count_marks(reply) == marks
+
+
+def test_a_reply_that_runs_off_into_spaces_is_read_in_no_time() -> None:
+    begun = time.process_time()
+    assert lenient_answer("The answer is 5." + "The answer is " + " " * 20000) == "5"
+    assert time.process_time() - begun < 2
+
+
+PLAIN = st.text(alphabet="abcxyz0123456789+-*/=.,()[]^_ \n", max_size=12)
+BALANCED = st.recursive(
+    PLAIN,
+    lambda inner: st.tuples(inner, inner, PLAIN).map(lambda parts: f"{parts[0]}{{{parts[1]}}}{parts[2]}"),
+    max_leaves=6,
+)
+
+
+@given(
+    st.text(max_size=20).filter(lambda text: "\\" not in text),
+    BALANCED,
+    st.text(alphabet="abc 123.?!}{\n", max_size=20),
+)
+def test_whatever_is_balanced_comes_out_of_its_box(before: str, inside: str, after: str) -> None:
+    found = boxed(f"{before}\\boxed{{{inside}}}{after}")
+    assert found is not None
+    assert found[1] == inside.strip()
+
+
+REPLIES = st.lists(
+    st.sampled_from(["\\boxed{", "}", "{", "#### ", "The answer is ", "7", "1,200", "?", ". ", "\n", "apples ", "$", "-", "/"])
+    | st.text(max_size=5),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+
+@given(REPLIES, st.booleans())
+def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -> None:
+    strict, lenient = strict_answer(reply), lenient_answer(reply)
+    kind = outcome(reply, truncated)
+    if strict is not None:
+        assert strict
+        assert lenient == strict
+        assert kind == "answered"
+        assert not asks(reply)
+    if kind == "asked":
+        assert "?" in reply
+    if kind in ("answered", "no_answer"):
+        assert (kind == "answered") == (lenient is not None)
+
+
+@given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{}.", "${}", "{:,}", "{}.0", " {} ", "{} dollars"]))
+def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) -> None:
+    assert same_answer(form.format(number), str(number))
+    assert not same_answer(form.format(number), str(number + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "said"),
+    [
+        ("12 * 5 = 60, so there are 60 marbles.", "60", True),
+        ("That costs $1,200.00 in all.", "1200", True),
+        ("It is half of it, 1/2.", "0.5", True),
+        ("There are 600 of them, or 6.60.", "60", False),
+        ("So it is Monday.", "Monday", True),
+        ("Mondays are longer.", "Monday", False),
+        (r"Then $x = 2\sqrt{3}$.", r"2\sqrt{3}", True),
+        ("A hint: look at the bags.", "A", False),
+        ("Anything.", "", False),
+    ],
+)
+def test_an_answer_is_found_in_a_text_without_a_mark(text: str, answer: str, said: bool) -> None:
+    assert says(text, answer) is said

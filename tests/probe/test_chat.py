@@ -1,0 +1,284 @@
+"""Rendering: what carries loss, after which context, and how a user turn opens, on four families of templates."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.probe.chat import Chat, LossOn
+from nextturn.probe.errors import TemplateError
+from nextturn.probe.files import sha256_text
+from nextturn.probe.timelimit import ends_within
+from support.conversations import spans
+from support.tiny_models import shipped_template, thinking_tokenizer, tiny_tokenizer
+
+TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
+TURN_END = {
+    "chatml": "<|im_end|>",
+    "qwen3_5_nothink": "<|im_end|>",
+    "llama3": "<|eot_id|>",
+    "gemma3": "<end_of_turn>",
+}
+USER_HEADER = {
+    "chatml": "<|im_end|>\n<|im_start|>user\n",
+    "qwen3_5_nothink": "<|im_end|>\n<|im_start|>user\n",
+    "llama3": "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
+    "gemma3": "<end_of_turn>\n<start_of_turn>user\n",
+}
+TALK = [
+    {"role": "user", "content": "Ann has 3 apples and buys 4. How many now?"},
+    {"role": "assistant", "content": "3 + 4 = 7.\nThe answer is \\boxed{7}."},
+    {"role": "user", "content": "Why did you add?"},
+    {"role": "assistant", "content": "Because buying makes more."},
+    {"role": "user", "content": "And if she buys 5?"},
+    {"role": "assistant", "content": "Then it is 8."},
+]
+
+
+_CHATS: dict[str, Chat] = {}
+
+
+def chat_with(template: str) -> Chat:
+    if template not in _CHATS:
+        _CHATS[template] = Chat(tiny_tokenizer(template))
+    return _CHATS[template]
+
+
+@pytest.fixture(params=TEMPLATES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_loss_is_on_assistant_content_and_turn_end_alone_after_the_prompt_of_inference(family: str) -> None:
+    chat = chat_with(family)
+    rows = chat.training_rows(TALK)
+    assert len(rows) == (3 if family == "qwen3_5_nothink" else 1), "one row where the template keeps its prefixes"
+    learned = [(row.input_ids[:start], row.input_ids[start:end]) for row in rows for start, end in spans(row.loss_mask)]
+    replies = [message["content"] for message in TALK if message["role"] == "assistant"]
+    assert [chat.tokenizer.decode(ids) for _, ids in learned] == [text + TURN_END[family] for text in replies]
+    assert [context for context, _ in learned] == [list(chat.prompt_ids(TALK[:position])) for position in (1, 3, 5)]
+    (row,) = chat.training_rows(TALK, loss_on="all")
+    assert set(row.loss_mask) == {1}, "the last context whole"
+    assert row.input_ids[: len(chat.prompt_ids(TALK[:5]))] == list(chat.prompt_ids(TALK[:5]))
+
+
+def test_a_user_turn_opens_with_a_bare_header_after_the_answer(family: str) -> None:
+    chat = chat_with(family)
+    history, generation = (chat.user_prefix_text(TALK[:2], form) for form in ("history", "generation"))  # type: ignore[arg-type]
+    assert all(text.endswith("\\boxed{7}." + USER_HEADER[family]) for text in (history, generation))
+    assert chat.prompt_text(TALK[:3]).startswith(history + "Why did you add?"), "what a real second turn shows"
+    assert generation.startswith(chat.prompt_text(TALK[:1]) + TALK[1]["content"]), "what the answer was made from"
+    if family == "qwen3_5_nothink":
+        assert history != generation
+    assert generation.replace("<think>\n\n</think>\n\n", "") == history
+
+
+def test_turns_stop_at_their_end_and_at_a_new_header(family: str) -> None:
+    chat = chat_with(family)
+    stops = {chat.tokenizer.decode([token]) for token in chat.stop_ids}
+    header = USER_HEADER[family].split("user")[0].split(">")[-2] + ">"
+    assert {TURN_END[family], header.strip()} <= stops
+
+
+MISTRAL = (
+    "{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' if m['role'] == 'user' else ' ' + m['content'] + '</s>' }}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "special", "header"),
+    [
+        ("deepseekv3", ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"), "<｜Assistant｜>"),
+        ("glm4moe", ("<|user|>", "<|assistant|>"), "<|assistant|>"),
+        ("mistral", ("[INST]", "[/INST]", "</s>"), "[/INST]"),
+        ("mistral", ("</s>",), None),  # the header is plain text
+    ],
+)
+def test_a_user_turn_ends_where_the_assistant_s_header_begins(
+    template: str, special: tuple[str, ...], header: str | None
+) -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
+    tokenizer.chat_template = MISTRAL if template == "mistral" else shipped_template(template)
+    chat = Chat(tokenizer)
+    assert (header in tokenizer.convert_ids_to_tokens(chat.stop_ids)) == (header is not None)
+    if header is None:
+        assert chat.user_turn("And for 5? [/INST] Then it is 8.") == "And for 5?"
+
+
+@given(
+    st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))), min_size=4, max_size=4)
+)
+def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str]) -> None:
+    for template in ("chatml", "qwen3_5_nothink"):
+        chat = chat_with(template)
+        talk = [
+            {"role": ("user", "assistant")[index % 2], "content": "x" + text.replace("<|", "")}
+            for index, text in enumerate(texts)
+        ]
+        rows = chat.training_rows(talk)
+        contexts = [row.input_ids[:start] for row in rows for start, _ in spans(row.loss_mask)]
+        assert contexts == [list(chat.prompt_ids(talk[:position])) for position in (1, 3)]
+
+
+def test_a_marker_in_the_conversation_is_not_cut_at() -> None:
+    chat = Chat(tiny_tokenizer("chatml"))
+    talk = [{"role": "user", "content": "What is NEXTTURNMARK?"}, {"role": "assistant", "content": "NEXTTURNMARKA"}]
+    assert chat.user_prefix_text(talk).endswith("NEXTTURNMARKA" + USER_HEADER["chatml"])
+
+
+def test_templates_that_cannot_open_a_user_turn_are_refused() -> None:
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}{% endfor %}"
+    with pytest.raises(TemplateError, match="each message once"):
+        Chat(tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+    with pytest.raises(TemplateError, match="no special token"):
+        Chat(tokenizer)
+    tokenizer.chat_template = None
+    with pytest.raises(TemplateError, match="no chat template"):
+        Chat(tokenizer)
+
+
+def test_white_space_that_a_tokenizer_lists_as_added_tokens_stops_no_turn() -> None:
+    """As Gemma's line breaks are: an answer would end with its first line."""
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("gemma3")
+    plain = Chat(tokenizer)
+    tokenizer.add_tokens([AddedToken("\n" * lines, special=False, normalized=False) for lines in (1, 2)])
+    chat = Chat(tokenizer)
+    assert tokenizer.convert_tokens_to_ids("\n") in chat.user_prefix_ids(TALK[:2])
+    assert (chat.stop_ids, chat.turn_end_ids) == (plain.stop_ids, plain.turn_end_ids)
+
+
+def test_tokens_of_markup_end_turns_though_their_tokenizer_calls_none_special() -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<user>", "</turn>")])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<user>' if m['role'] == 'user' else '' }}{{ m['content'] }}</turn>{% endfor %}"
+    )
+    assert set(tokenizer.convert_tokens_to_ids(["<user>", "</turn>"])) <= set(Chat(tokenizer).stop_ids)
+
+
+def test_a_template_whose_assistant_turn_has_several_parts_is_refused() -> None:
+    """gpt-oss opens its analysis and its answer with a token that opens a user turn, too: each answer ended there."""
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    harmony = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in harmony])
+    tokenizer.chat_template = shipped_template("gptoss")
+    with pytest.raises(TemplateError, match=r"<\|message\|> ends a turn: .* several parts"):
+        Chat(tokenizer)
+
+
+def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None:
+    """Llama 3.2 does: a checkpoint that is measured the day after its base has to be shown the same prompts."""
+    tokenizer = tiny_tokenizer("llama3")
+    tokenizer.chat_template = shipped_template("llama3_2")
+    assert f"Today Date: {datetime.now():%d %b %Y}" in tokenizer.apply_chat_template(TALK[:1], tokenize=False)
+    chat = Chat(tokenizer)
+    for text in (
+        chat.prompt_text(TALK[:1]),
+        chat.user_prefix_text(TALK[:2]),
+        chat.user_prefix_text(TALK[:2], "generation"),
+    ):
+        assert "Today Date: 26 Jul 2024\n" in text
+    row = chat.training_rows(TALK)[0]
+    assert "Today Date: 26 Jul 2024\n" in tokenizer.decode(row.input_ids)
+    assert chat.template_sha256 != sha256_text(tokenizer.chat_template), (
+        "a probe begun under another date is told apart"
+    )
+    assert chat_with("llama3").template_sha256 == sha256_text(chat_with("llama3").tokenizer.chat_template)
+
+
+@pytest.mark.parametrize("template", ["deepseekv3", "glm4moe", "nemotron_3_nano", "phi3", "qwen3", "qwen3_5_think"])
+@pytest.mark.parametrize("enable_thinking", [None, True, False])
+def test_a_think_block_before_the_content_is_no_part_that_stops(template: str, enable_thinking: bool | None) -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer("chatml")
+    ends = ("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ends])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
+    tokenizer.chat_template = shipped_template(template)
+    stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
+    assert not {"<think>", "</think>"} & set(stops)
+
+
+THINKING = ["qwen3_5_think", "deepseek_r1_distill"]
+THOUGHT = {"role": "assistant", "content": "So.\n</think>\n\nIt is 7."}
+
+
+@pytest.mark.parametrize(
+    ("template", "way_out"),
+    [(THINKING[0], "data.enable_thinking: false"), (THINKING[1], "chat_template.jinja that opens none")],
+)
+def test_answers_without_thinking_are_not_learned_within_a_think_block(template: str, way_out: str) -> None:
+    """A model that learns to answer there has no end of the block, and thinks no more."""
+    chat = Chat(thinking_tokenizer(template))
+    assert chat.opens_thinking
+    for loss_on in get_args(LossOn):
+        with pytest.raises(TemplateError, match=f"opens a think block .* {way_out}, or train on answers that think"):
+            chat.training_rows(TALK, loss_on)
+    assert chat.training_rows(TALK, learned_from=False), "what is only scored"
+    if template == "qwen3_5_think":
+        assert Chat(chat.tokenizer, enable_thinking=False).training_rows(TALK)
+
+
+@pytest.mark.parametrize("template", THINKING)
+def test_answers_that_think_are_learned_from_within_the_block(template: str) -> None:
+    chat = Chat(thinking_tokenizer(template))
+    for content in (THOUGHT["content"], "<think>\n" + THOUGHT["content"]):  # the prompt has opened it already
+        talk = [TALK[0], {**TALK[1], "loss": False}, TALK[2], {**THOUGHT, "content": content}]
+        (row,) = chat.training_rows(talk)
+        start = row.loss_mask.index(1)
+        assert chat.tokenizer.decode(row.input_ids[:start]).endswith("<think>\n")
+        assert chat.tokenizer.decode(row.input_ids[start:]).startswith(THOUGHT["content"])
+        assert len(chat.training_rows(talk, "all")) == 1
+    with pytest.raises(TemplateError, match="opens a think block"):
+        chat.training_rows([*TALK[:1], {**TALK[1], "loss": False}], "all")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+        "{% set n = namespace(s='ab') %}{% for m in messages %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
+        "{{ 'a' * 10 ** 10 }}",
+    ],
+)
+def test_a_template_that_loops_or_doubles_its_text_is_refused_before_it_is_rendered_here(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[tuple[float, int]] = []
+
+    def briefer(seconds: float, more_bytes: int, function: Any) -> bool:
+        limits.append((seconds, more_bytes))
+        return ends_within(1.0, more_bytes, function)
+
+    monkeypatch.setattr("nextturn.probe.chat.ends_within", briefer)
+    tokenizer = tiny_tokenizer("chatml")
+    tokenizer.chat_template = template
+    with pytest.raises(TemplateError, match="loops or doubles its text"):
+        Chat(tokenizer)
+    assert limits == [(2.0, 2**29)]
+
+
+def test_a_template_error_becomes_one_line() -> None:
+    chat = Chat(tiny_tokenizer("qwen3_5_nothink"))
+    with pytest.raises(TemplateError, match="cannot render"):
+        chat.prompt_text([{"role": "assistant", "content": "alone"}])
+    with pytest.raises(TemplateError, match="after an assistant"):
+        chat.user_prefix_text(TALK[:1])

@@ -1,0 +1,270 @@
+"""Questions with lettered options: the order, the right letter, and which letter a reply chose."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from string import ascii_uppercase as LETTERS
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.probe.engines.base import Completion
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import write_jsonl
+from nextturn.probe.grading import lenient_letter, letter_outcome, strict_letter
+from nextturn.probe.measure.measures import grade_answer
+from nextturn.probe.sets import INSTRUCTION, Item, lettered, read_items, shown_in
+
+GPQA = {
+    "Question": "How fast is it?\n",
+    "Correct Answer": "8 m/s\n",
+    "Incorrect Answer 1": "4 m/s",
+    "Incorrect Answer 2": " 2 m/s",
+    "Incorrect Answer 3": "1 m/s",
+    "Record ID": "rec7",
+}
+
+
+def test_gpqa_columns_become_a_lettered_question(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "gpqa.jsonl", [GPQA])
+    (item,) = read_items(tmp_path / "gpqa.jsonl")
+    assert item.id == "rec7"
+    assert sorted(item.options) == ["1 m/s", "2 m/s", "4 m/s", "8 m/s"]
+    assert item.answer == LETTERS[item.options.index("8 m/s")]
+    shown = "\n".join(f"({letter}) {text}" for letter, text in zip("ABCD", item.options, strict=True))
+    assert item.messages == ({"role": "user", "content": f"How fast is it?\n\n{shown}\n\n{INSTRUCTION}"},)
+    assert read_items(tmp_path / "gpqa.jsonl", "Be brief.")[0].messages[0]["content"].endswith("{}.\n\nBe brief.")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"choices": ["x", "y", "z"], "answer": "B"},
+        {"choices": ["x", "y", "z"], "answer": "(b)"},
+        {"choices": ["x", "y", "z"], "answer": 1},
+        {"choices": ["x", "y", "z"], "answer": "y"},
+        {"options": ["x", "y", "z"], "answer": "B."},
+        {"options": {"A": "x", "B": "y", "C": "z"}, "answer": "B"},
+        {"choices": {"label": ["1", "2", "3"], "text": ["x", "y", "z"]}, "answer": "2"},
+        {"choices": {"text": ["x", "y", "z"]}, "answer": 1},
+    ],
+)
+def test_the_answer_may_be_letter_number_label_or_text(row: dict[str, Any]) -> None:
+    found = lettered(row, "Q?", "id", "f:1")
+    assert found is not None and found.letter is not None
+    assert found.options[LETTERS.index(found.letter)] == "y"
+
+
+def test_without_an_answer_the_question_is_asked_all_the_same(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "s.jsonl", [{"question": "Q?", "choices": ["x", "y"]}, {"question": "R?", "choices": None, "answer": "5"}])  # fmt: skip
+    first, second = read_items(tmp_path / "s.jsonl")
+    assert (first.answer, sorted(first.options)) == (None, ["x", "y"])
+    assert (second.answer, second.options) == ("5", ())
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"choices": ["x", "y"], "answer": "C"}, "'C' names none of the 2 options, wanted a letter"),
+        ({"choices": ["x", "y"], "answer": 2}, "2 names none"),
+        ({"choices": ["x", "y"], "answer": -1}, "-1 names none"),
+        ({"choices": ["x", "y"], "answer": True}, "True names none"),
+        ({"choices": ["x", "x"], "answer": "x"}, "'x' names several"),
+        ({"choices": ["x"], "answer": "A"}, r"wanted 2 to 26 options in a list, given \['x'\]"),
+        ({"choices": "x or y", "answer": "x"}, "wanted 2 to 26 options"),
+        ({"choices": ["x", ""], "answer": "A"}, "an option is ''"),
+        ({"choices": ["x", None], "answer": "A"}, "an option is None"),
+    ],
+)
+def test_options_that_cannot_be_asked_are_named_by_file_and_line(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    write_jsonl(tmp_path / "s.jsonl", [{"question": "Q?", **row}])
+    with pytest.raises(DataError, match=rf"s\.jsonl:1: .*{message}"):
+        read_items(tmp_path / "s.jsonl")
+
+
+OPTIONS = st.lists(st.text(alphabet="abcxyz 019", min_size=1, max_size=8).filter(str.strip), min_size=2, max_size=10)
+
+
+@given(OPTIONS, st.data(), st.text(max_size=6))
+def test_shuffling_keeps_every_option_and_the_right_one(options: list[str], data: Any, identity: str) -> None:
+    right = data.draw(st.integers(0, len(options) - 1))
+    row = {"Correct Answer": options[right]}
+    wrong = [option for place, option in enumerate(options) if place != right]
+    row |= {f"Incorrect Answer {number}": option for number, option in enumerate(wrong, start=1)}
+    found = lettered(row, "Q?", identity, "f:1")
+    assert found is not None and found.letter is not None
+    assert Counter(found.options) == Counter(" ".join(option.split()) for option in options)
+    assert found.options[LETTERS.index(found.letter)] == " ".join(options[right].split())
+    assert found == lettered(row, "Q?", identity, "f:1"), "the same order in every run"
+
+
+def test_the_right_letter_is_spread_over_the_ids() -> None:
+    found = [lettered({**GPQA, "Record ID": f"rec{n}"}, "Q?", f"rec{n}", "f:1") for n in range(400)]
+    counts = Counter(one.letter for one in found if one)
+    assert set(counts) == set("ABCD")
+    assert all(70 <= count <= 130 for count in counts.values())
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "options"),
+    [
+        ("Which?\n(A) Line\n(B) Circle\n(C) Plane", r"\text{(C)}", ("Line", "Circle", "Plane")),
+        ("Find\n\\[z = c.\\](A) Line\n(B) Circle\n\nEnter the letter.", "B", ("Line", "Circle")),
+        ("Which?\n\nA. 10\nB. 8\nC. 5", "A", ("10", "8", "5")),
+        ("Which?\n\n$\\bullet$ A) 10\n\n$\\bullet$ B) 8", "(B)", ("10", "8")),
+        ("Which?\n(A) Line\n(B) Circle", "D", None),
+        ("Which?\n(A) Line\n(C) Circle", "C", None),
+        ("Which?\n(A) Line", "A", None),
+        ("Name the vertex.", "A", None),
+        ("Which?\n(A) Line\n(B) Circle", "2", None),
+    ],
+)
+def test_options_that_the_question_shows_are_read_off_it(question: str, answer: str, options: Any) -> None:
+    found = shown_in(question, answer)
+    assert (found.options if found else None) == options
+    if found:
+        assert found.text == question
+        assert found.letter == re.sub(r"\\text|\W", "", answer)
+
+
+TEXTS = ("4 m/s", "8 m/s", "The proton moves left", "vitamin C")
+MARKED = [
+    (r"So \boxed{B}.", "B"), (r"\boxed{(B)}", "B"), (r"$\boxed{\text{B}}$", "B"), (r"\boxed{b}", "B"),
+    (r"\boxed{\textbf{(C)}\ The proton moves left}", "C"), (r"\boxed{B. 8 m/s}", "B"), (r"\boxed{8 m/s}", "B"),
+    (r"\boxed{\text{Option B}}", "B"), (r"\boxed{D: vitamin C}", "D"),
+    ("Answer: B", "B"), ("**Answer:** B", "B"), ("**Answer: B**", "B"), ("Answer: **B**", "B"), ("answer: b", "B"),
+    ("Answer: (B) 8 m/s", "B"), ("Answer: B) 8 m/s", "B"), ("Answer: B. 8 m/s", "B"), ("ANSWER: $B$", "B"),
+    ("Answer:\n\n**B**", "B"), ("Answer: B because it is faster", "B"), ("Answer: A is right", "A"),
+    ("Answer: option C", "C"), ("#### B", "B"), ("I think so.\n\n**B**", "B"), ("It is **B**.", "B"),
+    ("So it is **(B) 8 m/s**", "B"), ("Answer: A\nNo, wait.\nAnswer: C", "C"), (r"Answer: A. Then \boxed{D}", "D"),
+    (r"\boxed{A} was my first thought. Answer: C", "C"),
+    (r"Answer: $\textbf{B}$", "B"), (r"Answer: \text{(B)}", "B"), (r"It is $\textbf{B}$.", "B"),
+    ("#### (B) The proton moves left", "B"), ("Answer: B\n\n#### Explanation\nA is wrong.", "B"),
+    (r"<think>\boxed{A}?</think> \boxed{B}", "B"),
+]  # fmt: skip
+UNMARKED = [
+    ("The answer is B.", "B"), ("The correct answer is (C).", "C"), ("the answer is: (d)", "D"),
+    ("The correct option is A because it is slow.", "A"), ("I choose B", "B"), ("B is correct.", "B"),
+    ("A is correct.", "A"), ("So A.", "A"), ("(A)", "A"), ("A", "A"), ("B)", "B"), ("`C`", "C"), ("A\nproton", "A"),
+    ("C: The proton", "C"), ("Option A is wrong, so it must be option B.", "B"),
+    (r"The answer is \textbf{B} since it is fast.", "B"), (r"$\textbf{C}$ is correct, A is not.", "C"), ("<think>A?</think>I say B", "B"),
+    ("The answer is B. Option A is wrong because it is slow.", "B"), ("The answer is not A but B", "B"),
+    ("We rule out A and B, so C is correct.", "C"), ("The answer is B. Shall I explain why A is wrong?", "B"),
+    ("I would say C. Is it A?", "C"), ("I lean to D, since it is sour.", "D"),
+    ("It is 8 m/s.", "B"), ("the proton **moves left**, I think: THE  PROTON moves left", "C"),
+    ("Not 4 m/s but 8 m/s.", "B"), ("Vitamin C", "D"),
+    # Prose, variables, functions, names, and two letters at once are no choice.
+    ("A proton moves. A 5 kg mass falls.", None), ("I think I know.", None), ("It is the second.", None),
+    ("The field is B = 3 T", None), ("P(A) is large", None), ("f(B) = 2, so C^2 = 4", None), ("A's mass", None),
+    ("It must be A or B.", None), ("The answer is A or B.", None), ("Either (A) or (B)", None),
+    ("C and D are wrong.", None), ("Is it A or B?", None), ("The U.S.A. is a country", None), ("18 m/s", None),
+    ("Answer: A or B", None), ("Answer: A, B", None), ("Answer: (A) and (C)", None), (r"\boxed{A, C}", None),
+    (r"\boxed{E}", None), (r"\boxed{42}", None), ("Answer: A proton is there", None), ("Answer: E", None),
+    ("Answer: a proton is there", None), (r"\boxed{}", None), ("", None),
+    (r"Answer: \text{A} or \text{B}", None), (r"The field $\mathbf{B}$ is strong", None),
+    (r"<think>\boxed{A}, or B", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reply", "letter", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
+def test_a_marked_letter_is_read_by_both_readings_and_another_leniently(
+    reply: str, letter: str | None, marked: bool
+) -> None:
+    assert strict_letter(reply, TEXTS) == (letter if marked else None)
+    assert lenient_letter(reply, TEXTS) == letter
+
+
+WORDS = st.lists(
+    st.sampled_from(["proton", "car", "force", "falls", "red", "slowly", "seven", "of", "with", "to", "from"]),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=4))
+def test_the_article_is_never_the_letter_a(phrases: list[list[str]]) -> None:
+    prose = " ".join(f"A {' '.join(words)}." for words in phrases)
+    for reply in (prose, f"Answer: {prose}", f"The answer is {prose}", f"I see. {prose}"):
+        assert lenient_letter(reply, ("x1", "x2", "x3", "x4")) is None
+
+
+FORMS = [r"\boxed{{{}}}", r"\boxed{{({})}}", r"\(\boxed{{\text{{{}}}}}\)", "Answer: {}", "**Answer:** ({})", "#### {}"]
+
+
+@given(st.sampled_from("ABCD"), st.sampled_from(FORMS), st.text(alphabet="abc ABD.?!\n(){}*", max_size=40))
+def test_a_mark_at_the_end_beats_whatever_stands_before(letter: str, form: str, before: str) -> None:
+    reply = f"{before}\n{form.format(letter)}"
+    assert strict_letter(reply, TEXTS) == letter
+    assert lenient_letter(reply, TEXTS) == letter
+    assert letter_outcome(reply, True, TEXTS) == "answered"
+
+
+REPLIES = st.lists(
+    st.sampled_from(["\\boxed{", "}", "Answer:", " A", " B", "(C)", "**", "####", " or ", ", ", "?", ". ", "\n", "8 m/s", "is "])
+    | st.text(max_size=4),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+
+@given(REPLIES, st.booleans())
+def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -> None:
+    strict, lenient = strict_letter(reply, TEXTS), lenient_letter(reply, TEXTS)
+    kind = letter_outcome(reply, truncated, TEXTS)
+    assert {strict, lenient} <= {*"ABCD", None}
+    if strict is not None:
+        assert (lenient, kind) == (strict, "answered")
+    if kind == "asked":
+        assert "?" in reply
+    if kind == "no_answer":
+        assert lenient is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "truncated", "kind"),
+    [
+        (r"\boxed{B}", True, "answered"),
+        ("First we see that B", True, "truncated"),
+        ("Which unit do you mean?", False, "asked"),
+        ("The answer is B. Does that help?", False, "asked"),
+        ("Which pressure is meant? Then I can choose between A and B.", False, "asked"),
+        ("So which is it? It is B.", False, "answered"),
+        ("I do not know.", False, "no_answer"),
+        ("It has 5 electrons.", False, "no_answer"),
+        ("<think>It is B, or", True, "truncated"),
+        ("<think>It is B.</think>Which unit do you mean?", False, "asked"),
+    ],
+)
+def test_the_class_of_a_reply(reply: str, truncated: bool, kind: str) -> None:
+    assert letter_outcome(reply, truncated, TEXTS) == kind
+
+
+def test_accuracy_grades_an_item_with_options_by_letter() -> None:
+    item = Item("1", ({"role": "user", "content": "Q?"},), "B", options=TEXTS)
+
+    def graded(text: str, finish: Any = "stop") -> tuple[Any, ...]:
+        row = grade_answer(item, Completion(text, 5, finish))
+        return row["reference"], row["extracted"], row["strict"], row["lenient"], row["outcome"]
+
+    assert graded(r"\boxed{B}") == ("B", "B", True, True, "answered")
+    assert graded("It goes at 8 m/s.") == ("B", "B", False, True, "answered")
+    assert graded("There are 3 of them: A") == ("B", "A", False, False, "answered")
+    assert graded("Hm, 42", "length") == ("B", None, False, False, "truncated")
+    assert graded("There are 3 of them: B", "length") == ("B", None, False, False, "truncated")
+    number = Item("1", ({"role": "user", "content": "Q?"},), "8")
+    assert grade_answer(number, Completion("It is 8", 5, "stop"))["lenient"]
+
+
+def test_guessing_is_graded_at_chance() -> None:
+    """The whole way: rows in, shuffled options, replies that always say the same letter."""
+    rng = random.Random(0)
+    rows = [{"Correct Answer": f"r{n}", **{f"Incorrect Answer {k}": f"w{n}{k}" for k in (1, 2, 3)}} for n in range(400)]
+    found = [lettered(row, "Q?", f"{rng.random()}", "f:1") for row in rows]
+    right = sum(one is not None and one.letter == strict_letter(r"\boxed{C}", one.options) for one in found)
+    assert 70 <= right <= 130

@@ -1,0 +1,507 @@
+"""The client of model servers: nothing lost or counted twice, whatever the servers do, and no waiting for nothing.
+
+What takes long runs on a clock that jumps, exact on any machine; what goes over the wire on a real server beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.probe.client import Client, Reply, Server, Session, Slots, TimeLimits, retry_after_s
+from nextturn.probe.errors import BadInput, EngineError
+from nextturn.probe.settings import ServerSection
+from support.clock import Clock
+from support.loopback import Answer, Faults, Loopback, Seen, chat_reply, models_reply
+
+PATH = "/chat/completions"
+KEY = "sk-test-0123456789"
+
+
+def echo(seen: Seen) -> dict[str, Any]:
+    return chat_reply(f"reply to {seen.body['n']}")
+
+
+def section(*urls: str, **options: Any) -> ServerSection:
+    return ServerSection(urls=urls, **{"model": "tiny", "api_key_env": "NEXTTURN_TEST_KEY", **options})
+
+
+def ask(client: Client, count: int, **options: Any) -> list[Reply]:
+    """Sends `count` bodies; the replies in order, after checking that each came once."""
+    got = list(client.stream(PATH, [{"n": n} for n in range(count)], **options))
+    assert sorted(index for index, _ in got) == list(range(count))
+    return [reply for _, reply in sorted(got, key=lambda pair: pair[0])]
+
+
+def texts(replies: list[Reply]) -> list[str]:
+    assert all(reply.body for reply in replies), replies
+    return [reply.body["choices"][0]["message"]["content"] for reply in replies if reply.body]
+
+
+def numbered(count: int) -> list[str]:
+    return [f"reply to {n}" for n in range(count)]
+
+
+def first(*answers: Answer) -> Callable[[Seen], Any]:
+    """A handler that gives these answers first and good ones after."""
+    left = list(answers)
+    return lambda seen: left.pop(0) if left else echo(seen)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "servers"]
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """A port that nothing listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("nextturn.probe.client.time", clock)
+    return clock
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed try, not after a rate limit."""
+    monkeypatch.setattr("nextturn.probe.client._RETRY_S", 0.01)
+
+
+# --- On a clock that jumps.
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """Waits for nothing: moves its clock on by the time that it was to wait."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector: selectors.BaseSelector
+        self._selector.select = self._jump  # type: ignore[method-assign]
+
+    def _jump(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "everything waits for something that never comes"
+        self.now += timeout
+        return []
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+
+class Simulated:
+    """A server that answers after `faults.latency_s`, with the faults of `script` first and those drawn after it, and
+    with errors only during its `outage`."""
+
+    def __init__(
+        self, faults: Faults, script: tuple[str | None, ...] = (), outage: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
+        self.faults, self.script, self.outage = faults, script, outage
+        self.order: list[int] = []
+        self.under_way = self.most_under_way = 0
+
+    async def send(self, connection: Any, url: str, body: Any) -> tuple[httpx.Response, bytes]:
+        number = len(self.order)
+        fault = self.script[number] if number < len(self.script) else self.faults.draw(number)
+        self.order.append(body["n"])
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(1e6 if fault == "hang" else self.faults.latency_s)
+        finally:
+            self.under_way -= 1
+        if fault == "rate_limited":
+            return httpx.Response(429, headers={"Retry-After": self.faults.retry_after or ""}), b"{}"
+        if fault == "server_error" or self.outage[0] <= asyncio.get_running_loop().time() < self.outage[1]:
+            return httpx.Response(500), b"{}"
+        return httpx.Response(200), json.dumps(chat_reply(f"reply to {body['n']}")).encode()
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, count: int, **options: Any) -> tuple[float, list[Reply]]:
+        """Seconds on the jumping clock and the replies."""
+        where = section("http://127.0.0.1:1/v1", **options)
+
+        async def everything() -> list[Reply]:
+            slots = Slots(where.concurrency)
+            session = Session(where, [Server(where.urls[0])], slots, PATH, lambda body: None, count)
+            try:
+                return await asyncio.gather(*(session.request(lambda n=n: {"n": n}) for n in range(count)))
+            finally:
+                await session.close()
+
+        with monkeypatch.context() as patch, contextlib.closing(JumpingLoop()) as loop:
+            patch.setattr("nextturn.probe.client._send", self.send)
+            patch.setattr("nextturn.probe.client.time", loop)
+            patch.setattr("nextturn.probe.client.random", random.Random(0))
+            replies = loop.run_until_complete(everything())
+            return loop.now, replies
+
+
+@pytest.mark.parametrize("seed", [0, 4, 8])
+def test_under_faults_a_thousand_calls_take_little_longer_than_their_latencies(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    faults = Faults(rate_limited=0.1, server_error=0.1, hang=0.05, latency_s=0.2, seed=seed)
+    server = Simulated(faults)
+    seconds, replies = server.run(monkeypatch, 1000, concurrency=32)
+    assert texts(replies) == numbered(1000)
+    assert server.most_under_way == 32
+    assert seconds <= 1.5 * len(server.order) * faults.latency_s / 32
+
+
+def test_what_waits_out_a_rate_limit_holds_no_slot_and_is_no_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten calls meet a rate limit of ten seconds each; they wait side by side, while the only slot serves others."""
+    script = ("rate_limited",) * 5 + (None,) * 2 + ("rate_limited",) * 5
+    server = Simulated(Faults(latency_s=0.1, retry_after="10"), script)
+    seconds, replies = server.run(monkeypatch, 20, concurrency=1, attempts=1)
+    assert texts(replies) == numbered(20)
+    assert 10 <= seconds <= 15
+    assert server.most_under_way == 1
+    assert server.order[:12] == list(range(12)), "the others did not wait"
+
+
+def test_a_request_that_failed_goes_before_those_that_were_not_sent_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Simulated(Faults(latency_s=1.0), ("server_error",))
+    _, replies = server.run(monkeypatch, 50, concurrency=2)
+    assert texts(replies) == numbered(50)
+    assert server.order.index(0, 1) <= 5
+
+
+def test_an_outage_of_half_a_minute_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Simulated(Faults(latency_s=0.1), outage=(5.0, 35.0))
+    seconds, replies = server.run(monkeypatch, 1000, concurrency=8)
+    assert texts(replies) == numbered(1000)
+    assert len(server.order) <= 1000 + 8 + 8 + 10, "those under way, and a few that test the server"
+    assert seconds <= 1000 * 0.1 / 8 + 60
+
+
+def test_when_nothing_is_ever_answered_it_gives_up_after_a_few_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Simulated(Faults(hang=1.0))
+    with pytest.raises(EngineError, match="no server answers.*timeout_s"):
+        server.run(monkeypatch, 1000, concurrency=32, timeout_s=120)
+    assert len(server.order) < 2 * 32, "not one time limit after the other for each of a thousand"
+
+
+# --- The rules by themselves.
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert retry_after_s({"retry-after": "7"}) == 7
+    assert retry_after_s({"retry-after": " 0.5 "}) == 0.5
+    later = datetime(2030, 1, 1, tzinfo=UTC)
+    headers = {"retry-after": format_datetime(later), "date": format_datetime(later - timedelta(seconds=90))}
+    assert retry_after_s(headers) == 90, "counted on the server's clock"
+    assert retry_after_s({"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}) == 0
+    soon = retry_after_s({"retry-after": format_datetime(datetime.now(UTC) + timedelta(seconds=60))})
+    assert soon is not None
+    assert 30 < soon <= 60
+
+
+@given(st.text() | st.sampled_from(["", "-1", "inf", "nan", "1e9", "9" * 400, "soon", "²", "1.2.3", "Fri, 99 Foo"]))
+def test_any_other_retry_after_is_as_good_as_none(value: str) -> None:
+    asked = retry_after_s({"retry-after": value})
+    assert asked is None or 0 <= asked < float("inf")
+
+
+def test_the_time_limit_follows_what_replies_took_and_the_last_try_gets_all() -> None:
+    seen = TimeLimits(timeout_s=120, requests=1000, concurrency=16)
+    assert [seen.add(2.0) for _ in range(20)] == [False] * 19 + [True], "not before there are enough to judge by"
+    assert [seen.limit_s(timeouts, last=False) for timeouts in range(8)] == [6, 6, 12, 24, 48, 96, 120, 120]
+    assert seen.limit_s(0, last=True) == 120
+    # It moves in steps that are worth telling those under way.
+    for took, moves, limit in ((2.1, 0, 6), (4.0, 1, 12), (2.0, 1, 6), (0.001, 1, 0.5)):
+        assert sum(seen.add(took) for _ in range(200)) == moves
+        assert seen.limit_s(0, last=False) == limit, "the newest count, down to a floor"
+    wide = TimeLimits(timeout_s=120, requests=1000, concurrency=64)
+    assert [wide.add(0.2) for _ in range(64)] == [False] * 63 + [True], "a whole round before any is called slow"
+
+
+def test_a_server_rests_after_many_failures_in_a_row_and_then_one_request_tests_it(clock: Clock) -> None:
+    server = Server("one")
+    for _ in range(100):
+        for _ in range(7):
+            server.failed(clock.now, silent=False)
+        server.served()
+    assert server.free(clock.now)
+    for _ in range(8):
+        server.failed(clock.now, silent=False)
+    assert not server.free(clock.now)
+    until = server.rests_until
+    for _ in range(50):
+        server.failed(clock.now - 1, silent=True, unreachable=True)
+    assert server.rests_until == until, "what was under way before makes it no longer"
+    assert not server.gone
+    clock.now = until
+    assert server.free(clock.now)
+    server.under_way = 1
+    assert not server.free(clock.now), "one is enough to find out"
+    server.served()
+    assert server.free(clock.now)
+
+
+@pytest.mark.parametrize(("served_before", "least_s", "most_s"), [(False, 0.5, 2), (True, 30, 100)])
+def test_a_silent_server_is_gone_in_seconds_from_the_start_and_after_a_minute_later(
+    clock: Clock, served_before: bool, least_s: float, most_s: float
+) -> None:
+    server, begun = Server("one"), clock.now
+    if served_before:
+        server.served()
+    while not server.gone:
+        server.failed(clock.now, silent=True, unreachable=True)
+        clock.now = server.rests_until if not server.gone else clock.now
+    assert least_s <= clock.now - begun <= most_s
+
+
+def test_a_server_that_answers_only_errors_is_never_gone_and_rests_no_more_in_the_end(clock: Clock) -> None:
+    server = Server("one")
+    for _ in range(200):
+        server.failed(clock.now, silent=False)
+        clock.now = max(clock.now, server.rests_until)
+    assert not server.gone
+    server.under_way = 5
+    server.failed(clock.now, silent=False)
+    assert server.free(clock.now), "each request is left to its own tries"
+
+
+def test_when_everything_meets_a_rate_limit_the_server_rests_as_long_as_it_asked_if_that_is_allowed(
+    clock: Clock,
+) -> None:
+    asked, too_long, in_all = Server("one"), Server("two"), Server("three")
+    for _ in range(8):
+        asked.limited(clock.now, 20.0, most_s=600)
+        too_long.limited(clock.now, 3600.0, most_s=600)
+    assert not asked.free(clock.now + 19.9)
+    assert asked.free(clock.now + 20.0)
+    assert too_long.free(clock.now), "each request has waited too long by itself"
+    begun = clock.now
+    for _ in range(100):
+        in_all.limited(clock.now, 200.0, most_s=600)
+        clock.now = max(clock.now, in_all.rests_until)
+    assert clock.now - begun <= 600
+
+
+# --- Over the wire.
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("short_pauses")
+def test_under_every_kind_of_fault_each_request_gets_its_own_reply_once() -> None:
+    """Calls that hang do so for five minutes, and hold nothing up: their time limit follows what the others took."""
+    shares = {"rate_limited": 0.1, "server_error": 0.1, "hang": 0.01, "disconnect": 0.05, "empty_body": 0.05}
+    with Loopback({PATH: echo}, Faults(**shares, invalid_json=0.05, retry_after="0.1", seed=5)) as server:  # type: ignore[arg-type]
+        client = Client(section(server.url, attempts=40, timeout_s=300))
+        assert texts(ask(client, 200)) == numbered(200)
+    assert set(server.faults_sent) == {*shares, "invalid_json"}
+    assert client.calls == len(server.requests) >= 200 + server.faults_sent.total(), "one more call for each fault"
+
+
+def test_no_more_requests_are_under_way_than_allowed_over_all_servers() -> None:
+    with Loopback({PATH: echo}, Faults(latency_s=0.01)) as one, Loopback({PATH: echo}, Faults(latency_s=0.01)) as two:
+        ask(Client(section(one.url, two.url, concurrency=6)), 60)
+    assert one.most_under_way <= 4
+    assert two.most_under_way <= 4
+    assert min(len(one.requests), len(two.requests)) >= 20, "the work is shared"
+
+
+def test_retry_after_is_kept_to_but_not_beyond_what_is_allowed() -> None:
+    with Loopback({PATH: first(Answer(429, {}, {"Retry-After": "1"}))}) as server:
+        assert texts(ask(Client(section(server.url, attempts=1)), 1)) == numbered(1)
+    assert server.requests[1].at - server.requests[0].at >= 0.99
+    limited = Answer(429, {"error": {"message": "come back tomorrow"}}, {"Retry-After": "86400"})
+    with Loopback({PATH: lambda seen: limited}) as server:
+        replies = ask(Client(section(server.url, max_wait_s=60)), 20)
+    assert {(reply.failure, reply.detail) for reply in replies} == {("rate_limited", "429: come back tomorrow")}
+    assert len(server.requests) == 20
+
+
+def _verdict(body: dict[str, Any]) -> str | None:
+    return None if body["choices"][0]["message"]["content"] == "reply to 0" else "no_verdict"
+
+
+@pytest.mark.usefixtures("short_pauses")
+@pytest.mark.parametrize(
+    ("answer", "failure", "detail", "attempts"),
+    [
+        (Answer(500, {"error": {"message": "out of order"}}), "server_error", "500: out of order", 3),
+        (None, "timeout", "/v1: no reply in 0.", 2),
+        (Answer(200, b""), "bad_reply", "not JSON", 2),
+        (Answer(200, b'{"choices": ['), "bad_reply", "not JSON", 2),
+        (Answer(200, b"[1]"), "bad_reply", "wanted a JSON object, got list", 2),
+        (Answer(200, b'"' + b"x" * 10_000_001), "bad_reply", "longer than 10000000 bytes", 2),
+        (Answer(200, chat_reply("hm")), "no_verdict", "the reply came, but cannot be used", 2),
+    ],
+)
+def test_what_may_pass_is_tried_as_often_as_asked_and_then_told(
+    answer: Answer | None, failure: str, detail: str, attempts: int
+) -> None:
+    with Loopback({PATH: lambda seen: answer}) as server:
+        timeout_s = 0.3 if answer is None else 60  # a busy machine needs longer than 0.3 s for the long answer
+        (reply,) = ask(Client(section(server.url, attempts=attempts, timeout_s=timeout_s)), 1, usable=_verdict)
+    assert (reply.failure, len(server.requests)) == (failure, attempts)
+    assert detail in reply.detail
+    assert reply.body == (chat_reply("hm") if failure == "no_verdict" else None), "what came is kept"
+    if answer is not None:
+        with Loopback({PATH: first(answer)}) as server:
+            assert texts(ask(Client(section(server.url, attempts=2)), 1, usable=_verdict)) == numbered(1)
+
+
+def test_a_refusal_is_final_and_says_what_the_server_said() -> None:
+    quota = {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
+    cases: list[tuple[Answer, str]] = [
+        (Answer(400, {"error": {"message": "prompt too long", "code": 400}}), "400: prompt too long 400"),
+        (Answer(400, {"detail": [{"loc": ["top_k"]}]}), '400: [{"loc": ["top_k"]}]'),
+        (Answer(400, {"message": "no"}), "400: no"),
+        (Answer(400, b"plain\n words"), "400: plain words"),
+        (Answer(429, quota), "429: You exceeded your quota insufficient_quota"),  # no rate limit: no wait helps
+    ]
+    with Loopback({PATH: lambda seen: cases[seen.body["n"]][0]}) as server:
+        replies = ask(Client(section(server.url)), len(cases))
+    assert [(reply.failure, reply.detail) for reply in replies] == [("refused", said) for _, said in cases]
+    assert len(server.requests) == len(cases)
+
+
+def test_a_dead_server_is_left_out_and_the_others_take_over(dead_url: str) -> None:
+    with Loopback({PATH: echo}) as server:
+        client = Client(section(dead_url, server.url, attempts=1))
+        replies = ask(client, 50)
+    assert texts(replies) == numbered(50), "no request spends its only try on the dead one"
+    assert client.calls == len(server.requests) >= 50
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_the_second_try_goes_to_another_server() -> None:
+    with Loopback({PATH: echo}, Faults(server_error=0.5)) as shaky, Loopback({PATH: echo}) as server:
+        replies = ask(Client(section(shaky.url, server.url, attempts=2)), 100)
+    assert texts(replies) == numbered(100)
+    assert shaky.faults_sent["server_error"] > 10
+
+
+@pytest.mark.timeout(30)
+def test_with_all_servers_dead_it_ends_in_seconds_and_says_what_to_check(dead_url: str) -> None:
+    client = Client(section(dead_url, dead_url.replace("127.0.0.1", "localhost"), attempts=50))
+    with pytest.raises(EngineError, match="no server answers.*check that it runs, its address") as caught:
+        ask(client, 200)
+    assert dead_url in str(caught.value)
+    assert client.calls == 0
+    assert not threads()
+
+
+def test_the_key_goes_to_the_server_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Loopback({PATH: echo}) as server:
+        monkeypatch.delenv("NEXTTURN_TEST_KEY", raising=False)
+        ask(Client(section(server.url)), 1)
+        assert "authorization" not in server.requests[0].headers
+
+    monkeypatch.setenv("NEXTTURN_TEST_KEY", KEY + "\n")
+    caplog.set_level(logging.DEBUG)
+    told = Answer(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    with Loopback({PATH: echo}) as other:
+        away = Answer(307, {}, {"Location": other.url + PATH})
+        with Loopback({PATH: lambda seen: (told, away)[seen.body["n"]]}) as server:
+            client = Client(section(server.url))
+            refused, redirected = ask(client, 2)
+            assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+        assert other.requests == [], "it does not follow a redirect"
+    assert (refused.failure, refused.detail) == ("refused", "401: Incorrect API key provided: [key]")
+    assert redirected.failure == "refused"
+    assert other.url in redirected.detail
+    assert KEY not in f"{refused!r} {client!r} {vars(client)} {caplog.text}"
+
+    # A good reply may repeat the key, in any spelling that JSON has, and may hold half a character.
+    nested = json.dumps({"choices": [{"text": [f"{KEY}\ud83d"]}], "key": KEY}).replace("sk-", "\\u0073k-")
+    with Loopback({PATH: lambda seen: Answer(200, nested.encode())}) as server:
+        (reply,) = ask(Client(section(server.url)), 1)
+    assert reply.body == {"choices": [{"text": ["[key]?"]}], "key": "[key]"}
+
+    monkeypatch.setenv("NEXTTURN_TEST_KEY", "sk-\u00e9\u00e8")
+    with pytest.raises(BadInput, match="NEXTTURN_TEST_KEY") as caught:
+        ask(Client(section("http://127.0.0.1:1/v1")), 1)
+    assert "sk-" not in str(caught.value)
+
+
+def test_proxies_are_for_other_machines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with Loopback({PATH: echo}) as proxy, Loopback({PATH: echo}) as server:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        ask(Client(section(server.url)), 1)
+        assert (len(proxy.requests), len(server.requests)) == (0, 1)
+        ask(Client(section("http://models.invalid/v1")), 1)
+        assert proxy.requests[0].path == "http://models.invalid/v1" + PATH
+
+
+@pytest.mark.timeout(30)
+def test_closing_the_stream_or_an_error_in_the_callers_code_stops_at_once_and_leaves_no_thread(dead_url: str) -> None:
+    assert ask(Client(section(dead_url)), 0) == []
+    with Loopback({PATH: echo}, Faults(hang=0.5, seed=1)) as server:
+        replies = Client(section(server.url, timeout_s=300)).stream(PATH, [{"n": n} for n in range(500)])
+        next(replies)
+        assert threads()
+        replies.close()
+        assert not threads()
+        assert len(server.requests) < 500
+
+    def broken(body: dict[str, Any]) -> str | None:
+        raise KeyError("a mistake in the test")
+
+    with Loopback({PATH: echo}) as server, pytest.raises(KeyError, match="a mistake"):
+        ask(Client(section(server.url)), 50, usable=broken)
+    assert not threads()
+
+
+def test_the_model_is_the_one_that_the_server_lists(dead_url: str) -> None:
+    with Loopback({"/models": lambda seen: models_reply("tiny-7b")}) as server:
+        client = Client(section(server.url, model=None))
+        assert client.model == client.model == "tiny-7b"
+        assert len(server.requests) == 1
+        assert client.calls == 0
+        assert Client(section(dead_url, model="given")).model == "given"
+    with (
+        Loopback({"/models": lambda seen: models_reply("base", "adapter")}) as server,
+        pytest.raises(EngineError, match="lists base, adapter; set the server's `model`"),
+    ):
+        _ = Client(section(server.url, model=None)).model
+    with Loopback({}) as server, pytest.raises(EngineError, match="no such path: /models"):
+        _ = Client(section(server.url, model=None)).model
+
+
+@pytest.mark.parametrize(
+    ("urls", "options", "said"),
+    [
+        *(
+            ([url], {}, "no address such as")
+            for url in ("localhost:8000", "ftp://host/v1", "http://", "http://host:99999/v1", "http://host/v1?key=1")
+        ),
+        (["http://me:secret@host/v1"], {}, "environment only"),
+        ([], {}, "`urls` is empty"),
+        (["http://host/v1"], {"attempts": 0}, "`attempts` is 0"),
+    ],
+)
+def test_sections_that_cannot_work_are_refused(urls: list[str], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as caught:
+        Client(section(*urls, **options))
+    assert "secret" not in str(caught.value)

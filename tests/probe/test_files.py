@@ -1,0 +1,184 @@
+"""Files survive a crash: the old content or the new one, and a torn last line never outlives a restart."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.probe.errors import DataError, run_command
+from nextturn.probe.files import (
+    append_rows,
+    json_line,
+    open_append,
+    read_json,
+    read_jsonl,
+    remove_unfinished,
+    write_atomic,
+    write_json,
+    write_jsonl,
+)
+from nextturn.probe.terminal import say
+
+ROWS = [
+    {"id": "a", "text": "first"},
+    {"id": "b", "text": "zwölf Äpfel\nin 2 lines"},
+    {"id": "c", "text": "日本\u2028語"},
+]
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_atomic_write_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "down" / "x.txt"
+    write_atomic(path, "one")
+    write_atomic(path, "zwei, größer")
+    assert path.read_text(encoding="utf-8") == "zwei, größer"
+    write_atomic(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert left_in(path.parent) == ["x.txt"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "x.txt"
+    write_atomic(path, "old")
+
+    def no_space(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, no_space)
+    with pytest.raises(OSError, match="No space") as caught:
+        write_atomic(path, "new")
+    monkeypatch.undo()
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert left_in(tmp_path) == ["x.txt"]
+
+
+def test_rows_that_are_no_json_leave_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write_jsonl(path, ROWS)
+    before = path.read_bytes()
+
+    def failing() -> Any:
+        yield ROWS[0]
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError):
+        write_jsonl(path, failing())
+    with pytest.raises(ValueError, match="[Nn]a[Nn]|not JSON compliant"):
+        write_jsonl(path, [{"rate": float("nan")}])
+    with pytest.raises(TypeError):
+        write_json(path, {"path": tmp_path})
+    assert path.read_bytes() == before
+    assert left_in(tmp_path) == ["x.jsonl"]
+
+
+def test_rows_read_back_with_their_line_numbers_and_empty_lines_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json_line(ROWS[0]) + "\n  \n" + json_line(ROWS[1]) + json_line(ROWS[2]).rstrip(), encoding="utf-8")
+    assert list(read_jsonl(path)) == [(1, ROWS[0]), (4, ROWS[1]), (5, ROWS[2])]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'{"id": "b", "te',
+        b"plain text",
+        b"\xff\xfe",
+        b'{"n": ' + b"1" * 5000 + b"}",
+        b"[" * 100_000,
+        b'"id"',
+        b"[1]",
+        b"7",
+    ],
+    ids=["torn", "text", "bytes", "number", "nested", "string", "list", "int"],
+)
+def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, broken: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(json_line(ROWS[0]).encode() + b"\n" + broken + b"\n" + json_line(ROWS[2]).encode())
+    with pytest.raises(DataError) as caught:
+        list(read_jsonl(path))
+    assert str(caught.value).startswith(f"{path}:3: ")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff", b"[" * 100_000], ids=["torn", "empty", "bytes", "nested"])
+def test_a_broken_json_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(DataError, match="x.json: not JSON"):
+        read_json(tmp_path / "x.json")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for read in (read_json, lambda path: list(read_jsonl(path))):
+        with pytest.raises(DataError, match="nowhere.json: no such file"):
+            read(tmp_path / "nowhere.json")
+
+
+def test_appended_rows_are_there_before_the_file_is_closed(tmp_path: Path) -> None:
+    with open_append(tmp_path / "new" / "x.jsonl") as file:
+        append_rows(file, ROWS[:2])
+        assert [row for _, row in read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS[:2]
+        append_rows(file, [])
+        append_rows(file, ROWS[2:])
+    assert [row for _, row in read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS
+
+
+def test_a_full_disk_ends_a_command_with_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(_: Any) -> None:
+        with Path("/dev/full").open("ab", buffering=0) as file:
+            append_rows(file, ROWS)
+
+    assert run_command(command, []) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: /dev/full: No space left on device")
+
+
+def test_a_message_brings_no_control_character_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(_: Any) -> None:
+        say("a\x1b[2Jb")
+        raise DataError("key \x1b[31m\u202e")
+
+    assert run_command(command, []) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("a\\u001b[2Jb\n", "error: key \\u001b[31m\\u202e\n")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.lists(st.fixed_dictionaries({"value": JSON_VALUES}), min_size=1, max_size=6), st.data())
+def test_a_file_cut_at_any_byte_is_taken_up_to_the_same_bytes(rows: list[dict[str, Any]], data: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.jsonl"
+        write_jsonl(path, rows)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+        with open_append(path) as file:
+            kept = sum(1 for _ in read_jsonl(path))
+            append_rows(file, rows[kept:])
+        assert path.read_bytes() == whole
+
+
+def test_what_a_kill_left_half_written_goes_and_nothing_else(tmp_path: Path) -> None:
+    kept = ["part-1.jsonl", ".hidden", ".env.json", "a/.part-1.jsonl.ab12", ".work/gate.sqlite"]
+    for name in [*kept, ".settings.json.ab12_xyz", ".report.html.ab12_xyz", "a/.part-1.jsonl.abcdefgh"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(kept)

@@ -1,0 +1,232 @@
+"""A name becomes a folder that loads; what is no model says so in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.probe import models
+from nextturn.probe.chat import Chat
+from nextturn.probe.checkpoints import mark_complete
+from nextturn.probe.engines import open_engine
+from nextturn.probe.engines.base import Request
+from nextturn.probe.errors import ModelError, TemplateError
+from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
+from nextturn.probe.settings import ProbeSection
+from nextturn.probe.weights import WANTED_TRANSFORMERS
+from support.model_parts import CHAT, change_json, copy_of, logits, lora_on
+
+
+def test_a_local_folder_resolves_to_itself_and_loads_as_the_text_class(tiny_model: Path) -> None:
+    folder = resolve(str(tiny_model))
+    assert folder == ModelFolder(str(tiny_model), tiny_model, None)
+    assert folder.tokenizer_path == tiny_model
+    model = load_model(folder, device="cpu")
+    assert type(model).__name__ == "Qwen3_5ForCausalLM"
+    assert not model.training
+
+
+def test_resolving_a_folder_imports_neither_torch_nor_transformers(tiny_model: Path) -> None:
+    code = "import sys; from nextturn.probe.models import resolve; resolve(sys.argv[1]); print({'torch', 'transformers'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
+    from support.tiny_models import build_tiny_llama
+
+    folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
+    assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"
+    with pytest.raises(ModelError, match="wanted one of auto, float32"):
+        load_model(folder, "fp8")
+
+
+@pytest.mark.parametrize(("emulated", "dtype"), [(True, "auto"), (True, "float32"), (False, "auto")])
+def test_a_model_in_bfloat16_on_a_cpu_without_it_is_noted(
+    emulated: bool, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight times as slow, and nothing else would say why."""
+    from support.tiny_models import build_tiny_llama
+
+    monkeypatch.setattr(models, "emulates_bfloat16", lambda: emulated)
+    folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
+    with closing(open_engine(folder, load_tokenizer(folder), ProbeSection(sets={}, dtype=dtype), "cpu")) as engine:
+        assert "note:" not in capsys.readouterr().out, "the model is not loaded yet"
+        list(engine.stream([Request((5, 6), 1, (2,), 0.0, 0)]))
+    said = capsys.readouterr().out
+    assert ("--probe.dtype float32" in said) is (emulated and dtype == "auto")
+
+
+def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chatml: Path, tmp_path: Path) -> None:
+    padless = copy_of(tiny_chatml, tmp_path / "padless")
+    settings = json.loads((padless / "tokenizer_config.json").read_text())
+    settings.pop("pad_token")
+    (padless / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(resolve(str(padless)))
+    assert tokenizer.pad_token == "<|endoftext|>"
+    assert len(tokenizer) == len(load_tokenizer(resolve(str(tiny_chatml))))
+    rows = tokenizer(["one", "one two three"], padding=True)["attention_mask"]
+    assert rows[0][0] == 0 and rows[0][-1] == 1
+
+
+def test_a_tokenizer_without_chat_template_is_refused(tiny_chatml: Path, tmp_path: Path) -> None:
+    bare = copy_of(tiny_chatml, tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    with pytest.raises(TemplateError, match="no chat template"):
+        load_tokenizer(resolve(str(bare)))
+
+
+def test_of_several_chat_templates_the_default_one_is_taken(tiny_chatml: Path, tmp_path: Path) -> None:
+    plain = load_tokenizer(resolve(str(tiny_chatml)))
+    several, shown = copy_of(tiny_chatml, tmp_path / "several"), Chat(plain).prompt_text(CHAT[:1])
+    plain.chat_template = {"default": plain.chat_template, "tool_use": "{{ tools }}"}
+    plain.save_pretrained(several)
+    tokenizer = load_tokenizer(resolve(str(several)))
+    assert tokenizer.chat_template == plain.chat_template["default"]
+    assert Chat(tokenizer).prompt_text(CHAT[:1]) == shown
+
+    (several / "chat_template.jinja").rename(several / "additional_chat_templates" / "rag.jinja")
+    with pytest.raises(TemplateError, match=r"none of its chat templates \(rag, tool_use\) is called \"default\""):
+        load_tokenizer(resolve(str(several)))
+
+
+@pytest.mark.parametrize("how", ["absolute", "relative to the adapter"])
+def test_a_lora_folder_finds_its_base_and_is_merged(tiny_chatml: Path, tmp_path: Path, how: str) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = copy_of(tiny_chatml, tmp_path / "base")
+    named = str(base) if how == "absolute" else "../base"
+    folder = resolve(str(lora_on(base, tmp_path / "adapter", named)))
+    assert folder.base is not None and folder.base.resolve() == base
+    assert folder.tokenizer_path == folder.base
+    merged = load_model(folder, device="cpu")
+    assert type(merged).__name__ == "LlamaForCausalLM"
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter").eval()
+    assert (logits(merged) - logits(adapted)).abs().max() < 1e-5
+    assert (logits(merged) - logits(load_model(resolve(str(base)), device="cpu"))).abs().max() > 1e-3
+
+
+def test_an_adapter_made_for_another_model_is_refused(tiny_model: Path, tiny_chatml: Path, tmp_path: Path) -> None:
+    """peft only warns where adapter weights find no place, and the merged model would be the base."""
+    from safetensors.torch import load_file, save_file
+
+    renamed = lora_on(tiny_chatml, tmp_path / "renamed")
+    tensors = load_file(renamed / "adapter_model.safetensors")
+    elsewhere = {name.replace("model.layers", "model.language_model.layers"): t for name, t in tensors.items()}
+    save_file(elsewhere, renamed / "adapter_model.safetensors", metadata={"format": "pt"})
+    other = lora_on(tiny_chatml, tmp_path / "other", str(tiny_model))
+    for adapter in (renamed, other):
+        with pytest.raises(ModelError, match=f"^{adapter}: .*cannot load it") as raised:
+            load_model(resolve(str(adapter)), device="cpu")
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("base", ["/no/such/base", None, ".", "some-org/not-in-the-cache"])
+def test_a_lora_folder_without_its_base_says_where_to_name_it(
+    tiny_chatml: Path, tmp_path: Path, base: str | None
+) -> None:
+    adapter = lora_on(tiny_chatml, tmp_path / "adapter")
+    change_json(adapter / "adapter_config.json", base_model_name_or_path=base)
+    with pytest.raises(ModelError, match="set base_model_name_or_path in .*adapter_config.json") as raised:
+        resolve(str(adapter))
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_no_model_is_refused_in_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
+    empty, weightless, pickled = (tmp_path / name for name in ("empty", "weightless", "pickled"))
+    empty.mkdir()
+    copy_of(tiny_chatml, weightless)
+    (weightless / "model.safetensors").unlink()
+    copy_of(weightless, pickled)
+    (pickled / "pytorch_model.bin").touch()
+    run = tmp_path / "run"
+    (run / "checkpoint-20").mkdir(parents=True)
+    wanted = {
+        str(tmp_path / "missing"): "no such model folder",
+        "just-a-word": "no such model folder",
+        str(empty): "no model, wanted config.json or adapter_config.json",
+        str(run): "no model, .*; no complete checkpoint in it .checkpoint-20: no complete.json",
+        str(tiny_chatml / "config.json"): "a file, wanted a model folder",
+        str(weightless): "no weights in this folder, wanted model.safetensors",
+        str(pickled): "pytorch_model.bin is not read",
+    }
+    for name, message in wanted.items():
+        with pytest.raises(ModelError, match=message) as raised:
+            resolve(name)
+        assert name in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_training_run_stands_for_its_newest_complete_checkpoint(tiny_chatml: Path, tmp_path: Path) -> None:
+    for step in (9, 10, 11):
+        copy_of(tiny_chatml, tmp_path / f"run/checkpoint-{step}")
+    for step in (9, 10):
+        mark_complete(tmp_path / f"run/checkpoint-{step}", step)
+    assert resolve(str(tmp_path / "run")).path == tmp_path / "run/checkpoint-10"
+
+
+def test_a_weight_file_that_was_cut_short_is_refused(tiny_chatml: Path, tmp_path: Path) -> None:
+    folder = copy_of(tiny_chatml, tmp_path / "torn")
+    content = (folder / "model.safetensors").read_bytes()
+    for kept in (0, 4, 100, len(content) // 2, len(content) - 1):
+        (folder / "model.safetensors").write_bytes(content[:kept])
+        with pytest.raises(ModelError, match="model.safetensors.*copy or download it again"):
+            resolve(str(folder))
+
+
+def test_weights_that_do_not_fit_their_config_are_refused(tiny_chatml: Path, tmp_path: Path) -> None:
+    for name, change in {"deeper": {"num_hidden_layers": 3}, "wider": {"intermediate_size": 256}}.items():
+        folder = copy_of(tiny_chatml, tmp_path / name)
+        change_json(folder / "config.json", **change)
+        with pytest.raises(ModelError, match=f"^{folder}: ") as raised:
+            load_model(resolve(str(folder)), device="cpu")
+        assert "\n" not in str(raised.value)
+
+
+def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(tmp_path / "sharded", max_shard_size="1MB")
+    shards = sorted((tmp_path / "sharded").glob("model-*.safetensors"))
+    assert len(shards) > 1 and resolve(str(tmp_path / "sharded")).path == tmp_path / "sharded"
+    shards[-1].unlink()
+    with pytest.raises(ModelError, match=f"1 of {len(shards)} weight files are missing, first {shards[-1].name}"):
+        resolve(str(tmp_path / "sharded"))
+
+
+def test_a_hub_id_out_of_reach_says_that_a_folder_can_be_given() -> None:
+    with pytest.raises(ModelError, match="^some-org/not-in-the-cache: .*hub cannot be reached.*local model folder"):
+        resolve("some-org/not-in-the-cache")
+
+
+def test_a_model_type_that_transformers_does_not_know_is_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
+    folder = copy_of(tiny_chatml, tmp_path / "future")
+    change_json(folder / "config.json", model_type="llama_of_the_future")
+    with pytest.raises(ModelError, match=r"transformers \d+\S* does not know .*llama_of_the_future") as raised:
+        load_model(resolve(str(folder)))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_transformers_too_old_for_qwen35_is_named_with_the_one_that_is_wanted(
+    tiny_model: Path, tiny_multimodal: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tomllib
+
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    for kind in ("qwen3_5", "qwen3_5_text"):
+        monkeypatch.delitem(CONFIG_MAPPING._mapping, kind)
+    for model in (tiny_model, tiny_multimodal):
+        with pytest.raises(ModelError, match=r"does not know its model type, qwen3_5.*pip install '") as raised:
+            load_model(resolve(str(model)), device="cpu")
+        assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    assert (
+        f"pip install '{WANTED_TRANSFORMERS}'" in str(raised.value) and WANTED_TRANSFORMERS in project["dependencies"]
+    )

@@ -1,0 +1,191 @@
+"""The openai engine against a real server that holds a tiny model: it must give what the model in process gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nextturn.probe.engines.base import Completion, Request, ScoreRequest, collect
+from nextturn.probe.engines.hf import HfEngine
+from nextturn.probe.engines.openai import OpenAIEngine
+from nextturn.probe.errors import CannotScore, EngineError
+from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.settings import ServerSection
+from support.loopback import Answer, Faults, Loopback, Seen, completion_reply
+from support.model_server import model_server, token_logprobs
+
+TURNS = ("Why not?", "The answer is 7. Do you see why?", "Hello")
+Handler = Callable[[Seen], Any]
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_chatml: Any) -> tuple[Any, Any]:
+    folder = resolve(str(tiny_chatml))
+    return load_model(folder, "float32", "cpu"), load_tokenizer(folder)
+
+
+def section(url: str, **options: Any) -> ServerSection:
+    return ServerSection(urls=(url,), api_key_env="NEXTTURN_TEST_KEY", **{"model": "tiny", **options})
+
+
+def prompts(tokenizer: Any) -> list[tuple[int, ...]]:
+    return [tuple(tokenizer(f"<|im_start|>user\n{turn}<|im_end|>\n")["input_ids"]) for turn in TURNS]
+
+
+def stop_token(model: Any, tokenizer: Any, prompt: tuple[int, ...]) -> int:
+    """A token of the model's own greedy completion that its text stands for alone, so that it can stop there."""
+    import torch
+
+    ids = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0]
+    made = ids[len(prompt) :].tolist()
+    return next(
+        token
+        for place, token in enumerate(made)
+        if place > 1
+        and tokenizer(tokenizer.decode([token]), add_special_tokens=False)["input_ids"] == [token]
+        and tokenizer.decode([token]).strip()
+        and tokenizer.decode([token]) not in tokenizer.decode(made[:place])
+    )
+
+
+@pytest.mark.parametrize("extras", [True, False])
+def test_completions_equal_those_of_the_model_in_process(parts: tuple[Any, Any], extras: bool) -> None:
+    model, tokenizer = parts
+    stop = stop_token(model, tokenizer, prompts(tokenizer)[0])
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    requests = [Request(ids, 12, (stop, end)) for ids in prompts(tokenizer)] + [Request(prompts(tokenizer)[0], 5, ())]
+    requests += [Request(ids, 12, (), 1.0, seed) for seed, ids in enumerate(prompts(tokenizer))]
+    with Loopback(model_server(model, tokenizer)) as server:
+        engine = OpenAIEngine(section(server.url, extras=extras), tokenizer)
+        done = collect(engine, requests)
+    # A server does not say which ids it made.
+    assert done == [replace(made, ids=()) for made in collect(HfEngine(model, tokenizer), requests)]
+    assert {completion.finish for completion in done} == {"stop", "length"}
+
+
+def test_scores_equal_the_sum_of_the_targets_own_log_probabilities(parts: tuple[Any, Any]) -> None:
+    model, tokenizer = parts
+    target = tuple(tokenizer(" So what is 4 + 5?", add_special_tokens=False)["input_ids"])
+    requests = [ScoreRequest(ids, target) for ids in prompts(tokenizer)]
+    with Loopback(model_server(model, tokenizer)) as server:
+        scores = dict(OpenAIEngine(section(server.url), tokenizer).score(requests))
+        assert len(server.requests) == 3
+    for index, request in enumerate(requests):
+        values = token_logprobs(model, request.prefix_ids + request.target_ids)
+        assert scores[index] == pytest.approx(sum(values[len(request.prefix_ids) - 1 :]), abs=1e-5)
+
+
+def test_a_request_says_everything_that_shapes_the_completion(parts: tuple[Any, Any]) -> None:
+    _, tokenizer = parts
+    blank, specials = tokenizer("\n", add_special_tokens=False)["input_ids"], tokenizer.all_special_ids
+    stops = (*blank, *specials, *tokenizer("abcdefgh", add_special_tokens=False)["input_ids"])
+    request = Request((5, 6), 7, stops, 0.7, 2**62 + 5)
+    with Loopback({"/completions": lambda seen: completion_reply("Why?")}) as server:
+        collect(OpenAIEngine(section(server.url), tokenizer), [request])
+        collect(OpenAIEngine(section(server.url, extras=False), tokenizer), [request])
+    rich, plain = (seen.body for seen in server.requests)
+    assert rich["stop_token_ids"] == list(stops)
+    assert (rich["skip_special_tokens"], rich["add_special_tokens"], rich["top_k"]) == (False, False, -1)
+    for body in (rich, plain):
+        assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == ("tiny", 7, 0.7, 1)
+        assert 0 <= body["seed"] < 2**31
+        assert 1 <= len(body["stop"]) <= 4
+        assert all(stop.strip() for stop in body["stop"])
+    assert rich["prompt"] == plain["prompt"] == [5, 6]
+    assert not {"stop_token_ids", "skip_special_tokens", "add_special_tokens", "top_k"} & set(plain)
+
+
+def test_text_is_cut_at_a_stop_string_and_counted_here_where_the_server_does_neither(parts: tuple[Any, Any]) -> None:
+    _, tokenizer = parts
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    counted = len(tokenizer("Why is that?", add_special_tokens=False)["input_ids"])
+    replies = {
+        "stop": completion_reply("Why is that?<|im_end|>\n<|im_start|>assistant\nBecause", "length", 12),
+        "length": {"choices": [{"text": "Why is that?", "finish_reason": "length"}]},
+    }
+    for finish, reply in replies.items():
+        with Loopback({"/completions": lambda seen, reply=reply: reply}) as server:
+            (done,) = collect(OpenAIEngine(section(server.url), tokenizer), [Request((5,), 12, (end,))])
+        assert done == Completion("Why is that?", counted, finish)  # type: ignore[arg-type]
+
+
+def test_where_some_requests_fail_the_others_come_first_and_the_error_counts_the_rest(parts: tuple[Any, Any]) -> None:
+    def some(seen: Seen) -> Any:
+        if seen.body["max_tokens"] == 3:
+            return Answer(400, {"error": {"message": "maximum context length is 8"}})
+        return completion_reply("", "abort") if seen.body["max_tokens"] == 4 else completion_reply("Why?")
+
+    requests = [Request((5,), 3 if index < 2 else 4 if index < 5 else 9, ()) for index in range(20)]
+    with Loopback({"/completions": some}) as server:
+        stream = OpenAIEngine(section(server.url, attempts=2), parts[1]).stream(requests)
+        done = []
+        with pytest.raises(EngineError) as caught:
+            for index, _ in stream:
+                done.append(index)
+    assert sorted(done) == list(range(5, 20))
+    assert "5 of 20 requests failed (3 unfinished" in str(caught.value)
+    assert "2 refused, such as: 400: maximum context length is 8" in str(caught.value)
+    assert "the same command asks only for those" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "said"),
+    [
+        (400, "Unrecognized request argument supplied: add_special_tokens", "set the server's `extras: false`"),
+        (404, "The model `tiny` does not exist.", "does not exist.; is `model` what the server calls it"),
+        (401, "Unauthorized", "environment variable NEXTTURN_TEST_KEY"),
+    ],
+)
+def test_where_everything_is_refused_it_stops_early_and_says_what_to_do(
+    parts: tuple[Any, Any], status: int, message: str, said: str
+) -> None:
+    refusal = Answer(status, {"error": {"message": message}})
+    with Loopback({"/completions": lambda seen: refusal}, Faults(latency_s=0.01)) as server:
+        engine = OpenAIEngine(section(server.url, concurrency=4), parts[1])
+        with pytest.raises(EngineError) as caught:
+            collect(engine, [Request((5,), 3, ())] * 2000)
+        assert said in str(caught.value)
+        assert len(server.requests) < 1000
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (completion_reply("Hi"), "holds no token_logprobs"),
+        (Answer(400, {"error": {"message": "echo is not supported"}}), "echo is not supported"),
+        (
+            {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": [None] * 9}}]},
+            "0 numbers",
+        ),
+        ({"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": [-1.0]}}]}, "1 numbers"),
+    ],
+)
+def test_a_server_without_log_probabilities_is_asked_once(parts: tuple[Any, Any], reply: Any, why: str) -> None:
+    with Loopback({"/completions": lambda seen: reply}) as server:
+        engine = OpenAIEngine(section(server.url), parts[1])
+        with pytest.raises(CannotScore, match=why):
+            list(engine.score([ScoreRequest((5, 6), (7,))] * 100))
+        assert len(server.requests) == 1
+
+
+def test_a_score_that_fails_is_counted_and_the_others_come(parts: tuple[Any, Any]) -> None:
+    def some(seen: Seen) -> Any:
+        if seen.body["prompt"][-1] == 9:
+            return completion_reply("no log-probabilities this time")
+        values = [None, *[-0.5] * (len(seen.body["prompt"]))]
+        return {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": values}}]}
+
+    with Loopback({"/completions": some}) as server:
+        scores = OpenAIEngine(section(server.url), parts[1]).score(
+            [ScoreRequest((5, 6, 4), (7, end)) for end in (8, 9, 8)]
+        )
+        done = {}
+        with pytest.raises(EngineError, match="1 of 3 requests failed"):
+            for index, score in scores:
+                done[index] = score
+    assert done == {0: pytest.approx(-1.0), 2: pytest.approx(-1.0)}
+    assert all(math.isfinite(score) for score in done.values())

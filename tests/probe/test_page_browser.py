@@ -1,0 +1,387 @@
+"""report.html in a real browser: filters, links, keyboard, narrow screens, and nothing that runs or is asked for.
+
+Needs the `playwright` package and a Chromium (Debian: apt install chromium); skipped where one of them is missing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nextturn.probe.labels import label
+from nextturn.probe.labels.label import Drawn, draw, user_turns
+from nextturn.probe.measure.measures import Row
+from nextturn.probe.report.comparison import Comparison
+from nextturn.probe.report.page import html
+from support.page_runs import HOSTILE, QUESTION, rows_of, three_runs
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+Open = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return three_runs(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="module")
+def file(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(html(comparison), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(file: Path) -> list[Row]:
+    return rows_of(file.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine (Debian: apt install chromium)")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, file: Path) -> Iterator[Open]:
+    """Opens the page; at the end, there was no error and no request but for the file itself."""
+    contexts, trouble, asked = [], [], set()
+
+    def opened(fragment: str = "", width: int = 1280, **options: Any) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 800}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("console", lambda message: trouble.append(message.text) if message.type != "log" else None)
+        page.on("dialog", lambda dialog: trouble.append(dialog.message))
+        page.on("request", lambda request: asked.add(request.url.partition("#")[0]))
+        page.goto(file.as_uri() + fragment)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert trouble == []
+    assert asked <= {file.as_uri(), "data:,"}
+
+
+def count(page: Page) -> tuple[int, int]:
+    """Conversations and items, as the page tells them."""
+    found = re.match(r"([\d,]+) conversations? of ([\d,]+) items?", page.inner_text("#count"))
+    assert found
+    return int(found[1].replace(",", "")), int(found[2].replace(",", ""))
+
+
+def wait_for(page: Page, told: str) -> None:
+    """Until the count begins with `told`; a page that forbids eval cannot be asked by a function of our own."""
+    from playwright.sync_api import expect
+
+    expect(page.locator("#count")).to_have_text(re.compile(told))
+
+
+def choose(page: Page, **filters: str) -> None:
+    for name, value in filters.items():
+        page.select_option(f"#filters [name={name}]", value)
+
+
+def partners(rows: list[Row], run: int) -> dict[tuple[Any, ...], Row]:
+    return {_place(row): row for row in rows if row["run"] == run}
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[key] for key in ("kind", "condition", "set", "perturbation", "temperature", "item", "sample"))
+
+
+def test_the_first_view_holds_the_baseline_beside_the_last_run(open_page: Open, rows: list[Row]) -> None:
+    page = open_page()
+    plain = [row for row in rows if row["run"] == 0 and row["kind"] == "followup"]
+    wanted = [row for row in plain if row["temperature"] == 0 and row["perturbation"] == "none"]
+    assert count(page)[0] == len(wanted) == 90
+    assert page.locator("#list > li").count() == 50
+    assert page.locator("#list > li").first.locator("h4").all_inner_texts() == ["base", "step-40"]
+
+
+def test_each_filter_leaves_what_it_names(open_page: Open, rows: list[Row]) -> None:
+    page = open_page("#a=step-20")
+    of_run = [row for row in rows if row["run"] == 1]
+    assert count(page)[0] == len(of_run)
+    for name, value, wanted in (
+        ("set", "pairs", {"set": "pairs"}),
+        ("kind", "followup", {"kind": "followup"}),
+        ("kind", "accuracy", {"kind": "accuracy"}),
+        ("kind", "clarify complete", {"kind": "clarify", "condition": "complete"}),
+        ("kind", "clarify underspecified", {"kind": "clarify", "condition": "underspecified"}),
+        ("kind", "actual", {"kind": "actual"}),
+        ("perturbation", QUESTION, {"perturbation": QUESTION}),
+        ("perturbation", "none", {"perturbation": "none"}),
+        ("temperature", "T=0.7", {"temperature": 0.7}),
+        ("label", "genuine_followup", {"label": "genuine_followup"}),
+        ("label", "role_drift", {"label": "role_drift"}),
+        ("label", "unscored", {"unscored": "no_verdict"}),
+        ("correct", "lenient right", {"lenient": True}),
+        ("correct", "lenient wrong", {"lenient": False}),
+        ("correct", "strict right", {"strict": True}),
+        ("correct", "strict wrong", {"strict": False}),
+        ("outcome", "asked", {"outcome": "asked"}),
+        ("outcome", "truncated", {"outcome": "truncated"}),
+    ):
+        choose(page, **{name: value})
+        fitting = [row for row in of_run if all(row[key] == one for key, one in wanted.items())]
+        assert 0 < len(fitting) < len(of_run)
+        assert count(page) == (len(fitting), len({(row["set"], row["item"]) for row in fitting})), value
+        page.click("#clear")
+        assert count(page)[0] == len(of_run), value
+
+
+def test_run_a_and_filters_together_and_search(open_page: Open, rows: list[Row]) -> None:
+    page = open_page("#a=base")
+    choose(page, a="step-40", kind="followup", label="genuine_followup", set="maths", temperature="T=0.7")
+    of_run = [row for row in rows if row["run"] == 2 and row["kind"] == "followup" and row["set"] == "maths"]
+    fitting = [row for row in of_run if row["label"] == "genuine_followup" and row["temperature"] == 0.7]
+    assert count(page)[0] == len(fitting)
+    page.fill("[name=text]", "QUESTION 5: ")
+    wait_for(page, f"^{sum(row['item'] == 'item-5' for row in fitting)} ")
+    page.fill("[name=text]", "why 3?")
+    wait_for(page, f"^{sum(row['user_turn'] == 'Why 3?' for row in fitting)} ")
+
+
+def test_two_runs_side_by_side_and_what_differs_between_them(open_page: Open, rows: list[Row]) -> None:
+    page = open_page("#a=base&b=step-40&kind=followup")
+    beside = partners(rows, 2)
+    pairs = [(row, beside[_place(row)]) for row in rows if row["run"] == 0 and row["kind"] == "followup"]
+    choose(page, change="changed")
+    assert count(page)[0] == sum(a["label"] != b["label"] for a, b in pairs)
+    choose(page, change="", label="new_task", label_b="genuine_followup")
+    assert count(page)[0] == sum(a["label"] == "new_task" and b["label"] == "genuine_followup" for a, b in pairs) > 0
+    choose(page, label="", label_b="", kind="accuracy", change="changed")
+    answers = [(row, beside[_place(row)]) for row in rows if row["run"] == 0 and row["kind"] == "accuracy"]
+    keys = ("lenient", "strict", "outcome")
+    assert count(page)[0] == sum(any(a[key] != b[key] for key in keys) for a, b in answers)
+    choose(page, b="")
+    assert page.is_disabled("[name=change]") and page.is_disabled("[name=label_b]")
+    assert count(page)[0] == len(answers)
+
+
+def test_links_to_gained_and_lost_items_lead_to_as_many(open_page: Open, comparison: Comparison) -> None:
+    from playwright.sync_api import expect
+
+    page = open_page()
+    title = page.locator("#conversations-title")
+    links = page.locator("#changes tbody a")
+    expected = []
+    for metric, changes in comparison.paired.items():
+        if metric.perturbation == "none":
+            expected += [count for one in changes if one for count in (one.gained, one.lost) if count]
+    shown = [int(text.split()[0]) for text in links.all_inner_texts()]
+    assert sorted(shown) == sorted(expected) and len(shown) > 20
+    for index, wanted in enumerate(shown):
+        links.nth(index).click()  # which takes the focus, until the page has followed
+        expect(title).to_be_focused()
+        wait_for(page, f" of {wanted} item")
+    links.last.click()  # again, though the address stays
+    expect(title).to_be_focused()
+    expect(title).to_be_in_viewport()
+
+
+def test_parts_of_bars_and_markers_lead_to_their_conversations(open_page: Open, comparison: Comparison) -> None:
+    page = open_page()
+    choice = page.locator("#bars-choice option").all_inner_texts()
+    page.select_option("#bars-choice", label=next(text for text in choice if text == "maths, T=0.7"))
+    assert page.locator("#bars > figure:visible").count() == 1
+    part = page.locator("#bars > figure:visible a").first
+    told = part.get_attribute("aria-label") or ""
+    part.focus()
+    page.keyboard.press("Enter")
+    labels = comparison.runs[0].results.followup["maths"]["none"]["T=0.7"].labels
+    assert told.startswith(f"base: genuine followup, {labels['genuine_followup']} of 60")
+    wait_for(page, f"^{labels['genuine_followup']} ")
+    assert page.input_value("[name=temperature]") == "T=0.7"
+    marker = page.locator("#tradeoff a.point").first
+    marker.focus()
+    visibility = "shown => getComputedStyle(shown).visibility"
+    assert marker.locator(".tip").evaluate(visibility) == "visible"
+    assert page.locator("#tradeoff .sizes").first.evaluate(visibility) == "hidden", "the tip stands in its place"
+    marker.press("Enter")
+    wait_for(page, "^60 ")
+    assert (page.input_value("[name=a]"), page.input_value("[name=set]")) == ("base", "maths")
+
+
+def test_the_address_keeps_a_view(open_page: Open) -> None:
+    page = open_page()
+    choose(page, a="step-20", b="step-40", set="maths", temperature="", perturbation=QUESTION, change="gained")
+    before = page.inner_text("#count")
+    page.fill("[name=text]", "&= +says")
+    wait_for(page, "^0 ")
+    assert page.evaluate("location.hash").endswith("&text=%26%3D%20%2Bsays")
+    page.fill("[name=text]", "says")
+    wait_for(page, before)
+    view, told = page.evaluate("location.hash"), page.inner_text("#count")
+    other = open_page(view)
+    assert other.inner_text("#count") == told
+    assert other.input_value("[name=perturbation]") == QUESTION
+    assert other.input_value("[name=text]") == "says"
+    broken = open_page("#a=nobody&kind=%3Cb%3E&page=99&text=nowhere")
+    assert broken.input_value("[name=a]") == "base" and count(broken) == (0, 0)
+
+
+def test_pages_and_keys(open_page: Open) -> None:
+    page = open_page()
+    number = "document.activeElement.querySelector('h3')?.textContent.split(' ')[0]"
+    page.keyboard.press("j")
+    assert page.evaluate(number) == "1"
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    assert page.evaluate(number) == "2"
+    page.locator("#list > li").last.focus()
+    page.keyboard.press("j")
+    assert page.evaluate(number) == "51" and "page 2 of 2" in page.inner_text("#count")
+    assert page.is_disabled("#next") and not page.is_disabled("#previous")
+    page.keyboard.press("k")
+    assert page.evaluate(number) == "50" and "page=" not in page.evaluate("location.hash")
+    page.keyboard.press("/")
+    page.keyboard.type("jk/")
+    assert page.input_value("[name=text]") == "jk/"
+    wait_for(page, "^0 ")
+    page.click("#clear")
+    page.locator("#next").press("Enter")
+    assert page.evaluate(number) == "51"
+
+
+def test_the_keyboard_reaches_everything_and_everything_has_a_name(open_page: Open) -> None:
+    page = open_page()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    reached = []
+    for _ in range(12):
+        reached.append(page.evaluate("document.activeElement.name || document.activeElement.id"))
+        page.keyboard.press("Tab")
+    controls = page.evaluate(
+        "[...document.querySelectorAll('#filters select:enabled, #filters input')].map(e => e.name)"
+    )
+    assert reached[: len(controls)] == controls
+    unnamed = """[...document.querySelectorAll('a, button, select, input, [role=region], [role=group], [role=img]')]
+        .filter(e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"""
+    assert page.evaluate(unnamed) == 0
+    page.locator("#theme").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_hostile_text_is_shown_and_nothing_of_it_runs(open_page: Open) -> None:
+    page = open_page("#a=base&kind=followup&text=window.owned")
+    assert count(page)[0] > 0
+    shown = page.locator("#list .text").first.inner_text()
+    for part in ("</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>-->", "<b>bold</b>"):
+        assert part in shown
+    for sign in (
+        "U+001B[31mredU+001B[0m",
+        "U+202Eabc",
+        "U+2028next",
+        "U+0000U+0007",
+        "U+D800",
+        "U+E0041",
+        "{{data}} ${1}",
+        "e\u0301 \u05d0\nend",
+    ):
+        assert sign in shown, sign
+    assert not set(shown) & {"\u202e", "\u2028", "\x1b", "\x00"}
+    assert page.evaluate("window.owned") is None
+    assert page.locator("#list :is(img, script, b)").count() == 0
+    assert HOSTILE.count("\u202e") == 1  # what the page replaced
+
+
+def test_a_phone_needs_no_sideways_scrolling(open_page: Open) -> None:
+    width = 360
+    page = open_page("#a=base&b=step-40&text=window.owned", width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(e => e.offsetParent).map(e => e.scrollWidth > e.clientWidth)"
+    )
+    assert any(boxes)  # wide tables scroll in their own boxes
+    wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, svg, .hidden, select') && e.getBoundingClientRect().right > innerWidth + 1).length"
+    assert page.evaluate(wide) == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_follow_the_reader(open_page: Open, scheme: Any) -> None:
+    page = open_page(color_scheme=scheme)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.evaluate(ground)
+    assert (before == "rgb(255, 255, 255)") == (scheme == "light")
+    page.click("#theme")
+    after = page.evaluate(ground)
+    assert after != before
+    page.reload()
+    assert page.evaluate(ground) == after
+
+
+def test_figures_need_no_script(open_page: Open) -> None:
+    page = open_page(java_script_enabled=False, color_scheme="dark")
+    assert page.locator("#bars > figure").count() == page.locator("#bars > figure:visible").count() == 4
+    assert page.locator("#results table").first.is_visible() and page.locator("noscript p").is_visible()
+    assert not page.locator("#filters").is_visible() and not page.locator("#theme").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+
+
+# --- the page of turns to label
+
+
+@pytest.fixture
+def label_page(file: Path, comparison: Comparison) -> list[Drawn]:
+    """The turns of that page, which stands in place of the report: `open_page` then checks it."""
+    drawn = draw([turn for run in comparison.runs for turn in user_turns(run)], 20, 0)[:40]
+    hostile = next(turn for run in comparison.runs for turn in user_turns(run) if turn.user_turn == HOSTILE)
+    return [Drawn(hostile, 1, 3, 0), *drawn]
+
+
+def test_turns_are_labelled_by_keys_kept_over_a_reload_and_saved_as_rows_of_labels(
+    open_page: Open, file: Path, label_page: list[Drawn], tmp_path: Path
+) -> None:
+    report = file.read_text(encoding="utf-8")
+    try:
+        file.write_text(label.page(label_page), encoding="utf-8")
+        page = open_page()
+        shown = page.locator("#turn .text").last.inner_text()
+        assert "<b>bold</b>" in shown and "U+202Eabc" in shown and "{{data}} ${1}" in shown
+        assert page.evaluate("window.owned") is None and page.locator("#turn :is(img, script, b)").count() == 0
+        assert page.locator("#guide dd").first.is_visible()
+        read = page.inner_text("body")
+        assert not any(name in read for name in ("base", "step-", "rules", "T=", "item-")), "neither run nor judge"
+        for key in ("1", "u", "8", "5", "b", "b", "2"):  # the second is unsure; the second is changed to 2 at the end
+            page.keyboard.press(key)
+        told = page.inner_text("#count")
+        assert told == "Turn 4 of 41; 3 labelled"
+        page.reload()
+        assert page.inner_text("#count") == told and not page.locator("#guide dd").first.is_visible()
+        page.click("#back")
+        assert page.locator("#answer [aria-pressed=true]").get_attribute("data-label") == "new_task"
+        page.click("[data-label=role_drift]")
+        with page.expect_download() as saved:
+            page.click("#save")
+        assert saved.value.suggested_filename == "labels.jsonl"
+        saved.value.save_as(tmp_path / "labels.jsonl")
+        rows = label.read_labels(tmp_path / "labels.jsonl")
+        assert [(row.label, row.sure) for row in rows] == [
+            ("genuine_followup", True), ("user_restatement", False), ("role_drift", True),
+        ]  # fmt: skip
+        assert [row.place for row in rows] == [one.turn.place for one in label_page[:3]], "of the very text, as it was"
+        assert rows[0].user_turn == HOSTILE and rows[0].p == pytest.approx(1 / 3, abs=1e-6)
+    finally:
+        file.write_text(report, encoding="utf-8")

@@ -1,0 +1,523 @@
+"""A probe run on tiny random models: the documented fields, resume after any kill, and what a recipe may ask for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.probe.chat import Chat
+from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
+from nextturn.probe.engines.hf import HfEngine
+from nextturn.probe.errors import BadInput, DataError, SettingsChanged
+from nextturn.probe.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.judges.labels import GENUINE, LABELS
+from nextturn.probe.measure.run import load_sets, model_info, run_probe, sets_within_reach, settings_of
+from nextturn.probe.measure.store import ModelInfo
+from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
+from nextturn.probe.settings import ProbeSection, ServerSection, SetSection
+from support.commands import ROOT
+from support.tiny_models import thinking_tokenizer
+
+QUESTIONS = [
+    {"id": "pens", "question": "Ivo has 4 pens and buys 3 more. How many has he?", "answer": "4 + 3 = 7\n#### 7"},
+    {"id": "cups", "question": "A shelf holds 5 cups. How many do 6 shelves hold?", "answer": "30"},
+    {"id": "half", "question": "What is half of a quarter?", "answer": r"\boxed{\frac{1}{8}}"},
+]
+SYSTEM = {"role": "system", "content": "You are a pirate."}
+TALKS = [
+    {"id": "tea", "messages": [SYSTEM, {"role": "user", "content": "How long does tea brew?"}]},
+    {
+        "id": "trip",
+        "messages": [
+            {"role": "user", "content": "Where should I go?"},
+            {"role": "assistant", "content": "Do you like the sea?"},
+            {"role": "user", "content": "Not at all."},
+        ],
+    },
+]
+PAIRS = [
+    {"complete": "A pen costs 2 dollars. What do 5 pens cost?", "underspecified": "What do 5 pens cost?"},
+    {"complete": "Mia is 9, Tom is 3 older. How old is Tom?", "underspecified": "Tom is older. How old is Tom?"},
+]
+COMPLETIONS = 3 + 2 + 4 + 5 * (1 + 2)  # answers of three sets, and user turns greedy and twice at T=1
+
+
+@dataclass(frozen=True)
+class Loaded:
+    folder: ModelFolder
+    engine: Engine
+    chat: Chat
+    info: ModelInfo
+
+
+class Watched:
+    """An engine that remembers what it was asked, and dies after some completions where told to."""
+
+    name = "hf"
+
+    def __init__(self, engine: Engine, dies_after: int | None = None) -> None:
+        self.engine = engine
+        self.asked: list[Request] = []
+        self.left = dies_after
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        return self.engine.batches(requests)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
+        return self.engine.score(requests)
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        self.asked += requests
+        for index, completion in self.engine.stream(requests):
+            if self.left is not None:
+                if self.left == 0:
+                    raise MemoryError("the device is full")
+                self.left -= 1
+            yield index, completion
+
+
+def loaded(folder: Path) -> Loaded:
+    model = resolve(str(folder))
+    tokenizer = load_tokenizer(model)
+    chat = Chat(tokenizer)
+    engine = HfEngine(load_model(model, "float32", "cpu"), tokenizer, batch_tokens=400)
+    return Loaded(model, engine, chat, model_info(model, chat))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny_chatml: Path) -> Loaded:
+    return loaded(tiny_chatml)
+
+
+@pytest.fixture(scope="module")
+def qwen(tiny_model: Path) -> Loaded:
+    return loaded(tiny_model)
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> ProbeSection:
+    return section_in(tmp_path)
+
+
+def section_in(folder: Path) -> ProbeSection:
+    """Three sets: questions with answers, conversations without, pairs."""
+    sets = {}
+    for name, rows in (("maths", QUESTIONS), ("talks", TALKS), ("pairs", PAIRS)):
+        write_jsonl(folder / f"{name}.jsonl", rows)
+        sets[name] = SetSection(path=str(folder / f"{name}.jsonl"))
+    return ProbeSection(sets=sets, temperatures=(0.0, 1.0), samples=2, max_answer_tokens=12, max_user_tokens=8)
+
+
+def measure(model: Loaded, probe: ProbeSection, out: Path, engine: Engine | None = None) -> dict[str, Any]:
+    return run_probe(engine or model.engine, model.chat, model.info, probe, out)
+
+
+def samples(out: Path) -> list[dict[str, Any]]:
+    return [row for _, row in read_jsonl(out / "samples.jsonl")]
+
+
+def steady(results: dict[str, Any]) -> dict[str, Any]:
+    """Results without what a kill may change: the time and how much was taken from the store."""
+    timing = {key: value for key, value in results["timing"].items() if key not in ("wall_s", "cache_hits")}
+    return {**results, "timing": timing}
+
+
+@dataclass(frozen=True)
+class Finished:
+    folder: Path
+    model: Loaded
+    results: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen"])
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp(f"run-{request.param}")
+    model = request.getfixturevalue(request.param)
+    return Finished(folder / "out", model, measure(model, section_in(folder), folder / "out"))
+
+
+def is_rate(figure: dict[str, Any]) -> bool:
+    low, high = figure["ci95"]
+    return set(figure) == {"value", "ci95"} and 0 <= low <= figure["value"] <= high <= 1
+
+
+def test_results_have_every_documented_field_and_no_other(finished: Finished) -> None:
+    results = read_json(finished.folder / "results.json")
+    assert results == finished.results, "what is returned is what is written"
+    manifest = read_json(finished.folder / "manifest.json")
+    assert all(manifest[key] == results[key] for key in ("schema", "model", "settings"))
+    assert set(results) == {"schema", "model", "settings", "accuracy", "clarify", "followup", "timing"}
+    assert results["schema"] == 1
+    assert set(results["model"]) == {"path", "label", "step", "weights_sha256", "template_sha256"}
+    assert (results["model"]["label"], results["model"]["step"]) == (finished.model.folder.path.name, None)
+    assert all(len(results["model"][key]) == 64 for key in ("weights_sha256", "template_sha256"))
+    asked = {"prefix_form", "judge", "engine", "seed", "max_answer_tokens", "max_user_tokens"}
+    assert asked | {"enable_thinking", "system_prompt"} <= set(results["settings"])
+    assert results["settings"]["prefix_form"] == "history"
+    assert results["settings"]["judge"].startswith("rules/")
+    assert {name: (asked["n"], asked["measures"]) for name, asked in results["settings"]["sets"].items()} == {
+        "maths": (3, ["accuracy", "followup"]),
+        "talks": (2, ["followup"]),
+        "pairs": (2, ["clarify"]),
+    }
+    assert set(results["timing"]) == {"wall_s", "answer_tokens", "user_tokens", "judge_calls", "cache_hits"}
+    assert results["timing"]["judge_calls"] == 0, "no model judged"
+    assert 0 < results["timing"]["answer_tokens"] <= 9 * 12
+    assert 0 < results["timing"]["user_tokens"] <= 15 * 8
+    assert results["timing"]["wall_s"] >= 0
+
+
+def test_every_measure_has_its_documented_fields(finished: Finished) -> None:
+    assert set(finished.results["accuracy"]) == {"maths"}
+    cell = finished.results["accuracy"]["maths"]
+    assert set(cell) == {"n", "strict", "lenient", "outcomes"}
+    assert cell["n"] == sum(cell["outcomes"].values()) == 3
+    assert is_rate(cell["strict"]) and is_rate(cell["lenient"])
+    assert cell["strict"]["value"] <= cell["lenient"]["value"]
+    assert list(cell["outcomes"]) == ["answered", "asked", "truncated", "no_answer"]
+    assert set(finished.results["clarify"]) == {"pairs"}
+    cell = finished.results["clarify"]["pairs"]
+    assert set(cell) == {"n", "ask_when_needed", "answer_when_complete"}
+    assert cell["n"] == 2
+    assert is_rate(cell["ask_when_needed"]) and is_rate(cell["answer_when_complete"])
+    assert {name: set(cells) for name, cells in finished.results["followup"].items()} == {
+        "maths": {"none"},
+        "talks": {"none"},
+    }
+    for name, items in (("maths", 3), ("talks", 2)):
+        cells = finished.results["followup"][name]["none"]
+        assert list(cells) == ["T=0.0", "T=1.0"]
+        for key, cell in cells.items():
+            assert set(cell) == {
+                "n_total", "n_judged", "rate", "ci95", "labels", "unscored",
+                "role_consistency", "specificity", "grounding", "changed_text",
+            }  # fmt: skip
+            assert cell["n_total"] == items * (1 if key == "T=0.0" else 2)
+            assert tuple(cell["labels"]) == LABELS
+            assert sum(cell["labels"].values()) == cell["n_judged"]
+            assert cell["n_judged"] + sum(cell["unscored"].values()) == cell["n_total"]
+            if cell["n_judged"]:
+                assert is_rate({"value": cell["rate"], "ci95": cell["ci95"]})
+                assert cell["rate"] == pytest.approx(cell["labels"][GENUINE] / cell["n_judged"], abs=1e-6)
+                assert 0 <= cell["role_consistency"] <= 1
+            else:
+                assert (cell["rate"], cell["ci95"], cell["role_consistency"]) == (None, None, None)
+            assert (cell["specificity"] is None) == (cell["labels"][GENUINE] == 0)
+
+
+def test_samples_have_one_row_per_reply_and_user_turn_that_the_figures_add_up_from(finished: Finished) -> None:
+    rows = samples(finished.folder)
+    assert len({tuple(row) for row in rows}) == 1, "every row has every field"
+    assert set(rows[0]) >= {
+        "kind", "set", "item", "perturbation", "temperature", "sample", "messages",
+        "user_turn", "label", "unscored", "judge_raw", "extracted", "strict", "lenient", "outcome",
+    }  # fmt: skip
+    identities = [tuple(row[key] for key in ("kind", "set", "item", "condition", "temperature", "sample")) for row in rows]  # fmt: skip
+    assert len(set(identities)) == len(rows) == 3 + 4 + 15
+    for row in rows:
+        roles = [message["role"] for message in row["messages"] if message["role"] != "system"]
+        assert roles == ["user", "assistant"] * (len(roles) // 2), "the reply is part of the conversation"
+        assert (row["kind"] == "followup") == (row["user_turn"] is not None)
+        if row["kind"] == "followup":
+            assert (row["label"] is None) == (row["unscored"] is not None)
+            assert row["judge_raw"]
+    graded = [row for row in rows if row["kind"] == "accuracy"]
+    assert [row["item"] for row in graded] == ["pens", "cups", "half"]
+    assert [row["reference"] for row in graded] == ["7", "30", r"\frac{1}{8}"]
+    assert finished.results["accuracy"]["maths"]["strict"]["value"] == sum(row["strict"] for row in graded) / 3
+    for name, cells in finished.results["followup"].items():
+        for key, cell in cells["none"].items():
+            turns = [
+                row for row in rows if (row["kind"], row["set"], f"T={row['temperature']}") == ("followup", name, key)
+            ]
+            assert sum(row["label"] is not None for row in turns) == cell["n_judged"]
+
+
+def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(finished: Finished) -> None:
+    before = {path.name: path.read_bytes() for path in finished.folder.iterdir()}
+    again, probe = Watched(finished.model.engine, dies_after=0), section_in(finished.folder.parent)
+    assert measure(finished.model, probe, finished.folder, again) == finished.results
+    assert measure(finished.model, replace(probe, batch_tokens=1, when="never"), finished.folder) == finished.results
+    assert again.asked == []
+    assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
+
+
+def test_a_run_that_died_anywhere_ends_like_one_that_did_not(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    seen = Watched(llama.engine)
+    whole = measure(llama, probe, tmp_path / "whole", seen)
+    batches = [batch for asked in (seen.asked[:9], seen.asked[9:]) for batch in llama.engine.batches(asked)]
+    largest = max(map(len, batches))
+    for made in (0, 5, 9, 15, COMPLETIONS - 1):
+        out = tmp_path / f"died-{made}"
+        with pytest.raises(MemoryError):
+            measure(llama, probe, out, Watched(llama.engine, dies_after=made))
+        assert not (out / "results.json").exists()
+        assert len(list(read_jsonl(out / "generations.jsonl"))) == made
+        rest = Watched(llama.engine)
+        resumed = measure(llama, probe, out, rest)
+        redone = len(rest.asked) - (COMPLETIONS - made)
+        assert 0 <= redone < largest, "only what was missing is made, and what shared a batch with it"
+        keys = [row["key"] for _, row in read_jsonl(out / "generations.jsonl")]
+        assert len(keys) == len(set(keys)) == COMPLETIONS
+        assert steady(resumed) == steady(whole)
+        assert (out / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
+
+
+def test_a_run_that_was_killed_while_it_wrote_samples_writes_them_again(finished: Finished, tmp_path: Path) -> None:
+    model, whole, out = finished.model, finished.results, tmp_path / "out"
+    shutil.copytree(finished.folder, out)
+    written = (out / "samples.jsonl").read_bytes()
+    for length in (0, 40, len(written) - 1):
+        (out / "results.json").unlink()
+        (out / "samples.jsonl").write_bytes(written[:length])
+        again = measure(model, section_in(finished.folder.parent), out, Watched(model.engine, dies_after=0))
+        assert steady(again) == steady(whole)
+        assert (out / "samples.jsonl").read_bytes() == written
+
+
+def test_a_second_run_in_the_same_folder_ends_at_once_and_what_a_kill_left_is_removed(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    out, left = tmp_path / "out", tmp_path / "out" / ".samples.jsonl.abcd1234"
+    first = "from pathlib import Path; from nextturn.probe.files import only_process; import sys\n"
+    first += "with only_process(Path(sys.argv[1]), 'measures'): print('holds', flush=True); sys.stdin.read()"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", first, str(out / ".lock")], cwd=ROOT, **pipes) as process:
+        assert process.stdout and process.stdout.readline() == b"holds\n"
+        left.touch()
+        with pytest.raises(BadInput, match=f"process {process.pid} .* measures into {out} already"):
+            measure(llama, probe, out)
+        assert left.exists(), "it may be the first one's"
+        process.kill()
+    measure(llama, probe, out)
+    assert not left.exists()
+
+
+def test_other_settings_questions_or_weights_in_the_same_folder_are_refused_by_key(
+    llama: Loaded, qwen: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    with pytest.raises(MemoryError):
+        measure(llama, probe, tmp_path / "out", Watched(llama.engine, dies_after=0))
+    fewer = replace(probe.sets["maths"], n=2)
+    for changes, named in (
+        ({"seed": 1}, "settings.seed: 0 then, 1 now"),
+        ({"temperatures": (0.0,)}, "settings.temperatures: [0.0, 1.0] then, [0.0] now"),
+        ({"samples": 3}, "settings.samples: 2 then, 3 now"),
+        ({"max_answer_tokens": 13}, "settings.max_answer_tokens: 12 then, 13 now"),
+        ({"max_user_tokens": 9}, "settings.max_user_tokens"),
+        ({"prefix_form": "generation"}, "settings.prefix_form: 'history' then, 'generation' now"),
+        ({"system_prompt": "Be kind."}, "settings.system_prompt: None then, 'Be kind.' now"),
+        ({"enable_thinking": True}, "settings.enable_thinking"),
+        ({"dtype": "bfloat16"}, "settings.dtype"),
+        ({"sets": {**probe.sets, "maths": fewer}}, "settings.sets.maths.n: 3 then, 2 now"),
+    ):
+        untouched = Watched(llama.engine)
+        with pytest.raises(SettingsChanged) as caught:
+            measure(llama, replace(probe, **changes), tmp_path / "out", untouched)  # type: ignore[arg-type]
+        assert named in str(caught.value)
+        assert untouched.asked == []
+    with pytest.raises(SettingsChanged, match=r"model\.weights_sha256"):
+        measure(qwen, probe, tmp_path / "out")
+    write_jsonl(tmp_path / "talks.jsonl", TALKS[:1])
+    with pytest.raises(SettingsChanged, match=r"settings\.sets\.talks\.sha256"):
+        measure(llama, probe, tmp_path / "out")
+
+
+def test_a_server_without_its_extras_is_another_setting_and_with_them_none_is_named(probe: ProbeSection) -> None:
+    """Without them top_k, min_p and the repetition penalty are the server's own; older manifests do not name the key."""
+
+    def settings(extras: bool, engine: str = "openai") -> dict[str, Any]:
+        server = ServerSection(urls=("http://127.0.0.1:9/v1",), extras=extras)
+        return settings_of(replace(probe, engine=engine, server=server), load_sets(probe), "rules/2")
+
+    assert "extras" not in settings(True)
+    assert settings(False) == {**settings(True), "extras": False}
+    assert settings(True)["grading"] >= 2  # runs whose answers were read otherwise are not compared as equals
+    assert settings(False, "hf") == settings(True, "hf"), "no server is asked"
+
+
+def test_an_answer_that_two_measures_or_sets_need_is_made_once(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    both, watched = measure(llama, probe, tmp_path / "both"), Watched(llama.engine)
+    apart = {
+        "graded": replace(probe.sets["maths"], measures=("accuracy",)),
+        "followed": replace(probe.sets["maths"], measures=("followup",)),
+    }
+    results = measure(llama, replace(probe, sets=apart), tmp_path / "apart", watched)
+    answers = [request for request in watched.asked if request.max_tokens == 12]
+    assert len(answers) == len({request.prompt_ids for request in answers}) == 3
+    assert results["accuracy"]["graded"] == both["accuracy"]["maths"]
+    # One greedy turn of the other name is drawn alike; sampled ones are seeded by the set's name.
+    assert results["followup"]["followed"]["none"]["T=0.0"] == both["followup"]["maths"]["none"]["T=0.0"]
+
+
+def test_every_sampled_turn_has_a_seed_of_its_own_and_follows_the_models_own_answer(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    watched = Watched(llama.engine)
+    measure(llama, probe, tmp_path / "out", watched)
+    answers, turns = watched.asked[:9], watched.asked[9:]
+    assert all((request.temperature, request.max_tokens) == (0.0, 12) for request in answers)
+    assert all(request.max_tokens == 8 and request.stop_ids == llama.chat.stop_ids for request in turns)
+    sampled = [request.seed for request in turns if request.temperature == 1.0]
+    assert len(set(sampled)) == len(sampled) == 10
+    shown = {row["item"]: row["messages"] for row in samples(tmp_path / "out") if row["kind"] == "followup"}
+    assert {request.prompt_ids for request in turns} == {
+        llama.chat.user_prefix_ids(messages) for messages in shown.values()
+    }
+    other = Watched(llama.engine)
+    measure(llama, replace(probe, seed=7), tmp_path / "other", other)
+    assert not set(sampled) & {request.seed for request in other.asked if request.temperature == 1.0}
+
+
+def test_a_system_prompt_stands_before_every_question_in_place_of_its_own(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    asked = Watched(llama.engine)
+    results = measure(llama, replace(probe, system_prompt="Be kind."), tmp_path / "out", asked)
+    rows = samples(tmp_path / "out")
+    assert {row["kind"] for row in rows} == {"accuracy", "followup", "clarify"}
+    for row in rows:
+        systems = [message["content"] for message in row["messages"] if message["role"] == "system"]
+        assert systems == ["Be kind."]
+        assert row["messages"][0]["role"] == "system"
+    texts = [llama.chat.tokenizer.decode(list(request.prompt_ids)) for request in asked.asked]
+    assert all("Be kind." in text and "pirate" not in text for text in texts)
+    assert results["settings"]["system_prompt"] == "Be kind."
+
+
+def test_the_two_prefix_forms_differ_on_qwen(qwen: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    prefixes = {}
+    for form in ("history", "generation"):
+        watched = Watched(qwen.engine)
+        results = measure(qwen, replace(probe, prefix_form=form), tmp_path / form, watched)
+        assert results["settings"]["prefix_form"] == form
+        prefixes[form] = {qwen.chat.tokenizer.decode(list(request.prompt_ids)) for request in watched.asked[9:]}
+    assert not prefixes["history"] & prefixes["generation"]
+    assert all(text.endswith("<|im_start|>user\n") for form in prefixes for text in prefixes[form])
+    assert not any("<think>" in text for text in prefixes["history"])
+    assert all("<think>" in text for text in prefixes["generation"])
+
+
+def test_an_instruction_is_part_of_the_question_and_pairs_ask_both_forms(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    maths = replace(probe.sets["maths"], instruction="Answer after ####.", n=1)
+    measure(llama, replace(probe, sets={"maths": maths, "pairs": probe.sets["pairs"]}), tmp_path / "out")
+    rows = samples(tmp_path / "out")
+    asked = [row["messages"][0]["content"] for row in rows if row["set"] == "maths"]
+    assert asked and all(text.endswith("?\n\nAnswer after ####.") for text in asked)
+    pairs = [row for row in rows if row["set"] == "pairs"]
+    assert [(row["item"], row["condition"]) for row in pairs] == [
+        (item, condition) for item in ("1", "2") for condition in ("complete", "underspecified")
+    ]
+    assert [row["messages"][0]["content"] for row in pairs] == [
+        text for pair in PAIRS for text in (pair["complete"], pair["underspecified"])
+    ]
+
+
+def test_a_set_that_cannot_be_asked_is_refused_before_anything_is_written(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    for name, measures, message in (
+        ("pairs", ("accuracy",), "pairs of problems can only measure clarify, not accuracy"),
+        ("pairs", ("clarify", "followup"), "pairs of problems can only measure clarify, not clarify, followup"),
+        ("maths", ("clarify",), "clarify needs pairs"),
+        ("talks", ("accuracy",), "accuracy needs an answer in every row, and 'talks' has rows without one"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_sets(replace(probe, sets={name: replace(probe.sets[name], measures=measures)}))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="no set named"):
+        load_sets(replace(probe, sets={}))
+    (tmp_path / "maths.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"maths\.jsonl: no rows"):
+        measure(llama, probe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_answers_in_words_are_told_where_no_prompt_asks_for_a_mark(
+    probe: ProbeSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(rows: Sequence[dict[str, str]], **changes: Any) -> str:
+        write_jsonl(tmp_path / "maths.jsonl", rows)
+        load_sets(replace(probe, sets={"maths": replace(probe.sets["maths"], **changes)}))
+        return capsys.readouterr().out
+
+    words = {"question": "What is the capital of France?", "answer": "Paris"}
+    told = load([words, *QUESTIONS])
+    assert all(part in told for part in ("1 of 4", "'Paris'", "`instruction`"))
+    with pytest.raises(DataError, match=r"1 of 1 .*'Paris'.*`instruction`"):
+        load([words])
+    assert load([words], instruction=r"Put the answer in \boxed{}.") == ""
+    assert load([words], measures=("followup",)) == ""
+    assert load(QUESTIONS) == ""
+
+
+class Says(Watched):
+    """An engine that says what it is given, reply by reply, and then reacts as a user."""
+
+    def __init__(self, replies: Sequence[Completion]) -> None:
+        self.replies, self.asked = replies, []
+
+    def batches(self, requests: Sequence[Request]) -> list[list[int]]:
+        return [[index] for index in range(len(requests))]
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        self.asked += requests
+        said = self.replies if len(self.asked) == len(requests) else [Completion("Why 7?", 3, "stop")] * len(requests)
+        yield from enumerate(said)
+
+
+@pytest.mark.parametrize("form", ["history", "generation"])
+def test_thoughts_are_neither_cut_nor_judged_and_a_reply_without_an_answer_gets_no_user_turn(
+    probe: ProbeSection, tmp_path: Path, form: Any
+) -> None:
+    chat = Chat(thinking_tokenizer("qwen3_5_think"))
+    replies = [
+        Completion("THOUGHT four and three.\n</think>\n\nIt is 4 + 3, so it is 7.\n#### 7", 20, "stop"),
+        Completion(r"THOUGHT it may be \boxed{30}, but", 12, "length"),
+        Completion("THOUGHT nothing to say.\n</think>\n\n", 5, "stop"),
+    ]
+    settings = {"perturbations": ("truncate(0.5)",), "grounding": False, "prefix_form": form, "temperatures": (0.0,)}
+    section = replace(probe, sets={"maths": probe.sets["maths"]}, **settings)  # type: ignore[arg-type]
+    engine = Says(replies)
+    results = run_probe(engine, chat, ModelInfo("m", "m", None, None, chat.template_sha256), section, tmp_path / "out")
+    for cell in results["followup"]["maths"].values():
+        figures = cell["T=0.0"]
+        assert (figures["n_total"], figures["n_judged"], figures["unscored"]) == (3, 1, {"no_answer": 2})
+    rows = samples(tmp_path / "out")
+    shown = [row["messages"][-1]["content"] for row in rows if row["user_turn"]]
+    assert shown[0] == "It is 4 + 3, so it is 7.\n#### 7"
+    assert len(shown) == 2 and shown[0].startswith(shown[1]) and shown[1] != shown[0], (
+        "the answer is cut, and no thought"
+    )
+    prefixes = [chat.tokenizer.decode(list(request.prompt_ids)) for request in engine.asked[3:]]
+    assert len(prefixes) == 2 and not any("THOUGHT" in prefix for prefix in prefixes)
+    assert all(prefix.count("<think>") == prefix.count("</think>") for prefix in prefixes)
+    graded = {row["item"]: (row["strict"], row["outcome"]) for row in rows if row["kind"] == "accuracy"}
+    assert graded == {"pens": (True, "answered"), "cups": (False, "truncated"), "half": (False, "no_answer")}
+
+
+def test_a_dry_run_passes_over_what_is_out_of_reach_but_not_over_what_is_wrong(
+    probe: ProbeSection, tmp_path: Path, own_cache: Path
+) -> None:
+    later = SetSection(path=str(tmp_path / "built" / "eval.jsonl"))
+    unchecked: list[str] = []
+    sets = {**probe.sets, "gsm8k": SetSection(), "later": later}
+    found = sets_within_reach(replace(probe, sets=sets), unchecked, [tmp_path / "built"])
+    assert [name for name, loaded in found.items() if loaded is None] == ["gsm8k", "later"]
+    assert len(unchecked) == 2
+    assert "HF_HUB_OFFLINE" in unchecked[0]
+    assert "is still to be built" in unchecked[1]
+    with pytest.raises(DataError, match="no such file"):
+        sets_within_reach(replace(probe, sets={"later": later}), [])

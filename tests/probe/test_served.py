@@ -1,0 +1,182 @@
+"""`probe run` on a server, and `probe judge` on a finished run: the commands as a user types them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nextturn.probe.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.models import load_model, load_tokenizer, resolve
+from support.commands import start
+from support.loopback import Answer, Loopback, Seen, chat_reply
+from support.model_server import model_server
+
+TALKS = [
+    {"id": "tea", "messages": [
+        {"role": "user", "content": "How long does tea brew?"},
+        {"role": "assistant", "content": "Three minutes for black tea."},
+        {"role": "user", "content": "And how long for green tea?"},
+    ]},
+    {"id": "trip", "messages": [
+        {"role": "user", "content": "Where should I go?"},
+        {"role": "assistant", "content": "Try the coast, it is quiet in May."},
+        {"role": "user", "content": "Is it warm enough to swim by then?"},
+    ]},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tiny_chatml: Path) -> Iterator[Loopback]:
+    folder = resolve(str(tiny_chatml))
+    model, tokenizer = load_model(folder, "float32", "cpu"), load_tokenizer(folder)
+    with Loopback({**model_server(model, tokenizer, str(tiny_chatml)), "/chat/completions": judge}) as opened:
+        yield opened
+
+
+def judge(seen: Seen) -> Any:
+    """Labels by the length of what it reads, and has nothing to say of every fourth prompt."""
+    size = len(seen.body["messages"][-1]["content"])
+    return chat_reply("Hm." if size % 4 == 0 else f"VERDICT: {('genuine_followup', 'new_task')[size % 2]}")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    write_jsonl(folder / "talks.jsonl", TALKS)
+    write_jsonl(
+        folder / "own.jsonl",
+        [{"question": "How many legs has a cat?", "answer": "4"}, {"question": "2 + 2?", "answer": "4"}],
+    )
+    probe = {
+        "sets": {
+            "own": {"path": str(folder / "own.jsonl")},
+            "talks": {"path": str(folder / "talks.jsonl"), "transcript": True},
+        },
+        "temperatures": [0.0, 1.0], "perturbations": ["question(Ok?)"], "dtype": "float32",
+        "max_answer_tokens": 10, "max_user_tokens": 8,
+    }  # fmt: skip
+    (folder / "probe.yaml").write_text(yaml.safe_dump({"probe": probe}))
+    return folder / "probe.yaml"
+
+
+def probe(*arguments: str | Path, fails: bool = False) -> str:
+    command = start(["-m", "nextturn.probe", *map(str, arguments)])
+    assert (command.wait() != 0) == fails, command.output[-3000:]
+    return command.output
+
+
+@pytest.fixture(scope="module")
+def here(tiny_chatml: Path, recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("here") / "run"
+    probe("run", tiny_chatml, recipe, "--out", out, "--device", "cpu")
+    return out
+
+
+def test_a_served_model_gives_what_it_gives_in_process(
+    server: Loopback, here: Path, recipe: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "served"
+    assert "served by" in probe("run", server.url, recipe, "--dry-run")
+    probe("run", server.url, recipe, "--out", out)
+    served, local = read_json(out / "results.json"), read_json(here / "results.json")
+    assert served["model"]["weights_sha256"] is None, "what a server holds cannot be hashed"
+    assert served["model"]["path"].startswith("served:")
+    assert served["settings"] == {**local["settings"], "engine": "openai"}
+    assert served["accuracy"] == local["accuracy"]
+    ours, theirs = ([row for _, row in read_jsonl(folder / "samples.jsonl")] for folder in (out, here))
+    for one, other in zip(ours, theirs, strict=True):
+        if one["temperature"] == 0:
+            assert {**one, "grounding": None, "log_p": None} == {**other, "grounding": None, "log_p": None}
+            assert one["grounding"] == pytest.approx(other["grounding"], abs=1e-3)
+    asked = len(server.requests)
+    probe("run", server.url, recipe, "--out", out)
+    posts = [seen for seen in server.requests[asked:] if seen.method == "POST"]
+    assert posts == [], "a finished run asks for nothing"
+
+
+def test_a_transcript_keeps_its_answer_and_its_real_turn_is_judged_beside(here: Path) -> None:
+    results = read_json(here / "results.json")
+    assert results["actual"]["talks"]["n_total"] == 2
+    rows = [row for _, row in read_jsonl(here / "samples.jsonl") if row["set"] == "talks"]
+    real = {row["item"]: row for row in rows if row["kind"] == "actual"}
+    for talk in TALKS:
+        assert real[talk["id"]]["user_turn"] == talk["messages"][2]["content"]  # type: ignore[index]
+        assert real[talk["id"]]["messages"] == talk["messages"][:2]
+        assert real[talk["id"]]["label"]
+        assert real[talk["id"]]["grounding"] is not None
+    plain = [row for row in rows if row["kind"] == "followup" and row["perturbation"] == "none"]
+    assert [row["messages"] for row in plain] == [talk["messages"][:2] for talk in TALKS for _ in range(2)]
+
+
+def test_a_finished_run_is_judged_anew_without_a_model(
+    server: Loopback, here: Path, recipe: Path, tmp_path: Path
+) -> None:
+    asked, out = len(server.requests), tmp_path / "judged"
+    options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
+    probe("judge", here, recipe, "--out", out, *options)
+    assert {seen.path for seen in server.requests[asked:]} == {"/models", "/chat/completions"}, "nothing is generated"
+    before, after = read_json(here / "results.json"), read_json(out / "results.json")
+    assert after["settings"] == {**before["settings"], "judge": after["settings"]["judge"]}
+    assert after["settings"]["judge"].startswith("llm/")
+    assert (after["model"], after["accuracy"]) == (before["model"], before["accuracy"])
+    for _, row in read_jsonl(out / "samples.jsonl"):
+        if row["kind"] in ("followup", "actual"):
+            assert (row["label"] is None) == (row["unscored"] == "no_verdict")
+            assert row["judge_raw"].startswith(("Hm.", "VERDICT"))
+    again = len(server.requests)
+    probe("judge", out, recipe, *options)
+    unscored = sum(row["unscored"] is not None for _, row in read_jsonl(out / "samples.jsonl"))
+    posts = [seen for seen in server.requests[again:] if seen.method == "POST"]
+    assert len(posts) == unscored, "in its own folder only what has no label is asked about again"
+
+
+def test_a_server_that_repeats_the_key_brings_it_into_no_file_and_no_output(
+    server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, own = "sk-loud-0123456789", dict(server.handlers)
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+
+    def completions(seen: Seen) -> Any:
+        reply = own["/completions"](seen)
+        if not seen.body.get("echo"):
+            reply["choices"][0]["text"] += seen.headers["authorization"]
+        return reply
+
+    def verdicts(seen: Seen) -> Any:
+        if seen.number % 3 == 0:
+            return Answer(400, {"error": {"message": f"no such key: {key}"}})
+        return chat_reply(f"{seen.headers['authorization']} VERDICT: new_task")
+
+    monkeypatch.setattr(server, "handlers", {**own, "/completions": completions, "/chat/completions": verdicts})
+    options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
+    output = probe("run", server.url, recipe, "--out", tmp_path / "out", *options)
+    files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert [name for name, text in {**files, "output": output}.items() if key in text] == []
+    assert all("Bearer [key]" in files[name] for name in ("generations.jsonl", "verdicts.jsonl", "samples.jsonl"))
+
+
+def test_another_judge_in_the_runs_own_folder_is_refused(server: Loopback, here: Path, recipe: Path) -> None:
+    options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
+    assert "name a folder for the new verdicts with --out" in probe("judge", here, recipe, *options, fails=True)
+
+
+def test_a_server_without_log_probabilities_leaves_grounding_out_and_says_so(
+    tiny_chatml: Path, recipe: Path, tmp_path: Path
+) -> None:
+    folder = resolve(str(tiny_chatml))
+    handlers = model_server(load_model(folder, "float32", "cpu"), load_tokenizer(folder), str(tiny_chatml))
+    complete = handlers["/completions"]
+    handlers["/completions"] = lambda seen: (
+        Answer(400, {"error": {"message": "echo is not supported"}}) if seen.body.get("echo") else complete(seen)
+    )
+    with Loopback(handlers) as plain:
+        said = probe("run", plain.url, recipe, "--out", tmp_path / "out")
+    assert "grounding is not measured" in said
+    assert "echo is not supported" in said
+    cell = read_json(tmp_path / "out" / "results.json")["followup"]["own"]["none"]["T=0.0"]
+    assert cell["grounding"] is None
+    assert cell["n_judged"] == 2

@@ -1,0 +1,408 @@
+"""Question sets: every row form, the choice by seed, and a line that names file and line for what is no question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.probe import hub as hub_room
+from nextturn.probe.errors import DataError, SetOutOfReach
+from nextturn.probe.files import read_jsonl, write_json, write_jsonl
+from nextturn.probe.measure.run import load_sets
+from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, read_problems, sets_hash
+from nextturn.probe.settings import ProbeSection, SetSection
+from nextturn.train.probing import sets_to_probe
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+TALK = [user("Hi."), assistant("Hello."), user("What is 2 + 3?")]
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Callable[..., list[Item]]:
+    def read(*rows: Any, instruction: str = "") -> list[Item]:
+        (tmp_path / "set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return read_items(tmp_path / "set.jsonl", instruction)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"question": "Q?", "answer": "2 + 3 = 5\n#### 5"}, Item("1", (user("Q?"),), "5")),
+        ({"question": "Q?", "answer": "1/2"}, Item("1", (user("Q?"),), "1/2")),
+        ({"question": "Q?", "answer": 5}, Item("1", (user("Q?"),), "5")),
+        ({"question": "Q?", "answer": 0}, Item("1", (user("Q?"),), "0")),
+        ({"problem": "P", "solution": r"So \boxed{\frac{1}{2}}."}, Item("1", (user("P"),), r"\frac{1}{2}")),
+        ({"problem": "P", "answer": "7", "solution": "long"}, Item("1", (user("P"),), "7")),
+        ({"prompt": "Write a poem."}, Item("1", (user("Write a poem."),), None)),
+        ({"Question": "Which one?"}, Item("1", (user("Which one?"),), None)),
+        ({"messages": TALK}, Item("1", tuple(TALK), None)),
+        ({"messages": [SYSTEM, user("Q?")], "answer": "#### 4"}, Item("1", (SYSTEM, user("Q?")), "4")),
+        ({"messages": [{**user("Q?"), "name": "Ann"}]}, Item("1", (user("Q?"),), None)),
+        ({"prompt": TALK}, Item("1", tuple(TALK), None)),
+        ({"prompt": TALK, "prompt_id": "h1", "rubrics": []}, Item("h1", tuple(TALK), None)),
+        ({"prompt": {"messages": [{"role": "developer", "content": "Be brief."}, *TALK]}}, Item("1", (SYSTEM, *TALK))),
+        ({"prompt": {"messages": [user("a"), SYSTEM, user("b"), SYSTEM]}},
+         Item("1", ({"role": "system", "content": "Be brief.\n\nBe brief."}, user("a\n\nb")))),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]},
+         Item("1", (user("a"), assistant("b"), user("c")))),
+        ({"turns": [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "c"}]}, Item("1", (SYSTEM, user("c")))),
+        ({"conversation": TALK, "conversation_id": "w"}, Item("w", tuple(TALK))),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
+         Item("1", (user("a\n\nb"),))),
+        ({"turns": ["First.", "Second."]}, Item("1", (user("First."),), None)),
+        ({"prompt": ["First.", "Second."]}, Item("1", (user("First."),), None)),
+        ({"id": "x7", "prompt": "P"}, Item("x7", (user("P"),), None)),
+        ({"question_id": 81, "turns": ["First."]}, Item("81", (user("First."),), None)),
+        ({"prompt_id": "p", "prompt": "P"}, Item("p", (user("P"),), None)),
+        ({"key": "3", "prompt": "P"}, Item("3", (user("P"),), None)),
+        ({"id": "first", "key": "second", "prompt": "P"}, Item("first", (user("P"),), None)),
+        ({"id": None, "key": "second", "prompt": "P"}, Item("second", (user("P"),), None)),
+        ({"id": 0, "prompt": "P"}, Item("0", (user("P"),), None)),
+        ({"question": "Größe? 🙂 数", "answer": "½"}, Item("1", (user("Größe? 🙂 数"),), "½")),
+        ({"key": "0", "prompt": "P", "instruction_id_list": ["count:x"], "kwargs": [{"n": 1}]}, Item("0", (user("P"),))),
+    ],
+)  # fmt: skip
+def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Item) -> None:
+    assert items(row) == [expected]
+
+
+def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items: Any) -> None:
+    (item,) = items({"messages": TALK}, instruction="Answer after ####.")
+    assert item.messages == (*TALK[:-1], user("What is 2 + 3?\n\nAnswer after ####."))
+
+
+BAD_ROWS = [
+    ({"messages": []}, "an empty conversation"),
+    ({"prompt": []}, "an empty conversation"),
+    ({"messages": "Hello"}, "an empty conversation|wanted a list"),
+    ({"messages": 5}, "an empty conversation|wanted a list"),
+    ({"messages": [SYSTEM]}, "a system message alone"),
+    ({"messages": [user("a"), user("b")]}, "roles do not alternate, message 2 is 'user', wanted 'assistant'"),
+    ({"messages": [assistant("a"), user("b")]}, "roles do not alternate, message 1 is 'assistant', wanted 'user'"),
+    ({"messages": [SYSTEM, user("a"), user("b")]}, "roles do not alternate, message 3 is 'user'"),
+    ({"messages": [user("a"), SYSTEM, user("b")]}, "roles do not alternate, message 2 is 'system'"),
+    (
+        {"messages": [user("a"), assistant("b")]},
+        "ends with the assistant, wanted a user message last .`transcript: true`",
+    ),
+    ({"history": [{"user": "a", "bot": "b"}]}, "ends with the assistant"),
+    ({"messages": [{"role": "customer", "content": "a"}]}, "message 1 is 'customer', wanted 'user'"),
+    ({"messages": [{"role": "user", "text": "a"}]}, "message 1 is no {role, content}"),
+    ({"messages": [user("cut \ud83d")]}, r"message 1 holds half a character \(\\ud83d\)"),
+    ({"question": "cut \ud83d", "answer": "1"}, "`question` holds half a character"),
+    ({"question": "Q?", "answer": "cut \ud83d"}, "`answer` holds half a character"),
+    ({"problem": "Q?", "solution": rb"\boxed{\ud83d}".decode("unicode_escape")}, "`solution` holds half a character"),
+    ({"question": "Q" * 10_000_000, "answer": "1"}, "`question` holds 10,000,000 characters, wanted at most 1,000,000"),
+    ({"messages": [user("Q" * 1_000_001)]}, "message 1 holds 1,000,001 characters"),
+    ({"messages": [user("a"), assistant(" \n"), user("b")]}, r"message 2 \(assistant\) is empty"),
+    ({"messages": [user("")]}, r"message 1 \(user\) is empty"),
+    ({"messages": [{"role": "user"}]}, "message 1 is no {role, content}"),
+    ({"messages": [{"role": "system"}, user("a")]}, "message 1 is no {role, content}"),
+    ({"messages": [{"role": "user", "content": ["a"]}]}, "message 1 is no {role, content}"),
+    ({"messages": ["a", user("b")]}, "message 1 is no {role, content}"),
+    ({"turns": [""]}, "empty"),
+    ({"turns": []}, "no `question`"),
+    ({"prompt": [" "]}, "empty"),
+    ({"question": "", "answer": "5"}, "no `question` or"),
+    ({"answer": "5"}, r"no `question` or .* \(has answer\)"),
+    ({}, "has nothing"),
+    ({"question": "Q?"}, "no final answer"),
+    ({"question": "Q?", "answer": ""}, "no final answer"),
+    ({"question": "Q?", "answer": None}, "no final answer"),
+    ({"question": "Q?", "answer": float("nan")}, "no final answer"),
+    ({"problem": "P", "solution": "a long way\nwithout an end"}, "no final answer"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
+def test_a_row_that_is_no_question_is_named_by_file_and_line(
+    tmp_path: Path, items: Any, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        items({"prompt": "fine"}, row)
+    assert str(caught.value).startswith(f"{tmp_path / 'set.jsonl'}:2: ")
+
+
+def test_an_id_that_stands_twice_is_refused(items: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the id 'x' stands twice"):
+        items({"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"})
+    with pytest.raises(DataError, match="the id '2' stands twice"):
+        items({"id": 2, "prompt": "a"}, {"prompt": "b"})
+    with pytest.raises(DataError, match=r"the id 'x\\ud83d' holds half a character"):
+        items({"id": "x\ud83d", "prompt": "a"})
+
+
+@pytest.mark.parametrize("read", [read_items, read_pairs])
+def test_a_broken_line_and_an_empty_file_are_refused(tmp_path: Path, read: Any) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"prompt": "a", "complete": "a", "underspecified": "b"}\n{"prompt": "b\n')
+    with pytest.raises(DataError, match=r"set\.jsonl:2: not JSON"):
+        read(path)
+    path.write_text("\n\n")
+    with pytest.raises(DataError, match=r"set\.jsonl: no rows"):
+        read(path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"set\.jsonl: no such file"):
+        read(path)
+
+
+def test_pairs_are_read_with_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    write_jsonl(path, [{"complete": "A", "underspecified": "a", "missing": "price"}, {"id": "p", "complete": "B", "underspecified": "b"}])  # fmt: skip
+    assert read_pairs(path) == [Pair("1", "A", "a", "price"), Pair("p", "B", "b", "")]
+    for half in ({"complete": "A"}, {"underspecified": "a"}, {"complete": "A", "underspecified": " "}):
+        write_jsonl(path, [half])
+        with pytest.raises(DataError, match=r"pairs\.jsonl:1: no `(complete|underspecified)` with text"):
+            read_pairs(path)
+
+
+def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    rows = [
+        {"problem": "P", "solution": r"Then \boxed{4}.", "level": "Level 5", "type": "Algebra"},
+        {"question": "Q", "answer": "He has 2*3=<<2*3=6>>6.\n#### 6"},
+        {"id": "z", "question": "Q", "answer": 0},
+        {"question": "Q", "answer": "#### Step 1\nHe goes west.\n#### New York City"},
+    ]
+    write_jsonl(path, rows)
+    first, second, third, fourth = read_problems(path, "own")
+    assert (first.id, first.answer, first.level, first.subject, first.source) == ("own-1", "4", 5, "Algebra", "own")
+    assert (second.id, second.answer, second.solution, second.level) == ("own-2", "6", "He has 2*3=6.", None)
+    assert (third.id, third.answer) == ("z", "0")
+    assert (fourth.answer, fourth.solution) == ("New York City", "#### Step 1\nHe goes west."), "a heading is no answer"
+    assert [problem.source for problem in read_problems(path)] == ["train"] * 4
+
+
+@pytest.mark.parametrize(
+    "row", [{"question": "Q"}, {"problem": "P", "solution": "no\nend"}, {"question": "Q", "answer": ""}]
+)
+def test_a_problem_without_an_answer_is_named_by_file_and_line(tmp_path: Path, row: dict[str, Any]) -> None:
+    write_jsonl(tmp_path / "p.jsonl", [{"question": "Q", "answer": "1"}, row])
+    with pytest.raises(DataError, match=r"p\.jsonl:2: no answer, wanted `answer`"):
+        list(read_problems(tmp_path / "p.jsonl"))
+
+
+@given(st.integers(0, 40), st.none() | st.integers(0, 50), st.integers(0, 5))
+def test_a_choice_keeps_the_order_and_depends_on_the_seed_alone(size: int, n: int | None, seed: int) -> None:
+    items = list(range(size))
+    chosen = choose(items, n, seed)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == (size if n is None else min(n, size))
+    assert chosen == choose(items, n, seed)
+
+
+def test_the_hash_tells_what_was_asked_apart() -> None:
+    item = Item("1", (user("Q?"),), "5")
+    changes: list[dict[str, Any]] = [{"id": "2"}, {"messages": (user("R?"),)}, {"answer": None}, {"reply": "a"}]
+    changes += [{"actual": "a"}, {"options": ("4", "5")}, {"options": ("5", "4")}]
+    others = [replace(item, **change) for change in changes]
+    assert sets_hash([item]) == sets_hash([Item("1", (user("Q?"),), "5")])
+    assert len({sets_hash(asked) for asked in ([item], *([other] for other in others), [item, others[0]], [])}) == 10
+
+
+def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("")
+    assert locate("gsm8k", str(tmp_path / "x.jsonl")) == tmp_path / "x.jsonl"
+    with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file \(set 'gsm8k'\)") as caught:
+        locate("gsm8k", tmp_path / "nowhere.jsonl")
+    assert not isinstance(caught.value, SetOutOfReach), "a wrong path is wrong, however the hub is"
+    with pytest.raises(DataError, match="no such file"):
+        locate("gsm8k", tmp_path)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(DataError, match="set 'gsm9k': unknown name, and no path given; known: gsm8k, "):
+        locate("gsm9k")
+
+
+def test_a_run_leaves_out_a_gated_set_and_all_its_probes_ask_the_same(
+    hub: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, closed = hub_room.hub_rows, HUB["gpqa_diamond"].hub_id
+
+    def gated(hub_id: str, *more: Any) -> Iterator[dict[str, Any]]:
+        if hub_id == closed:
+            raise DataError(f"{hub_id} cannot be fetched (it is a gated dataset)")
+        return rows(hub_id, *more)
+
+    sets = {"gsm8k": SetSection(), "gpqa_diamond": SetSection()}
+    probe, base = ProbeSection(sets=sets), tmp_path / "run" / "probe" / "base"
+    with monkeypatch.context() as patch:
+        patch.setattr("nextturn.probe.hub.hub_rows", gated)
+        with pytest.raises(SetOutOfReach, match="gpqa_diamond"):  # named in `probe run`
+            load_sets(probe)
+        later = replace(probe, sets={**sets, "built": SetSection(path=str(tmp_path / "built.jsonl"))})
+        assert [one.name for one in sets_to_probe(later, tmp_path / "run", before_build=True)] == ["gsm8k"]
+        told = capsys.readouterr().out
+        assert f"https://huggingface.co/datasets/{closed}" in told and "hf auth login" in told
+        with pytest.raises(DataError, match="built.jsonl: no such file"):
+            sets_to_probe(later, tmp_path / "run")
+        with pytest.raises(DataError):  # before the build
+            sets_to_probe(replace(probe, sets={"gpqa_diamond": SetSection()}), tmp_path / "run", before_build=True)
+        left = load_sets(probe, base)
+    write_json(base / "manifest.json", {"settings": {"sets": {one.name: {} for one in left}}})
+    assert [one.name for one in load_sets(probe, base)] == ["gsm8k"], "terms accepted meanwhile change no run"
+    assert [one.name for one in load_sets(probe, tmp_path / "other")] == ["gsm8k", "gpqa_diamond"]
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_set_that_is_out_of_reach_gives_one_line_with_the_way_out(own_cache: Path, name: str) -> None:
+    with pytest.raises(SetOutOfReach) as caught:
+        locate(name)
+    message = str(caught.value)
+    assert f"set {name!r}" in message
+    assert "HF_HUB_OFFLINE is set" in message
+    assert "`path`" in message
+    assert ("HF_TOKEN" in message) == HUB[name].gated
+    assert len(message.splitlines()) == 1
+    assert not list(own_cache.rglob("*.jsonl")), "nothing half-written is left to be taken for the set"
+
+
+def test_a_file_from_windows_is_read_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    rows = '{"question": "Größe?", "answer": 5}\r\n\r\n  \r\n{"question": "b", "answer": "6"}'
+    path.write_bytes(b"\xef\xbb\xbf" + rows.encode())
+    assert [(item.id, item.answer) for item in read_items(locate("own", path))] == [("1", "5"), ("4", "6")]
+    assert read_items(path)[0].messages == (user("Größe?"),)
+
+
+OTHER_FILES = [
+    ("set.json", b'[{"prompt": "a"}]', r"one JSON array \(`jq -c '\.\[\]'"),
+    ("set.jsonl", b"\xef\xbb\xbf\n [\n", "one JSON array"),
+    ("set.json", b'{\n  "prompt": "a"\n}\n', "one JSON object over several lines"),
+    ("set.csv", b"question,answer\na,1\n", "a table"),
+    ("set.parquet", b"PAR1\x15\x04", "a Parquet file"),
+    ("set.jsonl.gz", b"\x1f\x8b\x08", "a compressed file"),
+    ("set.jsonl", '{"prompt": "a"}\n'.encode("utf-16"), "a file in UTF-16"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kind"), OTHER_FILES)
+def test_a_file_of_another_kind_is_told_apart(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name}: {kind}.* \(set 'own'\), wanted JSONL: one JSON object a line"):
+        locate("own", tmp_path / name)
+
+
+HUB_ROWS: dict[str, dict[str, Any]] = {
+    "gsm8k": {"question": "Q?", "answer": "#### 5"},
+    "gsm8k_train": {"question": "Q?", "answer": "#### 5"},
+    "gpqa_diamond": {"Question": "Q?", "Correct Answer": "5", "Incorrect Answer 1": "6", "Incorrect Answer 2": "7",
+                     "Incorrect Answer 3": "8", "Record ID": "rec1", "Subdomain": "Optics"},
+    "ifbench": {"key": "0", "prompt": "P", "instruction_id_list": ["x"], "kwargs": [{"n": 1}]},
+    "healthbench": {"prompt": TALK, "prompt_id": "p", "rubrics": [{"criterion": "c", "points": 1}]},
+    "coval": {"prompt_id": "c", "prompt": {"id": "c", "messages": TALK}, "responses": []},
+    "mt_bench": {"prompt": ["First.", "Second."], "prompt_id": 7, "category": "math", "reference": []},
+    "math": {"problem": "P", "solution": r"\boxed{4}", "answer": "4", "level": 5, "subject": "Algebra"},
+    "math_train": {"problem": "P", "solution": r"\boxed{4}", "answer": "4", "level": 5, "subject": "Algebra"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> list[tuple[Any, ...]]:
+    """A hub that holds HUB_ROWS; the list is what was asked of it."""
+    asked: list[tuple[Any, ...]] = []
+
+    def rows(hub_id: str, config: str | None, split: str, file: str | None = None) -> Iterator[dict[str, Any]]:
+        asked.append((hub_id, config, split, file))
+        (name,) = [name for name, one in HUB.items() if (one.hub_id, one.config, one.split, one.file) == asked[-1]]
+        return iter([HUB_ROWS[name]])
+
+    monkeypatch.setattr("nextturn.probe.hub.hub_rows", rows)
+    return asked
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_named_set_is_fetched_once_and_read(hub: list[Any], name: str) -> None:
+    (item,) = read_items(locate(name))
+    assert item.messages[-1]["role"] == "user"
+    assert (item.answer is not None) == (name.startswith(("gsm8k", "math", "gpqa")))
+    assert bool(item.options) == (name == "gpqa_diamond")
+    assert item.id == {"gpqa_diamond": "rec1", "healthbench": "p", "coval": "c", "ifbench": "0", "mt_bench": "7"}.get(
+        name, "1"
+    )
+    stored = next(row for _, row in read_jsonl(locate(name)))
+    assert set(stored) <= {*HUB[name].fields, *HUB[name].more}, "rubrics and the like stay on the hub"
+    assert len(hub) == 1
+
+
+def test_columns_that_changed_are_named_with_the_way_out(hub: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HUB_ROWS, "coval", {"conversation": 1, "rubric": 2})
+    with pytest.raises(
+        SetOutOfReach, match="openai/coval has no `prompt`, only conversation, rubric.*`path`; its rows"
+    ):
+        locate("coval")
+    monkeypatch.delitem(HUB_ROWS["gpqa_diamond"], "Incorrect Answer 3")
+    with pytest.raises(SetOutOfReach, match="no `Incorrect Answer 3`.*accept its terms on .* set HF_"):
+        locate("gpqa_diamond")
+
+
+def test_one_file_of_a_dataset_is_read_where_its_files_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HealthBench's do: its files lie side by side, with other columns each."""
+    monkeypatch.setattr(hub_room, "unreachable", lambda: None)
+    write_jsonl(tmp_path / "one.jsonl", [{"prompt": TALK, "prompt_id": "p"}])
+    write_jsonl(tmp_path / "two.jsonl", [{"completion": {"text": "x"}, "labels": [1]}])
+    (row,) = hub_room.hub_rows(str(tmp_path), None, "train", "one.jsonl")
+    assert row == {"prompt": TALK, "prompt_id": "p"}
+    with pytest.raises(DataError, match="cannot be fetched"):
+        list(hub_room.hub_rows(str(tmp_path), None, "train"))
+    with pytest.raises(DataError, match="cannot be fetched"):
+        list(hub_room.hub_rows(str(tmp_path), None, "train", "three.jsonl"))
+
+
+REAL = {
+    "gsm8k/test.jsonl": (1319, True),
+    "math/math500_test.jsonl": (500, True),
+    "mt_bench/mt_bench_questions.jsonl": (80, False),
+    "ifbench/IFBench_test.jsonl": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_real_sets_are_read_whole(name: str) -> None:
+    path = DATA / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    n, answered = REAL[name]
+    read = read_items(path)
+    assert len(read) == (n or sum(1 for _ in read_jsonl(path)))
+    assert all((item.answer is not None) == answered for item in read)
+    assert len({item.id for item in read}) == len(read)
+    if answered:
+        for problem, item in zip(read_problems(path), read, strict=True):
+            assert problem.answer == item.answer or (item.options and item.answer in "ABCDEF")
+        assert sum(bool(item.options) for item in read) == (2 if "math" in name else 0)
+
+
+@pytest.mark.parametrize("name", ["math/train.jsonl", "math/test.jsonl", "gsm8k/train.jsonl"])
+def test_every_real_problem_has_an_answer_and_a_solution(name: str) -> None:
+    path = DATA / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    problems = list(read_problems(path))
+    assert len(problems) > 4000
+    assert sum(not problem.answer for problem in problems) <= 2, "two rows of MATH have an empty box"
+    assert all(problem.solution and "<<" not in problem.solution for problem in problems)
+    if "math" in name:
+        assert all(problem.subject for problem in problems)
+        assert {problem.level for problem in problems} <= {1, 2, 3, 4, 5, None}

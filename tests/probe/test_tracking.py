@@ -1,0 +1,377 @@
+"""Every probe figure reaches the tracker, late and out of order too; no tracker can stop a run or learn a secret."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.probe.report import tracking
+from nextturn.probe.report import tracking as wandb_runs
+from nextturn.probe.report.tracking import (
+    SAMPLE_COLUMNS,
+    SAMPLE_ROWS,
+    flatten,
+    label_rows,
+    log_probe,
+    report_to,
+    sample_rows,
+    slug,
+    start_tracking,
+    track_probe,
+    tradeoff,
+    without_secrets,
+)
+from nextturn.probe.settings import TrackingSection
+from support.tiny_models import build_tiny_llama
+
+
+def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:
+    interval = {"value": 0.5, "ci95": [0.4, 0.6]}
+    cell = {"n_total": 4, "n_judged": 3, "rate": rate, "ci95": [0.1, 0.5], "labels": {"genuine_followup": 1}}
+    cell |= {"unscored": {"timeout": 1}, "role_consistency": 0.75, "specificity": None, "grounding": interval}
+    return {
+        "schema": 1,
+        "model": {"step": step, "label": "x"},
+        "accuracy": {"gsm8k": {"n": 4, "strict": interval, "lenient": interval, "outcomes": {"answered": 3}}},
+        "clarify": {
+            "pairs": {"n": 9, "ask_when_needed": interval, "answer_when_complete": {"value": None, "ci95": None}}
+        },
+        "followup": {"v1.5": {"none": {"T=0.0": cell, "T=0.7": {**cell, "rate": None, "ci95": None}}}},
+    }
+
+
+SAMPLES = [
+    {"kind": "followup", "set": "v1.5", "item": str(i), "messages": [{"role": "user", "content": f"q{i}"}]}
+    for i in range(450)
+]
+
+
+@pytest.fixture(autouse=True)
+def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine where nobody is logged in, and a process in which no run is open before or after."""
+    import wandb
+
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_DIR", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "wandb-config"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # wandb keeps folders of artifacts until the process ends
+    wandb.finish()
+    yield
+    wandb.finish()
+    tracking._refused.clear()
+
+
+def records(run_dir: Path) -> Iterator[Any]:
+    """The records of a run's .wandb files: LevelDB's log format in blocks of 32 KiB behind a header of 7 bytes."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
+
+    # finish() may return before the last block is on disk; the end of wandb's own process settles it.
+    wandb.finish()
+    wandb.teardown()
+    for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb")):
+        data, position, record = path.read_bytes(), 7, b""
+        while position + 7 <= len(data):
+            left = 32768 - position % 32768
+            if left < 7:
+                position += left
+                continue
+            _, length, kind = struct.unpack("<IHB", data[position : position + 7])
+            record += data[position + 7 : position + 7 + length]
+            position += 7 + length
+            if kind in (1, 4):  # a whole record, or the last part of one
+                yield Record.FromString(record)
+                record = b""
+
+
+def history(run_dir: Path) -> list[dict[str, Any]]:
+    rows = [record.history.item for record in records(run_dir) if record.HasField("history")]
+    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in rows]
+
+
+def test_flatten_gives_every_figure_with_its_bounds_and_leaves_out_what_was_not_measured() -> None:
+    values = flatten(results(None))
+    assert values == {
+        "probe/step": 0.0,
+        **{f"probe/accuracy/gsm8k/{m}{s}": v for m in ("strict", "lenient") for s, v in BOUNDS.items()},
+        "probe/accuracy/gsm8k/outcomes/answered": 0.75,
+        **{f"probe/clarify/pairs/ask_when_needed{s}": v for s, v in BOUNDS.items()},
+        "probe/followup/v1_5/none/T=0_0/rate": 0.25,
+        "probe/followup/v1_5/none/T=0_0/lo": 0.1,
+        "probe/followup/v1_5/none/T=0_0/hi": 0.5,
+        **{f"probe/followup/v1_5/none/T=0_{t}/judged": 0.75 for t in (0, 7)},
+        **{f"probe/followup/v1_5/none/T=0_{t}/role_consistency": 0.75 for t in (0, 7)},
+        **{f"probe/followup/v1_5/none/T=0_{t}/grounding{s}": v for t in (0, 7) for s, v in BOUNDS.items()},
+    }
+    assert flatten(results(12))["probe/step"] == 12
+    assert flatten({}) == {"probe/step": 0}
+
+
+BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
+
+
+def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_never_shared() -> None:
+    assert slug("truncate(0.5)") == "truncate_0_5" and slug("none") == "none" and slug("T=0.7") == "T=0_7"
+    asked = slug("question(What do you think?)")
+    assert re.fullmatch(r"question_What_do_you_think_[0-9a-f]{4}", asked)
+    assert len({asked, slug("question(What do you think!)"), slug("question(What/do.you think?)")}) == 3
+    assert len(slug("question(" + "why " * 100 + ")")) <= 45
+    whole = results(2)
+    cell = whole["followup"]["v1.5"]["none"]["T=0.0"]
+    whole["followup"]["v1.5"]["question(What do you think?)"] = {
+        "T=0.0": {**cell, "changed_text": {"value": 0.5, "ci95": [0.4, 0.6]}}
+    }
+    whole["actual"] = {"talks": cell}
+    values = flatten(whole)
+    assert values[f"probe/followup/v1_5/{asked}/T=0_0/changed_text_hi"] == 0.6
+    assert values["probe/actual/talks/rate"] == 0.25 and values["probe/actual/talks/grounding"] == 0.5
+    assert all(re.fullmatch(r"[A-Za-z0-9_=/-]+", name) for name in values)
+    assert [2, "talks", "actual", "", "genuine_followup", 1] in label_rows(whole)
+
+
+def test_the_tradeoff_stands_on_the_sets_own_accuracy_else_on_the_first_sets() -> None:
+    whole = results(2)
+    whole["accuracy"]["v1.5"] = {"n": 4, "lenient": {"value": 0.75, "ci95": None}, "strict": None, "outcomes": {}}
+    whole["followup"]["talks"] = {"none": whole["followup"]["v1.5"]["none"], "truncate(0.5)": {"T=0.0": {"rate": 1.0}}}
+    assert tradeoff(whole) == {
+        "tradeoff/v1_5/accuracy": {"tradeoff/v1_5/accuracy": 0.75, "tradeoff/v1_5/T=0_0": 0.25},
+        "tradeoff/talks/accuracy": {"tradeoff/talks/accuracy": 0.5, "tradeoff/talks/T=0_0": 0.25},
+    }
+    assert tradeoff({**whole, "accuracy": {}}) == {}
+
+
+def test_tables_show_unscored_turns_and_at_most_200_spread_samples() -> None:
+    assert label_rows(results(6))[:2] == [
+        [6, "v1.5", "none", "T=0.0", "genuine_followup", 1],
+        [6, "v1.5", "none", "T=0.0", "unscored: timeout", 1],
+    ]
+    rows = sample_rows(SAMPLES)
+    items = [row[SAMPLE_COLUMNS.index("item")] for row in rows]
+    assert len(rows) <= SAMPLE_ROWS and items[:2] == ["0", "3"] and int(items[-1]) > 440
+    assert rows[0][SAMPLE_COLUMNS.index("messages")] == "user: q0"
+    assert len(sample_rows(SAMPLES[:SAMPLE_ROWS])) == SAMPLE_ROWS and sample_rows([]) == []
+
+
+def test_out_of_order_probes_all_reach_the_run_on_their_own_axis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import wandb
+
+    start_tracking(TrackingSection(), tmp_path / "run", {"model": {"name": "m"}})
+    assert "kept offline" in capsys.readouterr().out
+    for step in (4, None, 2):
+        wandb.log({"train/loss": 1.0, "train/global_step": 9})
+        log_probe(results(step, rate=(step or 0) / 10), SAMPLES, tmp_path / "run")
+    probes = [row for row in history(tmp_path / "run") if "probe/step" in row]
+    assert [row["probe/step"] for row in probes] == [4, 0, 2]
+    for row, step in zip(probes, (4, None, 2), strict=True):
+        expected = flatten(results(step, rate=(step or 0) / 10))
+        assert {key: row[key] for key in expected} == expected
+        assert "train/global_step" not in row
+    tables = list((tmp_path / "run/wandb").glob("offline-run-*/files/media/table/probe/samples*.json"))
+    assert len(tables) == 3 and len(json.loads(tables[0].read_text())["data"]) == 150
+
+
+def test_every_probe_figure_is_declared_by_name_on_the_probe_axis(tmp_path: Path) -> None:
+    # Of `probe/*` and transformers' `*`, wandb takes whichever it meets first; only a full name settles it.
+    start_tracking(TrackingSection(), tmp_path, {})
+    log_probe(results(2), [], tmp_path)
+    axes = {r.metric.name: r.metric.step_metric for r in records(tmp_path) if r.HasField("metric") and r.metric.name}
+    figures = flatten(results(2)).keys() - {"probe/step"} | {"probe/labels", "probe/samples"}
+    assert {name: axes.get(name) for name in figures} == dict.fromkeys(figures, "probe/step")
+    assert axes["tradeoff/v1_5/T=0_0"] == "tradeoff/v1_5/accuracy"
+    assert history(tmp_path)[0]["tradeoff/v1_5/accuracy"] == 0.5
+
+
+def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
+    import torch
+    import wandb
+    from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+    section, run_dir = TrackingSection(project="p", name="n"), tmp_path / "run"
+    model = AutoModelForCausalLM.from_pretrained(build_tiny_llama(tmp_path / "model"))
+    row = {"input_ids": torch.arange(8), "labels": torch.arange(8)}
+    ids = set()
+    for steps in (1, 2):
+        start_tracking(section, run_dir, {})
+        ids.add(wandb_runs.current_run().id)
+        args = TrainingArguments(
+            output_dir=str(run_dir),
+            max_steps=steps,
+            logging_steps=1,
+            save_strategy="no",
+            report_to=report_to(section),
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        Trainer(model, args, train_dataset=[row] * 16).train()
+        log_probe(results(steps), [], run_dir)
+        wandb.finish()
+    assert ids == {json.loads((run_dir / "wandb_run.json").read_text())["id"]}
+    assert len(list(run_dir.glob("wandb/offline-run-*"))) == 2
+    runs = [record.run for record in records(run_dir) if record.HasField("run")]
+    assert {(run.project, run.display_name, run.run_id) for run in runs} == {("p", "n", *ids)}
+    rows = history(run_dir)
+    assert [row["train/global_step"] for row in rows if "train/loss" in row] == [1, 1, 2]
+    assert [row["probe/step"] for row in rows if "probe/step" in row] == [1, 2]
+
+
+WATCHER = """
+import sys
+from pathlib import Path
+from nextturn.probe.report.tracking import finish_tracking, join_tracking, track_probe
+run_dir = Path(sys.argv[1])
+assert join_tracking(run_dir, {"tracking": {"to": "wandb"}})
+for name in sys.argv[2:]:
+    track_probe(run_dir / "probe" / name, run_dir)
+finish_tracking()
+"""
+
+
+def test_watchers_in_other_processes_add_each_probe_once_to_the_run_that_training_opened(tmp_path: Path) -> None:
+    import wandb
+
+    run_dir = tmp_path / "run"
+    start_tracking(TrackingSection(project="p", group="g", name="n"), run_dir, {}, "sft", shared=True)
+    wandb.log({"train/loss": 1.0, "train/global_step": 9})
+    for step in (0, 2, 4, 6):
+        out = run_dir / "probe" / (f"step-{step}" if step else "base")
+        out.mkdir(parents=True)
+        (out / "results.json").write_text(json.dumps(results(step, rate=step / 10)))
+        (out / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SAMPLES[:3]))
+    told = [["step-4", "base", "step-2"], ["step-6", "step-2", "base"]]
+    processes = [subprocess.Popen([sys.executable, "-c", WATCHER, str(run_dir), *names]) for names in told]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    for name in ("base", "step-6"):  # the trainer itself finds them told
+        track_probe(run_dir / "probe" / name, run_dir)
+
+    rows = history(run_dir)
+    probes = {row["probe/step"]: row for row in rows if "probe/step" in row}
+    assert len([row for row in rows if "probe/step" in row]) == 4 and sorted(probes) == [0, 2, 4, 6]
+    for step, row in probes.items():
+        expected = flatten(results(int(step), rate=step / 10))
+        assert {key: row[key] for key in expected} == expected
+    assert [row["train/loss"] for row in rows if "train/loss" in row] == [1.0]
+    runs = [record.run for record in records(run_dir) if record.HasField("run")]
+    assert len(list(run_dir.glob("wandb/offline-run-*"))) == 3
+    opened = json.loads((run_dir / "wandb_run.json").read_text())
+    assert {(run.run_id, run.project, run.run_group) for run in runs} == {(opened["id"], "p", "g")}
+    assert opened["mode"] == "offline"
+
+
+def test_online_the_trainer_is_primary_and_watchers_are_secondary_writers_of_a_shared_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import wandb
+
+    real, asked = wandb.init, []
+
+    def recorded(**options: Any) -> Any:
+        asked.append(options)
+        return real(**{**options, "mode": "offline", "resume": None})
+
+    monkeypatch.setattr(wandb, "init", recorded)
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    start_tracking(TrackingSection(), tmp_path, {}, "grpo", shared=True)
+    facts = json.loads((tmp_path / "wandb_run.json").read_text())
+    (tmp_path / "wandb_run.json").write_text(json.dumps({**facts, "mode": "shared"}))
+    wandb.finish()
+    recipe = {"tracking": {"to": "wandb"}}
+    assert tracking.join_tracking(tmp_path, recipe)
+    trainer, watcher = asked
+    assert trainer["mode"] == watcher["mode"] == "shared" and trainer["resume"] == watcher["resume"] == "allow"
+    assert trainer["settings"].x_primary and trainer["job_type"] == "grpo"
+    assert not watcher["settings"].x_primary and not watcher["settings"].x_update_finish_state
+    assert watcher["settings"].x_label.startswith("watch-") and watcher["id"] == facts["id"]
+    assert "config" not in watcher and "job_type" not in watcher, "the trainer's are kept"
+
+    wandb.finish()
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert not tracking.join_tracking(tmp_path, recipe) and "wandb login" in capsys.readouterr().out
+    other = tmp_path / "other"
+    other.mkdir()
+    assert not tracking.join_tracking(other, recipe), "training has not opened its run yet"
+    (other / "wandb_run.json").write_text(json.dumps({**facts, "mode": "online"}))
+    assert not tracking.join_tracking(other, recipe)
+    assert "one writer only; train with `probe.when: watch`" in capsys.readouterr().out
+    assert len(asked) == 2
+
+
+def test_a_probe_run_reports_once_as_a_run_of_its_own_in_the_group(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(results(None)))
+    (tmp_path / "samples.jsonl").write_text("")
+    for _ in range(2):
+        tracking.report_run(TrackingSection(group="qwen2b"), tmp_path, {})
+    tracking.report_run(TrackingSection(to="none"), tmp_path / "nowhere", {})
+    runs = [record.run for record in records(tmp_path) if record.HasField("run")]
+    assert {(run.run_group, run.job_type) for run in runs} == {("qwen2b", "probe")}
+    assert [row["probe/step"] for row in history(tmp_path)] == [0]
+
+
+def test_wandb_that_cannot_start_or_take_figures_only_warns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    real = wandb.init
+
+    def broken(**options: Any) -> Any:
+        if options.get("mode") != "disabled":
+            raise wandb.errors.CommError("the server\nis away")
+        return real(**options)
+
+    monkeypatch.setattr(wandb, "init", broken)
+    start_tracking(TrackingSection(), tmp_path, {})
+    assert "warning: wandb could not start (the server is away)" in capsys.readouterr().out
+    assert wandb_runs.current_run().disabled and not (tmp_path / "wandb_run.json").exists()
+    log_probe(results(1), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
+    output = capsys.readouterr().out
+    assert "warning: wandb did not take the probe's tables and plot" in output
+
+
+def test_figures_are_shown_when_tables_or_the_plot_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_tracking(TrackingSection(), tmp_path, {})
+    log_probe(results(4), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
+    assert "did not take the probe's tables and plot" in capsys.readouterr().out
+    rows = [row for row in history(tmp_path) if "probe/step" in row]
+    assert len(rows) == 1 and rows[0]["probe/accuracy/gsm8k/strict"] == 0.5 and "probe/samples" not in rows[0]
+
+
+def test_none_and_other_processes_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    start_tracking(TrackingSection(to="none"), tmp_path / "run", {})
+    monkeypatch.setenv("RANK", "1")
+    start_tracking(TrackingSection(), tmp_path / "run", {})
+    log_probe(results(1), SAMPLES, tmp_path / "run")
+    assert wandb.run is None and not (tmp_path / "run").exists()
+    assert report_to(TrackingSection(to="none")) == [] and report_to(TrackingSection()) == ["wandb"]
+
+
+def test_netrc_login_counts_for_its_own_host_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not wandb_runs._has_login()
+    (tmp_path / "no-netrc").write_text("machine wandb.example.org\n login user\n password none\n")
+    assert not wandb_runs._has_login()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert wandb_runs._has_login()
+
+
+def test_secrets_stay_out_of_the_config() -> None:
+    recipe = {"judge": {"api_key": "s3cret", "model": "m"}, "train": {"hub_token": "s3cret", "max_answer_tokens": 5}}
+    recipe["servers"] = [{"password": "s3cret", "tokens": ["a"]}]  # type: ignore[assignment]
+    assert "s3cret" not in json.dumps(without_secrets(recipe))
+    assert without_secrets({"max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ("a",)}) == {
+        "max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ["a"],
+    }  # fmt: skip

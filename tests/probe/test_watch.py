@@ -1,0 +1,325 @@
+"""Every finished checkpoint is measured exactly once, through kills, rotation and failures; one watcher at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nextturn.probe import checkpoints
+from nextturn.probe.checkpoints import finish_run, mark_complete
+from nextturn.probe.errors import NextturnError, SettingsChanged
+from nextturn.probe.measure import run as probe_run
+from nextturn.probe.measure.run import load_sets, measure_folder
+from nextturn.probe.models import fingerprint, resolve
+from nextturn.probe.recipe import load_recipe
+from nextturn.probe.report.watch import Watcher, command
+from nextturn.probe.settings import ProbeRecipe, ProbeSection, load_probe_recipe
+from nextturn.train.checkpoints import remove_incomplete
+from support.commands import start
+from support.model_parts import lora_on
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path / "probe.yaml")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, tiny_chatml: Path) -> Path:
+    begin(tmp_path / "run", tiny_chatml)
+    return tmp_path / "run"
+
+
+def write_recipe(path: Path, **changed: Any) -> Path:
+    asked = [{"id": str(n), "question": f"Ann has {n} apples and eats 1. How many?", "answer": str(n)} for n in (3, 4)]
+    (path.parent / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    probe = {"sets": {"apples": {"path": str(path.parent / "asked.jsonl")}}, "temperatures": [0.0], "grounding": False}
+    path.write_text(yaml.safe_dump({"probe": {**probe, "max_answer_tokens": 4, "max_user_tokens": 3, **changed}}))
+    return path
+
+
+def begin(run_dir: Path, model: Path) -> None:
+    """What training writes first."""
+    run_dir.mkdir()
+    (run_dir / "recipe.json").write_text(
+        json.dumps({"model": {"name": str(model)}, "train": {"output_dir": str(run_dir)}})
+    )
+
+
+def save(run_dir: Path, step: int, model: Path, complete: bool = True) -> Path:
+    """A checkpoint as training leaves it: weights of its own, the optimizer's state, the marker last."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    checkpoint = run_dir / f"checkpoint-{step}"
+    shutil.copytree(model, checkpoint)
+    weights = load_file(checkpoint / "model.safetensors")
+    name = sorted(weights)[0]
+    weights[name] = weights[name] + step / 1000 if step >= 0 else torch.full_like(weights[name], torch.nan)
+    save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
+    (checkpoint / "optimizer.pt").write_bytes(b"moments")
+    (checkpoint / "global_step1").mkdir()
+    (checkpoint / "global_step1" / "shard.pt").write_bytes(b"shard")
+    if complete:
+        mark_complete(checkpoint, step)
+    return checkpoint
+
+
+def watcher(run_dir: Path, recipe: Path) -> Watcher:
+    probe = section(recipe)
+    return Watcher(run_dir, probe, load_sets(probe), "cpu", 0.0)
+
+
+def section(recipe: Path) -> ProbeSection:
+    return load_recipe(ProbeRecipe, recipe).probe
+
+
+def begin_watching(run_dir: Path, recipe: Path, log: Path, *options: str) -> start:
+    return start(["-m", "nextturn.probe", "watch", str(run_dir), str(recipe), "--poll", "0.1", *options], log=log)
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def finished(run_dir: Path) -> list[str]:
+    return sorted(
+        (path.parent.name for path in (run_dir / "probe").glob("*/results.json")),
+        key=lambda name: int(name.partition("-")[2] or 0),
+    )
+
+
+def result(run_dir: Path, name: str) -> dict[str, Any]:
+    return {**json.loads((run_dir / "probe" / name / "results.json").read_text()), "timing": None}
+
+
+def test_checkpoints_are_measured_once_and_in_order_and_a_second_watcher_ends_at_once(
+    tmp_path: Path, recipe: Path, tiny_chatml: Path
+) -> None:
+    run_dir, log = tmp_path / "run", tmp_path / "one.log"
+    first = begin_watching(run_dir, recipe, log)  # before the run begins
+    begin(run_dir, tiny_chatml)
+    wait_until(lambda: (run_dir / "probe" / "base").is_dir())
+    second = begin_watching(run_dir, recipe, tmp_path / "two.log", "--once")
+    assert second.wait() == 2
+    told = (tmp_path / "two.log").read_text()
+    assert f"process {first.pid} on {socket.gethostname()} watches {run_dir} already" in told
+    save(run_dir, 99, tiny_chatml, complete=False)
+    for step in range(1, 4):
+        checkpoint = save(run_dir, step, tiny_chatml)
+        if step == 2:  # rotated away as soon as it is kept, or measured
+            wait_until(lambda: (run_dir / "probe" / ".kept" / "step-2").is_dir() or "step-2" in finished(run_dir))
+            shutil.rmtree(checkpoint)
+    finish_run(run_dir, 3, "sha")
+    assert first.wait(90) == 0, log.read_text()
+
+    names = ["base", *(f"step-{n}" for n in range(1, 4))]
+    assert finished(run_dir) == names, "all that were complete, and no other"
+    assert re.findall(r"^measures (\S+)$", log.read_text(), flags=re.MULTILINE) == names
+    for name in names:
+        rows = [json.loads(line)["key"] for line in (run_dir / "probe" / name / "generations.jsonl").open()]
+        assert len(rows) == len(set(rows)) == 4, "2 answers and 2 user turns, none made twice"
+    assert len({result(run_dir, name)["model"]["weights_sha256"] for name in names}) == 4
+    compared = json.loads((run_dir / "probe" / "comparison" / "comparison.json").read_text())
+    assert [run["name"] for run in compared["runs"]] == names
+    assert not list((run_dir / "probe" / ".kept").iterdir())
+
+
+def test_a_killed_watchers_probe_is_taken_up_where_it_stopped(tmp_path: Path, run_dir: Path, tiny_chatml: Path) -> None:
+    long = write_recipe(tmp_path / "long.yaml", max_answer_tokens=4, max_user_tokens=150, batch_tokens=1)
+    process = begin_watching(run_dir, long, tmp_path / "killed.log")
+    generations = run_dir / "probe" / "base" / "generations.jsonl"
+    wait_until(lambda: generations.is_file() and generations.read_text().count("\n") >= 2)
+    process.kill()
+    assert finished(run_dir) == [] and (run_dir / "probe" / "watch.lock").is_file()
+    before = generations.read_text()
+
+    watcher(run_dir, long).follow(once=True)
+    assert finished(run_dir) == ["base"]
+    after = generations.read_text()
+    assert after.startswith(before.rpartition("\n")[0]) and after.count("\n") == 4
+    whole = measure_folder(
+        resolve(str(tiny_chatml)), section(long), load_sets(section(long)), tmp_path / "whole", "base", "cpu", step=0
+    )
+    assert result(run_dir, "base") == {**whole, "timing": None}
+
+
+def test_a_rotated_checkpoint_is_measured_from_what_was_kept_under_its_own_name(
+    run_dir: Path, recipe: Path, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    checkpoint = save(run_dir, 4, tiny_chatml)
+    alone = measure_folder(
+        resolve(str(checkpoint)), section(recipe), load_sets(section(recipe)), tmp_path / "alone", "step-4", "cpu"
+    )
+    mine = watcher(run_dir, recipe)
+    mine.keep_new()
+    kept_now = {path.name for path in (run_dir / "probe" / ".kept" / "step-4").iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= kept_now
+    assert not {"optimizer.pt", "global_step1"} & kept_now, "the state of training is not kept"
+    weights = run_dir / "probe" / ".kept" / "step-4" / "model.safetensors"
+    assert weights.samefile(checkpoint / "model.safetensors"), "a link costs no space while the checkpoint stands"
+    shutil.rmtree(checkpoint)
+    mine.follow(once=True)
+    assert result(run_dir, "step-4") == {**alone, "timing": None}, "as a probe of the checkpoint itself"
+    base = result(run_dir, "base")["model"]
+    assert (base["path"], base["label"], base["step"]) == (str(tiny_chatml), "base", 0)
+    assert not weights.exists()
+
+
+def test_a_lora_checkpoint_is_measured_on_its_base(run_dir: Path, recipe: Path, tiny_chatml: Path) -> None:
+    checkpoint = lora_on(tiny_chatml, run_dir / "checkpoint-2")
+    mark_complete(checkpoint, 2)
+    identity = fingerprint(resolve(str(checkpoint)))
+    mine = watcher(run_dir, recipe)
+    mine.keep_new()
+    shutil.rmtree(checkpoint)
+    mine.follow(once=True)
+    model = result(run_dir, "step-2")["model"]
+    assert (model["path"], model["weights_sha256"]) == (str(checkpoint), identity)
+
+
+def test_a_checkpoint_that_fails_stops_no_other_and_is_named_at_the_end(
+    run_dir: Path, recipe: Path, tiny_chatml: Path
+) -> None:
+    save(run_dir, -1, tiny_chatml).rename(run_dir / "checkpoint-2")
+    (save(run_dir, 4, tiny_chatml, complete=False) / "model.safetensors").write_bytes(b"\x00" * 4)
+    mark_complete(run_dir / "checkpoint-4", 4)
+    save(run_dir, 6, tiny_chatml)
+    finish_run(run_dir, 4, "sha")
+    with pytest.raises(
+        NextturnError, match=r"not measured: step-2 \(.*not numbers.*; step-4 \(.*safetensors"
+    ) as caught:
+        watcher(run_dir, recipe).follow()
+    assert caught.value.exit_code == 1 and finished(run_dir) == ["base", "step-6"]
+    shutil.rmtree(run_dir / "checkpoint-4")
+    shutil.rmtree(run_dir / "probe" / ".kept" / "step-4")
+    with pytest.raises(NextturnError, match="step-2"):  # another start tries again what failed
+        watcher(run_dir, recipe).follow()
+
+
+def test_a_checkpoint_gone_before_it_was_kept_is_reported(
+    run_dir: Path,
+    recipe: Path,
+    tiny_chatml: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save(run_dir, 2, tiny_chatml)
+    save(run_dir, 4, tiny_chatml)
+    link = checkpoints._link
+
+    def rotated_meanwhile(source: str, target: str) -> None:
+        if Path(source).parent.name == "checkpoint-2":
+            shutil.rmtree(Path(source).parent, ignore_errors=True)
+        link(source, target)
+
+    monkeypatch.setattr(checkpoints, "_link", rotated_meanwhile)
+    finish_run(run_dir, 4, "sha")
+    watcher(run_dir, recipe).follow()
+    assert finished(run_dir) == ["base", "step-4"]
+    assert f"{run_dir}/checkpoint-2 could not be kept" in capsys.readouterr().out
+    assert not list((run_dir / "probe" / ".kept").iterdir())
+
+
+def test_files_are_copied_where_links_are_impossible_and_a_new_saving_replaces_the_old(
+    run_dir: Path, recipe: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*paths: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    checkpoint = save(run_dir, 2, tiny_chatml)
+    mine, place = watcher(run_dir, recipe), run_dir / "probe" / ".kept" / "step-2"
+    mine.keep_new()
+    first = fingerprint(resolve(str(place)))
+    assert first == fingerprint(resolve(str(checkpoint)))
+    mine.keep_new()
+    shutil.rmtree(checkpoint)
+    again = save(run_dir, 3, tiny_chatml).rename(checkpoint)
+    mine.keep_new()
+    assert fingerprint(resolve(str(place))) == fingerprint(resolve(str(again))) != first
+    assert [path.name for path in place.parent.iterdir()] == ["step-2"], "nothing half done is left behind"
+
+
+def test_training_that_goes_back_takes_later_checkpoints_away_from_watchers(
+    run_dir: Path, recipe: Path, tiny_chatml: Path
+) -> None:
+    for step in (2, 4):
+        save(run_dir, step, tiny_chatml)
+    watcher(run_dir, recipe).keep_new()
+    remove_incomplete(run_dir, run_dir / "checkpoint-2")
+    assert [path.name for path in (run_dir / "probe" / ".kept").iterdir()] == ["step-2"]
+
+
+def test_a_probe_that_is_withdrawn_while_it_runs_writes_no_figures_for_the_checkpoint_that_comes(
+    run_dir: Path, recipe: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training goes back while the last stage of step-4 runs: its folder is gone, and the new step-4 is measured."""
+    for step in (2, 4):
+        save(run_dir, step, tiny_chatml)
+    graded = probe_run.figures
+
+    def training_goes_back(rows: Any) -> dict[str, Any]:
+        if (run_dir / "probe" / "step-4").exists():
+            monkeypatch.setattr(probe_run, "figures", graded)
+            remove_incomplete(run_dir, run_dir / "checkpoint-2")
+        return graded(rows)
+
+    monkeypatch.setattr(probe_run, "figures", training_goes_back)
+    watcher(run_dir, recipe).follow(once=True)
+    assert "leaves step-4" in capsys.readouterr().out
+    assert finished(run_dir) == ["base", "step-2"]
+    save(run_dir, 5, tiny_chatml).rename(run_dir / "checkpoint-4")
+    watcher(run_dir, recipe).follow(once=True)
+    measured = result(run_dir, "step-4")["model"]["weights_sha256"]
+    assert measured == fingerprint(resolve(str(run_dir / "checkpoint-4")))
+
+
+def test_other_settings_than_those_of_finished_probes_are_refused_before_anything_is_measured(
+    run_dir: Path, recipe: Path, tiny_chatml: Path
+) -> None:
+    watcher(run_dir, recipe).follow(once=True)
+    save(run_dir, 2, tiny_chatml)
+    with pytest.raises(SettingsChanged, match="max_user_tokens: 3 then, 5 now"):
+        watcher(run_dir, write_recipe(recipe, max_user_tokens=5)).follow(once=True)
+    assert finished(run_dir) == ["base"]
+
+
+def test_the_printed_command_watches_with_the_runs_own_recipe(tmp_path: Path, recipe: Path, tiny_chatml: Path) -> None:
+    begin(tmp_path / "run", tiny_chatml)
+    whole = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    from nextturn.probe.recipe import recipe_dict
+
+    whole["probe"] = recipe_dict(section(recipe))
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(whole))
+    words = command(tmp_path / "run").split()
+    assert words[:3] == ["nextturn", "probe", "watch"]
+    loaded = load_probe_recipe(words[-1], ["--probe.seed", "1"]).probe
+    assert loaded.seed == 1 and loaded.sets == section(recipe).sets
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("run", "probe.yaml", "--once"), "no training run there yet"),
+        (("run", "nowhere.yaml"), "nowhere.yaml: no such recipe"),
+        (("run", "probe.yaml", "--poll", "0"), "--poll 0: wanted seconds above 0"),
+        (("run", "probe.yaml", "--probe.sed", "1"), "did you mean probe.seed?"),
+    ],
+)
+def test_bad_input_is_told_at_once(options: tuple[str, ...], message: str, recipe: Path) -> None:
+    command = start(["-m", "nextturn.probe", "watch", *options], cwd=recipe.parent)
+    assert command.wait() == 2 and message in command.output and command.output.count("\n") == 1

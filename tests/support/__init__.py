@@ -1,0 +1,1 @@
+"""What tests share: fakes, tiny models, loopback servers and command runners."""

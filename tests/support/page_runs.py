@@ -1,0 +1,118 @@
+"""Finished probe runs made of fake rows, with text that tries to break out of a page, and what a page holds of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+from nextturn.probe.files import write_json
+from nextturn.probe.judges.labels import GENUINE, LABELS
+from nextturn.probe.measure.measures import Row, figures, make_row
+from nextturn.probe.report.comparison import Comparison, compare_runs, load_runs
+
+HOSTILE = (
+    "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>-->\u2028next\u2029"
+    "\x1b[31mred\x1b[0m \u202eabc\u202c\x00\x07 {{data}} ${1} <!-- <b>bold</b> \ud800 \U000e0041 e\u0301 \u05d0\r\nend"
+)
+QUESTION = "question(What do <you> think?)"
+
+
+def probe_run(folder: Path, label: str, step: int | None, genuine: float, n: int = 60, **settings: Any) -> Path:
+    """A finished run over three sets: maths (with a perturbation), pairs to clarify, and transcripts."""
+    rng = random.Random(label)
+    rows: list[Row] = []
+    for number in range(n):
+        item = f"item-{number}"
+        asked = {"role": "user", "content": f"Question {number}: how many?" if number else HOSTILE}
+        answer = {"role": "assistant", "content": f"{label} says {rng.randrange(5)}."}
+        right = rng.random() < genuine
+        graded = {
+            "strict": right and number % 3 > 0,
+            "lenient": right,
+            "outcome": "answered" if number % 4 else "truncated",
+        }
+        rows.append(make_row("accuracy", "maths", item, [asked, answer], reference="3", extracted="3", **graded))
+        for temperature, perturbation in ((0.0, "none"), (0.7, "none"), (0.0, QUESTION)):
+            turn = _turn(rng, genuine, None if perturbation == "none" else rng.random() < 0.5)
+            where = {"temperature": temperature, "perturbation": perturbation, "sample": 0}
+            rows.append(make_row("followup", "maths", item, [asked, answer], **{**turn, **where}))
+        for condition in ("underspecified", "complete"):
+            asks = rng.random() < 0.5
+            given = {"condition": condition, "asked": asks, "outcome": "asked" if asks else "answered"}
+            rows.append(make_row("clarify", "pairs", item, [asked, answer], **given))
+        if number < n // 2:
+            shared = [asked, {"role": "assistant", "content": "A real answer."}]
+            real = _turn(random.Random(number), 0.8, None)
+            rows.append(make_row("actual", "chat", item, shared, **{**real, "user_turn": "What a person wrote."}))
+            rows.append(make_row("followup", "chat", item, shared, **_turn(rng, genuine, None)))
+    sets = {name: {"sha256": "1" * 64, "n": n, "measures": ["followup"]} for name in ("maths", "pairs", "chat")}
+    model = {
+        "path": f"models/{label}",
+        "label": label,
+        "step": step,
+        "weights_sha256": "a" * 64,
+        "template_sha256": "b" * 64,
+    }
+    known = {"judge": "rules/1", "temperatures": [0.0, 0.7], "samples": 1, "seed": 0, **settings, "sets": sets}
+    # As a run's own file has it: a lone surrogate can stand in JSON only escaped.
+    folder.mkdir(parents=True)
+    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json(folder / "results.json", {"schema": 1, "model": model, "settings": known, **figures(rows), "timing": {}})
+    return folder
+
+
+def _turn(rng: random.Random, genuine: float, changed: bool | None) -> Row:
+    label = GENUINE if rng.random() < genuine else rng.choice(LABELS[1:]) if rng.random() < 0.95 else None
+    said = {
+        "label": label,
+        "unscored": None if label else "no_verdict",
+        "judge_raw": "rule: </script>",
+        "changed": changed,
+    }
+    wrote = HOSTILE if rng.random() < 0.1 else rng.choice(["Why 3?", "Thanks.", "And then?"])
+    return {
+        **said,
+        "user_turn": wrote,
+        "user_cut": False,
+        "specific": True,
+        "grounding": round(rng.gauss(0.3, 0.2), 4),
+        "log_p": -1.5,
+    }
+
+
+def three_runs(folder: Path) -> Comparison:
+    """A baseline and two checkpoints that get better."""
+    probes = folder / "sft" / "probe"
+    return compare_runs(load_runs([
+        probe_run(probes / "base", "base", None, 0.1),
+        probe_run(probes / "step-20", "step-20", 20, 0.5),
+        probe_run(probes / "step-40", "step-40", 40, 0.7),
+    ]))  # fmt: skip
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def rows_of(page: str) -> list[Row]:
+    """The rows of a page, as samples.jsonl had them."""
+    data = data_of(page)
+    found = []
+    for cell, item, sample, context, *said in data["rows"]:
+        run, kind, name, perturbation, temperature = data["cells"][cell]
+        messages = [
+            dict(zip(("role", "content"), data["messages"][one], strict=True)) for one in data["contexts"][context]
+        ]
+        kind, _, condition = kind.partition(" ")
+        found.append({
+            "run": run, "kind": kind, "condition": condition or None, "set": name, "perturbation": perturbation,
+            "temperature": float(temperature[2:]), "item": data["items"][item], "sample": sample, "messages": messages,
+            **dict(zip(data["fields"], said, strict=True)),
+        })  # fmt: skip
+    return found

@@ -1,0 +1,83 @@
+"""Small data and recipes of SFT runs that train a tiny model for a few steps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nextturn.probe.checkpoints import list_checkpoints
+from nextturn.probe.files import write_jsonl
+from support.grpo_parts import probe_section
+from support.launches import PATIENCE_S
+
+STEPS, SAVE = 4, 2
+
+
+def write_data(folder: Path) -> Path:
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Ann has {n} apples and buys {n + 1}. How many?"},
+                {"role": "assistant", "content": f"{n} + {n + 1} = {2 * n + 1}. The answer is \\boxed{{{2 * n + 1}}}."},
+                {"role": "user", "content": "Why add?"},
+                {"role": "assistant", "content": "Because buying makes more."},
+            ]
+        }
+        for n in range(12)
+    ]
+    write_jsonl(folder / "conversations.jsonl", rows)
+    return folder / "conversations.jsonl"
+
+
+def write_recipe(
+    folder: Path, model: Path, data: dict[str, Any], train: Any = None, probe: Any = None, **section: Any
+) -> Path:
+    """A recipe that trains a tiny model for a few steps and probes it at every checkpoint.
+
+    Args:
+        train, probe: what these sections have beside, or in place of, what they have here.
+        section: the same of `model`.
+    """
+    recipe = {
+        "model": {"name": str(model), "dtype": "float32", **section},
+        "data": data,
+        "train": {
+            "output_dir": str(folder / "run"), "max_steps": STEPS, "save_steps": SAVE, "logging_steps": 1,
+            "per_device_train_batch_size": 2, "learning_rate": 1e-3, "bf16": False, "gradient_checkpointing": False,
+            "save_strategy": "steps", "seed": 3, "ddp_timeout": PATIENCE_S,
+            **(train or {}),
+        },
+        "probe": probe_section(folder) | (probe or {}),
+        "tracking": {"to": "none"},
+    }  # fmt: skip
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def take_back(run: Path, steps: int) -> None:
+    """As if the run had been killed after so many steps."""
+    (run / "finished.json").unlink()
+    for _, folder in list_checkpoints(run):
+        if int(folder.name.rpartition("-")[2]) > steps:
+            shutil.rmtree(folder)
+
+
+def told_in(step: int, rank: int = 0) -> Any:
+    """A callback by which one process gets SIGTERM in a step."""
+    from transformers import TrainerCallback
+
+    class Told(TrainerCallback):  # type: ignore[misc]
+        def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == step - 1 and args.process_index == rank:
+                for _ in range(2):  # from Slurm, and from the launcher
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        on_step_begin = on_substep_end
+
+    return Told()

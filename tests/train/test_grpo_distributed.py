@@ -1,0 +1,94 @@
+"""GRPO in real launches: the shipped recipe as on GPUs under ZeRO-2, killed and resumed; that for one GPU under ZeRO-3."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.train.checkpoints import checkpoint_bytes
+from nextturn.train.memory import size_of
+from nextturn.train.recipe import ModelSection
+from support.grpo_parts import probe_section, teach_to_talk, write_prompts
+from support.launches import AS_ON_GPUS, history, kill_after, launch, shipped
+
+STEPS, SAVE = 4, 2
+
+
+def check_whole(run: Path, lora: bool, steps: int = STEPS) -> None:
+    rows = history(run / f"checkpoint-{steps}")
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows)
+    results = {path.parent.name: json.loads(path.read_text()) for path in (run / "probe").glob("*/results.json")}
+    assert sorted(results) == ["base", *(f"step-{step}" for step in range(SAVE, steps + 1, SAVE))]
+    weights = {found["model"]["weights_sha256"] for found in results.values()}
+    assert len(weights) == len(results), "each checkpoint has weights of its own"
+    assert (run / f"checkpoint-{steps}" / "adapter_model.safetensors").is_file() == lora
+    assert (run / "samples" / f"step-{steps}.parquet").is_file() and (run / "finished.json").is_file()
+
+
+def shipped_with_sizes(
+    name: str, folder: Path, talker: Path, steps: int, mode: str, dtype: str = "bfloat16", **train: Any
+) -> Path:
+    """Groups of four over two processes. At the recipes' own rates a few steps would move no bfloat16 weight."""
+    sizes = {
+        "max_steps": steps, "save_steps": SAVE, "num_generations": 4, "per_device_train_batch_size": 2,
+        "max_completion_length": 24, "use_vllm": False, "learning_rate": 1e-3, "warmup_steps": 0, "eval_steps": SAVE,
+        **train,
+    }  # fmt: skip
+    return shipped(
+        name, folder, model={"name": str(talker), "dtype": dtype}, data={"path": str(write_prompts(folder / "prompts.jsonl")), "held_out": 2},
+        rollout={"max_turn_tokens": 8, "samples_per_step": 8, "mode": mode, "window": 1, "samples": 1}, train=sizes,
+        probe={**probe_section(folder), "engine": "hf"},
+    )  # fmt: skip
+
+
+def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: Path, tmp_path: Path) -> None:
+    """All weights in bfloat16 with a reference, gradient checkpointing, trl's own head, look-ahead."""
+    recipe, run = shipped_with_sizes("qwen2b_grpo", tmp_path, talker, STEPS, "reply"), tmp_path / "run"
+    # Killed as soon as the last checkpoint is whole, which is then torn: the run goes on from the one before, and comes by
+    # the same figures again.
+    kill_after("grpo.py", recipe, AS_ON_GPUS, run / f"checkpoint-{STEPS}" / "complete.json")
+    (run / f"checkpoint-{STEPS}" / "complete.json").unlink()
+    said = launch("grpo.py", recipe, AS_ON_GPUS)
+    assert f"resumes from {run / f'checkpoint-{SAVE}'}; skips checkpoint-{STEPS}" in said
+    again, before = history(run / f"checkpoint-{STEPS}"), history(run / f"set-aside-checkpoint-{STEPS}")
+    assert len(again) == len(before) == STEPS
+    for ours, theirs in zip(again, before, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said
+    assert "weights in bfloat16 with float32 copies" in said
+    check_whole(tmp_path / "run", lora=False)
+    assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{STEPS}"))
+    check_saved(tmp_path / "run" / f"checkpoint-{STEPS}", talker)
+
+
+def test_the_shipped_recipe_for_one_gpu_on_conversations_under_zero_3(tiny_chatml: Path, tmp_path: Path) -> None:
+    """An adapter, which the reference leaves out."""
+    talker = teach_to_talk(tiny_chatml, tmp_path / "talker")
+    sizes: dict[str, Any] = {"dtype": "float32", "max_completion_length": 48, "bf16": False}
+    recipe = shipped_with_sizes("qwen2b_grpo_1gpu", tmp_path, talker, SAVE, "conversation", **sizes)
+    assert "ZeRO-3 on 2 processes" in launch("grpo.py", recipe, "cpu2_zero3.yaml")
+    check_whole(tmp_path / "run", lora=True, steps=SAVE)
+    assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{SAVE}"))
+
+
+def check_saved(checkpoint: Path, model: Path) -> None:
+    """As large as the plan says; what ZeRO saved of the weights beside its moments has more digits than bfloat16."""
+    import torch
+
+    size = size_of(ModelSection(name=str(model)), model)
+    parts = checkpoint_bytes(size.parameters, size.trained, size.tied, adapter=False, width=2, zero=2)
+    sizes = {path: path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()}
+    states = sorted(path for path in sizes if path.name.endswith("optim_states.pt"))
+    assert parts["optimizer"] == pytest.approx(sum(sizes[path] for path in states), rel=0.05)
+    weights = [sizes[path] for path in sizes if path.name in ("model.safetensors", "mp_rank_00_model_states.pt")]
+    assert parts["weights"] == pytest.approx(sum(weights), rel=0.05)
+    assert len(states) == 2, "a part for each process"
+    for path in states:
+        state = torch.load(path, map_location="cpu", weights_only=False)["optimizer_state_dict"]
+        for copy in state["single_partition_of_fp32_groups"]:
+            assert copy.dtype == torch.float32 and not torch.equal(copy, copy.bfloat16().float())

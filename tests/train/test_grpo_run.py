@@ -1,0 +1,213 @@
+"""GRPO from end to end in one process: both modes, what is written, resuming, and what stops a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from huggingface_hub import metadata_load
+
+import nextturn.train.run
+from nextturn.probe.errors import TrainingStopped, run_command
+from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.train.grpo import main
+from nextturn.train.recipe import LoraSection, ModelSection
+from nextturn.train.setup import grpo_trainer_class, load_policy, new_adapter, policy_folder, take_adapter
+from support.grpo_parts import rl_row, write_recipe
+from support.loopback import Answer, Loopback
+from support.model_parts import logits, lora_on
+
+
+def history(run_dir: Path, step: int, having: str = "loss") -> list[dict[str, Any]]:
+    state = json.loads((run_dir / f"checkpoint-{step}" / "trainer_state.json").read_text())
+    return [row for row in state["log_history"] if having in row]
+
+
+def test_whole_conversations_are_trained_probed_and_shown(
+    talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pandas
+
+    conversation = {"mode": "conversation", "max_turns": 3}
+    train = {"max_completion_length": 48, "eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 1}
+    recipe = write_recipe(tmp_path, talker, rollout=conversation, train=train, data={"held_out": 3})
+    main([str(recipe)])
+    run = tmp_path / "run"
+    rows = history(run, 4)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    for row in rows:
+        assert math.isfinite(row["loss"]) and row["grad_norm"] > 0
+        parts = [row[f"reward/{part}"] for part in ("accuracy", "asking", "interactivity", "efficiency", "length")]
+        weighted = sum(part * weight for part, weight in zip(parts, (1.0, 0.5, 0.5, 0.5, 1.0), strict=True)) / 3.5
+        assert row["reward"] == pytest.approx(weighted, abs=1e-5), "no sample was left out, so means of parts add up"
+    assert any(row["watch/simulated_tokens"] > 8 for row in rows), "some conversations went on"
+    unseen = [row for row in history(run, 4, "eval_reward")]
+    assert [row["step"] for row in unseen] == [2, 4]
+    assert all(
+        {"eval_reward/accuracy", "eval_watch/ask_when_needed", "eval_watch/over_asking"} <= set(row) for row in unseen
+    )
+    assert sorted(path.name for path in (run / "probe").glob("*/results.json")) == ["results.json"] * 3
+
+    table = pandas.read_parquet(run / "samples" / "step-2.parquet")
+    assert len(table) == 8 and set(table.step) == {2}
+    assert table.conversation.str.contains("--- the policy goes on ---").all()
+    for _, group in table.groupby("row"):
+        assert group.advantage.sum() == pytest.approx(0, abs=1e-3), "advantages of a whole group"
+    out = capsys.readouterr().out
+    assert "step 4/4  reward " in out and "'loss'" not in out
+    card = (run / "README.md").read_text()
+    assert {"nextturn", "trl"} <= set(metadata_load(run / "README.md")["tags"]), "the hub reads the card"
+    assert "trained by GRPO for 4 steps (all weights) on 5 prompts (" in card and ", 3 held out" in card
+    assert "Mean reward: " in card and "| step-4 |" in card
+
+    main([str(recipe)])
+    assert "finished at step 4; nothing to do" in capsys.readouterr().out
+    assert run_command(main, [str(recipe), "--train.learning_rate", "1e-4"]) == 2, "another recipe is refused"
+
+
+def test_replies_are_trained_with_lora_on_a_checkpoint_and_a_kl_term(talker: Path, tmp_path: Path) -> None:
+    """From SFT to GRPO as a user does it: a LoRA run, then its checkpoint merged, then its adapter trained on."""
+    more = {"probe": {"when": "never"}, "train": {"max_steps": 2, "beta": 0.1}}
+    first = write_recipe(tmp_path / "first", talker, model={"lora": {"r": 2}}, **more)
+    main([str(first)])
+    checkpoint = tmp_path / "first" / "run" / "checkpoint-2"
+    assert (checkpoint / "adapter_model.safetensors").is_file()
+    for name, model in {"merged": {"lora": {"r": 2}}, "trained-on": {"lora": {"adapter": "continue"}}}.items():
+        recipe = write_recipe(tmp_path / name, checkpoint, model=model, **more)
+        main([str(recipe)])
+        rows = history(tmp_path / name / "run", 2)
+        assert rows[0]["kl"] == pytest.approx(0, abs=1e-5), f"{name}: the reference is the model that it started from"
+        assert rows[1]["kl"] != 0 and rows[0]["grad_norm"] > 0
+    saved = json.loads((tmp_path / "merged" / "run" / "checkpoint-2" / "adapter_config.json").read_text())
+    assert Path(saved["base_model_name_or_path"]).name.startswith("merged-")
+
+
+@pytest.mark.parametrize("adapter", ["new", "continue"])
+def test_however_a_lora_run_is_taken_up_it_has_its_weights_and_its_reference(
+    adapter: Literal["new", "continue"], tiny_chatml: Path, tmp_path: Path
+) -> None:
+    """The reference is what the run began from: the base, or the adapter that is gone on with, of which trl makes a copy in
+    every launch. Plain resuming loads a checkpoint as transformers does, `--resume weights` by `take_adapter`."""
+    import torch
+    from trl.trainer.utils import use_adapter
+
+    start = lora_on(tiny_chatml, tmp_path / "start") if adapter == "continue" else tiny_chatml
+    lora = LoraSection(adapter="continue") if adapter == "continue" else LoraSection(r=2)
+    section = ModelSection(name=str(start), dtype="float32", lora=lora)
+    trained, checkpoint = lora_trainer(section, tmp_path), tmp_path / "checkpoint-1"
+    for name, parameter in trained.model.named_parameters():
+        if "lora_B.default" in name:
+            parameter.data.fill_(0.5)
+    trained.save_model(str(checkpoint))
+    assert not [path for path in checkpoint.iterdir() if path.is_dir()], (
+        "no second adapter that would be loaded instead"
+    )
+    shutil.copytree(lora_on(tiny_chatml, tmp_path / "other"), checkpoint / "ref")  # as older versions saved it
+    began, saved = logits(load_model(resolve(str(start)), device="cpu")), logits(trained.model.eval())
+    assert not torch.allclose(began, saved, atol=1e-2)
+    for resumed in ("auto", "weights"):
+        trainer = lora_trainer(section, tmp_path)
+        if resumed == "auto":
+            trainer._load_from_checkpoint(str(checkpoint))
+        else:
+            take_adapter(trainer.model, checkpoint)
+        model = trainer.model.eval()
+        torch.testing.assert_close(logits(model), saved, rtol=1e-4, atol=1e-4)
+        with use_adapter(model, "ref" if "ref" in model.peft_config else None):  # as trl takes it for the KL
+            torch.testing.assert_close(logits(model), began, rtol=1e-4, atol=1e-4)
+        moving = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        assert moving and all(".default." in name for name in moving)
+
+
+def lora_trainer(section: ModelSection, folder: Path) -> Any:
+    """A trainer with a KL term, as `train.grpo` makes it."""
+    from trl import GRPOConfig
+
+    from nextturn.train.rows import prompt_dataset
+
+    args = GRPOConfig(
+        output_dir=str(folder), use_cpu=True, bf16=False, report_to=[], num_generations=2, beta=0.1,
+        per_device_train_batch_size=2, gradient_checkpointing=False,
+    )  # fmt: skip
+    start = policy_folder(section)
+    model = load_policy(start, section)
+    return grpo_trainer_class(args)(
+        model=model, reward_funcs=lambda **_: [0.0], args=args, train_dataset=prompt_dataset([rl_row(5)]),
+        processing_class=load_tokenizer(start), peft_config=new_adapter(section, model),
+    )  # fmt: skip
+
+
+def test_a_non_finite_gradient_stops_the_run_before_the_step(
+    talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+
+    load, calls = nextturn.train.run.load_policy, []
+
+    def poisoned(*args: Any) -> Any:
+        model = load(*args)
+        down = model.model.layers[1].mlp.down_proj.weight
+        # Two backward passes a step: the fifth belongs to step 3.
+        down.register_hook(lambda gradient: gradient * (math.inf if calls.append(1) or len(calls) == 5 else 1))
+        return model
+
+    monkeypatch.setattr(nextturn.train.run, "load_policy", poisoned)
+    recipe = write_recipe(tmp_path, talker, probe={"when": "never"})
+    with pytest.raises(TrainingStopped, match=r"before step 3: the gradient of model.layers.1.mlp.down_proj.weight"):
+        main([str(recipe)])
+    assert not (tmp_path / "run" / "finished.json").exists()
+    monkeypatch.undo()
+    main([str(recipe)])
+    assert "resumes from" in capsys.readouterr().out
+    assert (tmp_path / "run" / "finished.json").exists(), "the same command goes on from the last good checkpoint"
+
+
+def test_a_run_whose_every_judge_call_fails_stops_with_the_reason(
+    talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Loopback(
+        {"/chat/completions": lambda request: Answer(400, {"error": {"message": "no such model"}})}
+    ) as server:
+        judge = {"server": {"urls": [server.url], "model": "big", "attempts": 1}}
+        recipe = write_recipe(tmp_path, talker, reward={"judge": judge}, probe={"when": "never"})
+        assert run_command(main, [str(recipe)]) == 1
+    error = capsys.readouterr().err
+    assert "stopped before step 1: 8 of 8 samples have no reward" in error and "judge" in error
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_the_cpu_trainer_has_the_log_probabilities_entropy_and_gradients_of_trl(talker: Path, tmp_path: Path) -> None:
+    import torch
+    from trl import GRPOConfig
+
+    from nextturn.train.rows import prompt_dataset
+
+    folder = resolve(str(talker))
+    args = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2, temperature=0.7,
+        per_device_train_batch_size=2, gradient_checkpointing=False,
+    )  # fmt: skip
+    trainer = grpo_trainer_class(args)(
+        model=load_policy(folder, ModelSection(name="m", dtype="float32")), reward_funcs=lambda **_: [0.0], args=args,
+        train_dataset=prompt_dataset([rl_row(5)]), processing_class=load_tokenizer(folder),
+    )  # fmt: skip
+    ids = torch.randint(10, 1000, (3, 20), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, :2] = mask[1, :4] = mask[2, :3] = 0  # prompts are padded on the left,
+    mask[0, -3:] = mask[1, -5:] = mask[2, -8:] = 0  # completions on the right; the last one is a single token
+    own = mask[:, -9:].bool()
+    found = []
+    for kind in type(trainer).__mro__[:2]:
+        log_p, entropy, _ = kind._get_per_token_logps_and_entropies(
+            trainer, trainer.model, ids, mask, 9, batch_size=2, compute_entropy=True
+        )
+        trainer.model.zero_grad()
+        (log_p * torch.arange(9))[own].sum().backward()
+        gradient = trainer.model.model.layers[0].mlp.up_proj.weight.grad.clone()
+        assert log_p.shape == entropy.shape == (3, 9)
+        found.append((log_p.detach()[own], entropy.detach()[own], gradient))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,323 @@
+"""The parts of a reward: what each is high for, what each is low for, and how each might be cheated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+
+import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+
+from nextturn.data_builders.rows import RlRow
+from nextturn.data_builders.starter import starter_problems
+from nextturn.data_builders.tasks import Gap
+from nextturn.probe import grading as answers
+from nextturn.probe.timelimit import Workers
+from nextturn.train.recipe import RewardSection
+from nextturn.train.rewards import (
+    NOTHING_PLAYED,
+    Accuracy,
+    Part,
+    Rewards,
+    Sample,
+    asking,
+    efficiency,
+    form,
+    interactivity,
+    loops,
+    mean_part,
+)
+from support.sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
+
+# Algebra on these takes hours, or the memory of a large machine.
+ENDLESS = [r"9^{9^{9^{9}}}", r"\binom{100000000}{50000000}", r"100000000!"]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    made = Workers(2, timeout_s=3.0, prepare=answers.load_algebra)
+    yield made
+    made.close()
+
+
+def accuracy(workers: Workers, one: Sample) -> Part:
+    step = Accuracy(workers)
+    return step.finish(one, step.begin(one))
+
+
+@pytest.mark.parametrize(
+    ("turns", "right"),
+    [
+        ((ANSWERED,), 1.0),
+        ((ANSWERED.replace("53}", "54}"),), 0.0),
+        (("It is \\boxed{\\frac{106}{2}}.",), 1.0),
+        (("First 5 * 12 = 60.", "And then?", "Then 60 - 7 leaves 53."), 1.0),
+        ((ANSWERED, "Are you sure?", "Yes, I checked it twice."), 1.0),
+        ((ANSWERED, "Are you sure?", "You are right, it is \\boxed{67}."), 0.0),
+        (("How many marbles are in each bag?",), 0.0),
+        (("",), 0.0),
+        (("It is \\boxed{53} or \\boxed{54} or \\boxed{55}.",), 0.0),  # the last one counts, not any
+    ],
+)
+def test_accuracy_is_about_the_final_answer_of_the_conversation(
+    workers: Workers, turns: tuple[str, ...], right: float
+) -> None:
+    assert accuracy(workers, sample(*turns)) == Part(right)
+
+
+def test_a_number_at_which_a_reply_was_cut_is_no_answer(workers: Workers) -> None:
+    said = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
+    assert accuracy(workers, sample(said)).value == 1
+    assert accuracy(workers, sample(said, ended=("truncated",))).value == 0
+    assert accuracy(workers, sample(said, ended=("truncated",), row=given(answer="60"))).value == 0
+
+
+def test_what_the_prompt_or_the_user_says_is_not_the_policys_answer(workers: Workers) -> None:
+    row = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
+    assert accuracy(workers, sample("Look at the bags again.", row=row)).value == 0
+    assert accuracy(workers, sample("Let us see.", "It is \\boxed{53}, no?", "Tell me why.")).value == 0
+
+
+def test_algebra_decides_where_text_and_numbers_do_not(workers: Workers) -> None:
+    row = given(answer="2\\sqrt{2}")
+    assert accuracy(workers, sample("\\boxed{\\sqrt{8}}", row=row)).value == 1
+    assert accuracy(workers, sample("\\boxed{\\sqrt{7}}", row=row)).value == 0
+
+
+def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(workers: Workers) -> None:
+    row = given(answer="2\\sqrt{2}")
+    step = Accuracy(workers)
+    samples = [sample(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
+    begun = [step.begin(one) for one in samples]
+    assert [step.finish(*pair) for pair in zip(samples, begun, strict=True)] == [
+        Part(None, "timeout"),
+        Part(1.0),
+        Part(None, "timeout"),
+        Part(0.0),
+    ]
+
+
+def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Workers) -> None:
+    one, other = chat(PROBLEM, ANSWERED), chat(PROBLEM, "It is 5.", "Sure?", "It is \\boxed{60}.")
+    both = sample("", conversations=(one, other), ended=("user", "limit"), simulated_tokens=(10, 500))
+    assert accuracy(workers, both).value == 0.5
+    assert efficiency(both, 500).value == pytest.approx((500 / 510 + 0.5) / 2)
+    none = sample("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
+    parts = [
+        accuracy(workers, none),
+        efficiency(none, 500),
+        asking(none),
+        interactivity(none),
+        form(none),
+    ]
+    for part in parts:
+        assert part == Part(None, f"{NOTHING_PLAYED}: simulator_timeout")
+
+
+@drawn(st.lists(st.none() | st.floats(0, 1), max_size=5))
+def test_a_mean_leaves_out_what_failed(values: list[float | None]) -> None:
+    part = mean_part([Part(value, "" if value is not None else "broken") for value in values])
+    known = [value for value in values if value is not None]
+    if known:
+        assert part.value == pytest.approx(sum(known) / len(known))
+    else:
+        assert part == Part(None, "broken" if values else NOTHING_PLAYED)
+
+
+@drawn(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**5))
+def test_efficiency_falls_for_ever(tokens: int, more: int, efficient: int) -> None:
+    shorter, longer = (efficiency(sample("x", tokens=n), efficient).value for n in (tokens, tokens + more))
+    assert shorter is not None and longer is not None
+    assert 0 < longer < shorter < 1
+
+
+ASKING = [
+    # what is missing is asked for, by name
+    (withheld(), "How many marbles are in each bag?", 1.0),
+    (withheld(), "Sure. Could you tell me how many marbles one of the bags holds?", 1.0),
+    (withheld(), "I am missing the number of marbles in each bag. What does the text say?", 1.0),
+    (withheld(), "Please tell me the number of marbles in each bag.", 1.0),
+    (withheld(), "Is something missing?", 0.5),
+    (withheld(), "What do you think?", 0.0),
+    (withheld(), "How old is Ann?", 0.0),
+    (withheld(), "How many marbles does she lose?", 0.0),
+    (withheld(), "Let's say 10 marbles a bag. That makes 50 - 7 = 43, so \\boxed{43}.", -1.0),
+    (withheld(), ANSWERED, -1.0),  # right, and still a guess
+    (withheld(), "That cannot be solved.", -1.0),
+    (withheld(), "How many marbles are in each bag? I take 10, so it is \\boxed{43}.", -1.0),
+    # nothing is missing
+    (given(), ANSWERED, 1.0),
+    (given(), "How many marbles are in each bag?", -1.0),
+    (given(), "Could you tell me more about the bags?", -1.0),
+    (given(), "Shall I solve it?", -1.0),
+    (given(), ANSWERED + " Does that help?", 0.5),
+    (given(), "That's it.", 0.0),  # neither asks nor answers
+    (given(), "That cannot be solved.", -1.0),
+    (given(), "5 * 12 - 7 = 53. Do you see why? They are 53. Well done.", 0.5),
+    (given(), "How many are left? That is 60 - 7, so \\boxed{53}.", 1.0),  # its own question, answered
+    # a hint is wanted, and nothing more; then the user tries
+    (given(kind="hint"), "What is 5 * 12?", 1.0),
+    (given(kind="hint"), "Find out first how many there were before the loss.", 1.0),
+    (given(kind="hint"), ANSWERED, -1.0),
+    (given(kind="hint"), "5 * 12 = 60, and 60 - 7 leaves 53 marbles.", -1.0),  # told without a mark
+    (given(kind="hint", prompt=chat(f"{PROBLEM} I got 53, is there a hint?")), "How did you come to 53?", 1.0),
+    (given(kind="hint", turn=1, prompt=chat(PROBLEM, "Look at the bags.", "53?")), "Yes, \\boxed{53}.", None),
+    # nobody knows what is given
+    (given(kind="withheld"), "How many marbles are in each bag?", None),
+]
+
+
+@pytest.mark.parametrize(("row", "reply", "value"), ASKING)
+def test_asking_is_right_where_something_is_missing_and_only_there(row: RlRow, reply: str, value: float | None) -> None:
+    assert asking(sample(reply, row=row)) == Part(value, "" if value is not None else "undecided")
+
+
+def test_a_right_answer_that_was_guessed_is_worth_nothing(workers: Workers) -> None:
+    asks = "How many marbles are in each bag?"
+    assert accuracy(workers, sample(ANSWERED, row=withheld())).value == 0
+    assert accuracy(workers, sample("How old is Ann?", "10.", ANSWERED, row=withheld())).value == 0
+    assert accuracy(workers, sample(asks, "12 marbles.", ANSWERED, row=withheld())).value == 1
+    assert accuracy(workers, sample("Is something missing?", "12 marbles.", ANSWERED, row=withheld())).value == 1
+    assert accuracy(workers, sample(ANSWERED, row=given(kind="hint"))).value == 0
+    assert accuracy(workers, sample("5 * 12 - 7 leaves 53 marbles.", row=given(kind="hint"))).value == 0
+    assert (
+        accuracy(workers, sample("Begin with the bags.", "53?", "Yes, \\boxed{53}.", row=given(kind="hint"))).value == 1
+    )
+
+
+# Questions and requests in every reply, in words that do not look like one.
+DISGUISES = {
+    "requests": "Please tell me {clause}.",
+    "requests after a number": "You have 12 of them. I need to know {clause}.",
+    "requests as a step": "Step 1: please tell me {clause}.",
+    "asks and goes on": "{ask} Once I know that, I can multiply. Then we are done in 2 steps.",
+    "asks and says a number": "{ask} 1.",
+}
+
+
+def played(policy: str, row: RlRow, gap: Gap, solved: str) -> Sample:
+    """What a policy that always does the same makes of a row, the scripted user's reveal included."""
+    guess = "That makes \\boxed{987654}."
+    missing = bool(row.clause)
+    if policy == "asks where needed" and missing or policy == "always asks":
+        return sample(gap.ask, gap.reveal, solved, row=row, tokens=10)
+    if policy in DISGUISES:
+        asks = DISGUISES[policy].format(ask=gap.ask, clause=gap.clause)
+        return sample(asks, gap.reveal, solved, row=row, tokens=10)
+    if policy == "only asks":
+        return sample(gap.ask, gap.reveal, gap.ask, row=row, tokens=10)
+    if policy == "always guesses" and missing:
+        return sample(guess, row=row, tokens=10)
+    if policy == "asks vaguely" and missing:
+        return sample("Is something missing?", gap.reveal, solved, row=row, tokens=10)
+    return sample(solved, row=row, tokens=10)  # knows the answer by heart, also where it cannot be known
+
+
+def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
+    """200 rows, half of them with something withheld. Rewards are compared within a row, so the order has to hold there."""
+    rows = []
+    for task in [task for task in starter_problems(160, 5, "train") if task.gaps][:100]:
+        gap, texts = task.gaps[0], {"problem": task.question, "answer": task.answer}
+        solved = f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
+        rows.append((given(prompt=chat(task.question), **texts), gap, solved))
+        less = withheld(prompt=chat(gap.question), hidden=(gap.value,), clause=gap.clause, thing=gap.thing, **texts)
+        rows.append((less, gap, solved))
+    assert len(rows) == 200
+    policies = ["asks where needed", "asks vaguely", "always asks", "only asks", "always guesses", "memorised"]
+    policies += DISGUISES
+    rewards = Rewards(RewardSection(workers=1), seed=0)
+    try:
+        made = {policy: rewards.score([played(policy, *row) for row in rows]) for policy in policies}
+    finally:
+        rewards.close()
+    values = {policy: [one.value or 0.0 for one in scored] for policy, scored in made.items()}
+    mean = {policy: fmean(each) for policy, each in values.items()}
+    for place, (row, _, _) in enumerate(rows):
+        best = values["asks where needed"][place]
+        assert all(best >= each[place] for each in values.values())
+        if row.clause:
+            assert min(values["only asks"][place], values["asks vaguely"][place]) > values["memorised"][place] + 0.5
+            assert values["always guesses"][place] <= values["memorised"][place] + 0.2, (
+                "right by heart is worth no more"
+            )
+            assert best > values["asks vaguely"][place] > values["only asks"][place] - 0.5
+        else:
+            assert all(best > values[policy][place] + 0.5 for policy in ("always asks", *DISGUISES))
+    assert all(mean["asks vaguely"] > mean[policy] > mean["memorised"] for policy in DISGUISES)
+    assert (
+        mean["asks where needed"] > mean["asks vaguely"] > mean["always asks"] > mean["memorised"] > mean["only asks"]
+    )
+
+
+def test_later_turns_are_to_listen_ask_one_thing_and_not_repeat() -> None:
+    good = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Each of the 5 bags holds 12, so 60 in all. \\boxed{53}")
+    deaf = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Then we go on. \\boxed{53}")
+    many = sample("First 5 * 12 = 60 marbles.", "Why 60?", "Why 60? Why not? What do you think? \\boxed{53}")
+    again = sample(ANSWERED, "Why 60?", ANSWERED)
+    values = [interactivity(one).value for one in (good, deaf, many, again)]
+    assert values[0] == 1
+    assert all(value is not None and value < 1 for value in values[1:])
+
+
+FORMS = [
+    ((ANSWERED,), 1.0),
+    (("How many marbles are in each bag?",), 1.0),
+    (("They are 53.",), 2 / 3),  # no mark
+    ((ANSWERED + " So \\boxed{53}.",), 2 / 3),  # two
+    ((ANSWERED + "\n#### 53",), 2 / 3),
+    ((ANSWERED + "\n#### Verification\nSince 53 + 7 = 60, that is so.",), 1.0),  # a heading
+    (("<think>\\boxed{60}?</think>" + ANSWERED,), 1.0),
+    ((ANSWERED + "\nUser: thanks!\nAssistant: You are welcome.",), 2 / 3),
+    ((ANSWERED + "<|im_start|>user\nthanks",), 2 / 3),
+    ((ANSWERED + "\nQuestion: Ben has 4 bags. How many?",), 2 / 3),
+    ((ANSWERED + " and so on and on" * 60,), 2 / 3),
+    (("",), 0.0),
+    (("   \n",), 0.0),
+]
+
+
+@pytest.mark.parametrize(("turns", "value"), FORMS)
+def test_format_wants_one_mark_ones_own_voice_and_no_loop(turns: tuple[str, ...], value: float) -> None:
+    assert form(sample(*turns)).value == pytest.approx(value)
+
+
+def test_format_wants_no_mark_where_no_answer_is_wanted_yet() -> None:
+    assert form(sample("That cannot be solved without the number of marbles.", row=withheld())).value == 1
+    assert form(sample("Begin with 5 * 12.", row=given(kind="hint"))).value == 1
+
+
+def test_worked_solutions_do_not_count_as_loops() -> None:
+    assert not any(loops(task.solution) for task in starter_problems(100, 3, "train"))
+    assert loops("The answer is the answer is " * 20)
+    assert loops(ANSWERED + " I hope this helps you." * 40)
+
+
+TEXTS = st.lists(
+    st.sampled_from([
+        "\\boxed{", "}", "####", "?", ". ", "\n", "User:", "<think>", "</think>", "= 60", "53", "marbles", "each bag",
+        "Question:", "how many ", "\\frac{", "$", " ", "<|im_end|>",
+    ]) | st.text(max_size=6),
+    max_size=14,
+).map("".join)  # fmt: skip
+
+
+@drawn(st.lists(TEXTS, min_size=1, max_size=3), st.booleans())
+def test_whatever_is_said_a_rule_gives_a_number_from_0_to_1(replies: list[str], hides: bool) -> None:
+    turns = [text for reply in replies for text in (reply, "Go on.")][:-1]
+    one = sample(*turns, row=withheld() if hides else given())
+    for part in (interactivity(one), form(one), efficiency(one, 500)):
+        assert part.value is not None
+        assert 0 <= part.value <= 1
+    assert -1 <= (asking(one).value or 0) <= 1
+
+
+@pytest.mark.parametrize(
+    "text", ["{" * 20_000, "\\boxed{" * 5_000, "?" * 20_000, "a" * 50_000, "User" * 9_000, "1 = " * 9_000]
+)
+def test_no_text_makes_the_rules_slow(text: str) -> None:
+    """They run in the training process, without a time limit."""
+    for row in (given(), withheld()):
+        assert interactivity(sample(text, "Go on.", text, row=row)).value is not None
+        assert asking(sample(text, row=row)).value is not None
+        assert form(sample(text, row=row)).value is not None

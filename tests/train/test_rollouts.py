@@ -1,0 +1,244 @@
+"""Rollouts in `reply` mode: what is trained, how the look-ahead goes on, seeds, failures, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nextturn.probe.errors import RecipeError
+from nextturn.probe.settings import ServerSection
+from nextturn.train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
+from nextturn.train.rollouts import make_rollout, open_policy
+from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
+
+TALKATIVE = ["Why?", "And then?", "Ok.", "What now?"]
+REPLY = {"mode": "reply", "max_turn_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """About every fourth turn reaches its limit of 12 tokens."""
+    return trainer_of(tiny_chatml, lambda *_: {}, tmp_path_factory.mktemp("run"), stops_early=5.5)
+
+
+def played(trainer: Any, folder: Path, users: Any, *names: str, **section: Any) -> Any:
+    rollout = rollout_of(chat_of(folder), users, **{**REPLY, **section})
+    return rolled(rollout, trainer, *(names or ("a",) * 8 + ("b",) * 8))
+
+
+def test_only_the_first_reply_is_trained_and_all_look_ahead_together(
+    trainer: Any, tiny_chatml: Path, monkeypatch: Any
+) -> None:
+    calls, users = Calls(monkeypatch), ToldUsers(lambda number: TALKATIVE)
+    out = played(trainer, tiny_chatml, users, window=2)
+    assert len(calls.made) == 1 + 2, "one engine call for the replies, one for each exchange"
+    assert out["completion_ids"] == [list(made.ids) for _, made in calls.made[0]]
+    assert out["logprobs"] is None and "env_mask" not in out
+    whole = [one for one in out["samples"] if not one.truncated]
+    assert users.asked[0] == len(calls.made[1]) == len(whole), "every whole reply is answered in one step"
+    for one in whole:
+        (messages,), (ended,) = one.conversations, one.ended
+        exchanges = (len(messages) - one.start - 1) // 2
+        assert ended in ("limit", "truncated") and (exchanges == 2 or ended == "truncated")
+        assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2)
+        assert one.simulated_tokens[0] > one.tokens
+
+
+def test_prompts_are_those_of_inference_also_in_the_look_ahead(
+    trainer: Any, tiny_chatml: Path, monkeypatch: Any
+) -> None:
+    calls, chat = Calls(monkeypatch), chat_of(tiny_chatml)
+    out = played(trainer, tiny_chatml, ToldUsers(lambda number: TALKATIVE), window=1)
+    assert [tuple(ids) for ids in out["prompt_ids"]] == [chat.prompt_ids(one.row.prompt) for one in out["samples"]]
+    shown = [chat.prompt_ids(one.conversations[0][:-1]) for one in out["samples"] if not one.truncated]
+    assert [request.prompt_ids for request, _ in calls.made[1]] == shown
+
+
+def test_the_same_seed_makes_the_same_samples_whatever_is_beside_them(trainer: Any, tiny_chatml: Path) -> None:
+    def samples(*names: str, seed: int = 3, step: int = 0) -> list[Any]:
+        rollout = rollout_of(chat_of(tiny_chatml), ToldUsers(lambda number: TALKATIVE), seed=seed, **REPLY)
+        trainer.state.global_step = step
+        return rolled(rollout, trainer, *names)["samples"]
+
+    whole = samples("a", "a", "a", "b")
+    assert samples("a", "a", "a", "b") == whole
+    assert samples("a", "a") == whole[:2]
+    assert len({str(one.conversations) for one in whole[:3]}) == 3, "the samples of a group differ"
+    assert samples("a", "a", seed=4) != whole[:2]
+    assert samples("a", "a", step=1) != whole[:2]
+    rollout = rollout_of(chat_of(tiny_chatml), ToldUsers(lambda number: TALKATIVE), **REPLY)
+    first, again = (rolled(rollout, trainer, "a", "a")["samples"] for _ in range(2))
+    assert first != again, "two rollouts of one step differ"
+    trainer.state.global_step = 0
+
+
+def test_a_failed_simulator_leaves_its_conversation_out_with_the_reason(trainer: Any, tiny_chatml: Path) -> None:
+    def course(number: int) -> list[str]:
+        return ["FAIL"] if number % 2 else ["Why?", "END"]
+
+    out = played(trainer, tiny_chatml, ToldUsers(course), window=2, samples=2)
+    for one in out["samples"]:
+        if one.truncated:
+            assert (len(one.conversations), one.ended, one.failures) == (1, ("truncated",), ())
+            continue
+        assert one.failures == ("simulator_timeout",)
+        (messages,), (ended,) = one.conversations, one.ended
+        assert ended in ("user", "truncated") and messages[-1]["role"] == "assistant"
+        assert all(message["content"] for message in messages if message["role"] == "user")
+
+
+def test_each_look_ahead_has_a_user_and_draws_of_its_own(trainer: Any, tiny_chatml: Path) -> None:
+    users = ToldUsers(lambda number: TALKATIVE)
+    out = played(trainer, tiny_chatml, users, window=2, samples=3)
+    whole = [one for one in out["samples"] if not one.truncated]
+    assert {len(one.conversations) for one in whole} == {3}
+    assert all(len({str(conversation[: one.start + 1]) for conversation in one.conversations}) == 1 for one in whole)
+    assert any(len(set(map(str, one.conversations))) == 3 for one in whole)
+
+
+@pytest.mark.parametrize(("window", "calls_made"), [(0, 1), (1, 2), (3, 4)])
+def test_a_step_asks_once_for_each_exchange(
+    window: int, calls_made: int, trainer: Any, tiny_chatml: Path, monkeypatch: Any
+) -> None:
+    calls = Calls(monkeypatch)
+    out = played(trainer, tiny_chatml, ToldUsers(lambda number: ["END"]), window=window, samples=2)
+    assert len(calls.made) == calls_made, "also where no conversation is left: processes keep in step"
+    if not window:
+        assert {len(one.conversations) for one in out["samples"]} == {1}
+        assert {one.ended[0] for one in out["samples"]} == {"limit", "truncated"}
+
+
+def test_a_turn_that_runs_into_a_header_counts_as_cut(tiny_chatml: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    trainer = trainer_of(tiny_chatml, lambda *_: {}, tmp_path)
+    chat = chat_of(tiny_chatml)
+    header = chat.tokenizer.convert_tokens_to_ids("<|im_start|>")
+
+    def favour(module: Any, inputs: Any, output: Any) -> None:
+        output.logits[..., header] += 50
+
+    trainer.model.register_forward_hook(favour)
+    for section in ({"window": 2}, {"mode": "conversation"}):
+        users = ToldUsers(lambda number: TALKATIVE)
+        out = rolled(rollout_of(chat, users, **{**REPLY, **section}), trainer, "a")
+        assert out["completion_ids"] == [[header]]
+        assert out["samples"][0].truncated and out["samples"][0].ended == ("truncated",)
+        assert not any(users.asked)
+
+
+def test_the_turn_end_of_the_template_is_an_end_to_trl(tiny_chatml: Path, tmp_path: Path) -> None:
+    trainer, chat = trainer_of(tiny_chatml, lambda *_: {}, tmp_path), chat_of(tiny_chatml)
+    trainer.eos_token_ids = [0]
+    rolled(rollout_of(chat, ToldUsers(lambda number: ["END"]), **REPLY), trainer, "a")
+    assert trainer.eos_token_ids == [0, chat.turn_end_ids[-1]]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_policy_draws_from_the_forward_pass_of_training(mixed: bool, tiny_model: Path, tmp_path: Path) -> None:
+    """Same weights, same autocast, dropout off; then training goes on as it was."""
+    from nextturn.probe.engines.base import Request
+
+    trainer = trainer_of(tiny_model, lambda *_: {}, tmp_path, bf16=mixed)
+    trainer.model = trainer.model_wrapped = trainer.accelerator.prepare_model(trainer.model).train()
+    trainer.model.gradient_checkpointing_enable()
+    chat = chat_of(tiny_model)
+    request = Request(chat.prompt_ids(ROWS["a"].prompt), 8, chat.stop_ids, 1.0, seed=5)
+    with open_policy(trainer, chat.tokenizer, 4096) as policy:
+        (made,) = policy([request])
+        assert not trainer.model.training
+    assert trainer.model.training and trainer.model.is_gradient_checkpointing
+    trainer.model.eval()
+    with trainer.accelerator.autocast():
+        assert redrawn(trainer.model, request, made) == made.ids
+
+
+def test_a_completion_knows_its_ids_and_a_stored_one_keeps_its_bytes(
+    tiny_chatml: Path, trainer: Any, tmp_path: Path
+) -> None:
+    import json
+
+    from nextturn.probe.engines.base import Request, collect
+    from nextturn.probe.engines.hf import HfEngine
+    from nextturn.probe.measure.store import ModelInfo, StoredEngine
+
+    chat = chat_of(tiny_chatml)
+    engine = HfEngine(trainer.model.eval(), chat.tokenizer)
+    asked = [Request(chat.prompt_ids(ROWS["a"].prompt), 12, chat.stop_ids, 1.0, seed) for seed in range(8)]
+    made = collect(engine, asked)
+    trainer.model.train()
+    assert {one.finish for one in made} == {"stop", "length"}
+    for one in made:
+        stopped = one.finish == "stop"
+        assert len(one.ids) == one.tokens + stopped and (one.ids[-1] in chat.stop_ids) == stopped
+        assert chat.tokenizer.decode(list(one.ids[: one.tokens])) == one.text
+    stored = StoredEngine(engine, tmp_path, ModelInfo("m", "m", None, None, "t"))
+    assert [(one.text, one.ids) for one in collect(stored, asked[:2])] == [(one.text, ()) for one in made[:2]]
+    stored.close()
+    rows = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text().splitlines()]
+    assert all(list(row) == ["key", "text", "tokens", "finish"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("section", "train", "said"),
+    [
+        ({"window": -1}, {}, "rollout.window: given -1, wanted 0 or more"),
+        ({"samples": 0}, {}, "rollout.samples: given 0, wanted 1 or more"),
+        ({"max_turn_tokens": 600}, {"max_completion_length": 512}, "rollout.max_turn_tokens: given 600"),
+        ({}, {"top_p": 0.9}, "train.top_p: given 0.9; rollouts with transformers sample at train.temperature alone"),
+        ({}, {"top_k": 50}, "train.top_k: given 50"),
+        ({}, {"repetition_penalty": 1.1}, "train.repetition_penalty: given 1.1"),
+        ({}, {"generation_kwargs": {"seed": 1}}, "train.generation_kwargs"),
+        ({}, {"ds3_gather_for_generation": False}, "train.ds3_gather_for_generation"),
+        ({}, {"temperature": 0.0}, "train.temperature: given 0"),
+        ({"simulator": {"model": "m"}}, {}, "the engine scripted takes no `model`"),
+        ({"simulator": {"engine": "hf"}}, {}, "the engine hf wants `model`"),
+        ({"simulator": {"engine": "vllm", "model": "m"}}, {}, "rollout.simulator.vllm.gpu_memory_utilization: missing"),
+        (
+            {"simulator": {"engine": "openai", "server": ServerSection(urls=("u",), model="m", enable_thinking=False)}},
+            {},
+            "set rollout.simulator.enable_thinking instead",
+        ),
+        ({"simulator": {"engine": "openai"}}, {}, "rollout.simulator.server: wanted `urls` and `model`"),
+    ],
+)
+def test_settings_that_cannot_be_followed_are_refused(section: Any, train: Any, said: str) -> None:
+    simulator = SimulatorSection(**section.pop("simulator", {}))
+    with pytest.raises(RecipeError) as caught:
+        check_rollout(RolloutSection(simulator=simulator, **section), train)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "processes", "stage", "said"),
+    [
+        ("hf", 2, 3, "rollout.simulator.engine: hf, wanted openai with ZeRO-3"),
+        ("vllm", 2, None, "rollout.simulator.engine: vllm, wanted openai in a launch of several processes"),
+        ("hf", 2, 2, None),
+        ("vllm", 1, None, None),
+        ("scripted", 2, 3, None),
+    ],
+)
+def test_a_simulator_that_the_launch_would_tear_apart_is_refused(
+    engine: Any, processes: int, stage: int | None, said: str | None
+) -> None:
+    plugin = None if stage is None else SimpleNamespace(zero_stage=stage)
+    accelerator = SimpleNamespace(num_processes=processes, state=SimpleNamespace(deepspeed_plugin=plugin))
+    simulator = SimulatorSection(engine=engine, model=None if engine == "scripted" else "m")
+    if said is None:
+        check_launch(simulator, accelerator)
+        return
+    with pytest.raises(RecipeError, match=said):
+        check_launch(simulator, accelerator)
+
+
+def test_sampling_that_vllm_can_do_is_left_to_it() -> None:
+    check_rollout(RolloutSection(), {"top_p": 0.9, "use_vllm": True, "max_completion_length": 512})
+
+
+def test_the_trainers_own_arguments_are_checked_before_the_first_sample(tiny_chatml: Path, tmp_path: Path) -> None:
+    trainer = trainer_of(tiny_chatml, lambda *_: {}, tmp_path, top_p=0.9)
+    rollout = make_rollout(RolloutSection(max_turn_tokens=12), chat_of(tiny_chatml), ROWS, 0)
+    with pytest.raises(RecipeError, match="train.top_p"):
+        rolled(rollout, trainer, "a")

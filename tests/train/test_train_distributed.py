@@ -1,0 +1,168 @@
+"""SFT in real launches: two processes under ZeRO train, probe inline and save, are killed, and resume to the same numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nextturn.probe.errors import run_command
+from nextturn.train.sft import main
+from support.grpo_parts import probe_section
+from support.launches import AS_ON_GPUS, ROOT, Launched, history, kill_after, launch, shipped
+from support.model_parts import lora_on
+from support.sft_parts import SAVE, STEPS, take_back, write_data, write_recipe
+from support.tiny_models import VOCABULARY
+
+
+def probed(folder: Path) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return results
+
+
+def killed_and_resumed(recipe: Path, config: str | Path, capsys: Any) -> str:
+    """The first launch trains every step and is killed as soon as its last checkpoint is whole. That one is torn and the
+    probe of the one before is taken away: the second launch makes both again, from the checkpoint before.
+
+    Returns:
+        What the first launch said.
+    """
+    run = recipe.parent / "run"
+    first, last = run / f"checkpoint-{SAVE}", run / f"checkpoint-{STEPS}"
+    said = kill_after("sft.py", recipe, config, last / "complete.json")
+    (run / "probe" / f"step-{SAVE}").rename(recipe.parent / "before")
+    (last / "complete.json").unlink()
+    assert run_command(main, [str(recipe)]) == 2, "one process has no use for ZeRO's optimizer"
+    assert f"{first}: " in (refused := capsys.readouterr().err) and "2 processes under ZeRO-" in refused
+
+    output = launch("sft.py", recipe, config)
+    assert f"resumes from {first}; skips checkpoint-{STEPS}" in output
+    losses, again = history(run / f"set-aside-checkpoint-{STEPS}"), history(last)
+    assert [row["step"] for row in again] == list(range(1, STEPS + 1))
+    assert [row["loss"] for row in again] == [row["loss"] for row in losses]
+    ours, theirs = probed(run / "probe" / f"step-{SAVE}"), probed(recipe.parent / "before")
+    for key in ("accuracy", "followup", "settings", "model"):
+        assert ours[key] == theirs[key], key
+    folders = sorted(path.parent.name for path in (run / "probe").glob("*/results.json"))
+    assert folders == ["base", f"step-{SAVE}", f"step-{STEPS}"]
+    assert (run / "probe" / "comparison" / "tradeoff.png").stat().st_size > 10_000
+
+    capsys.readouterr()
+    assert run_command(main, [str(recipe)]) == 0
+    assert f"finished at step {STEPS}" in capsys.readouterr().out, "a third start finds nothing to do"
+    return said
+
+
+def test_the_shipped_recipe_as_on_gpus_under_zero_2(tiny_model: Path, tmp_path: Path) -> None:
+    """LoRA, ZeRO-2, bfloat16, gradient checkpointing and trl's own head together, as `qwen2b_sft.yaml` has them; through
+    `accelerate launch` itself."""
+    train = {"max_steps": STEPS, "save_steps": SAVE, "logging_steps": 1, "per_device_train_batch_size": 2}
+    train |= {"learning_rate": 1e-3, "warmup_steps": 0}  # so that four steps move the model
+    data = {"path": str(write_data(tmp_path)), "rows_per_step": 8}
+    probe = probe_section(tmp_path)
+    recipe = shipped("qwen2b_sft", tmp_path, model={"name": str(tiny_model)}, data=data, train=train, probe=probe)
+    said = launch("sft.py", recipe, AS_ON_GPUS, typed=True)
+    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said
+    assert "8 a step (2 a process x 2 x 2 accumulated)" in said
+    assert "gradients torch.float32 torch.float32" in said, "bfloat16 would lose most of what small gradients add up to"
+    run = tmp_path / "run"
+    for row in history(run / f"checkpoint-{STEPS}"):
+        # What an untrained model expects of each token is next to nothing: the loss is near that of a blind guess.
+        assert row["loss"] == pytest.approx(math.log(VOCABULARY), rel=0.1) and row["grad_norm"] > 0
+        assert row["entropy"] > 0, "trl's head gives the entropy on the way"
+    weights = {probed(run / "probe" / name)["model"]["weights_sha256"] for name in ("base", "step-2", "step-4")}
+    assert len(weights) == 3, "steps change the adapter"
+
+
+def test_zero_3_starts_from_an_adapter_on_a_multimodal_base_and_answers_its_replay(
+    tiny_multimodal: Path, own_cache: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """With nothing in the cache, one process converts the base, merges the adapter and has a third model answer the
+    replay, all while the other waits and ZeRO-3 is configured: were one of the models spread, both would wait."""
+    adapter = lora_on(tiny_multimodal, tmp_path / "adapter", str(tiny_multimodal))
+    answering = {"engine": "hf", "model": str(tiny_multimodal), "max_tokens": 8, "dtype": "float32"}
+    data = {
+        "source": {"kind": "starter", "n": 12}, "output": {"path": str(tmp_path / "data")},
+        "quality": {"max_same_wording": 1.0},
+        "replay": {"fraction": 0.3, "source": "starter", "answers": "model", "model": answering, "tries": 1},
+    }  # fmt: skip
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
+    recipe = write_recipe(tmp_path, adapter, {"recipe": str(tmp_path / "data.yaml")})
+    said = killed_and_resumed(recipe, "cpu2_zero3.yaml", capsys)
+    assert "ZeRO-3 on 2 processes" in said and "4 a step (2 a process x 2 x 1 accumulated)" in said
+    assert json.loads((tmp_path / "data" / "manifest.json").read_text())["calls"]["replay.calls"] > 0
+    assert len(list(own_cache.glob("text-only-*"))) == len(list(own_cache.glob("merged-*"))) == 1
+
+
+# transformers' device of a process among several on CPUs is called cpu:0, to which torch does not know how to restore.
+ON_TWO_CPUS = """
+import sys, torch
+from nextturn.probe.errors import run_command
+from nextturn.train.sft import main
+torch.serialization.register_package(1, lambda saved: None, lambda saved, where: saved if where == "cpu:0" else None)
+sys.exit(run_command(main))
+"""
+
+
+def test_a_run_goes_on_on_another_number_of_processes_with_the_same_steps(
+    tiny_chatml: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """One process trains, two of plain torch (DDP) take its second step up, one takes theirs up again, and two under ZeRO
+    take that one's weights: each time the next step is the one that the first process had made alone."""
+    recipe = write_recipe(
+        tmp_path, tiny_chatml, {"path": str(write_data(tmp_path)), "rows_per_step": 6},
+        train={
+            "save_steps": 1, "use_cpu": True, "warmup_steps": 3, "weight_decay": 0.1, "per_device_train_batch_size": 3,
+            "train_sampling_strategy": "group_by_length",  # two steps an epoch: the last one is in the middle of the second
+        },
+        probe={"when": "never"},
+    )  # fmt: skip
+    run = tmp_path / "run"
+    assert run_command(main, [str(recipe)]) == 0
+    alone = history(run / f"checkpoint-{STEPS}")
+    capsys.readouterr()
+
+    take_back(run, 2)
+    (tmp_path / "sft.py").write_text(ON_TWO_CPUS)
+    said = Launched([tmp_path / "sft.py", recipe], None, tmp_path).finish()
+    assert "MULTI_CPU on 2 processes" in said and "6 a step (3 a process x 2 x 1 accumulated)" in said
+    assert "saved by 1 process without DeepSpeed, and this is 2 processes without DeepSpeed: a step stays 6" in said
+    assert history(run / f"checkpoint-{STEPS}") == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in alone]
+
+    take_back(run, 3)
+    assert run_command(main, [str(recipe)]) == 0
+    assert "saved by 2 processes without DeepSpeed, and this is 1 process" in capsys.readouterr().out
+    assert history(run / f"checkpoint-{STEPS}") == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in alone]
+
+    take_back(run, 3)
+    said = launch("sft.py", recipe, "cpu2_zero2.yaml", "--resume", "weights")
+    assert "ZeRO-2 on 2 processes" in said and "WITHOUT THE STATE OF THE OPTIMIZER" in said
+    last = history(run / f"checkpoint-{STEPS}")[-1]
+    assert (last["step"], last["epoch"]) == (STEPS, alone[-1]["epoch"])
+    for name in ("loss", "learning_rate", "grad_norm"):
+        assert last[name] == pytest.approx(alone[-1][name], rel=1e-4, abs=1e-6), name
+    assert "The optimizer began anew at step 3" in (run / "README.md").read_text()
+
+
+def test_lora_on_one_process_says_that_deepspeed_waits_for_more_and_a_changed_recipe_is_refused(
+    tiny_model: Path, tmp_path: Path, capsys: Any
+) -> None:
+    recipe = write_recipe(tmp_path, tiny_model, {"path": str(write_data(tmp_path))}, lora={"r": 4, "alpha": 8})
+    options = ("--train.deepspeed", str(ROOT / "recipes" / "deepspeed" / "zero2.json"), "--train.max_steps", "2")
+    assert run_command(main, [str(recipe), *options]) == 0
+    assert "one process runs without DeepSpeed" in capsys.readouterr().out
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    assert (checkpoint / "adapter_model.safetensors").is_file()
+    trained = json.loads((checkpoint / "adapter_config.json").read_text())["target_modules"]
+    assert {"in_proj_qkv", "in_proj_z", "out_proj"} <= set(trained), "linear attention has adapters too"
+    probes = tmp_path / "run" / "probe"
+    assert probed(probes / "step-2")["model"]["weights_sha256"] != probed(probes / "base")["model"]["weights_sha256"]
+
+    patient = ("--train.ddp_timeout", "7200", "--train.dataloader_num_workers", "1")
+    assert run_command(main, [str(recipe), *options, *patient]) == 0, "what is computed stays as it was"
+    assert run_command(main, [str(recipe), *options, "--train.learning_rate", "1e-4"]) == 2
+    assert "train.learning_rate: 0.001 then, 0.0001 now" in capsys.readouterr().err

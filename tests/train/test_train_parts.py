@@ -1,0 +1,206 @@
+"""The parts of a training run: rows, packing, what a launch refuses, the CPU trainer's loss, the live model as measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nextturn.probe.chat import Chat
+from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.train.recipe import LoraSection, ModelSection, load_sft_recipe
+from nextturn.train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
+from nextturn.train.run import Run
+from nextturn.train.setup import check_devices, load_policy, trainer_class
+
+CONVERSATION = [
+    {"role": "user", "content": "Ann has 3 apples and buys 4. How many?"},
+    {"role": "assistant", "content": "3 + 4 = 7."},
+    {"role": "user", "content": "Why add?"},
+    {"role": "assistant", "content": "Because buying makes more."},
+]
+
+
+def test_rows_carry_loss_on_what_the_assistant_says(tiny_chatml: Path) -> None:
+    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
+    rows, counts = make_rows([CONVERSATION], Chat(tokenizer), "assistant", None)
+    assert (counts.conversations, counts.rows, counts.too_long) == (1, 1, 0)
+    shown = show_loss(rows[0], tokenizer)
+    assert shown.count("⟦") == 2
+    assert "⟦3 + 4 = 7.<|im_end|>⟧" in shown
+    assert "⟦Because buying makes more.<|im_end|>⟧" in shown
+    assert counts.loss_tokens == sum(label != IGNORED for label in rows[0]["labels"])
+
+
+def test_talk_learns_what_is_said_around_a_solution_and_a_lone_answer_whole(tiny_chatml: Path) -> None:
+    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
+    turns = ["How many?", "Which day?", "Friday.", r"It is \boxed{5}.", "Why?", "Since 2 + 3 = 5."]
+    talk = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
+    slip = [*talk[:2], {"role": "user", "content": "Friday."}, {**talk[3], "loss": False}, *talk[4:]]
+    rows, _ = make_rows([talk, slip, [talk[0], talk[3]]], Chat(tokenizer), "talk", None)
+    around = ["Which day?<|im_end|>", "Since 2 + 3 = 5.<|im_end|>"]
+    learned = [re.findall("⟦(.*?)⟧", show_loss(row, tokenizer)) for row in rows]
+    assert learned == [around, around, [r"It is \boxed{5}.<|im_end|>"]]
+
+
+def test_a_character_of_several_tokens_is_shown_whole(tiny_chatml: Path) -> None:
+    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
+    said = [{"role": "user", "content": "7 ÷ 2?"}, {"role": "assistant", "content": "7 ÷ 2 ≈ 3"}]
+    assert len(tokenizer.encode("≈")) > 1  # else the tokenizer shows nothing
+    (row,), _ = make_rows([said], Chat(tokenizer), "assistant", None)
+    assert "⟦7 ÷ 2 ≈ 3<|im_end|>⟧" in show_loss(row, tokenizer)
+
+
+def test_a_row_over_the_limit_is_left_out_whole_and_counted(tiny_chatml: Path) -> None:
+    chat = Chat(load_tokenizer(resolve(str(tiny_chatml))))
+    short = [CONVERSATION[0], CONVERSATION[1]]
+    limit = len(make_rows([short], chat, "assistant", None)[0][0]["input_ids"])
+    rows, counts = make_rows([short, CONVERSATION], chat, "assistant", limit)
+    assert (len(rows), counts.too_long, counts.conversations) == (1, 1, 2)
+    assert counts.longest > limit
+    with pytest.raises(DataError, match=r"no training row is left of 1 conversations: 1 are longer"):
+        make_rows([CONVERSATION], chat, "assistant", limit)
+
+
+def test_an_unfinished_builder_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft" / "part-00000.jsonl").write_text(json.dumps({"messages": CONVERSATION}) + "\n")
+    with pytest.raises(DataError, match="no manifest.json"):
+        list(read_conversations(tmp_path))
+
+
+def test_packed_rows_keep_every_token_and_where_each_begins() -> None:
+    rows = [{"input_ids": [number] * number, "labels": [-100] * number} for number in (5, 3, 4, 2)]
+    packed = as_dataset(rows, packed_to=8)
+    assert sorted(sum(packed["input_ids"], [])) == sorted(sum((row["input_ids"] for row in rows), []))
+    assert sorted(sum(packed["seq_lengths"], [])) == [2, 3, 4, 5]
+    assert all(
+        len(ids) <= 8 and len(ids) == len(labels)
+        for ids, labels in zip(packed["input_ids"], packed["labels"], strict=True)
+    )
+
+
+def test_a_launch_on_too_few_gpus_or_packing_without_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("packing", "padding_free"):
+        with pytest.raises(BadInput, match="need a GPU"):
+            check_devices({key: True}, on_gpu=False, for_cpus=False, gpus=0)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    with pytest.raises(BadInput, match="8 processes were launched on this machine and 4 GPUs are usable"):
+        check_devices({}, on_gpu=True, for_cpus=False, gpus=4)
+    with pytest.raises(BadInput, match="no GPU is usable here .*doctor"):
+        check_devices({}, on_gpu=False, for_cpus=False, gpus=0)
+    check_devices({}, on_gpu=True, for_cpus=False, gpus=8)
+    check_devices({}, on_gpu=False, for_cpus=True, gpus=0)
+
+
+@pytest.fixture
+def trainers(tiny_model: Path, tmp_path: Path) -> Any:
+    """The same model and rows under the CPU trainer and under trl's own."""
+    from trl import SFTConfig, SFTTrainer
+
+    folder = resolve(str(tiny_model))
+    tokenizer = load_tokenizer(folder)
+    rows, _ = make_rows([CONVERSATION] * 4, Chat(tokenizer), "assistant", None)
+    args = SFTConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], gradient_checkpointing=False, max_steps=2,
+        per_device_train_batch_size=3, gradient_accumulation_steps=2, dataset_kwargs={"skip_prepare_dataset": True},
+        logging_steps=1, disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+    assert trainer_class(args) is not SFTTrainer
+    return [
+        kind(
+            model=load_policy(folder, ModelSection(name="m", dtype="float32")),
+            args=args,
+            train_dataset=as_dataset(rows),
+            processing_class=tokenizer,
+        )
+        for kind in (trainer_class(args), SFTTrainer)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lora", "source", "told"),
+    [
+        (None, {"kind": "math"}, {"library_name": "transformers", "datasets": ["nlile/hendrycks-MATH-benchmark"]}),
+        (LoraSection(), {"kind": "math", "path": "mine.jsonl"}, {"library_name": "peft", "datasets": None}),
+    ],
+)
+def test_a_model_card_names_base_license_and_data_where_they_are_known(
+    lora: LoraSection | None, source: dict[str, str], told: dict[str, Any], tmp_path: Path
+) -> None:
+    """The second stage of a run that began from a model on the hub."""
+    checkpoint = tmp_path / "first" / "checkpoint-2"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "first" / "README.md").write_text("---\nbase_model: org/base\nlicense: mit\ntags: [nextturn]\n---\n")
+    (tmp_path / "settings.json").write_text(json.dumps({"source": source}))
+    stand_in = SimpleNamespace(
+        recipe=SimpleNamespace(model=ModelSection(name=str(checkpoint), lora=lora)), data=tmp_path
+    )
+    card = vars(Run._metadata(stand_in))  # type: ignore[arg-type]
+    assert card.items() >= {"base_model": "org/base", "license": "mit", **told}.items()
+    (tmp_path / "first" / "README.md").write_text("---\n[\n---\n")
+    assert Run._metadata(stand_in).base_model is None  # type: ignore[arg-type]
+    stand_in.recipe.model = ModelSection(name="org/base")
+    assert Run._metadata(stand_in).base_model == "org/base"  # type: ignore[arg-type]
+
+
+def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(trainers: Any) -> None:
+    for trainer in trainers:
+        trainer.train()
+    ours, theirs = ([row for row in trainer.state.log_history if "loss" in row] for trainer in trainers)
+    assert len(ours) == 2
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+
+
+def test_the_rounded_live_model_is_a_copy_that_runs_its_own_weights(trainers: Any) -> None:
+    import torch
+
+    from nextturn.probe.engines.hf import live_model
+
+    trainer = trainers[0]
+    trainer.train()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with live_model(trainer, "bfloat16") as model:
+        assert model.dtype == torch.bfloat16
+        assert not model.training
+        before = model(input_ids=ids).logits.float()
+        with torch.no_grad():
+            for parameter in trainer.model.parameters():
+                parameter.zero_()
+        assert torch.equal(model(input_ids=ids).logits.float(), before), "zeroing the live weights changes nothing"
+        assert before.abs().sum() > 0
+    with live_model(trainer, "auto") as model:
+        assert model(input_ids=ids).logits.abs().sum() == 0, "without rounding it is the live model itself"
+    assert trainer.model.training
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
+    emulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Emulated, bfloat16 made the demo five times as long."""
+    from trl import SFTConfig
+
+    from nextturn.probe.settings import ProbeSection, SetSection
+    from nextturn.train import probing, setup
+
+    monkeypatch.setattr(setup, "emulates_bfloat16", lambda: emulated)
+    monkeypatch.setattr(probing, "emulates_bfloat16", lambda: emulated)
+    text = f"model: {{name: m}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}, bf16: true, use_cpu: true}}\n"
+    (tmp_path / "recipe.yaml").write_text(f"{text}tracking: {{to: none}}\n")
+    args = setup.training_arguments(load_sft_recipe(tmp_path / "recipe.yaml"), SFTConfig)
+    added: list[Any] = []
+    trainer = SimpleNamespace(args=args, is_deepspeed_enabled=False, add_callback=added.append)
+    section = ProbeSection(sets={"gsm8k": SetSection()}, dtype="bfloat16")
+    probing.probe_checkpoints(trainer, section, None, None, [], "float32")  # type: ignore[arg-type]
+    assert args.bf16 is not emulated
+    assert (added[0].dtype, added[0].probe.dtype) == (("float32", "float32") if emulated else ("bfloat16", "bfloat16"))
+    said = capsys.readouterr().out
+    assert ("train.bf16: not used" in said) is emulated and ("probe.dtype: float32" in said) is emulated

@@ -1,0 +1,54 @@
+"""The command `nextturn`: each subcommand hands its words to the `main` of one stage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from nextturn.probe.errors import BadInput, run_command
+
+# Subcommand: (module with `main(argv)`, what the subcommand does).
+STAGES = {
+    "data": ("nextturn.data_builders.__main__", "turn problems into conversations"),
+    "sft": ("nextturn.train.sft", "fine-tune on conversations, in one process"),
+    "dpo": ("nextturn.train.dpo", "train on preference pairs, in one process"),
+    "grpo": ("nextturn.train.grpo", "train with rewards (GRPO), in one process"),
+    "probe": ("nextturn.probe.__main__", "measure a model, compare runs, label user turns"),
+    "export": ("nextturn.train.export", "merge a LoRA adapter into its base model"),
+    "doctor": ("nextturn.train.doctor", "check versions, GPUs and what is missing"),
+}
+_WIDTH = max(map(len, STAGES))
+USAGE = "\n".join(
+    [
+        "usage: nextturn COMMAND ...",
+        "",
+        *(f"  {name:{_WIDTH}}  {summary}" for name, (_, summary) in STAGES.items()),
+        "",
+        "`nextturn COMMAND --help` lists the options. Several processes: accelerate launch train/sft.py RECIPE",
+    ]
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the stage that the first word names.
+
+    Raises:
+        BadInput: There is no such subcommand.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return
+    name, *rest = argv
+    if name not in STAGES:
+        raise BadInput(f"nextturn {name}: no such command, expected one of {', '.join(STAGES)}")
+    import_module(STAGES[name][0]).main(rest)
+
+
+def console() -> None:
+    """Entry point of the installed command."""
+    sys.exit(run_command(main))
+
+
+if __name__ == "__main__":
+    console()
