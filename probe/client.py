@@ -37,7 +37,7 @@ from nextturn.probe.settings import ServerSection
 if TYPE_CHECKING:
     import ssl
 
-    import httpx
+    import httpx2
 
 Usable = Callable[[dict[str, Any]], str | None]
 """Why the body of a 200 reply cannot be used, or None."""
@@ -205,9 +205,9 @@ class Session:
             raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
         self._limits = TimeLimits(section.timeout_s, expected, slots.most)
         self._tasks: set[asyncio.Task[Any]] = set()
-        # One connection for each request under way: a shared pool of httpx looks through all of its connections for
+        # One connection for each request under way: a shared pool of httpx2 looks through all of its connections for
         # every request, which costs more than the request.
-        self._idle: defaultdict[Server, list[httpx.AsyncClient]] = defaultdict(list)
+        self._idle: defaultdict[Server, list[httpx2.AsyncClient]] = defaultdict(list)
 
     async def request(self, make_body: Callable[[], dict[str, Any] | None]) -> Reply:
         """POSTs a body (None for a GET) as often as it takes; it is made anew for each try, once there is a slot for it.
@@ -215,7 +215,7 @@ class Session:
         Raises:
             EngineError: no server can be reached, for seconds from the start or for about a minute later on.
         """
-        import httpx
+        import httpx2
 
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
@@ -227,7 +227,7 @@ class Session:
         failed_at: Server | None = None
         while True:
             # Send it, with a slot that whatever waits below does not hold.
-            reached, headers = True, httpx.Headers()
+            reached, headers = True, httpx2.Headers()
             async with self._slots.one(number):
                 while (server := choose(self._servers, now := time.monotonic(), avoid=failed_at)) is None:
                     await asyncio.sleep(max(_LOOK_AGAIN_S, min(each.rests_until for each in self._servers) - now))
@@ -244,10 +244,10 @@ class Session:
                     reply = self._read(response, content)
                 except TimeoutError:
                     reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
-                except httpx.RequestError as error:
-                    failure = "bad_reply" if isinstance(error, httpx.DecodingError) else "connection"
+                except httpx2.RequestError as error:
+                    failure = "bad_reply" if isinstance(error, httpx2.DecodingError) else "connection"
                     reply = self._failed(failure, f"{server.url}: {error or type(error).__name__}")
-                    reached = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
+                    reached = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError)
                     self._count(0 if reached else -sent)
                 finally:
                     server.under_way -= 1
@@ -304,20 +304,20 @@ class Session:
         connections = itertools.chain(*self._idle.values())
         await asyncio.gather(*(connection.aclose() for connection in connections), return_exceptions=True)
 
-    def _connect(self, server: Server) -> httpx.AsyncClient:
+    def _connect(self, server: Server) -> httpx2.AsyncClient:
         """For requests to one server, one after the other; by a proxy only to other machines."""
-        import httpx
+        import httpx2
 
-        return httpx.AsyncClient(
+        return httpx2.AsyncClient(
             headers={"Content-Type": "application/json"}
             | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-            timeout=httpx.Timeout(None, connect=min(_CONNECT_S, self._section.timeout_s)),
+            timeout=httpx2.Timeout(None, connect=min(_CONNECT_S, self._section.timeout_s)),
             follow_redirects=False,
             trust_env=not is_loopback(server.url),
             verify=_ssl_context(),
         )
 
-    def _read(self, response: httpx.Response, content: bytes | None) -> Reply:
+    def _read(self, response: httpx2.Response, content: bytes | None) -> Reply:
         """What a response means; `content` is None where it was too long."""
         status = response.status_code
         if status == 200:
@@ -353,8 +353,8 @@ class Session:
 
 
 async def _send(
-    connection: httpx.AsyncClient, url: str, body: dict[str, Any] | None
-) -> tuple[httpx.Response, bytes | None]:
+    connection: httpx2.AsyncClient, url: str, body: dict[str, Any] | None
+) -> tuple[httpx2.Response, bytes | None]:
     """The response and its content; None for content that is too long."""
     method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
     content = bytearray()
@@ -368,9 +368,9 @@ async def _send(
 
 @functools.cache
 def _ssl_context() -> ssl.SSLContext:
-    import httpx
+    import httpx2
 
-    return httpx.create_ssl_context()
+    return httpx2.create_ssl_context()
 
 
 def is_loopback(url: str) -> bool:

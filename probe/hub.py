@@ -36,9 +36,9 @@ def unreachable() -> str | None:
 
 def hub_folder(hub_id: str, weights: bool = True) -> Path:
     """Downloads a model's text files, and safetensors unless told not to, into the hub's own cache, or finds them there."""
-    import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.utils import httpx  # httpx under huggingface_hub 1.x, httpx2 under 2.x
 
     instead = "a local model folder can be given instead"
     offline = unreachable()

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,7 +123,7 @@ class Simulated:
         self.order: list[int] = []
         self.under_way = self.most_under_way = 0
 
-    async def send(self, connection: Any, url: str, body: Any) -> tuple[httpx.Response, bytes]:
+    async def send(self, connection: Any, url: str, body: Any) -> tuple[httpx2.Response, bytes]:
         number = len(self.order)
         fault = self.script[number] if number < len(self.script) else self.faults.draw(number)
         self.order.append(body["n"])
@@ -134,10 +134,10 @@ class Simulated:
         finally:
             self.under_way -= 1
         if fault == "rate_limited":
-            return httpx.Response(429, headers={"Retry-After": self.faults.retry_after or ""}), b"{}"
+            return httpx2.Response(429, headers={"Retry-After": self.faults.retry_after or ""}), b"{}"
         if fault == "server_error" or self.outage[0] <= asyncio.get_running_loop().time() < self.outage[1]:
-            return httpx.Response(500), b"{}"
-        return httpx.Response(200), json.dumps(chat_reply(f"reply to {body['n']}")).encode()
+            return httpx2.Response(500), b"{}"
+        return httpx2.Response(200), json.dumps(chat_reply(f"reply to {body['n']}")).encode()
 
     def run(self, monkeypatch: pytest.MonkeyPatch, count: int, **options: Any) -> tuple[float, list[Reply]]:
         """Seconds on the jumping clock and the replies."""

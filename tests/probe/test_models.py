@@ -205,6 +205,19 @@ def test_a_hub_id_out_of_reach_says_that_a_folder_can_be_given() -> None:
         resolve("some-org/not-in-the-cache")
 
 
+def test_a_lost_connection_to_the_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub 1.x raises the errors of httpx, 2.x those of httpx2."""
+    from huggingface_hub.utils import httpx
+
+    def download(*args: Any, **options: Any) -> None:
+        raise httpx.ConnectError("connection reset")
+
+    monkeypatch.setattr("nextturn.probe.hub.unreachable", lambda: None)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(ModelError, match=r"cannot be reached \(connection reset\)"):
+        resolve("some-org/some-model")
+
+
 def test_a_model_type_that_transformers_does_not_know_is_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
     folder = copy_of(tiny_chatml, tmp_path / "future")
     change_json(folder / "config.json", model_type="llama_of_the_future")

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["pytest", "psutil", "pydantic", "yaml", "httpx", "math_verify", "scipy.stats", "matplotlib.pyplot", "transformers.trainer", "peft",
+    ["pytest", "psutil", "pydantic", "yaml", "httpx2", "math_verify", "scipy.stats", "matplotlib.pyplot", "transformers.trainer", "peft",
      "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "deepspeed"]
 )  # fmt: skip
 
