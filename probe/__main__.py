@@ -58,7 +58,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from nextturn.probe.measure.run import describe, load_sets, measure_folder, open_model, sets_within_reach
     from nextturn.probe.recipe import recipe_dict
-    from nextturn.probe.report.tracking import report_run
+    from nextturn.probe.report.tracking import check_tracker, report_run
     from nextturn.probe.settings import load_probe_recipe
 
     if arguments.out is None and not arguments.dry_run:
@@ -69,6 +69,7 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
         within_reach = [loaded for loaded in sets_within_reach(recipe.probe, unchecked).values() if loaded]
         print(describe(*open_model(arguments.model, recipe.probe), within_reach, unchecked))
         return
+    check_tracker(recipe.tracking)
     sets = load_sets(recipe.probe)
     folder, probe = open_model(arguments.model, recipe.probe)
     results = measure_folder(folder, probe, sets, arguments.out, arguments.label, arguments.device)

@@ -15,13 +15,15 @@ Measure = Literal["accuracy", "clarify", "followup"]
 
 @section
 class TrackingSection:
-    """Where figures are shown while a run goes on; `to: none` keeps them in the run folder only."""
+    """Where figures are shown while a run goes on. A recipe without this section keeps them in the run directory only."""
 
     project: str = "nextturn"
     group: str | None = None
     """What belongs together in wandb's pages, such as one base model's SFT, RL and probe runs."""
     name: str | None = None
-    to: Literal["wandb", "none"] = "wandb"
+    to: str = "wandb"
+    """`wandb` (offline if nobody is logged in), `none`, or another tracker of transformers' `report_to`, which gets the
+    training metrics alone."""
 
 
 @section

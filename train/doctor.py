@@ -82,26 +82,31 @@ def examine() -> Iterator[Finding]:
 
 # --- Installed packages against the ranges in the installed packages' own metadata.
 
-FOR_GPUS = ("vllm", "flash-linear-attention")
+# Extras that a machine may do without, and what each is for.
+OPTIONAL = {
+    "vllm": "for generation on GPUs", "flash-linear-attention": "for Qwen3.5 models on GPUs",
+    "deepspeed": "for `train.deepspeed` on several GPUs", "wandb": "for a recipe's `tracking:` section",
+}  # fmt: skip
 
 
-def check_packages(has_gpu: bool, distribution: str = "nextturn") -> Iterator[Finding]:
-    """Python, the packages that nextturn needs, those of its GPU extra, and pairs that contradict each other."""
+def check_packages(has_gpu: bool) -> Iterator[Finding]:
+    """Check Python, the packages of nextturn and of its extras, and pairs of packages that exclude each other."""
     try:
-        wanted = {canonicalize_name(need.name): need for need in _requirements(distribution, "gpu")}
+        needs = _requirements("nextturn", ("gpu", "deepspeed", "wandb"))
     except metadata.PackageNotFoundError:
-        yield problem(distribution, "not installed in this environment", "pip install -e .")
+        yield problem("nextturn", "not installed in this environment", "pip install -e .")
         return
-    here, python = platform.python_version(), metadata.metadata(distribution)["Requires-Python"]
+    wanted = {name: need for need in needs if (name := canonicalize_name(need.name)) != "nextturn"}
+    here, python = platform.python_version(), metadata.metadata("nextturn")["Requires-Python"]
     if python and not SpecifierSet(python).contains(here, prereleases=True):
         yield problem("python", f"{here}, wanted {python}", "make a new environment with a newer Python")
     else:
         yield ok("python", here)
     for name, need in wanted.items():
         version, install = installed(name), f"pip install '{name}{need.specifier}'"
-        if version is None and name in FOR_GPUS:
+        if version is None and name in OPTIONAL:
             level = note if has_gpu else ok
-            yield level(name, "not installed; needed on GPUs only", install if has_gpu else "")
+            yield level(name, f"not installed; needed only {OPTIONAL[name]}", install if has_gpu else "")
         elif version is None or not need.specifier.contains(version, prereleases=True):
             yield problem(name, f"{version or 'not installed'}, wanted {need.specifier}", install)
         else:
@@ -110,7 +115,7 @@ def check_packages(has_gpu: bool, distribution: str = "nextturn") -> Iterator[Fi
 
 
 def check_conflicts(names: Iterable[str]) -> Iterator[Finding]:
-    """What these packages say of the versions of others that are installed."""
+    """Compare the version ranges that these packages ask for with what is installed."""
     for name in names:
         for need in _requirements(name) if installed(name) else ():
             version = installed(need.name)
@@ -119,10 +124,10 @@ def check_conflicts(names: Iterable[str]) -> Iterator[Finding]:
                 yield problem("combination", found, f"pip install '{need.name}{need.specifier}'")
 
 
-def _requirements(name: str, extra: str = "") -> list[Requirement]:
-    """Those that hold on this machine, with those of one extra. Raises PackageNotFoundError."""
+def _requirements(name: str, extras: Sequence[str] = ("",)) -> list[Requirement]:
+    """Return the requirements that hold on this machine, with those of the extras. Raises PackageNotFoundError."""
     needs = [Requirement(line) for line in metadata.requires(name) or []]
-    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+    return [need for need in needs if not need.marker or any(need.marker.evaluate({"extra": e}) for e in extras)]
 
 
 def installed(name: str) -> str | None:

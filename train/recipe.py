@@ -165,7 +165,7 @@ class SftRecipe:
     data: DataSection
     train: SftArguments  # type: ignore[valid-type]
     probe: ProbeSection | None = None
-    tracking: TrackingSection = field(default_factory=TrackingSection)
+    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
 
 
 def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
@@ -289,7 +289,7 @@ class DpoRecipe:
     data: PairSection
     train: DpoArguments  # type: ignore[valid-type]
     probe: ProbeSection | None = None
-    tracking: TrackingSection = field(default_factory=TrackingSection)
+    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
 
 
 def load_dpo_recipe(path: Path, overrides: Sequence[str] = ()) -> DpoRecipe:
@@ -543,7 +543,7 @@ class GrpoRecipe:
     rollout: RolloutSection = field(default_factory=RolloutSection)
     reward: RewardSection = field(default_factory=RewardSection)
     probe: ProbeSection | None = None
-    tracking: TrackingSection = field(default_factory=TrackingSection)
+    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
 
 
 TrainRecipe = SftRecipe | DpoRecipe | GrpoRecipe

@@ -21,7 +21,7 @@ from nextturn.probe.files import read_json, sha256_text, write_atomic, write_jso
 from nextturn.probe.measure.store import refuse_changes
 from nextturn.probe.models import load_tokenizer
 from nextturn.probe.recipe import recipe_dict
-from nextturn.probe.report.tracking import start_tracking
+from nextturn.probe.report.tracking import check_tracker, start_tracking
 from nextturn.probe.terminal import is_main_process, say, visible
 from nextturn.probe.weights import sha256_of_seen
 from nextturn.train.checkpoints import (
@@ -98,6 +98,7 @@ class Run:
         self.recipe, self.resume = recipe, resume
         self.run_dir = _run_dir(recipe)
         self.sets: list[LoadedSet] = []
+        check_tracker(recipe.tracking)
         trains_on_gpus(fitted(recipe))
         self.data, hashes = on_main_process("prepare the model and the data", self._prepare)
         sha256_of_seen.update(hashes)  # so that the other processes need not read all weights again

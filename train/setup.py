@@ -43,8 +43,6 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> 
     Raises:
         BadInput: the config refuses a value, or a file is missing.
     """
-    from nextturn.probe.report.tracking import report_to
-
     given = fitted(recipe)
     on_gpu = trains_on_gpus(given)
     deepspeed = given.pop("deepspeed", None)
@@ -60,7 +58,7 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **ours: Any) -> 
             say("train.bf16: not used, this CPU has no bfloat16 instructions and is several times faster in float32")
             given["bf16"] = False
     try:
-        args = config_class(**given, **ours, report_to=report_to(recipe.tracking))
+        args = config_class(**given, **ours, report_to=recipe.tracking.to)
     except ValueError as error:
         raise BadInput(f"train: {' '.join(str(error).split())}") from error
     if args.n_gpu > 1:
@@ -101,7 +99,7 @@ def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int
         gpus: that torch sees on this machine.
 
     Raises:
-        BadInput: more processes on this machine than GPUs, or packing without one.
+        BadInput: more processes on this machine than GPUs, packing without a GPU, or DeepSpeed is not installed.
     """
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # accelerate does not pass `use_cpu` on to processes under DeepSpeed.
@@ -111,6 +109,11 @@ def check_devices(given: dict[str, Any], on_gpu: bool, for_cpus: bool, gpus: int
         raise BadInput(
             f"{here} processes were launched on this machine and {what}: give `accelerate launch` another "
             "--num_processes, or recipes/accelerate/cpu2_zero2.yaml for processes on CPUs"
+        )
+    takes_effect = launcher_deepspeed() or (given.get("deepspeed") and on_gpu and processes() > 1)
+    if takes_effect and importlib.util.find_spec("deepspeed") is None:
+        raise BadInput(
+            "train.deepspeed: deepspeed is not installed; pip install 'nextturn[deepspeed]', or launch without DeepSpeed"
         )
     if not on_gpu and (given.get("packing") or given.get("padding_free")):
         raise BadInput("train.packing and train.padding_free need a GPU: without, documents leak into each other")

@@ -1,21 +1,36 @@
-"""Shows a run in Weights & Biases. The files of the run folder remain the truth: nothing here stops it.
+"""Send a run's figures to Weights & Biases while it goes on.
 
-Training metrics come from transformers' own callback, which joins a run that already stands; `start_tracking` opens
-that run first, so that both share it. A watcher joins it from another process (`join_tracking`). Probe figures go on an
-axis of their own, `probe/step`, because they may arrive late or out of order and wandb drops what lies behind its own
-step counter. The trade-off is shown a second time as `tradeoff/SET/T=0_0` over `tradeoff/SET/accuracy`, which is what
-wandb's own pages draw for all runs of a project together. Two traps decide the details:
+The files in the run directory stay the truth: a failure of wandb costs a warning, never the run. wandb comes with
+`pip install 'nextturn[wandb]'` and is imported only where a recipe names it under `tracking.to`.
 
-- transformers declares `*` on `train/global_step`, and wandb takes any of the patterns that match, so each figure is
-  declared by its full name as well;
-- `trainer.log` inside a callback swallows the metrics that wait for the next log, so it is not used.
+Training metrics come from transformers' `WandbCallback`, which joins the run that `start_tracking` has opened. Probe
+figures use an axis of their own, `probe/step`, because they may arrive late or out of order and wandb drops points
+that lie behind its own step counter. Each set's follow-up rates are shown a second time over the set's accuracy
+(`tradeoff/SET/T=0_0` over `tradeoff/SET/accuracy`), which wandb draws for all runs of a project together.
+
+Two properties of the libraries decide the details:
+
+- transformers declares `*` on the axis `train/global_step`, and wandb uses any pattern that matches a figure. So each
+  probe figure is declared by its full name as well.
+- `trainer.log` inside a callback drops the metrics that wait for the next log. So it is not used here.
+
+Several processes write one wandb run if watchers measure what another process trains. `RUN_DIR/wandb_run.json` records
+the mode in which the first process opened the run:
+
+- "shared" (online): the trainer is the primary writer, every watcher a secondary writer. A run that was opened for one
+  writer ("online") cannot be joined: the server would overwrite that writer's earliest points
+  (github.com/wandb/wandb/issues/12269).
+- "offline": each process writes files of its own under the same id, which `wandb sync` uploads into one run.
+
+In shared mode the process that writes last replaces the declared axes. So each process declares all figures that the
+run has shown so far (`known_axes`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
-import netrc
 import os
 import re
 import socket
@@ -24,74 +39,196 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from nextturn.probe.checkpoints import list_checkpoints
-from nextturn.probe.errors import DataError, one_line
+from nextturn.probe.errors import BadInput, DataError, NextturnError, one_line
 from nextturn.probe.files import json_line, read_json, read_jsonl, write_json
 from nextturn.probe.judges.labels import ROUGH, followup_name
 from nextturn.probe.settings import TrackingSection
 from nextturn.probe.terminal import is_main_process, say
 
 TRACKED = "tracked.json"
+RUN_FILE = "wandb_run.json"
 STEP = "probe/step"
 TRAIN_STEP = "train/global_step"
-RUN_FILE = "wandb_run.json"
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
-# One tracked run per process, as in wandb itself.
-_refused: set[str] = set()
+_refused: set[Path] = set()
+"""Run directories whose wandb run this process could not join."""
 
 
-def report_to(section: TrackingSection) -> list[str]:
-    """What the trainer's own `report_to` must be, so that its metrics land in the same run."""
-    return [] if section.to == "none" else [section.to]
+def check_tracker(section: TrackingSection) -> None:
+    """Check that the tracker of a recipe is installed, before anything slow begins.
+
+    Raises:
+        BadInput: The tracker is unknown or not installed.
+    """
+    if section.to == "none" or (section.to == "wandb" and importlib.util.find_spec("wandb")):
+        return
+    if section.to == "wandb":
+        raise BadInput("tracking.to: wandb is not installed; pip install 'nextturn[wandb]', or set tracking.to to none")
+    from transformers.integrations.integration_utils import get_available_reporting_integrations
+
+    if section.to not in (installed := get_available_reporting_integrations()):
+        known = ", ".join(["none", *installed])
+        raise BadInput(
+            f"tracking.to: given {section.to}, expected none or an installed tracker of transformers: {known}"
+        )
+
+
+# --- The wandb run of this process.
 
 
 def start_tracking(
     section: TrackingSection, run_dir: Path, recipe: dict[str, Any], job_type: str = "sft", shared: bool = False
 ) -> None:
-    """Opens the tracked run, or goes on with the one this folder belongs to. Call it before `trainer.train()`.
+    """Open the wandb run of a run directory, or continue the run that the directory already has.
+
+    Call it before `trainer.train()`. It does nothing on other processes and for other trackers. If wandb cannot start
+    online, the run is kept offline or, at worst, disabled, which stops transformers' callback from trying again.
 
     Args:
-        job_type: "sft", "grpo" or "probe", by which wandb's pages can tell them apart.
-        shared: lets watchers write into the run from other processes.
+        recipe: The recipe as a dictionary; secrets are masked before it is sent.
+        job_type: "sft", "dpo", "grpo" or "probe", by which wandb's pages group runs.
+        shared: Let watchers write into the run from other processes.
     """
-    if not is_main_process() or section.to == "none":
+    if section.to != "wandb" or not is_main_process():
         return
     run_dir.mkdir(parents=True, exist_ok=True)
-    open_run(
-        run_dir,
-        job_type,
-        shared,
-        project=section.project,
-        group=section.group,
-        name=section.name or run_dir.name,
-        config={"recipe": without_secrets(recipe)},
-    )
+    # Offline, wandb cannot resume a run. The same id joins the parts when they are uploaded.
+    options = {
+        "id": read_json(run_dir / RUN_FILE)["id"] if (run_dir / RUN_FILE).is_file() else None,
+        "project": section.project, "group": section.group, "name": section.name or run_dir.name,
+        "job_type": job_type, "config": {"recipe": without_secrets(recipe)},
+    }  # fmt: skip
+    mode, run = _mode(shared), None
+    for attempt in dict.fromkeys((mode, "offline", "disabled")):
+        try:
+            run = _init(attempt, run_dir, {"x_label": "train"} if attempt == "shared" else {}, **options)
+            break
+        except Exception as error:  # noqa: BLE001 - no failure of a tracker may stop training
+            if attempt == mode:
+                _warn("could not start", error)
+    if run is None or run.disabled:
+        return
+    facts = {"id": run.id, "project": run.project, "entity": run.entity, "group": run.group, "name": run.name}
+    kind = "offline" if run.offline else "shared" if mode == "shared" else "online"
+    write_json(run_dir / RUN_FILE, {"schema": 1, **facts, "mode": kind})
+    if run.offline:
+        why = "WANDB_MODE" if "WANDB_MODE" in os.environ else "no login or no connection"
+        say(f"wandb: kept offline ({why}); `wandb sync {run_dir}/wandb/offline-run-*` uploads it")
 
 
 def join_tracking(run_dir: Path, recipe: dict[str, Any]) -> bool:
-    """Joins the tracker of a training run from another process; False where it has none, or not yet.
+    """Join the wandb run of a training run from another process.
 
     Args:
-        recipe: the training run's recipe.json.
+        recipe: The training run's recipe.json.
+
+    Returns:
+        True if this process can send figures. False if the training run has no wandb run, or none yet, or if it
+        cannot be joined; the reason is printed once.
     """
-    if _is_open():
+    if (run := current_run()) is not None and not run.disabled:
         return True
-    to = recipe.get("tracking", {}).get("to", "none")
-    if to == "none" or not (run_dir / RUN_FILE).is_file() or str(run_dir) in _refused:
+    uses_wandb = recipe.get("tracking", {}).get("to") == "wandb"
+    if not uses_wandb or not (run_dir / RUN_FILE).is_file() or run_dir in _refused:
         return False
-    reason = join_run(run_dir)
-    return reason is None or _refuse(run_dir, reason)
+    try:
+        _join(run_dir, read_json(run_dir / RUN_FILE))
+    except Exception as error:  # noqa: BLE001 - no failure of a tracker may stop a probe
+        _refused.add(run_dir)
+        say(f"figures stay in {run_dir / 'probe'}: {one_line(error)}")
+        return False
+    return True
+
+
+def _join(run_dir: Path, facts: dict[str, Any]) -> None:
+    mode = facts.get("mode", "online")
+    if mode == "online":
+        raise NextturnError("its wandb run takes one writer only; train with `probe.when: watch` to let watchers join")
+    if mode == "shared" and _mode(shared=True) != "shared":
+        raise NextturnError("its wandb run is online and this process is not logged in; run `wandb login` and restart")
+    writer = f"watch-{socket.gethostname()}-{os.getpid()}"
+    settings: dict[str, Any] = {"x_sync_dir_suffix": writer}
+    if mode == "shared":
+        settings = {"x_primary": False, "x_update_finish_state": False, "x_label": writer, "x_disable_stats": True}
+    # A process that was started by one with an open run would use that one's wandb service, which serves one client.
+    os.environ.pop("WANDB_SERVICE", None)
+    options = {name: facts.get(name) or None for name in ("id", "project", "entity", "group", "name")}
+    run = _init(mode, run_dir, settings, **options)
+    if run.disabled:
+        raise NextturnError("wandb is disabled in this process")
+
+
+def _init(mode: str, run_dir: Path, settings: Mapping[str, Any], **options: Any) -> Any:
+    import wandb
+
+    if mode == "disabled":
+        return wandb.init(mode="disabled")
+    # In shared mode, `resume` keeps the config that another process has set. Offline it would only give a warning.
+    resume = {} if mode == "offline" else {"resume": "allow"}
+    quiet: Any = wandb.Settings(quiet=True, **settings)
+    run = wandb.init(mode=mode, dir=str(run_dir), settings=quiet, **options, **resume)  # type: ignore[arg-type]
+    declare(run, {"train/*": TRAIN_STEP, "probe/*": STEP})
+    return run
+
+
+def _mode(shared: bool) -> str:
+    """Return the mode that WANDB_MODE selects, else online if logged in; "shared" in place of online if asked for."""
+    mode = os.environ.get("WANDB_MODE") or ("online" if _logged_in() else "offline")
+    if mode in ("offline", "dryrun"):
+        return "offline"
+    return "disabled" if mode == "disabled" else "shared" if shared else "online"
+
+
+def _logged_in() -> bool:
+    """Return True if wandb has credentials. wandb does not ask for them here."""
+    import wandb
+
+    try:
+        return wandb.login(prompt=False, verify=False)
+    except Exception as error:  # noqa: BLE001 - such as an API key that is too short
+        _warn("refused the login", error)
+        return False
+
+
+def current_run() -> Any:
+    """Return the wandb run of this process, or None. wandb is not imported for it."""
+    wandb = sys.modules.get("wandb")
+    return wandb.run if wandb is not None else None
+
+
+def finish_tracking() -> None:
+    """Send what is waiting and close the wandb run of this process."""
+    if (run := current_run()) is not None:
+        run.finish()
+
+
+def leave_run(error: Exception) -> None:
+    """Stop tracking in this process after `error`, with a warning."""
+    import wandb
+
+    _warn("failed, and the run continues without it", error)
+    if isinstance(error, ConnectionError):  # wandb's own process is gone, and at exit wandb would try to reach it again
+        with suppress(Exception):
+            wandb.teardown()
+    wandb.run = None
+
+
+def _warn(what: str, error: Exception) -> None:
+    print(f"warning: wandb {what} ({one_line(error)})", flush=True)
+
+
+# --- Probe figures.
 
 
 def track_probe(out: Path, run_dir: Path) -> None:
-    """Shows a finished probe, with the comparison's plot, unless a process has shown it already.
+    """Send a finished probe, with the comparison's plot, unless a process has sent it already.
 
-    The mark is set before the figures are sent, so that among several processes one sends them; a kill right between
-    the two loses that point in the tracker, and nothing in the run folder.
+    `tracked.json` is written before the figures are sent, so that one of several processes sends them. A kill between
+    the two loses the point in wandb, and nothing in the run directory.
     """
-    if not _is_open():
+    if (run := current_run()) is None or run.disabled:
         return
     try:
         with (out / TRACKED).open("x", encoding="utf-8") as file:
@@ -104,8 +241,8 @@ def track_probe(out: Path, run_dir: Path) -> None:
 
 
 def report_run(section: TrackingSection, out: Path, recipe: dict[str, Any]) -> None:
-    """Shows one finished `probe run` as a tracked run of its own, job type "probe"; nothing for one shown before."""
-    if section.to != "none" and not (out / TRACKED).exists():
+    """Send one finished `probe run` as a wandb run of its own, with the job type "probe", unless it was sent before."""
+    if section.to == "wandb" and not (out / TRACKED).exists():
         start_tracking(section, out, recipe, job_type="probe")
         track_probe(out, out)
         finish_tracking()
@@ -114,195 +251,43 @@ def report_run(section: TrackingSection, out: Path, recipe: dict[str, Any]) -> N
 def log_probe(
     results: dict[str, Any], samples: Sequence[dict[str, Any]], run_dir: Path, plot: Path | None = None
 ) -> None:
-    """Shows one results.json at its step, with tables of labels and samples and, where given, the trade-off plot.
+    """Send one results.json at its step, with tables of labels and samples and, if given, the trade-off plot.
 
-    Does nothing on other processes and in a run without tracking.
+    Does nothing if this process has no wandb run.
     """
+    if (run := current_run()) is None:
+        return
     values = flatten(results)
     for figures in tradeoff(results).values():
         values |= figures
-    run = current_run()
-    if run is None:
-        return
-    axes = known_axes(run_dir) if is_shared(run) else {}
-    axes |= axes_of(results)
-    axes |= dict.fromkeys(("probe/labels", "probe/samples", "probe/tradeoff"), STEP)
-    # Tables are uploaded as artifacts, which can fail alone; the numbers then go without them.
-    for what, make in (("tables and plot", lambda: _media(results, samples, plot)), ("figures", dict)):
+    axes = known_axes(run_dir) if _is_shared(run) else {}
+    axes |= axes_of(results) | dict.fromkeys(("probe/labels", "probe/samples", "probe/tradeoff"), STEP)
+
+    def tables() -> dict[str, Any]:
+        import wandb
+
+        media: dict[str, Any] = {"probe/labels": wandb.Table(columns=list(LABEL_COLUMNS), data=label_rows(results))}
+        media["probe/samples"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=sample_rows(samples))
+        return media | ({"probe/tradeoff": wandb.Image(str(plot))} if plot is not None else {})
+
+    # Tables are uploaded as artifacts, which can fail by themselves. Then the numbers are sent without them.
+    for what, media in (("tables and plot", tables), ("figures", dict)):
         try:
             declare(run, axes)
-            run.log({**values, **make()})
+            run.log({**values, **media()})
             return
-        except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
-            reason = " ".join(str(error).split())
-            print(f"warning: wandb did not take the probe's {what} ({reason}); see {run_dir / 'probe'}", flush=True)
-
-
-def _media(results: dict[str, Any], samples: Sequence[dict[str, Any]], plot: Path | None) -> dict[str, Any]:
-    import wandb
-
-    shown: dict[str, Any] = {"probe/labels": wandb.Table(columns=list(LABEL_COLUMNS), data=label_rows(results))}
-    shown["probe/samples"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=sample_rows(samples))
-    if plot is not None:
-        shown["probe/tradeoff"] = wandb.Image(str(plot))
-    return shown
+        except Exception as error:  # noqa: BLE001 - no failure of a tracker may stop training
+            _warn(f"did not take the probe's {what}, which stay in {run_dir / 'probe'}", error)
 
 
 def declare_figures(run_dir: Path) -> None:
-    """Declares what watchers have shown so far in a run that this process shares with them."""
-    run = current_run()
-    if run is not None and not run.disabled and is_shared(run):
+    """Declare the axes of what watchers have shown so far, if this process shares its wandb run with them."""
+    if (run := current_run()) is not None and not run.disabled and _is_shared(run):
         declare(run, known_axes(run_dir))
 
 
-def finish_tracking() -> None:
-    """Sends what is waiting and closes the tracked run of this process."""
-    run = current_run()
-    if run is not None:
-        run.finish()
-
-
-def without_secrets(value: Any, key: str = "") -> Any:
-    """A copy of a recipe in which texts under names like `api_key` or `hub_token` are masked."""
-    if isinstance(value, dict):
-        return {name: without_secrets(item, str(name)) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_secrets(item, key) for item in value]
-    return "<hidden>" if isinstance(value, str) and _SECRET.search(key) else value
-
-
-def _is_open() -> bool:
-    run = current_run()
-    return run is not None and not run.disabled
-
-
-def _refuse(run_dir: Path, reason: str) -> bool:
-    if str(run_dir) not in _refused:
-        _refused.add(str(run_dir))
-        say(f"figures stay in {run_dir / 'probe'}: {reason}")
-    return False
-
-
-# Opens, joins and describes a Weights & Biases run; a failure costs a warning, never the run.
-#
-# Several processes write one run where watchers measure what another process trains. wandb has two ways for that, and
-# which one holds is written into RUN_DIR/wandb_run.json by the process that opens the run:
-#
-# - online, "shared" mode: the trainer is its primary and every watcher a secondary one. Both sides have to say so: a
-#   secondary that joins a run opened for one writer makes the server overwrite that writer's earliest points
-#   (github.com/wandb/wandb/issues/12269), so such a run is not joined.
-# - offline: each process writes files of its own under the same id, which `wandb sync` uploads into one run.
-#
-# In shared mode the last process to write replaces the declarations of which figure belongs on which axis, so each one
-# declares all that it can know of: every figure of every finished probe and what the trainer has logged.
-
-
-def open_run(run_dir: Path, job_type: str, shared: bool, **options: Any) -> None:
-    """Opens the run of a folder, or goes on with the one that it belongs to; `shared` lets other processes join.
-
-    Offline where nobody is logged in. After a failure it is kept offline or, at worst, disabled, which keeps
-    transformers' callback from trying again. Offline, wandb cannot resume; there the shared id joins the parts.
-    """
-    mode = _mode(shared)
-    settings = {"x_label": "train"} if mode == "shared" else {}
-    known = read_json(run_dir / RUN_FILE)["id"] if (run_dir / RUN_FILE).is_file() else None
-    run = None
-    for attempt in dict.fromkeys((mode, "offline", "disabled")):
-        try:
-            run = _init(attempt, settings, dir=str(run_dir), id=known, job_type=job_type, **options)
-            break
-        except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
-            if attempt == mode:
-                print(f"warning: wandb could not start ({' '.join(str(error).split())}); training goes on", flush=True)
-    if run is None or run.disabled:
-        return
-    facts = {"id": run.id, "project": run.project, "entity": run.entity, "group": run.group, "name": run.name}
-    kind = "offline" if run.offline else "shared" if mode == "shared" else "online"
-    write_json(run_dir / RUN_FILE, {"schema": 1, **facts, "mode": kind})
-    if run.offline:
-        why = "as WANDB_MODE says" if "WANDB_MODE" in os.environ else "no login or no connection"
-        print(f"wandb: kept offline ({why}); `wandb sync {run_dir}/wandb/offline-run-*` uploads it", flush=True)
-    _declare_axes(run)
-
-
-def join_run(run_dir: Path) -> str | None:
-    """Joins the training run's wandb run as a further writer; None when joined, else why not, in words."""
-    facts = read_json(run_dir / RUN_FILE)
-    mode = facts.get("mode", "online")
-    writer = f"watch-{socket.gethostname()}-{os.getpid()}"
-    if mode == "online":
-        return "its wandb run takes one writer only; train with `probe.when: watch` to let watchers join"
-    if mode == "shared" and _mode(shared=True) != "shared":
-        return "its wandb run is online and this process is not logged in; `wandb login`, and start the watcher again"
-    shared = {"x_primary": False, "x_update_finish_state": False, "x_label": writer, "x_disable_stats": True}
-    settings = shared if mode == "shared" else {"x_sync_dir_suffix": writer}
-    same = {"id": facts["id"], "project": facts["project"], "entity": facts.get("entity") or None}
-    same |= {"group": facts.get("group") or None, "name": facts.get("name") or None}
-    # Started from a process that has a run open, this one would find that process's wandb service, which gives a run
-    # to one client only.
-    os.environ.pop("WANDB_SERVICE", None)
-    try:
-        run = _init(mode, settings, dir=str(run_dir), **same)
-    except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop a probe
-        return f"wandb could not join its run ({' '.join(str(error).split())})"
-    if run.disabled:
-        return "wandb is switched off here"
-    _declare_axes(run)
-    return None
-
-
-def _init(mode: str, settings: Mapping[str, Any], **options: Any) -> Any:
-    import wandb
-
-    if mode == "disabled":
-        return wandb.init(mode="disabled")
-    # Offline it would only warn; in shared mode it is what keeps the config that another process has set.
-    resume = {} if mode == "offline" else {"resume": "allow"}
-    return wandb.init(mode=mode, settings=wandb.Settings(quiet=True, **settings), **options, **resume)  # type: ignore[arg-type]
-
-
-def _mode(shared: bool) -> str:
-    """What WANDB_MODE asks for, else online where there is a login; shared instead of online where wanted."""
-    asked = os.environ.get("WANDB_MODE") or ("online" if _has_login() else "offline")
-    if asked in ("offline", "dryrun"):
-        return "offline"
-    return "disabled" if asked == "disabled" else "shared" if shared else "online"
-
-
-def _has_login() -> bool:
-    """True where wandb finds credentials without asking: its two variables, or the netrc entry of `wandb login`."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
-    try:
-        return netrc.netrc(os.environ.get("NETRC") or Path("~/.netrc").expanduser()).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
-
-
-def current_run() -> Any:
-    """The run of this process, or None; wandb is not imported where nothing was started."""
-    wandb = sys.modules.get("wandb")
-    return wandb.run if wandb is not None else None
-
-
-def leave_run(error: Exception) -> None:
-    """Stop tracking in this process after `error`, with a warning; its figures stay in the run folder."""
-    import wandb
-
-    print(f"warning: wandb failed ({one_line(error)}); the run goes on without it", flush=True)
-    if isinstance(error, ConnectionError):  # its process is gone, and at exit wandb would try once more to reach it
-        with suppress(Exception):
-            wandb.teardown()
-    wandb.run = None
-
-
-def is_shared(run: Any) -> bool:
-    return bool(run.settings.mode == "shared")
-
-
 def declare(run: Any, axes: Mapping[str, str]) -> None:
-    """Puts figures on their axes, {name: axis}. By full name: transformers declares `*`, and wandb takes any match."""
+    """Put figures on their axes, {name: axis}."""
     for axis in dict.fromkeys(axes.values()):
         run.define_metric(axis, hidden=axis != TRAIN_STEP)  # an axis needs no panel of its own
     for name, axis in axes.items():
@@ -310,37 +295,43 @@ def declare(run: Any, axes: Mapping[str, str]) -> None:
             run.define_metric(name, step_metric=axis)
 
 
-def _declare_axes(run: Any) -> None:
-    run.define_metric("train/*", step_metric=TRAIN_STEP)
-    run.define_metric("probe/*", step_metric=STEP)
-
-
 def known_axes(run_dir: Path) -> dict[str, str]:
-    """{name: axis} of everything that this training run has shown so far, by whichever process."""
+    """Return {name: axis} of all figures that any process of this training run has shown so far."""
     axes: dict[str, str] = {}
     for path in sorted((run_dir / "probe").glob("*/results.json")):
         axes |= axes_of(read_json(path))
     for _, checkpoint in list_checkpoints(run_dir)[:1]:
-        try:
+        with suppress(DataError):  # rotated away, or being written
             logged = read_json(checkpoint / "trainer_state.json")["log_history"]
-        except DataError:  # rotated away, or being written
-            continue
-        axes |= {f"train/{key}": TRAIN_STEP for row in logged for key in row if key != "step"}
+            axes |= {f"train/{key}": TRAIN_STEP for row in logged for key in row if key != "step"}
     return axes
 
 
 def axes_of(results: dict[str, Any]) -> dict[str, str]:
-    """{name: axis} of one results.json: probe figures by step, rates of the trade-off by accuracy."""
+    """Return {name: axis} of one results.json: probe figures by step, rates of the trade-off by accuracy."""
     axes = {name: STEP for name in flatten(results) if name != STEP}
     for axis, figures in tradeoff(results).items():
-        axes |= {name: axis for name in figures}
+        axes |= dict.fromkeys(figures, axis)
     return axes
 
 
-# Probe results as a tracker wants them: flat scalars, points of the trade-off, and rows for two tables.
+def without_secrets(value: Any, key: str = "") -> Any:
+    """Return a copy of a recipe in which texts under names such as `api_key` or `hub_token` are masked."""
+    if isinstance(value, dict):
+        return {name: without_secrets(item, str(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(item, key) for item in value]
+    return "<hidden>" if isinstance(value, str) and _SECRET.search(key) else value
+
+
+def _is_shared(run: Any) -> bool:
+    return bool(run.settings.mode == "shared")
+
+
+# --- Probe results as wandb wants them: scalars with flat names, points of the trade-off, rows of two tables.
 #
-# Names hold neither dots, because wandb's pages lose the axis of a name with one, nor spaces, nor slashes but those between
-# their parts: `T=0.7` is called `T=0_7`, and a perturbation by a question keeps its words and gets a short hash, so that two
+# Names hold no dots, because wandb's pages lose the axis of a name with a dot, no spaces, and slashes only between their
+# parts: `T=0.7` is called `T=0_7`. A perturbation by a question keeps its words and gets a short hash, so that two
 # questions never share a name.
 
 SAMPLE_ROWS = 200
@@ -354,11 +345,11 @@ _SLUG_LENGTH = 40
 
 
 def flatten(results: dict[str, Any]) -> dict[str, float]:
-    """A results.json as flat scalars under `probe/`; a base model, which has no step, stands at 0.
+    """Return a results.json as flat scalars under `probe/`. A base model has no step and gets step 0.
 
-    For example `probe/accuracy/gsm8k/strict` with `_lo` and `_hi`, `probe/followup/gsm8k/none/T=0_7/rate` with `lo`
-    and `hi` beside it (`probe/followup_rules_rough/...` of the judge `rules`), `probe/actual/talks/rate` for the real user turns of transcripts. Outcomes and `judged` are
-    shares. A figure that was not measured (null) is left out.
+    Examples of names: `probe/accuracy/gsm8k/strict` with `_lo` and `_hi`; `probe/followup/gsm8k/none/T=0_7/rate` with
+    `lo` and `hi` (`probe/followup_rules_rough/...` for the judge `rules`); `probe/actual/talks/rate` for the real user
+    turns of transcripts. Outcomes and `judged` are shares. Figures that were not measured (null) are left out.
     """
     values: dict[str, float] = {STEP: float(_step(results))}
     for name, entry in results.get("accuracy", {}).items():
@@ -370,39 +361,44 @@ def flatten(results: dict[str, Any]) -> dict[str, float]:
         for measure in ("ask_when_needed", "answer_when_complete"):
             _put(values, f"probe/clarify/{slug(name)}/{measure}", entry.get(measure))
     rough = "_rules_rough" if followup_name(results.get("settings", {}).get("judge")) == ROUGH else ""
-    for place, cell in _followup_cells(results):
-        _put_cell(values, f"probe/followup{rough}/" + "/".join(map(slug, place)), cell)
-    for name, cell in results.get(ACTUAL, {}).items():
-        _put_cell(values, f"probe/actual/{slug(name)}", cell)
+    for condition, cell in _followup_cells(results):
+        actual = condition[1] == ACTUAL
+        key = f"actual/{slug(condition[0])}" if actual else f"followup{rough}/" + "/".join(map(slug, condition))
+        _put(values, f"probe/{key}/rate", cell.get("rate"))
+        for suffix, bound in zip(("lo", "hi"), cell.get("ci95") or (), strict=False):
+            _put(values, f"probe/{key}/{suffix}", bound)
+        _put(values, f"probe/{key}/judged", _share(cell.get("n_judged", 0), cell.get("n_total", 0)))
+        for measure in ("role_consistency", "specificity", "grounding", "changed_text"):
+            _put(values, f"probe/{key}/{measure}", cell.get(measure))
     return values
 
 
 def tradeoff(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """{axis: {figure: value}}: what each set's follow-up rates are drawn against, and the rates of the plain run.
+    """Return {axis: {figure: value}}: each set's follow-up rates of the plain run, and the accuracy they are drawn over.
 
-    The axis `tradeoff/SET/accuracy` is the lenient accuracy of the set itself, else of the first set that has one; it
-    stands among its own figures. A set without rates, or a run without accuracy, is left out.
+    The axis `tradeoff/SET/accuracy` is the lenient accuracy of the set itself, else of the first set that has one. It is
+    among its own figures. A set without rates, or a run without accuracy, is left out.
     """
     accuracies = {
         name: entry["lenient"]["value"]
         for name, entry in results.get("accuracy", {}).items()
         if (entry.get("lenient") or {}).get("value") is not None
     }
-    found: dict[str, dict[str, float]] = {}
+    points: dict[str, dict[str, float]] = {}
     for (name, perturbation, temperature), cell in _followup_cells(results):
         if perturbation != "none" or cell.get("rate") is None or not accuracies:
             continue
-        accuracy = accuracies.get(name, next(iter(accuracies.values())))
         axis = f"tradeoff/{slug(name)}/accuracy"
-        figures = found.setdefault(axis, {axis: float(accuracy)})
+        accuracy = accuracies.get(name, next(iter(accuracies.values())))
+        figures = points.setdefault(axis, {axis: float(accuracy)})
         figures[f"tradeoff/{slug(name)}/{slug(temperature)}"] = float(cell["rate"])
-    return found
+    return points
 
 
 def slug(text: str) -> str:
-    """A part of a name: the text's letters, digits, `=` and `-`, whatever else as `_`; always the same for one text.
+    """Return a text as part of a figure's name: letters, digits, `=` and `-`, and `_` in place of all else.
 
-    What would lose more than dots and brackets, or is long, is told apart by four digits of the text's sha256.
+    A text that is long, or would lose more than dots and brackets, gets four digits of its sha256.
     """
     short = re.sub(r"[^A-Za-z0-9=-]+", "_", text).strip("_")
     if re.fullmatch(r"[A-Za-z0-9_.()=-]+", text) and len(short) <= _SLUG_LENGTH:
@@ -412,20 +408,19 @@ def slug(text: str) -> str:
 
 
 def label_rows(results: dict[str, Any]) -> list[list[Any]]:
-    """LABEL_COLUMNS for every label of every cell; unscored turns stand as `unscored: REASON`."""
-    actual = (((name, ACTUAL, ""), cell) for name, cell in results.get(ACTUAL, {}).items())
+    """Return LABEL_COLUMNS of every label of every condition; unscored turns are labelled `unscored: REASON`."""
     rows: list[list[Any]] = []
-    for place, cell in (*_followup_cells(results), *actual):
+    for condition, cell in _followup_cells(results):
         unscored = {f"unscored: {reason}": count for reason, count in cell.get("unscored", {}).items()}
         counts = {**cell.get("labels", {}), **unscored}
-        rows += [[_step(results), *place, label, count] for label, count in counts.items()]
+        rows += [[_step(results), *condition, label, count] for label, count in counts.items()]
     return rows
 
 
 def sample_rows(samples: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """SAMPLE_COLUMNS of at most SAMPLE_ROWS samples, evenly spread over all of them."""
+    """Return SAMPLE_COLUMNS of at most SAMPLE_ROWS samples, evenly spread over all of them."""
     stride = max(1, math.ceil(len(samples) / SAMPLE_ROWS))
-    return [[_cell(row.get(column)) for column in SAMPLE_COLUMNS] for row in samples[::stride]]
+    return [[_table_text(row.get(column)) for column in SAMPLE_COLUMNS] for row in samples[::stride]]
 
 
 def _step(results: dict[str, Any]) -> int:
@@ -433,20 +428,13 @@ def _step(results: dict[str, Any]) -> int:
 
 
 def _followup_cells(results: dict[str, Any]) -> Iterator[tuple[tuple[str, str, str], dict[str, Any]]]:
-    """((set, perturbation, temperature), figures)"""
+    """Yield ((set, perturbation, temperature), figures); real user turns come last, as the perturbation `actual`."""
     for name, perturbations in results.get("followup", {}).items():
         for perturbation, temperatures in perturbations.items():
             for temperature, cell in temperatures.items():
                 yield (name, perturbation, temperature), cell
-
-
-def _put_cell(values: dict[str, float], key: str, cell: dict[str, Any]) -> None:
-    _put(values, f"{key}/rate", cell.get("rate"))
-    for suffix, bound in zip(("lo", "hi"), cell.get("ci95") or (), strict=False):
-        _put(values, f"{key}/{suffix}", bound)
-    _put(values, f"{key}/judged", _share(cell.get("n_judged", 0), cell.get("n_total", 0)))
-    for measure in ("role_consistency", "specificity", "grounding", "changed_text"):
-        _put(values, f"{key}/{measure}", cell.get(measure))
+    for name, cell in results.get(ACTUAL, {}).items():
+        yield (name, ACTUAL, ""), cell
 
 
 def _share(count: int, total: int) -> float | None:
@@ -454,7 +442,7 @@ def _share(count: int, total: int) -> float | None:
 
 
 def _put(values: dict[str, float], key: str, value: Any) -> None:
-    """Adds a number, or {"value", "ci95"} as `key`, `key_lo` and `key_hi`; nothing for null."""
+    """Add a number, or {"value", "ci95"} as `key`, `key_lo` and `key_hi`; nothing for null."""
     if isinstance(value, dict):
         _put(values, key, value.get("value"))
         for suffix, bound in zip(("_lo", "_hi"), value.get("ci95") or (), strict=False):
@@ -463,8 +451,8 @@ def _put(values: dict[str, float], key: str, value: Any) -> None:
         values[key] = float(value)
 
 
-def _cell(value: Any) -> Any:
-    """A table column holds one type, so everything is text; messages read as a transcript."""
+def _table_text(value: Any) -> str:
+    """Return a cell of a table as text, since a column of a wandb table holds one type."""
     if isinstance(value, list):
         return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in value)
     if isinstance(value, float):

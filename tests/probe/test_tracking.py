@@ -1,4 +1,4 @@
-"""Every probe figure reaches the tracker, late and out of order too; no tracker can stop a run or learn a secret."""
+"""Every probe figure reaches wandb, also late and out of order; no failure of wandb stops a run; no secret is sent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from typing import Any
 import pytest
 
 from nextturn.probe.report import tracking
-from nextturn.probe.report import tracking as wandb_runs
 from nextturn.probe.report.tracking import (
     SAMPLE_COLUMNS,
     SAMPLE_ROWS,
     flatten,
     label_rows,
     log_probe,
-    report_to,
     sample_rows,
     slug,
     start_tracking,
@@ -32,6 +30,12 @@ from nextturn.probe.report.tracking import (
 )
 from nextturn.probe.settings import TrackingSection
 from support.tiny_models import build_tiny_llama
+
+SAMPLES = [
+    {"kind": "followup", "set": "v1.5", "item": str(i), "messages": [{"role": "user", "content": f"q{i}"}]}
+    for i in range(450)
+]
+BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
 
 
 def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:
@@ -49,15 +53,15 @@ def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:
     }
 
 
-SAMPLES = [
-    {"kind": "followup", "set": "v1.5", "item": str(i), "messages": [{"role": "user", "content": f"q{i}"}]}
-    for i in range(450)
-]
+def write_probe(out: Path, step: int | None, rate: float = 0.25) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(results(step, rate)))
+    (out / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SAMPLES[:3]))
 
 
 @pytest.fixture(autouse=True)
 def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine where nobody is logged in, and a process in which no run is open before or after."""
+    """Nobody is logged in on this machine, and no run is open in this process before or after a test."""
     import wandb
 
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_DIR", "RANK"):
@@ -72,11 +76,11 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def records(run_dir: Path) -> Iterator[Any]:
-    """The records of a run's .wandb files: LevelDB's log format in blocks of 32 KiB behind a header of 7 bytes."""
+    """Yield the records of a run's .wandb files: LevelDB's log format, in blocks of 32 KiB after a header of 7 bytes."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
-    # finish() may return before the last block is on disk; the end of wandb's own process settles it.
+    # finish() may return before the last block is on disk. The end of wandb's own process makes sure that it is.
     wandb.finish()
     wandb.teardown()
     for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb")):
@@ -99,9 +103,8 @@ def history(run_dir: Path) -> list[dict[str, Any]]:
     return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in rows]
 
 
-def test_flatten_gives_every_figure_with_its_bounds_and_leaves_out_what_was_not_measured() -> None:
-    values = flatten(results(None))
-    assert values == {
+def test_flatten_gives_every_measured_figure_with_its_bounds() -> None:
+    assert flatten(results(None)) == {
         "probe/step": 0.0,
         **{f"probe/accuracy/gsm8k/{m}{s}": v for m in ("strict", "lenient") for s, v in BOUNDS.items()},
         "probe/accuracy/gsm8k/outcomes/answered": 0.75,
@@ -117,29 +120,25 @@ def test_flatten_gives_every_figure_with_its_bounds_and_leaves_out_what_was_not_
     assert flatten({}) == {"probe/step": 0}
 
 
-BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
-
-
-def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_never_shared() -> None:
+def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_unique() -> None:
     assert slug("truncate(0.5)") == "truncate_0_5" and slug("none") == "none" and slug("T=0.7") == "T=0_7"
-    asked = slug("question(What do you think?)")
-    assert re.fullmatch(r"question_What_do_you_think_[0-9a-f]{4}", asked)
-    assert len({asked, slug("question(What do you think!)"), slug("question(What/do.you think?)")}) == 3
+    question = slug("question(What do you think?)")
+    assert re.fullmatch(r"question_What_do_you_think_[0-9a-f]{4}", question)
+    assert len({question, slug("question(What do you think!)"), slug("question(What/do.you think?)")}) == 3
     assert len(slug("question(" + "why " * 100 + ")")) <= 45
     whole = results(2)
     cell = whole["followup"]["v1.5"]["none"]["T=0.0"]
-    whole["followup"]["v1.5"]["question(What do you think?)"] = {
-        "T=0.0": {**cell, "changed_text": {"value": 0.5, "ci95": [0.4, 0.6]}}
-    }
+    changed = {**cell, "changed_text": {"value": 0.5, "ci95": [0.4, 0.6]}}
+    whole["followup"]["v1.5"]["question(What do you think?)"] = {"T=0.0": changed}
     whole["actual"] = {"talks": cell}
     values = flatten(whole)
-    assert values[f"probe/followup/v1_5/{asked}/T=0_0/changed_text_hi"] == 0.6
+    assert values[f"probe/followup/v1_5/{question}/T=0_0/changed_text_hi"] == 0.6
     assert values["probe/actual/talks/rate"] == 0.25 and values["probe/actual/talks/grounding"] == 0.5
     assert all(re.fullmatch(r"[A-Za-z0-9_=/-]+", name) for name in values)
     assert [2, "talks", "actual", "", "genuine_followup", 1] in label_rows(whole)
 
 
-def test_the_tradeoff_stands_on_the_sets_own_accuracy_else_on_the_first_sets() -> None:
+def test_the_tradeoff_uses_the_sets_own_accuracy_else_that_of_the_first_set() -> None:
     whole = results(2)
     whole["accuracy"]["v1.5"] = {"n": 4, "lenient": {"value": 0.75, "ci95": None}, "strict": None, "outcomes": {}}
     whole["followup"]["talks"] = {"none": whole["followup"]["v1.5"]["none"], "truncate(0.5)": {"T=0.0": {"rate": 1.0}}}
@@ -162,38 +161,31 @@ def test_tables_show_unscored_turns_and_at_most_200_spread_samples() -> None:
     assert len(sample_rows(SAMPLES[:SAMPLE_ROWS])) == SAMPLE_ROWS and sample_rows([]) == []
 
 
-def test_out_of_order_probes_all_reach_the_run_on_their_own_axis(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_probes_in_any_order_reach_the_run_and_each_figure_is_declared_by_its_full_name(tmp_path: Path) -> None:
+    """Of `probe/*` and transformers' `*`, wandb uses the first that matches. Only a full name settles the axis."""
     import wandb
 
-    start_tracking(TrackingSection(), tmp_path / "run", {"model": {"name": "m"}})
-    assert "kept offline" in capsys.readouterr().out
+    run_dir = tmp_path / "run"
+    start_tracking(TrackingSection(), run_dir, {"model": {"name": "m"}})
     for step in (4, None, 2):
         wandb.log({"train/loss": 1.0, "train/global_step": 9})
-        log_probe(results(step, rate=(step or 0) / 10), SAMPLES, tmp_path / "run")
-    probes = [row for row in history(tmp_path / "run") if "probe/step" in row]
+        log_probe(results(step, rate=(step or 0) / 10), SAMPLES, run_dir)
+    everything = list(records(run_dir))
+    axes = {r.metric.name: r.metric.step_metric for r in everything if r.HasField("metric") and r.metric.name}
+    figures = flatten(results(2)).keys() - {"probe/step"} | {"probe/labels", "probe/samples"}
+    assert {name: axes.get(name) for name in figures} == dict.fromkeys(figures, "probe/step")
+    assert axes["tradeoff/v1_5/T=0_0"] == "tradeoff/v1_5/accuracy"
+    probes = [row for row in history(run_dir) if "probe/step" in row]
     assert [row["probe/step"] for row in probes] == [4, 0, 2]
     for row, step in zip(probes, (4, None, 2), strict=True):
         expected = flatten(results(step, rate=(step or 0) / 10))
         assert {key: row[key] for key in expected} == expected
-        assert "train/global_step" not in row
-    tables = list((tmp_path / "run/wandb").glob("offline-run-*/files/media/table/probe/samples*.json"))
+        assert row["tradeoff/v1_5/accuracy"] == 0.5 and "train/global_step" not in row
+    tables = list((run_dir / "wandb").glob("offline-run-*/files/media/table/probe/samples*.json"))
     assert len(tables) == 3 and len(json.loads(tables[0].read_text())["data"]) == 150
 
 
-def test_every_probe_figure_is_declared_by_name_on_the_probe_axis(tmp_path: Path) -> None:
-    # Of `probe/*` and transformers' `*`, wandb takes whichever it meets first; only a full name settles it.
-    start_tracking(TrackingSection(), tmp_path, {})
-    log_probe(results(2), [], tmp_path)
-    axes = {r.metric.name: r.metric.step_metric for r in records(tmp_path) if r.HasField("metric") and r.metric.name}
-    figures = flatten(results(2)).keys() - {"probe/step"} | {"probe/labels", "probe/samples"}
-    assert {name: axes.get(name) for name in figures} == dict.fromkeys(figures, "probe/step")
-    assert axes["tradeoff/v1_5/T=0_0"] == "tradeoff/v1_5/accuracy"
-    assert history(tmp_path)[0]["tradeoff/v1_5/accuracy"] == 0.5
-
-
-def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
+def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     import torch
     import wandb
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
@@ -204,16 +196,11 @@ def test_trainer_joins_the_run_that_stands_and_a_resumed_run_keeps_its_id(tmp_pa
     ids = set()
     for steps in (1, 2):
         start_tracking(section, run_dir, {})
-        ids.add(wandb_runs.current_run().id)
+        ids.add(tracking.current_run().id)
         args = TrainingArguments(
-            output_dir=str(run_dir),
-            max_steps=steps,
-            logging_steps=1,
-            save_strategy="no",
-            report_to=report_to(section),
-            use_cpu=True,
-            disable_tqdm=True,
-        )
+            output_dir=str(run_dir), max_steps=steps, logging_steps=1, save_strategy="no", report_to=section.to,
+            use_cpu=True, disable_tqdm=True,
+        )  # fmt: skip
         Trainer(model, args, train_dataset=[row] * 16).train()
         log_probe(results(steps), [], run_dir)
         wandb.finish()
@@ -245,14 +232,11 @@ def test_watchers_in_other_processes_add_each_probe_once_to_the_run_that_trainin
     start_tracking(TrackingSection(project="p", group="g", name="n"), run_dir, {}, "sft", shared=True)
     wandb.log({"train/loss": 1.0, "train/global_step": 9})
     for step in (0, 2, 4, 6):
-        out = run_dir / "probe" / (f"step-{step}" if step else "base")
-        out.mkdir(parents=True)
-        (out / "results.json").write_text(json.dumps(results(step, rate=step / 10)))
-        (out / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SAMPLES[:3]))
-    told = [["step-4", "base", "step-2"], ["step-6", "step-2", "base"]]
-    processes = [subprocess.Popen([sys.executable, "-c", WATCHER, str(run_dir), *names]) for names in told]
+        write_probe(run_dir / "probe" / (f"step-{step}" if step else "base"), step, step / 10)
+    probes_of = [["step-4", "base", "step-2"], ["step-6", "step-2", "base"]]
+    processes = [subprocess.Popen([sys.executable, "-c", WATCHER, str(run_dir), *names]) for names in probes_of]
     assert [process.wait(120) for process in processes] == [0, 0]
-    for name in ("base", "step-6"):  # the trainer itself finds them told
+    for name in ("base", "step-6"):  # the trainer itself finds them sent
         track_probe(run_dir / "probe" / name, run_dir)
 
     rows = history(run_dir)
@@ -264,52 +248,50 @@ def test_watchers_in_other_processes_add_each_probe_once_to_the_run_that_trainin
     assert [row["train/loss"] for row in rows if "train/loss" in row] == [1.0]
     runs = [record.run for record in records(run_dir) if record.HasField("run")]
     assert len(list(run_dir.glob("wandb/offline-run-*"))) == 3
-    opened = json.loads((run_dir / "wandb_run.json").read_text())
-    assert {(run.run_id, run.project, run.run_group) for run in runs} == {(opened["id"], "p", "g")}
-    assert opened["mode"] == "offline"
+    facts = json.loads((run_dir / "wandb_run.json").read_text())
+    assert {(run.run_id, run.project, run.run_group) for run in runs} == {(facts["id"], "p", "g")}
+    assert facts["mode"] == "offline"
 
 
-def test_online_the_trainer_is_primary_and_watchers_are_secondary_writers_of_a_shared_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_online_the_trainer_is_the_primary_writer_of_a_shared_run_and_watchers_are_secondary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import wandb
 
-    real, asked = wandb.init, []
+    init, calls = wandb.init, []
 
     def recorded(**options: Any) -> Any:
-        asked.append(options)
-        return real(**{**options, "mode": "offline", "resume": None})
+        calls.append(options)
+        return init(**{**options, "mode": "offline", "resume": None})
 
     monkeypatch.setattr(wandb, "init", recorded)
-    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    monkeypatch.setattr(wandb, "login", lambda **options: True)
     start_tracking(TrackingSection(), tmp_path, {}, "grpo", shared=True)
     facts = json.loads((tmp_path / "wandb_run.json").read_text())
     (tmp_path / "wandb_run.json").write_text(json.dumps({**facts, "mode": "shared"}))
     wandb.finish()
     recipe = {"tracking": {"to": "wandb"}}
     assert tracking.join_tracking(tmp_path, recipe)
-    trainer, watcher = asked
+    trainer, watcher = calls
     assert trainer["mode"] == watcher["mode"] == "shared" and trainer["resume"] == watcher["resume"] == "allow"
     assert trainer["settings"].x_primary and trainer["job_type"] == "grpo"
     assert not watcher["settings"].x_primary and not watcher["settings"].x_update_finish_state
     assert watcher["settings"].x_label.startswith("watch-") and watcher["id"] == facts["id"]
-    assert "config" not in watcher and "job_type" not in watcher, "the trainer's are kept"
+    assert "config" not in watcher and "job_type" not in watcher, "those of the trainer stay"
 
     wandb.finish()
-    monkeypatch.delenv("WANDB_API_KEY")
-    assert not tracking.join_tracking(tmp_path, recipe) and "wandb login" in capsys.readouterr().out
+    monkeypatch.setattr(wandb, "login", lambda **options: False)
+    assert not tracking.join_tracking(tmp_path, recipe), "nobody is logged in on this machine"
     other = tmp_path / "other"
     other.mkdir()
     assert not tracking.join_tracking(other, recipe), "training has not opened its run yet"
     (other / "wandb_run.json").write_text(json.dumps({**facts, "mode": "online"}))
-    assert not tracking.join_tracking(other, recipe)
-    assert "one writer only; train with `probe.when: watch`" in capsys.readouterr().out
-    assert len(asked) == 2
+    assert not tracking.join_tracking(other, recipe), "the run was opened for one writer"
+    assert len(calls) == 2 and tracking._refused == {tmp_path, other}
 
 
-def test_a_probe_run_reports_once_as_a_run_of_its_own_in_the_group(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text(json.dumps(results(None)))
-    (tmp_path / "samples.jsonl").write_text("")
+def test_a_probe_run_is_reported_once_as_a_run_of_its_own_in_the_group(tmp_path: Path) -> None:
+    write_probe(tmp_path, None)
     for _ in range(2):
         tracking.report_run(TrackingSection(group="qwen2b"), tmp_path, {})
     tracking.report_run(TrackingSection(to="none"), tmp_path / "nowhere", {})
@@ -318,60 +300,70 @@ def test_a_probe_run_reports_once_as_a_run_of_its_own_in_the_group(tmp_path: Pat
     assert [row["probe/step"] for row in history(tmp_path)] == [0]
 
 
-def test_wandb_that_cannot_start_or_take_figures_only_warns(
+def test_wandb_that_cannot_start_only_warns_and_stays_disabled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import wandb
 
-    real = wandb.init
+    init = wandb.init
 
     def broken(**options: Any) -> Any:
         if options.get("mode") != "disabled":
             raise wandb.errors.CommError("the server\nis away")
-        return real(**options)
+        return init(**options)
 
     monkeypatch.setattr(wandb, "init", broken)
     start_tracking(TrackingSection(), tmp_path, {})
-    assert "warning: wandb could not start (the server is away)" in capsys.readouterr().out
-    assert wandb_runs.current_run().disabled and not (tmp_path / "wandb_run.json").exists()
-    log_probe(results(1), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
-    output = capsys.readouterr().out
-    assert "warning: wandb did not take the probe's tables and plot" in output
+    assert capsys.readouterr().out.count("warning: wandb could not start (the server is away)") == 1
+    assert tracking.current_run().disabled and not (tmp_path / "wandb_run.json").exists()
 
 
-def test_figures_are_shown_when_tables_or_the_plot_cannot_be(
+def test_figures_are_sent_if_the_tables_or_the_plot_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_tracking(TrackingSection(), tmp_path, {})
     log_probe(results(4), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
-    assert "did not take the probe's tables and plot" in capsys.readouterr().out
+    assert "warning: wandb did not take the probe's tables and plot" in capsys.readouterr().out
     rows = [row for row in history(tmp_path) if "probe/step" in row]
     assert len(rows) == 1 and rows[0]["probe/accuracy/gsm8k/strict"] == 0.5 and "probe/samples" not in rows[0]
 
 
-def test_none_and_other_processes_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_wandb_in_the_recipe_and_on_other_processes_nothing_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import wandb
 
-    start_tracking(TrackingSection(to="none"), tmp_path / "run", {})
+    for name in ("none", "tensorboard"):
+        start_tracking(TrackingSection(to=name), tmp_path / "run", {})
     monkeypatch.setenv("RANK", "1")
     start_tracking(TrackingSection(), tmp_path / "run", {})
     log_probe(results(1), SAMPLES, tmp_path / "run")
     assert wandb.run is None and not (tmp_path / "run").exists()
-    assert report_to(TrackingSection(to="none")) == [] and report_to(TrackingSection()) == ["wandb"]
 
 
-def test_netrc_login_counts_for_its_own_host_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not wandb_runs._has_login()
-    (tmp_path / "no-netrc").write_text("machine wandb.example.org\n login user\n password none\n")
-    assert not wandb_runs._has_login()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert wandb_runs._has_login()
+@pytest.mark.parametrize("outcome", [False, True, ValueError("the key is too short")])
+def test_wandb_decides_whether_somebody_is_logged_in(
+    outcome: bool | Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    def login(**options: Any) -> bool:
+        assert options == {"prompt": False, "verify": False}
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert tracking._mode(shared=False) == "offline", "wandb itself finds no credentials here"
+    monkeypatch.setattr(wandb, "login", login)
+    assert tracking._mode(shared=False) == ("online" if outcome is True else "offline")
+    assert tracking._mode(shared=True) == ("shared" if outcome is True else "offline")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert tracking._mode(shared=True) == "disabled"
 
 
 def test_secrets_stay_out_of_the_config() -> None:
     recipe = {"judge": {"api_key": "s3cret", "model": "m"}, "train": {"hub_token": "s3cret", "max_answer_tokens": 5}}
     recipe["servers"] = [{"password": "s3cret", "tokens": ["a"]}]  # type: ignore[assignment]
     assert "s3cret" not in json.dumps(without_secrets(recipe))
-    assert without_secrets({"max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ("a",)}) == {
-        "max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ["a"],
-    }  # fmt: skip
+    kept = {"max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ["a"]}
+    assert without_secrets({**kept, "tags": ("a",)}) == kept

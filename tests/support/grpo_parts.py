@@ -110,7 +110,6 @@ def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any])
             "seed": 3, "disable_tqdm": True,
         },
         "probe": probe_section(folder),
-        "tracking": {"to": "none"},
     }  # fmt: skip
     for name, section in sections.items():
         recipe[name] = {**recipe.get(name, {}), **section}

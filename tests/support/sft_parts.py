@@ -53,7 +53,6 @@ def write_recipe(
             **(train or {}),
         },
         "probe": probe_section(folder) | (probe or {}),
-        "tracking": {"to": "none"},
     }  # fmt: skip
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
