@@ -1,4 +1,4 @@
-"""Every command that the READMEs show works: launches and builds through their dry run, the rest for real."""
+"""Every command on the pages works, in the order of the page: launches and builds by their dry run, the rest for real."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,28 @@ from support.commands import call
 from support.loopback import Loopback, chat_reply, models_reply
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *(ROOT / name / "README.md" for name in ("data_builders", "train", "probe"))]
+FOLDERS = ("data_builders", "train", "probe", "recipes")
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / name / "README.md" for name in FOLDERS),
+    ROOT / "recipes" / "results" / "RESULTS.md",
+    *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+]
 TEXT = {page: page.read_text(encoding="utf-8") for page in PAGES}
+README = TEXT[PAGES[0]]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the contents of a page's fenced code blocks in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
 SHOWN = list(
     dict.fromkeys(
-        line.split("  #")[0].strip().removesuffix(" \\")
+        line.split("  #")[0].strip()
         for text in TEXT.values()
-        for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+        for block in blocks(text, "bash")
         for line in block.replace("\\\n", " ").splitlines()
         if line.strip() and not line.startswith("#")
     )
@@ -35,20 +51,13 @@ SHOWN = list(
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Path:
-    """A folder with what the commands name: the recipes, finished runs, a model, labels, problems."""
+    """Return a folder with what the commands name: recipes, finished runs, a model, conversations, labels, problems."""
     folder = tmp_path_factory.mktemp("readme")
     for name in ("recipes", "train", "probe", "data_builders", "Makefile", "constraints.txt", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    problems = [
-        {
-            "problem": f"What is {n}+3?",
-            "level": "Level 2",
-            "type": "Algebra",
-            "solution": rf"${n}+3={n + 3}$ so \boxed{{{n + 3}}}",
-        }
-        for n in range(2, 12)
-    ]
-    (folder / "problems.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    problem = {"level": "Level 2", "type": "Algebra"}
+    sums = [{"problem": f"What is {n}+3?", "solution": rf"${n}+3={n + 3}$ so \boxed{{{n + 3}}}"} for n in range(2, 12)]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(problem | row) + "\n" for row in sums))
     question = '{"question": "Ann has %d apples and eats 1. How many?", "answer": "2"}\n'
     (folder / "questions.jsonl").write_text("".join(question % apples for apples in range(2, 12)))
     (folder / "labels.jsonl").write_text(
@@ -65,10 +74,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         command = f"-m nextturn.probe run my_model recipes/probe.yaml --out runs/demo/sft/probe/{label} --label {label}"
         call([*command.split(), *limits], folder)
     turns = draw(user_turns(load_runs([folder / "runs/demo/sft/probe/base"])[0]), 20, 0)  # of the same model as step 28
-    for labels in (folder / "labels_of_page.jsonl", folder / "runs/demo/sft/labels.jsonl"):
-        labels.write_text("".join(json.dumps({**row_of(turn), "label": "new_task"}) + "\n" for turn in turns))
+    shutil.copytree(folder / "runs/demo/sft/probe", folder / "runs/results/probe")
+    for name in ("labels_of_page.jsonl", "runs/demo/sft/labels.jsonl", "runs/results/labels.jsonl"):
+        (folder / name).write_text("".join(json.dumps({**row_of(turn), "label": "new_task"}) + "\n" for turn in turns))
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
+    for name in ("conversations.jsonl", "held_out.jsonl"):
+        (folder / name).write_text(blocks(README, "json")[0] * 4)
+    (folder / "mine.yaml").write_text(blocks(README, "yaml")[0].replace("smollm2-135m", "my_model"))
     for name in ("demo/grpo", "qwen2b_sft", "qwen2b_grpo"):
         shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
     return folder
@@ -86,53 +99,61 @@ def server(workplace: Path) -> Iterator[str]:
 
 
 def test_the_pages_show_the_commands_of_every_stage() -> None:
-    for start in ("make demo", "make test", "accelerate launch", "nextturn data", "nextturn probe run"):
+    for start in ("make demo", "make test", "accelerate launch", "nextturn data", "nextturn sft", "nextturn probe run"):
         assert any(command.startswith(start) for command in SHOWN), start
 
 
 @pytest.mark.parametrize("shown", SHOWN)
 def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None:
-    words = shlex.split(re.sub(r"http://localhost:\d+/v1", server, shown))
-    words = words[1:] if words[0].startswith("CUDA_VISIBLE_DEVICES=") else words
+    shown = re.sub(r"http://localhost:\d+/v1", server, shown.removeprefix("CUDA_VISIBLE_DEVICES=7 "))
+    words = shlex.split(shown.replace("~/Downloads/labels.jsonl", "labels_of_page.jsonl"))
+    words = [name for word in words for name in (sorted(glob(word, root_dir=workplace)) or [word])]
     dry = [] if "--dry-run" in words else ["--dry-run"]
     if words[0] == "make":
-        done = subprocess.run(["make", "--dry-run", *words[1:]], cwd=workplace, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        subprocess.run(["make", "--dry-run", *words[1:]], cwd=workplace, capture_output=True, check=True)
     elif words[0] == "accelerate":
-        script = next(place for place, word in enumerate(words) if word.startswith("train/"))
+        script = next(index for index, word in enumerate(words) if word.startswith("train/"))
         launcher = dict(zip(words[2:script:2], words[3:script:2], strict=True))
-        if "--config_file" in launcher:
-            assert (workplace / launcher["--config_file"]).is_file(), shown
-        recipe = workplace / words[script + 1]
-        assert recipe.is_file()
-        if [
-            word for word in words[script + 2 :] if word != "--dry-run"
-        ]:  # tests/commands/test_recipes.py runs it as it is
+        assert (workplace / launcher.get("--config_file", "recipes")).exists()
+        assert (workplace / words[script + 1]).is_file()
+        if {*words[script + 2 :]} - {"--dry-run"}:  # tests/commands/test_recipes.py runs the others
             call([*words[script:], *dry], workplace, WORLD_SIZE=launcher.get("--num_processes", "1"))
+    elif words[0] == "bash":  # tests/commands/test_recipes.py checks the scripts, test_gpu_check.py runs the stages
+        assert (workplace / words[1]).is_file()
     elif words[:2] == ["nextturn", "data"] or words[:3] == ["nextturn", "probe", "run"]:
         call([*words, *dry], workplace)
-    elif words[:2] in (["nextturn", "probe"], ["nextturn", "export"]):
-        once = ["--once"] if "watch" in words and "--once" not in words else []
-        call(
-            [str(workplace / "labels_of_page.jsonl") if word.startswith("~") else word for word in [*words, *once]],
-            workplace,
+    elif words[:2] == ["nextturn", "sft"]:
+        small = (
+            "--train.use_cpu true --probe.max_answer_tokens 8 --probe.max_user_tokens 6 --probe.sets.written_pairs.n 2"
         )
-    elif shown == "python -m venv .venv" or words == ["nextturn", "doctor"]:
-        call([*(words if words[0] == "nextturn" else words[1:]), "--help"], workplace)
+        call([*words, *small.split()], workplace)
+    elif words[0] == "nextturn":
+        options = {"doctor": ["--help"], "watch": [] if "--once" in words else ["--once"]}
+        call([*words, *options.get(words[-1], options.get(words[2], []) if words[2:] else [])], workplace)
     else:
-        assert words[0] in ("git", "pip", "cd", "wandb", "."), f"no test knows how to check: {shown}"
+        assert shown == "python -m venv .venv" or words[0] in ("pip", "."), f"no test knows how to check: {shown}"
 
 
-def test_every_path_that_a_page_links_to_is_there() -> None:
+def anchors(text: str) -> set[str]:
+    """Return the names by which links reach the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
     for page, text in TEXT.items():
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
+            path = (page.parent / target).resolve() if target else page
+            assert target.startswith("http") or path.exists(), f"{page}: {target}"
+            assert not anchor or target.startswith("http") or anchor in anchors(TEXT[path]), f"{page}: #{anchor}"
 
 
-def test_every_shipped_recipe_is_named_in_the_readme() -> None:
-    for recipe in (ROOT / "recipes").glob("*.yaml"):
-        assert recipe.name in TEXT[PAGES[0]], recipe.name
+def test_every_recipe_and_every_page_is_named_where_readers_look() -> None:
+    recipes = TEXT[ROOT / "recipes" / "README.md"]
+    assert all(path.name in recipes for path in (ROOT / "recipes").glob("*.yaml"))
+    assert all(str(path.relative_to(ROOT)) in README for path in (ROOT / "docs").glob("*.md"))
 
 
-def test_the_readme_stays_short_enough_to_be_read() -> None:
-    assert TEXT[PAGES[0]].count("\n") < 250
+def test_readmes_are_short() -> None:
+    assert README.count("\n") <= 150
+    assert all(TEXT[ROOT / name / "README.md"].count("\n") <= 20 for name in FOLDERS)

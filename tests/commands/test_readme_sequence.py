@@ -1,7 +1,7 @@
-"""The README's way from problems to a comparison on GPUs, command by command as it is written there.
+"""The way from problems to a comparison of SFT and GRPO, command by command as docs/gpu.md shows it.
 
-Two processes train over gloo under the recipes' own DeepSpeed file (tests/support/as_on_gpus.py). Options replace sizes and engines, a
-folder of the model's name the model, and a loopback server the policy that speaks in self-play. Installation is left out.
+Two processes train over gloo under the recipes' own DeepSpeed file (tests/support/as_on_gpus.py). Options replace sizes and
+engines, a folder of the model's name replaces the model, and a loopback server replaces the policy of self-play.
 """
 
 from __future__ import annotations
@@ -39,12 +39,10 @@ SECTIONS = {
 
 
 def commands() -> list[list[str]]:
-    """The commands of the README's first block about GPUs, from the build on."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Train on GPUs\n")[1]
+    """Return the commands of the section in docs/gpu.md."""
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8").split("\n## From MATH to a comparison")[1]
     block = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)[0]
-    found = [shlex.split(line, comments=True) for line in block.splitlines()]
-    first = next(place for place, words in enumerate(found) if words[:2] == ["nextturn", "data"])
-    return found[first:]
+    return [shlex.split(line, comments=True) for line in block.splitlines()]
 
 
 def options(stage: str, folder: Path) -> list[str]:
@@ -54,7 +52,7 @@ def options(stage: str, folder: Path) -> list[str]:
     return [word for key, value in given for word in (key, json.dumps(value))]
 
 
-def test_the_readme_leads_from_problems_to_a_comparison_of_sft_and_grpo(
+def test_the_page_leads_from_problems_to_a_comparison_of_sft_and_grpo(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_tiny_multimodal(tmp_path / "Qwen" / "Qwen3.5-2B")  # as the hub holds it

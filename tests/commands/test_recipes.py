@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -53,44 +52,35 @@ PLANS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """A row of the README's table: where, what, the batch of one process x processes x accumulation, GiB, vLLM's share."""
+    """A row of the table in docs/gpu.md; `options` go on top of the recipe, `memory` is GiB, `vllm` a share of the GPU."""
 
-    gpus: int
-    gigabytes: int
     recipe: str
     options: tuple[str, ...]
-    holds: int
-    batch: tuple[int, ...]
+    gpus: int
+    gigabytes: int
+    effective: int
+    batch: int
+    accumulation: int
     memory: float
     vllm: float
 
 
 def launch_table() -> list[Launch]:
-    """A row that names no recipe is of the one before."""
-    found: list[Launch] = []
-    for line in (ROOT / "README.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        if len(cells) != 4 or "GiB" not in cells[3]:
-            continue
-        (recipe,) = re.findall(r"train/.*(recipes/\w+\.yaml)", cells[1]) or [found[-1].recipe]
-        nodes, gpus, gigabytes = re.fullmatch(r"(?:(\d) x )?(\d)(?: of (\d+) GB)?", cells[0]).groups()  # type: ignore[union-attr]
-        holds, *batch = map(int, re.findall(r"\d+", cells[2]))
-        memory, *share = map(float, re.findall(r"[\d.]+(?= GiB|%)", cells[3]))
-        options = tuple(re.findall(r"(--\S+) (\S+)`", cells[1])[0]) if "--" in cells[1] else ()
-        found.append(
-            Launch(
-                int(nodes or 1) * int(gpus), int(gigabytes or 80), recipe, options, holds, tuple(batch), memory,
-                share[0] / 100 if share else 0.0,
-            )
-        )  # fmt: skip
-    return found
+    rows = []
+    for line in (ROOT / "docs" / "gpu.md").read_text().splitlines():
+        if line.startswith("| `qwen2b_"):
+            command, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
+            recipe, *options = command.split("`")[1].split()
+            *counts, memory, vllm = map(float, cells)
+            rows.append(Launch(f"recipes/{recipe}", tuple(options), *map(int, counts), memory, vllm / 100))
+    return rows
 
 
 LAUNCHES = launch_table()
 
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: f"{launch.gpus}-{Path(launch.recipe).stem}")
-def test_a_launch_of_the_readme_trains_what_it_says_on_gpus_that_hold_it(
+def test_a_launch_of_the_page_trains_what_it_says_on_gpus_that_hold_it(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nextturn.train.recipe import fitted, load_dpo_recipe, load_grpo_recipe, load_sft_recipe, stated_batch
@@ -103,9 +93,9 @@ def test_a_launch_of_the_readme_trains_what_it_says_on_gpus_that_hold_it(
     recipe = load(ROOT / launch.recipe, launch.options)
     given = fitted(recipe)
     check_devices(given, on_gpu=True, for_cpus=False, gpus=min(8, launch.gpus))
-    assert stated_batch(recipe)[1] == launch.holds == math.prod(launch.batch)
-    batch = (given["per_device_train_batch_size"], launch.gpus, given["gradient_accumulation_steps"])
-    assert batch == launch.batch
+    assert stated_batch(recipe)[1] == launch.effective == launch.batch * launch.gpus * launch.accumulation
+    assert given["per_device_train_batch_size"] == launch.batch
+    assert given["gradient_accumulation_steps"] == launch.accumulation
     assert launch.vllm == (given["vllm_gpu_memory_utilization"] if given.get("use_vllm") else 0)
     memory = launch.gigabytes * 1e9 / 2**30
     assert launch.memory + 1 + launch.vllm * memory < memory, "with CUDA's own, and vLLM's"
@@ -128,7 +118,7 @@ def test_its_probe_takes_the_batches_that_the_gpu_holds_beside_training(
     assert len(batches) <= (1 if launch.gigabytes == 80 else 2), "in 16,384 tokens each there would be up to 29"
 
 
-def test_the_readme_s_table_has_every_recipe_that_wants_gpus() -> None:
+def test_the_table_has_every_recipe_that_wants_gpus() -> None:
     wanted = {f"recipes/{path.name}" for path in RECIPES if path.name.startswith("qwen2b")}
     assert {launch.recipe for launch in LAUNCHES} == wanted
     assert {launch.gpus for launch in LAUNCHES} == {1, 7, 8, 16}
@@ -165,7 +155,7 @@ def test_a_shipped_recipe_goes_through_its_dry_run(
     for launch in LAUNCHES:
         if launch.recipe == name and not launch.options:
             on = {1: "1 GPU", 8: "8 GPUs", 16: "2 x 8 GPUs"}[launch.gpus]
-            assert f"on {on}: {launch.memory} GiB a process" in said, "what the README says"
+            assert f"on {on}: {launch.memory} GiB a process" in said, "docs/gpu.md says it"
 
 
 def test_the_data_of_math_are_checked_against_every_set_that_training_probes() -> None:
