@@ -1,0 +1,82 @@
+"""The wheel holds everything that the commands need, and a user's own `train.py` and `probe.py` do not get in the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.commands import ROOT, start
+from support.grpo_parts import probe_section
+from support.sft_parts import write_data, write_recipe
+
+# What the console script does, with the wheel's contents first on the path and the working folder second.
+CONSOLE = """
+import sys
+sys.path[:0] = [{site!r}, ""]
+import nextturn.probe, nextturn.train, nextturn.data_builders
+assert all(package.__file__.startswith({site!r}) for package in (nextturn.probe, nextturn.train, nextturn.data_builders))
+from nextturn.train.cli import console
+console()
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the contents of the wheel, which is built from a copy so that nothing is written in the repository."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("probe", "train", "data_builders"):
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "source" / name)
+    build = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", build, str(folder)], cwd=folder / "source", check=True, capture_output=True, timeout=300
+    )
+    [wheel] = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_every_file_of_the_packages_is_in_the_wheel(site: Path) -> None:
+    wanted = {
+        path.relative_to(ROOT) for name in ("probe", "train", "data_builders") for path in (ROOT / name).rglob("*")
+    }
+    wanted = {path for path in wanted if path.suffix and "__pycache__" not in path.parts and path.name != "README.md"}
+    held = {path.relative_to(site / "nextturn") for path in (site / "nextturn").rglob("*") if path.is_file()}
+    assert wanted == held
+    assert not {"probe", "train", "data_builders"} & {path.name for path in site.iterdir()}
+
+
+def test_the_commands_run_beside_files_of_the_user_with_the_names_of_our_folders(
+    site: Path, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    for name in ("train.py", "probe.py", "data_builders.py"):
+        (tmp_path / name).write_text("raise SystemExit('a file of the user was imported')\n")
+    (tmp_path / "console.py").write_text(CONSOLE.format(site=str(site)))
+
+    def run(*words: str) -> None:
+        start([str(tmp_path / "console.py"), *words], cwd=tmp_path).finish()
+
+    (tmp_path / "data.yaml").write_text(
+        yaml.safe_dump(
+            {"source": {"kind": "starter", "n": 4}, "output": {"path": "data"}, "quality": {"max_same_wording": 1.0}}
+        )
+    )
+    run("data", "data.yaml")
+    assert json.loads((tmp_path / "data" / "manifest.json").read_text())["kept"] > 0
+    recipe = write_recipe(
+        tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, {"max_steps": 1, "save_steps": 1}, {"when": "never"}
+    )
+    run("sft", str(recipe))
+    assert (tmp_path / "run" / "finished.json").is_file()
+    (tmp_path / "measured.yaml").write_text(yaml.safe_dump({"probe": probe_section(tmp_path)}))
+    run("probe", "run", "run/checkpoint-1", "measured.yaml", "--out", "measured")
+    assert json.loads((tmp_path / "measured" / "results.json").read_text())["schema"] == 1
