@@ -64,8 +64,6 @@ class ServerSection:
     """A judge's reply, thinking included; user turns and answers have limits of their own."""
     verdict: Literal["text", "probability"] = "text"
     """How a judge answers: a reason and a label, or one token, whose log-probabilities say how likely each label is."""
-    confidence: float = 0.5
-    """Of verdicts by probability: how sure genuine-or-not must be, 0.5 to 1; below it a turn is unscored ("unsure")."""
     enable_thinking: bool | None = None
     """Of a judge: handed to the server's chat template (`chat_template_kwargs` of vLLM and SGLang). A model that thinks by
     default may spend all of `max_tokens` on one verdict: false stops that. Left out, the template's own default holds."""

@@ -1,7 +1,7 @@
-"""Words, stems, numbers and sentences of a text, and a user turn cleaned of what is no speech.
+"""Cut a text into words, stems, numbers and sentences, and clean a user turn of text that is not speech.
 
-Plain on purpose: a light suffix stemmer and closed lists of English words (`rules.yaml`), so that two texts are cut
-alike and every verdict can be retraced by hand. All of it runs in time linear in the text.
+Plain on purpose: a light suffix stemmer and closed lists of English words (`judges/rules.yaml`), so that two texts are cut
+alike and every verdict can be retraced by hand. Everything runs in time linear in the text.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
-from nextturn.probe.errors import NextturnError
-
-_RULES = Path(__file__).parent / "judges" / "rules.yaml"
+import yaml
 
 
 @dataclass(frozen=True)
 class RuleData:
-    """What `rules.yaml` holds; the comments there say what each part is."""
+    """The contents of `judges/rules.yaml`, whose comments describe each part."""
 
     words: dict[str, str]
     numbers: dict[str, int]
@@ -30,60 +29,40 @@ class RuleData:
 
 @cache
 def rule_data() -> RuleData:
-    """Reads `rules.yaml`, once.
-
-    Raises:
-        NextturnError: the file is gone or broken, which is no fault of the user.
-    """
-    import yaml
-    from pydantic import TypeAdapter, ValidationError
-
+    """Read `judges/rules.yaml`, once."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where it was built
-    try:
-        return TypeAdapter(RuleData).validate_python(yaml.load(_RULES.read_text(encoding="utf-8"), loader))
-    except (OSError, yaml.YAMLError, ValidationError) as error:
-        wrong = " ".join(str(error).split())
-        raise NextturnError(
-            f"{_RULES}: the rules judge cannot read its data ({wrong}); install nextturn again"
-        ) from None
+    return RuleData(**yaml.load((Path(__file__).parent / "judges" / "rules.yaml").read_text(encoding="utf-8"), loader))
 
 
 @cache
 def word_list(name: str) -> frozenset[str]:
-    """The words of one list in `rules.yaml`."""
+    """Return one list of words in `judges/rules.yaml`."""
     return frozenset(rule_data().words[name].split())
 
 
 @cache
 def phrases(name: str) -> re.Pattern[str]:
-    """One group of phrases in `rules.yaml` as a pattern without case.
-
-    Raises:
-        NextturnError: the phrases are no regular expression.
-    """
+    """Return one group of phrases in `judges/rules.yaml` as a pattern that ignores case."""
     data = rule_data()
     lines = {**data.anywhere, **data.opening}[name]
-    alternatives = re.sub(r"\n +", "", lines).replace("\n", "|")  # an indented line goes on with the one before it
+    alternatives = re.sub(r"\n +", "", lines).replace("\n", "|")  # an indented line continues the one before it
     begin = r"\b" if name in data.anywhere else r"^\W{0,4}"
-    try:
-        return re.compile(rf"{begin}(?:{alternatives})(?!\w)", re.IGNORECASE)
-    except re.error as error:
-        raise NextturnError(f"{_RULES}: phrases {name}: {error}; install nextturn again") from None
+    return re.compile(rf"{begin}(?:{alternatives})(?!\w)", re.IGNORECASE)
 
 
 _TOKEN = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+(?:['’][^\W\d_]+)*")
 _SENTENCE_END = re.compile(r"(?<=[.!?。?!])[\"'”’)\]*]*\s+|\n+")
-# The first that fits is taken off, so the longer ones stand before those that they end in.
+# The first that fits is removed, so longer endings stand before those that they end in.
 _ENDINGS = ["ations", "ation", "ings", "ing", "ies", "ied", "edly", "ed", "ers", "er", "es", "ly", "s", "y", "e"]
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words and numbers in order; "1,000.50" is one number, "Janet's" one word."""
+    """Return the lower-case words and numbers in order; "1,000.50" is one number, "Janet's" one word."""
     return [token.lower().replace("’", "'") for token in _TOKEN.findall(text)]
 
 
 def stem(word: str) -> str:
-    """A word without possessive and common endings; a number in one form, "three" and "3.0" as "3"."""
+    """Return a word without possessive and common endings, and a number in one form: "three" and "3.0" as "3"."""
     if word[0].isdigit():
         digits = word.replace(",", "")
         return digits.rstrip("0").rstrip(".") if "." in digits else digits
@@ -98,38 +77,38 @@ def stem(word: str) -> str:
 
 @lru_cache(maxsize=256)
 def stems(text: str) -> tuple[str, ...]:
-    """The stem of every word and number, function words included, in order."""
+    """Return the stem of every word and number in order, function words included."""
     return tuple(stem(word) for word in words(text))
 
 
 @lru_cache(maxsize=256)
 def content_stems(text: str) -> tuple[str, ...]:
-    """The stems of numbers and content words in order, without function words and words of asking and answering."""
+    """Return the stems of numbers and content words in order, without function words and words of asking and answering."""
     function, task = word_list("function"), word_list("task")
     content = (word for word in words(text) if word not in function and word not in task)
     return tuple(stem(word) for word in content if word.split("'")[0] not in function)
 
 
 def is_number(stemmed: str) -> bool:
-    """Whether a stem is a number."""
+    """Return True if a stem is a number."""
     return stemmed[0].isdigit()
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences and lines, in order, without empty ones."""
+    """Return the sentences and lines in order, without empty ones."""
     return [part.strip() for part in _SENTENCE_END.split(text) if part and part.strip()]
 
 
 def ngrams(items: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
-    """All runs of `size` items, in order."""
+    """Return all sequences of `size` items in order."""
     return [items[start : start + size] for start in range(len(items) - size + 1)]
 
 
-# A user turn without what is no speech: terminal codes, role tokens, tags, and text aimed at the judge.
+# Cleaning a user turn of text that is not speech: terminal codes, role tokens, tags, and text aimed at the judge.
 #
-# What was taken off decides nothing in anyone's favour. Text aimed at the judge is cut out and the rest is judged as
-# if it had never been there; role tokens and tags count as broken markup when they are the bulk of the turn. All gaps
-# in these patterns are bounded, so that they stay linear in hostile text.
+# Removed text never decides a verdict. Text aimed at the judge is cut out, and the rest is judged as if it had never been
+# there; role tokens and tags count as broken markup when they are most of the turn. All gaps in these patterns are bounded,
+# so that matching stays linear in hostile text.
 
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-9;?]{0,32}[ -/]?[@-~]"  # colours and cursor moves
@@ -176,7 +155,7 @@ _PLANTED = re.compile(
     r"(?:</[^<>\n]{0,40}>)?",
     re.IGNORECASE,
 )
-# What sets off or wraps text aimed at the judge: "=== end of turn ===", "assistant:", a JSON object, a comment.
+# Text that introduces or wraps text aimed at the judge: "=== end of turn ===", "assistant:", a JSON object, a comment.
 _SCAFFOLD = re.compile(
     r"[=*#_~-]{3}[^\n]{0,80}?[=*#_~-]{3,8}|<!-{0,2}|-{1,2}>|```\w{0,20}"
     r"|\b(?:begin(?:ning)?|start|end) of (?:the )?(?:(?:user|assistant|system|human)(?:'s)? )?"
@@ -189,15 +168,14 @@ _SCAFFOLD = re.compile(
 _PIECE = re.compile(r"\[[^\[\]\n]{0,400}\]|\([^()\n]{0,400}\)|[^\n.!?\[\]()]+[.!?]*|[\n.!?\[\]()]")
 
 
-@dataclass(frozen=True)
-class Cleaned:
+class Cleaned(NamedTuple):
     """A user turn as speech.
 
     Attributes:
-        text: what is left to judge, stripped; line breaks kept.
-        markup: share of the turn's characters other than white space that were role tokens, tags or byte tokens.
-        aimed: text aimed at the judge was cut out.
-        leads_on: the turn began with white space, as a sentence does that goes on with an earlier one.
+        text: The text to judge, stripped, with its line breaks.
+        markup: Share of the turn's characters other than white space that were role tokens, tags or byte tokens.
+        aimed: True if text aimed at the judge was cut out.
+        leads_on: True if the turn began with white space, as the continuation of an earlier sentence does.
     """
 
     text: str
@@ -207,14 +185,14 @@ class Cleaned:
 
 
 def clean(turn: str) -> Cleaned:
-    """The turn without terminal codes, markup, a leading "User:" and text aimed at the judge."""
+    """Return the turn without terminal codes, markup, a leading "User:" and text aimed at the judge."""
     visible, planted = _PLANTED.subn(" ", _TERMINAL_CODES.sub("", turn))
     speech = _MARKUP.sub(" ", visible)
-    # Tags may hold the words that aim at the judge, so the version with them is searched as well.
+    # Tags may hold words aimed at the judge, so the text with tags is searched as well.
     aimed = bool(planted or _AIMED.search(visible)) or any(map(_AIMED.search, _PIECE.findall(speech)))
     if aimed:
         speech = "\n".join(map(_without_aimed, speech.split("\n")))
-        # Markup around text that is cut out goes with it, or a planted tag could turn a short turn into markup.
+        # Markup around such text is removed too, or a planted tag could turn a short turn into markup.
         visible = "\n".join(line for line in visible.split("\n") if not _AIMED.search(line))
     tagged = sum(_solid(match.group()) for match in _MARKUP.finditer(visible))
     markup = tagged / (tagged + _solid(speech)) if tagged else 0.0
@@ -223,12 +201,12 @@ def clean(turn: str) -> Cleaned:
 
 
 def _solid(text: str) -> int:
-    """Characters other than white space."""
+    """Return the number of characters other than white space."""
     return len("".join(text.split()))
 
 
 def _without_aimed(line: str) -> str:
-    """The line as it is, or what speaks in it once the text aimed at the judge and its wrapping are cut out."""
+    """Return the line without text aimed at the judge and its wrapping; unchanged if it holds none."""
     bare = _SCAFFOLD.sub(" ", line)
     pieces = _PIECE.findall(bare)
     kept = [piece for piece in pieces if not _AIMED.search(piece)]

@@ -1,4 +1,4 @@
-"""Judges say what a user turn is: one of a closed set of labels, or unscored with a reason."""
+"""Judges give a user turn one of a closed set of labels, or leave it unscored with a reason."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from nextturn.probe.judges.labels import Judge
 if TYPE_CHECKING:
     from nextturn.probe.settings import ServerSection
 
-KNOWN_JUDGES = ("rules", "llm")
-
 
 def get_judge(name: str, server: ServerSection | None = None) -> Judge:
-    """Return the judge called `name`. The judge `llm` asks `server`.
+    """Return the judge `name`, "rules" or "llm"; the judge "llm" asks `server`.
 
     Raises:
-        BadInput: there is no judge of that name, or it has no server to ask.
-        EngineError: the server cannot be reached to say which model it serves.
+        BadInput: There is no judge of that name, or it has no server to ask.
+        EngineError: The server cannot be reached to say which model it serves.
     """
-    if name not in KNOWN_JUDGES:
-        raise BadInput(f"judge: given {name!r}, wanted one of {', '.join(KNOWN_JUDGES)}")
     if name == "rules":
         from nextturn.probe.judges.rules import RulesJudge
 
         return RulesJudge()
+    if name != "llm":
+        raise BadInput(f"judge: given {name!r}, expected rules or llm")
     if server is None or not server.urls:
         raise BadInput(
-            f"judge {name}: no server to ask; a recipe wants probe.judge_server with `urls: [http://HOST:PORT/v1]`, "
-            "`probe agreement` wants --url"
+            "judge llm has no server: set `judge_server: {urls: [http://HOST:PORT/v1]}` under probe:, or "
+            '--probe.judge_server "{urls: [...]}"'
         )
     from nextturn.probe.judges.llm import LlmJudge
 

@@ -1,9 +1,9 @@
-"""The closed set of labels for a user turn, and what a judge takes and gives.
+"""The closed set of labels for a user turn, and the interface of a judge.
 
 arXiv 2604.02315 names six labels: genuine follow-up, restatement of the user's turn, restatement of the assistant's turn,
-malformed, meta-planning, and degenerate. The other three are added here for failures that the paper describes without a
-label: role_drift, new_task and generic_filler. A judge may also leave a turn unscored, with a reason: an unscored turn is
-left out of every rate and never counts as "not genuine".
+malformed, meta-planning, and degenerate. Three more are added here for failures that the paper describes without a label:
+role_drift, new_task and generic_filler. A judge may also leave a turn unscored, with a reason. An unscored turn is left out
+of every rate and never counts as "not genuine".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
@@ -32,33 +32,29 @@ LABELS: tuple[str, ...] = (
 GENUINE = "genuine_followup"
 ROUGH = "follow-up, rules (rough)"
 
+# These labels say who speaks, not how well: a person can repeat a question, change the subject or only say thanks. A turn
+# that solves or explains, repeats the answer, or is no language was not written from the user's side. Planning thinks about
+# the user from outside, so it is not the user's voice either.
+ROLE_CONSISTENT: frozenset[str] = frozenset({"genuine_followup", "user_restatement", "new_task", "generic_filler"})
+
 
 def followup_name(judge: object) -> str:
-    """Return what follow-up rates of a judge's version are called; `rules` counts 11 points too many after fine-tuning."""
+    """Return the name of follow-up rates by a judge's version. `rules` counts 11 points too many after fine-tuning."""
     return ROUGH if str(judge).startswith("rules") else "follow-up"
 
 
-def in_order(given: Collection[str]) -> list[str]:
-    """Labels in the order of LABELS; those of another version, if any, after them."""
-    return [label for label in LABELS if label in given] + sorted(set(given) - set(LABELS))
+def in_order(labels: Collection[str]) -> list[str]:
+    """Return labels in the order of LABELS, then those of other versions."""
+    return [label for label in LABELS if label in labels] + sorted(set(labels) - set(LABELS))
 
 
 @cache
-def asked() -> dict[str, Any]:
-    """The words that a language model is asked with as judge: version, task, labels, rules, examples and the rest."""
-    words: dict[str, Any] = yaml.safe_load((files("nextturn.probe.judges") / "llm.yaml").read_text(encoding="utf-8"))
-    return words
+def prompt_parts() -> dict[str, Any]:
+    """Return the contents of `llm.yaml`: version, task, labels, rules, examples and the other parts of the prompt.
 
-
-def meanings() -> dict[str, str]:
-    """What each label means, the gravest first, in the words of the `llm` judge's prompt: people and models read alike."""
-    return dict(asked()["labels"])
-
-
-# Who speaks, not how well: a person can repeat a question, change the subject or merely say thanks. A turn that
-# solves or explains, says the answer over again, or is no language at all was not written from the user's side.
-# Planning is thought about the user, but from outside: it is not the user's voice either.
-ROLE_CONSISTENT: frozenset[str] = frozenset({"genuine_followup", "user_restatement", "new_task", "generic_filler"})
+    "labels" maps each label, the gravest first, to its meaning. The label page shows the same meanings to people.
+    """
+    return yaml.safe_load(Path(__file__).with_name("llm.yaml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -66,9 +62,9 @@ class Case:
     """One user turn to judge.
 
     Attributes:
-        messages: the conversation before it, as {"role", "content"}, ending with an assistant message.
-        user_turn: the text to judge.
-        cut: generation stopped at the token limit, so a missing end says nothing.
+        messages: The conversation before the turn, as {"role", "content"}, ending with an assistant message.
+        user_turn: The text to judge.
+        cut: Generation stopped at the token limit, so a missing end says nothing.
     """
 
     messages: tuple[dict[str, str], ...]
@@ -78,13 +74,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge made of a case.
+    """A judge's verdict on a case.
 
     Attributes:
-        label: one of LABELS, or None when unscored.
-        unscored: the reason, when `label` is None.
-        raw: what the judge said; for rules, what decided.
-        p_genuine: how likely the turn is a genuine follow-up, 0 to 1, where the judge says so.
+        label: One of LABELS, or None when unscored.
+        unscored: The reason when `label` is None.
+        raw: The judge's reply; for rules, the rule or signals that decided.
+        p_genuine: Probability of a genuine follow-up, where the judge gives one.
     """
 
     label: str | None
@@ -94,9 +90,11 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Anything that labels user turns. `version` changes whenever a verdict could change.
+    """Labels user turns.
 
-    `calls` counts the requests that were sent to a model so far; 0 for a judge without one.
+    Attributes:
+        version: Changes whenever a verdict could change.
+        calls: Number of requests sent to a model so far; 0 for a judge without a model.
     """
 
     name: str
@@ -104,26 +102,27 @@ class Judge(Protocol):
     calls: int
 
     def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
-        """Yields (index of the case, verdict) for every case once, in any order, so that each can be kept at once.
+        """Yield (index of the case, verdict) once for every case, in any order, so that each can be stored at once.
 
         Args:
-            known: this judge's verdicts on the other cases of the same run: a share of failures is one of all of them.
+            cases: The cases to judge.
+            known: This judge's verdicts on the other cases of the run, which count in the share of failures.
         """
         ...
 
 
 def judge_all(judge: Judge, cases: Sequence[Case]) -> list[Verdict]:
-    """One verdict per case, in the order of the cases."""
-    done = dict(judge.stream(cases))
-    return [done[index] for index in range(len(cases))]
+    """Return one verdict per case, in the order of the cases."""
+    verdicts = dict(judge.stream(cases))
+    return [verdicts[index] for index in range(len(cases))]
 
 
 def names_answer(case: Case) -> bool:
-    """Whether the turn names something (a content word or a number) that the last assistant message brought up.
+    """Return True if the turn names something (a content word or number) that only the last assistant message introduced.
 
-    What also stands in the user's own messages does not count: it could have been said without any answer.
+    Words of the user's own messages do not count: they could have been said without any answer.
     """
     answer = next((message["content"] for message in reversed(case.messages) if message["role"] == "assistant"), "")
-    asked = " ".join(message["content"] for message in case.messages if message["role"] == "user")
-    brought_up = set(content_stems(answer)) - set(content_stems(asked))
-    return not brought_up.isdisjoint(content_stems(case.user_turn))
+    questions = " ".join(message["content"] for message in case.messages if message["role"] == "user")
+    introduced = set(content_stems(answer)) - set(content_stems(questions))
+    return not introduced.isdisjoint(content_stems(case.user_turn))

@@ -19,7 +19,7 @@ from typing import Any
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_jsonl
-from nextturn.probe.judges import KNOWN_JUDGES, get_judge
+from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Judge
 from nextturn.probe.measure.store import StoredJudge
 from nextturn.probe.settings import ServerSection
@@ -29,7 +29,7 @@ from nextturn.probe.terminal import aligned, collected, visible
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `nextturn probe agreement`."""
     parser.add_argument("labels", type=Path, help='JSONL of {"messages", "user_turn", "label"}')
-    parser.add_argument("--judge", default="rules", help=f"which judge: {', '.join(KNOWN_JUDGES)} (default rules)")
+    parser.add_argument("--judge", default="rules", help="which judge: rules, llm (default rules)")
     parser.add_argument(
         "--by",
         action="append",
@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--verdict", choices=("text", "probability"), help="a reason and a label (default), or one token"
     )
-    server.add_argument("--confidence", type=float, metavar="P", help="less sure verdicts by probability are unscored")
     server.add_argument(
         "--enable-thinking", action=argparse.BooleanOptionalAction, help="set this in the server's chat template"
     )
@@ -88,7 +87,7 @@ DRAWN = (
 
 
 def _server(arguments: argparse.Namespace) -> ServerSection | None:
-    names = ("urls", "model", "api_key_env", "concurrency", "max_tokens", "verdict", "confidence", "enable_thinking")
+    names = ("urls", "model", "api_key_env", "concurrency", "max_tokens", "verdict", "enable_thinking")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if given and arguments.judge == "rules":
         raise BadInput("the judge rules asks no server: leave the server's options out, or add --judge llm")

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_jsonl, sha256_text, write_atomic
-from nextturn.probe.judges.labels import GENUINE, LABELS, meanings
+from nextturn.probe.judges.labels import GENUINE, LABELS, prompt_parts
 from nextturn.probe.measure.measures import NO_ANSWER
 from nextturn.probe.measure.perturb import NONE
 from nextturn.probe.report.comparison import Run, load_runs
@@ -411,7 +411,7 @@ def page(drawn: Sequence[Drawn]) -> str:
         policy=policy(style, script),
         asked=ASKED,
         wins=WINS,
-        meanings=[(key_of[label], label, meaning) for label, meaning in meanings().items()],
+        meanings=[(key_of[label], label, meaning) for label, meaning in prompt_parts()["labels"].items()],
         keys=KEYS,
         style=Markup(style),
         script=Markup(script),

@@ -23,7 +23,6 @@ HEAVY = {
     "datasets",
     "deepspeed",
     "matplotlib",
-    "numpy",
     "peft",
     "torch",
     "transformers",

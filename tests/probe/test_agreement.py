@@ -252,7 +252,7 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--judge", "llm"], "--url"),
+        (["--judge", "llm"], "judge_server"),
         (["--url", "http://localhost:1/v1"], "rules asks no server"),
         (["--judge", "llm", "--url", "localhost"], "localhost"),
         (["--judge", "llm", "--url", "http://localhost:1/v1", "--concurrency", "0"], "concurrency"),

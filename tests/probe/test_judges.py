@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nextturn.probe.errors import BadInput, NextturnError
-from nextturn.probe.judges import get_judge, text
+from nextturn.probe.errors import BadInput
+from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, judge_all, names_answer
 from nextturn.probe.judges.rules import RulesJudge, Turn, signals
 from nextturn.probe.labels.agreement import agreement, read_labelled
@@ -122,37 +122,6 @@ def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -
     assert set(data.weights) == set(signals(Turn(case("paint", "why 480?"))))
     assert {label for row in data.weights.values() for label in row} == set(data.bias) <= set(LABELS)
     assert all(phrases(name).pattern for name in (*data.anywhere, *data.opening))
-
-
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        ("words: {", "while parsing"),
-        ("words: {}", "Field required"),
-        ("gone", "No such file"),
-        ("phrases", "assistant"),
-    ],
-)
-def test_a_broken_data_file_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, said: str
-) -> None:
-    path = tmp_path / "rules.yaml"
-    if broken == "phrases":
-        data = yaml.safe_load(text._RULES.read_text(encoding="utf-8"))
-        path.write_text(yaml.safe_dump({**data, "anywhere": {**data["anywhere"], "assistant": "(oops"}}))
-    elif broken != "gone":
-        path.write_text(broken)
-    monkeypatch.setattr(text, "_RULES", path)
-    for cached in (text.rule_data, text.word_list, text.phrases):
-        cached.cache_clear()
-    try:
-        with pytest.raises(NextturnError, match=f"rules.yaml.*{said}.*install nextturn again") as caught:
-            judge("paint", "I hope this helps")
-        assert "\n" not in str(caught.value)
-    finally:
-        monkeypatch.undo()
-        for cached in (text.rule_data, text.word_list, text.phrases):
-            cached.cache_clear()
 
 
 # ----- the weights made anew

@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from nextturn.probe.errors import BadInput, DataError, JudgeError, NextturnError
 from nextturn.probe.files import read_jsonl
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all
-from nextturn.probe.judges.labels import asked as words_asked
+from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all, prompt_parts
 from nextturn.probe.judges.llm import (
     CONVERSATION_LIMIT,
     FAILED_AT_MOST,
@@ -33,7 +32,6 @@ from nextturn.probe.judges.llm import (
     OFF_LABEL,
     PROMPT_VERSION,
     TURN_LIMIT,
-    UNSURE,
     LlmJudge,
     harmless,
     prompt,
@@ -52,7 +50,6 @@ MESSAGES = (
     {"role": "assistant", "content": r"It is $\boxed{1.5}$."},
 )
 Say = Callable[[str], str]
-ASKED = words_asked()
 
 # Everything that could end the data, speak to the judge, or be more than text on its way there.
 HOSTILE = {
@@ -164,7 +161,9 @@ def test_the_prompt_explains_every_label_in_the_order_of_precedence_and_says_whe
 
 def test_what_no_case_changes_stands_first_so_that_a_server_reads_it_once() -> None:
     others = ({"role": "user", "content": "And now?"}, {"role": "assistant", "content": "2"})
-    prompts = [prompt(each, verdict) for each in (case("why?"), Case(others, "no", True)) for verdict in ASKED["ask"]]
+    prompts = [
+        prompt(each, verdict) for each in (case("why?"), Case(others, "no", True)) for verdict in prompt_parts()["ask"]
+    ]
     shared = os.path.commonprefix(prompts)
     assert shared.endswith('\n\n<conversation>\n<message from="user">\n')
     assert len(shared) > 0.9 * len(prompts[0])
@@ -380,12 +379,9 @@ def test_thinking_is_switched_where_the_section_says_so(thinking: bool | None) -
 
 
 def test_a_turn_is_genuine_from_one_half_on_and_else_the_likeliest_other_label() -> None:
-    tie = weigh(logs(I=0.4, H=0.2, D=0.2, E=0.2), 0.5)
+    tie = weigh(logs(I=0.4, H=0.2, D=0.2, E=0.2))
     assert (tie.label, tie.p_genuine) == ("role_drift", pytest.approx(0.4)), "the gravest of those that are as likely"
-    assert weigh(logs(I=0.5, H=0.5), 0.5).label == GENUINE
-    unsure = weigh(logs(I=0.7, H=0.3), 0.8)
-    assert (unsure.label, unsure.unscored, unsure.p_genuine) == (None, UNSURE, pytest.approx(0.7))
-    assert weigh(logs(I=0.1, H=0.5, D=0.4), 0.8).label == "new_task", "sure that it is not genuine"
+    assert weigh(logs(I=0.5, H=0.5)).label == GENUINE
 
 
 @pytest.mark.parametrize(
@@ -393,14 +389,11 @@ def test_a_turn_is_genuine_from_one_half_on_and_else_the_likeliest_other_label()
 )
 def test_letters_that_hold_too_little_are_no_verdict(tokens: list[tuple[str, float]]) -> None:
     assert math.isclose(LABELS_HOLD_AT_LEAST, 0.5)
-    verdict = weigh(tokens, 0.5)
+    verdict = weigh(tokens)
     assert (verdict.label, verdict.unscored, verdict.p_genuine) == (None, OFF_LABEL, None)
 
 
-def test_unsure_turns_are_no_failure_and_turns_without_a_letter_are() -> None:
-    with weighing(lambda turn: {"I": 0.6, "H": 0.4}) as server:
-        verdicts = judge_all(LlmJudge(section(server, verdict="probability", confidence=0.9)), questions(25))
-    assert {verdict.unscored for verdict in verdicts} == {UNSURE}
+def test_turns_without_a_letter_are_failures() -> None:
     with weighing(lambda turn: {"<think>": 1.0}) as server, pytest.raises(JudgeError, match="off_label 25.*<think>"):
         judge_all(LlmJudge(section(server, verdict="probability", extras=False)), questions(25))
     assert "chat_template_kwargs" not in server.requests[0].body
@@ -421,12 +414,6 @@ def test_a_server_without_log_probabilities_ends_the_run_with_one_clear_line(ans
         assert "\n" not in str(caught.value) and len(server.requests) <= 3
 
 
-def test_a_confidence_that_is_none_is_told() -> None:
-    for confidence in (0.4, 1.1):
-        with pytest.raises(BadInput, match="confidence"):
-            LlmJudge(ServerSection(urls=("http://127.0.0.1:1/v1",), model="tiny", confidence=confidence))
-
-
 def test_probabilities_are_kept_and_other_forms_of_a_verdict_are_not_taken_for_them(tmp_path: Path) -> None:
     path, cases = tmp_path / "v.jsonl", questions(5)
     with weighing(lambda turn: {"I": 0.9, "H": 0.1}) as server:
@@ -436,9 +423,9 @@ def test_probabilities_are_kept_and_other_forms_of_a_verdict_are_not_taken_for_t
         again = StoredJudge(LlmJudge(section(server, verdict="probability")), path)
         assert judge_all(again, cases) == verdicts and again.calls == 0
         again.close()
-        surer = StoredJudge(LlmJudge(section(server, verdict="probability", confidence=0.95)), path)
-        assert {verdict.unscored for verdict in judge_all(surer, cases)} == {UNSURE} and surer.calls == 5
-        surer.close()
+        as_text = StoredJudge(LlmJudge(section(server)), path)
+        assert {verdict.unscored for verdict in judge_all(as_text, cases)} == {"cut_off"} and as_text.calls == 5
+        as_text.close()
     assert [verdict.p_genuine for verdict in verdicts] == [pytest.approx(0.9)] * 5
     assert judged(cases[0], verdicts[0])["p_genuine"] == pytest.approx(0.9)
 
@@ -620,5 +607,5 @@ def test_judges_are_had_by_name_and_those_that_ask_want_a_server() -> None:
     with pytest.raises(BadInput, match="probe.judge_server") as caught:
         get_judge("llm")
     assert "\n" not in str(caught.value)
-    with pytest.raises(BadInput, match="'oracle'.*rules, llm"):
+    with pytest.raises(BadInput, match="'oracle'.*rules or llm"):
         get_judge("oracle")
