@@ -1,10 +1,10 @@
-"""First replies to written openings, half of them questions: the data of the arm `sft-asks`.
+"""Write first replies to written first messages, half of which ask: the data of the run `sft-asks`.
 
     python recipes/results/first_replies.py MODEL OUT.jsonl [--engine vllm] [--dtype float32]
 
-Where an opening lacks something the reply is the one that was written for it, which asks for that; where it is complete the
-reply is MODEL's own greedy answer, right or wrong, so that training on it changes nothing but when to ask. An own answer is
-left out where it does not end within the limit, or asks.
+If the first message lacks something, the reply is the written question for it. If it is complete, the reply is MODEL's own
+greedy answer, right or wrong, so that training changes only when the model asks. An own answer is left out if it does not
+end within the limit, or if it asks.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.settings import ProbeSection, VllmSection
 
 LIMIT = 300  # tokens
-SPARE = 14  # own answers beyond as many as there are questions, since some are left out
-Opening = tuple[str, tuple[Message, ...]]  # its conversation's id, the messages
+SPARE = 14  # more own answers than questions, since some are left out
+Opening = tuple[str, tuple[Message, ...]]  # (id of the conversation, messages)
 
 
 def openings(seed: int) -> tuple[list[Opening], list[Opening]]:
-    """(openings with the question that was written for them, complete openings): all twins of the first, then others."""
-    found = written(Written(), seed)
-    questions = [(one.id, tuple(one.messages[:2])) for one in found if one.kind == "underspecified"]
-    twins, complete = ([one for one in found if one.kind == kind] for kind in ("twin", "complete"))
+    """Return (first messages with their written question, complete first messages: all twins of the former, then others)."""
+    conversations = written(Written(), seed)
+    questions = [(row.id, tuple(row.messages[:2])) for row in conversations if row.kind == "underspecified"]
+    twins, complete = ([row for row in conversations if row.kind == kind] for kind in ("twin", "complete"))
     random.Random(f"complete:{seed}").shuffle(complete)
     chosen = [*twins, *complete][: len(questions) + SPARE]
-    return questions, [(one.id, tuple(one.messages[:1])) for one in chosen]
+    return questions, [(row.id, tuple(row.messages[:1])) for row in chosen]
 
 
 def answers_at_once(reply: str) -> bool:
@@ -61,8 +61,8 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer)
     vllm = VllmSection(enforce_eager=True, max_model_len=2048)
-    how = ProbeSection(sets={}, engine=args.engine, dtype=args.dtype, vllm=vllm)
-    with closing(open_engine(folder, tokenizer, how)) as engine:
+    settings = ProbeSection(sets={}, engine=args.engine, dtype=args.dtype, vllm=vllm)
+    with closing(open_engine(folder, tokenizer, settings)) as engine:
         replies = collect(
             engine, [Request(chat.prompt_ids(messages), LIMIT, chat.turn_end_ids) for _, messages in complete]
         )
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     rows = [{"id": name, "messages": list(messages)} for name, messages in [*questions, *own]]
     random.Random(f"rows:{args.seed}").shuffle(rows)
     write_jsonl(args.out, rows)
-    print(f"{args.out}: {len(questions)} questions where something is missing, {len(own)} own answers where nothing is")
+    print(f"{args.out}: {len(questions)} questions for incomplete problems, {len(own)} own answers to complete ones")
 
 
 if __name__ == "__main__":

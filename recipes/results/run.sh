@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes the runs behind recipes/results/RESULTS.md, each probed alike, and compares them:
-#   bash recipes/results/run.sh ARM...     # base sft-written-4 sft-own sft-own-2 grpo-asks; all without a name
-# Every step goes on where a killed one stopped, and is over at once where it was done. Variables:
+# Train, probe and compare the runs on Qwen2.5-Coder-0.5B in docs/results.md:
+#   bash recipes/results/run.sh RUN...     # base sft-written-4 sft-own sft-own-2 grpo-asks; without a name: all
+# A killed run resumes, and a finished one ends at once. Variables:
 #   MODEL   the base model: a hub id, or a folder
-#   PROBE   options of every probe, such as "--probe.engine hf --probe.sets.gsm8k.path test.jsonl"
-#   TRAIN   options of every training, such as "--train.seed 1"
-#   DATA    options of the data that the model answers itself, such as "--replay.path train.jsonl --replay.model.engine hf"
-#   FIRST   options of recipes/results/first_replies.py; without a GPU "--engine vllm --dtype float32"
-#   RUNS    where runs are written; another seed needs another folder
+#   PROBE   options for every probe, such as "--probe.engine hf --probe.sets.gsm8k.path test.jsonl"
+#   TRAIN   options for every training, such as "--train.seed 1"
+#   DATA    options for the data with the model's own answers, such as "--replay.path train.jsonl --replay.model.engine hf"
+#   FIRST   options for recipes/results/first_replies.py; without a GPU "--engine vllm --dtype float32"
+#   RUNS    the folder of the runs; another seed needs another folder
 # grpo-asks starts from sft-own.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -17,12 +17,12 @@ read -ra train_options <<< "${TRAIN:-}"
 read -ra data_options <<< "${DATA:-}"
 read -ra first_options <<< "${FIRST:-}"
 
-train() { # PROGRAM RECIPE ARM MODEL OPTION...
+train() { # PROGRAM RECIPE RUN MODEL OPTION...
   accelerate launch --config_file recipes/accelerate/cpu.yaml "train/$1.py" "recipes/results/$2.yaml" \
     --train.output_dir "$runs/$3" --model.name "$4" "${@:5}" "${train_options[@]}"
 }
 
-own() { # ARM SEED: SFT in which solutions stay the model's own
+own() { # RUN SEED: SFT on written conversations and the model's own right answers
   nextturn data recipes/results/own.yaml --replay.model.model "$model" --output.path "$runs/data/$1" --seed $((7 + $2)) \
     "${data_options[@]}"
   train sft sft_written "$1" "$model" --data.loss_on talk --data.path "$runs/data/$1" --data.recipe null --train.seed "$2"
@@ -36,14 +36,14 @@ for arm in "$@"; do
     sft-written-4) train sft sft_written "$arm" "$model" ;;
     sft-own) own "$arm" 0 ;;
     sft-own-2) own "$arm" 1 ;;
-    grpo-asks)   # SFT on first replies of which half ask, then GRPO paid for asking where it is needed, and only there
+    grpo-asks)   # SFT on first replies, half of which ask, then GRPO that rewards asking only when it is needed
       [ -f "$runs/first_replies.jsonl" ] ||
         python recipes/results/first_replies.py "$runs/sft-own" "$runs/first_replies.jsonl" "${first_options[@]}"
       train sft sft_written sft-asks "$runs/sft-own" --data.path "$runs/first_replies.jsonl" --data.recipe null --train.num_train_epochs 2
       train grpo grpo "$arm" "$runs/sft-asks"
       ;;
     *)
-      echo "no arm is called $arm: base, sft-written-4, sft-own, sft-own-2, grpo-asks" >&2
+      echo "run $arm: expected base, sft-written-4, sft-own, sft-own-2 or grpo-asks" >&2
       exit 2
       ;;
   esac
