@@ -67,11 +67,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
-    call(["-m", "nextturn.data_builders", "recipes/demo_data.yaml", "--source.n", "8"], folder)
+    call(["nextturn", "data", "recipes/demo_data.yaml", "--source.n", "8"], folder)
     limits = ["--probe.sets", "{q: {path: questions.jsonl}}"]
     limits += ["--probe.max_answer_tokens", "8", "--probe.max_user_tokens", "6"]
     for label in ("base", "step-28"):
-        command = f"-m nextturn.probe run my_model recipes/probe.yaml --out runs/demo/sft/probe/{label} --label {label}"
+        command = f"nextturn probe run my_model recipes/probe.yaml --out runs/demo/sft/probe/{label} --label {label}"
         call([*command.split(), *limits], folder)
     turns = draw(user_turns(load_runs([folder / "runs/demo/sft/probe/base"])[0]), 20, 0)  # of the same model as step 28
     shutil.copytree(folder / "runs/demo/sft/probe", folder / "runs/results/probe")
@@ -138,12 +138,14 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_and_paths_on_pages_lead_somewhere() -> None:
     for page, text in TEXT.items():
         for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
             path = (page.parent / target).resolve() if target else page
             assert target.startswith("http") or path.exists(), f"{page}: {target}"
             assert not anchor or target.startswith("http") or anchor in anchors(TEXT[path]), f"{page}: #{anchor}"
+        for path in re.findall(rf"`((?:{'|'.join(FOLDERS)}|docs|tests)/[\w/-]+\.\w+)`", text):
+            assert (ROOT / path).exists() or page.name == "CHANGELOG.md", f"{page}: {path}"
 
 
 def test_every_recipe_and_every_page_is_named_where_readers_look() -> None:
