@@ -19,6 +19,12 @@ def visible(text: str) -> str:
     )
 
 
+def printable(text: str, most: int = 80) -> str:
+    """Return one line of at most `most` characters, with `?` for control, bidirectional and other invisible ones."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of a table as lines whose columns stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

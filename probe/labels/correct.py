@@ -13,28 +13,25 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_json
 from nextturn.probe.labels.label import FEWEST, Label, Turn, of_these, read_labels, told, user_turns
+from nextturn.probe.measure.results import FinishedRun, load_runs
 from nextturn.probe.report.comparison import (
     Comparison,
     CorrectedDifference,
     CorrectedRate,
     Correction,
-    Run,
     differences,
-    grouped,
-    load_runs,
     percent,
     plain,
     points,
-    printable,
 )
 from nextturn.probe.stats import Estimate
-from nextturn.probe.terminal import aligned
+from nextturn.probe.terminal import aligned, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(arguments.out / "corrected.json")
 
 
-def label_files(folders: Sequence[Path], runs: Sequence[Run]) -> list[Path]:
+def label_files(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Path]:
     """The labels.jsonl in the folders that were given, in those of the runs, and in the training runs of these."""
     parents = [one.folder.absolute().parent for one in runs]
     training = [parent.parent for parent in parents if parent.name == "probe"]
@@ -108,7 +105,7 @@ class Labelled:
         return len({frozenset(map(asked, self.of(name, group))) for name in names}) == 1
 
 
-def labelled(runs: Sequence[Run], paths: Sequence[Path]) -> Labelled:
+def labelled(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Labelled:
     """The user turns of runs with their labels in the given files; raises as `correct` does."""
     labels: dict[Any, Label] = {}
     turns = {one.name: user_turns(one) for one in runs}
@@ -127,7 +124,7 @@ def labelled(runs: Sequence[Run], paths: Sequence[Path]) -> Labelled:
     return Labelled(turns, labels, weights, {item: number for number, item in enumerate(items)})
 
 
-def correct(runs: Sequence[Run], paths: Sequence[Path]) -> Correction:
+def correct(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
     """Corrects the follow-up rates of every run that has labels in the given files.
 
     Raises:
@@ -176,6 +173,8 @@ def correction_of(found: Labelled, paths: Sequence[Path]) -> Correction:
     unsure = {name: sum(not label.sure for label in labels) for name, labels in read.items()}
     return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes))
 
+
+CorrectedRow = TypeVar("CorrectedRow", CorrectedRate, CorrectedDifference)
 
 Group = tuple[str | None, str | None]
 """Set and temperature ("T=0.7") of the turns that one rate counts; None for all."""
@@ -256,6 +255,12 @@ def asked(turn: Turn) -> tuple[str, str, float, int]:
 def item_of(turn: Turn) -> str:
     """Items of two sets may have one name."""
     return f"{turn.set} {turn.item}"
+
+
+def grouped(rows: Sequence[CorrectedRow]) -> list[CorrectedRow]:
+    """Return the rows sorted so that the runs of one set and temperature follow each other."""
+    order = list(dict.fromkeys((row.set, row.temperature) for row in rows))
+    return sorted(rows, key=lambda row: order.index((row.set, row.temperature)))
 
 
 def correction_table(correction: Correction) -> str:

@@ -1,48 +1,54 @@
-// Turns to label, one by one; page.js stands before it.
+// Turns to label, one by one; page.js stands before it. Answers stay in the browser until they are saved.
 
 const DATA = JSON.parse(byId("data").textContent);
 const KEPT = `labels ${DATA.store}`;
 const buttons = [...document.querySelectorAll("#answer [data-label]")];
-const answers = JSON.parse(stored(KEPT) || "{}"); // place of a turn -> [label, sure]
+let answers = {}; // index of a turn -> [label, sure]
 let at = 0;
 
-function read() {
-  return Object.keys(answers).length;
+try {
+  answers = JSON.parse(localStorage.getItem(KEPT) || "{}");
+} catch (error) {
+  if (!(error instanceof DOMException)) throw error; // a file opened where storage is switched off
 }
 
-/** The next turn without a label, around the end; the same one where there is none. */
-function nextLeft(start) {
-  for (let step = 0; step < DATA.turns.length; step += 1) {
-    const place = (start + step) % DATA.turns.length;
-    if (!answers[place]) return place;
+function store() {
+  try {
+    localStorage.setItem(KEPT, JSON.stringify(answers));
+  } catch (error) {
+    if (!(error instanceof DOMException)) throw error;
   }
-  return at;
+}
+
+/** Return the next turn without a label, around the end; the current one if all turns have a label. */
+function nextUnlabelled(start) {
+  const order = DATA.turns.map((_, index) => (start + index) % DATA.turns.length);
+  return order.find(index => !answers[index]) ?? at;
 }
 
 function show() {
-  const one = DATA.turns[at];
+  const drawn = DATA.turns[at];
   const all = DATA.turns.length;
-  byId("count").textContent = all ? `Turn ${at + 1} of ${all}; ${read()} labelled${read() === all ? ", all of them: save the file" : ""}` : "Nothing is left to label";
-  const shown = byId("turn");
-  shown.replaceChildren();
-  if (one) {
-    for (const message of one.messages) shown.append(turn(message.role, visibleText(message.role), message.content, "", Infinity));
-    const who = `written next, in the user's place${one.cut ? " (cut at the token limit: a missing end says nothing)" : ""}`;
-    shown.append(turn("user", who, one.user_turn, "next", Infinity));
+  const done = Object.keys(answers).length;
+  byId("count").textContent = all ? `Turn ${at + 1} of ${all}; ${done} labelled${done === all ? ", all of them: save the file" : ""}` : "Nothing is left to label";
+  byId("turn").replaceChildren();
+  if (drawn) {
+    const who = `written next, in the user's place${drawn.cut ? " (cut at the token limit: a missing end says nothing)" : ""}`;
+    byId("turn").append(...drawn.messages.map(message => turn(message.role, visibleText(message.role), message.content, "", Infinity)), turn("user", who, drawn.user_turn, "next", Infinity));
   }
   const [label, sure] = answers[at] || [null, true];
   for (const button of buttons) {
     button.setAttribute("aria-pressed", String(button.dataset.label === label));
-    button.disabled = !one;
+    button.disabled = !drawn;
   }
   byId("unsure").checked = !sure;
   byId("back").disabled = at === 0;
   byId("next").disabled = at >= all - 1;
-  byId("save").disabled = read() === 0;
+  byId("save").disabled = done === 0;
 }
 
-function go(place) {
-  at = Math.max(0, Math.min(place, DATA.turns.length - 1));
+function go(index) {
+  at = Math.max(0, Math.min(index, DATA.turns.length - 1));
   show();
   byId("turn").focus({ preventScroll: true });
   byId("turn").scrollIntoView({ block: "nearest" });
@@ -51,20 +57,20 @@ function go(place) {
 function keep(label) {
   if (!DATA.turns.length) return;
   answers[at] = [label, !byId("unsure").checked];
-  stored(KEPT, JSON.stringify(answers));
-  if (read() === 1) byId("guide").open = false; // room for the turns; ? opens it again
-  go(nextLeft(at + 1));
+  store();
+  byId("guide").open = false; // room for the turns; ? opens it again
+  go(nextUnlabelled(at + 1));
 }
 
-/** A change of mind about being sure counts for a turn that has a label already. */
+/** Keep a change of "unsure" for a turn that has a label already. */
 function keepUnsure() {
   if (!answers[at]) return;
   answers[at][1] = !byId("unsure").checked;
-  stored(KEPT, JSON.stringify(answers));
+  store();
 }
 
 function save() {
-  const rows = Object.entries(answers).map(([place, [label, sure]]) => ({ ...DATA.turns[place], label, sure }));
+  const rows = Object.entries(answers).map(([index, [label, sure]]) => ({ ...DATA.turns[index], label, sure }));
   const link = element("a", "");
   link.href = URL.createObjectURL(new Blob(rows.map(row => `${JSON.stringify(row)}\n`), { type: "application/jsonl" }));
   link.download = "labels.jsonl";
@@ -72,29 +78,19 @@ function save() {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  const unsure = byId("unsure");
-  const actions = {
-    u: () => { unsure.checked = !unsure.checked; keepUnsure(); },
-    b: () => go(at - 1),
-    n: () => go(at + 1),
-    "?": () => { byId("guide").open = !byId("guide").open; },
-  };
-  const action = DATA.keys[event.key] ? () => keep(DATA.keys[event.key]) : actions[event.key];
-  if (action) {
-    event.preventDefault();
-    action();
-  }
-}
-
-startPage();
-byId("guide").open = read() === 0;
+document.documentElement.classList.add("scripted");
+byId("guide").open = Object.keys(answers).length === 0;
 for (const button of buttons) button.addEventListener("click", () => keep(button.dataset.label));
 byId("unsure").addEventListener("change", keepUnsure);
 byId("back").addEventListener("click", () => go(at - 1));
 byId("next").addEventListener("click", () => go(at + 1));
 byId("save").addEventListener("click", save);
-document.addEventListener("keydown", onKey);
-at = nextLeft(0);
+onKeys({
+  ...Object.fromEntries(Object.entries(DATA.keys).map(([key, label]) => [key, () => keep(label)])),
+  u: () => { byId("unsure").checked = !byId("unsure").checked; keepUnsure(); },
+  b: () => go(at - 1),
+  n: () => go(at + 1),
+  "?": () => { byId("guide").open = !byId("guide").open; },
+});
+at = nextUnlabelled(0);
 show();

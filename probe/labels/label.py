@@ -27,7 +27,7 @@ from nextturn.probe.files import read_jsonl, sha256_text, write_atomic
 from nextturn.probe.judges.labels import GENUINE, LABELS, prompt_parts
 from nextturn.probe.measure.measures import NO_ANSWER
 from nextturn.probe.measure.perturb import NONE
-from nextturn.probe.report.comparison import Run, load_runs
+from nextturn.probe.measure.results import FinishedRun, load_runs
 from nextturn.probe.terminal import visible
 
 FEWEST = 20
@@ -131,7 +131,7 @@ class Turn:
         return self.run, self.set, self.temperature, self.genuine
 
 
-def user_turns(one: Run) -> list[Turn]:
+def user_turns(one: FinishedRun) -> list[Turn]:
     """The user turns of a run after answers as the model gave them: those that its follow-up rates count, and those that its
     judge left unscored. Left out of a reading, these would leave a rate of the turns that the judge chose to score.
 

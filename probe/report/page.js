@@ -1,4 +1,4 @@
-// What report.html and the page of turns to label share: text made visible, messages, the theme.
+// What report.html and the label page share: messages with all characters made visible, and keys.
 // Everything that a model wrote is shown through text nodes only: no markup is ever made from data.
 "use strict";
 
@@ -23,7 +23,7 @@ function visibleText(text) {
   return text.replace(INVISIBLE, shownAs);
 }
 
-/** Text nodes, with a marked sign for each character that cannot be seen. */
+/** Return text nodes, with a marked sign for each character that cannot be seen. */
 function visible(text) {
   const parts = document.createDocumentFragment();
   let end = 0;
@@ -36,13 +36,13 @@ function visible(text) {
   return parts;
 }
 
-/** A message of which `most` characters are shown at once. */
+/** Return a message of which `most` characters are shown at once. */
 function turn(role, who, text, className = "", most = LONG) {
   const body = element("div", "text", text ? visible(text.slice(0, most).replace(/[\ud800-\udbff]$/, "")) : element("em", "", "empty"));
   body.dir = "auto";
-  const made = element("div", `turn ${role === "user" || role === "assistant" ? role : "system"} ${className}`, element("span", "who", who), body);
+  const made = element("div", `turn ${role === "user" ? role : ""} ${className}`, element("span", "who", who), body);
   if (text && text.length > most) {
-    const more = element("button", "more", `Show all ${text.length.toLocaleString("en")} characters`);
+    const more = element("button", "", `Show all ${text.length.toLocaleString("en")} characters`);
     more.type = "button";
     more.addEventListener("click", () => { body.replaceChildren(visible(text)); more.remove(); });
     made.append(more);
@@ -58,27 +58,12 @@ function labelClass(label) {
   return /^\w+$/.test(label) ? `label-${label}` : "label-other";
 }
 
-/** What the browser keeps under a name; null where it keeps nothing. */
-function stored(name, value) {
-  try {
-    if (value) localStorage.setItem(name, value);
-    return localStorage.getItem(name);
-  } catch (error) {
-    if (error instanceof DOMException) return null; // a file opened where storage is switched off
-    throw error;
-  }
-}
-
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  byId("theme").textContent = theme === "dark" ? "Light" : "Dark";
-}
-
-function startPage() {
-  document.documentElement.classList.add("scripted");
-  setTheme(stored("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  byId("theme").addEventListener("click", () => {
-    setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    stored("theme", document.documentElement.dataset.theme);
+/** Run an action on its key, but not while somebody writes in a field: {key: action}. */
+function onKeys(actions) {
+  document.addEventListener("keydown", event => {
+    const writing = event.target.closest("input:not([type=checkbox]), select, textarea");
+    if (event.ctrlKey || event.metaKey || event.altKey || writing || !Object.hasOwn(actions, event.key)) return;
+    event.preventDefault();
+    actions[event.key]();
   });
 }

@@ -1,4 +1,4 @@
-"""report.html: one harmless file that holds what the comparison says and every conversation behind it."""
+"""report.html: one harmless file with the figures of the comparison and every conversation behind them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from nextturn.probe.files import read_json, read_jsonl, write_json, write_jsonl
 from nextturn.probe.judges.labels import ROUGH
 from nextturn.probe.measure.measures import figures, make_row
-from nextturn.probe.report.comparison import Comparison, compare_runs, load_runs, terminal_table
-from nextturn.probe.report.page import FIELDS, as_script, html, markdown, page_template
+from nextturn.probe.measure.results import load_runs
+from nextturn.probe.report.comparison import Comparison, compare_runs, percent, points, terminal_table
+from nextturn.probe.report.page import as_script, html, markdown, page_template
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.report.tracking import flatten
-from support.page_runs import HOSTILE, QUESTION, data_of, probe_run, rows_of, three_runs
+from support.page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +32,11 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 @pytest.fixture(scope="module")
 def page(comparison: Comparison) -> str:
-    return html(comparison)
+    return html(comparison, draw_tradeoff(comparison))
 
 
-class Read(HTMLParser):
-    """What a parser makes of a page: its elements with their attributes, and what stands in script and style."""
+class Parsed(HTMLParser):
+    """A page as a parser reads it: elements with attributes, content of script and style, and text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -53,41 +54,39 @@ class Read(HTMLParser):
         else:
             self.text += data
 
+    def ids(self) -> set[str | None]:
+        return {attributes.get("id") for _, attributes in self.elements}
 
-def test_the_page_is_one_file_that_asks_for_nothing(page: str) -> None:
-    read = Read(page)
-    for name, attributes in read.elements:
-        assert (
-            "src" not in attributes
-            and "style" not in attributes
-            and not any(one.startswith("on") for one in attributes)
-        )
-        if "href" in attributes:
-            assert (attributes["href"] or "").startswith("#") or attributes["href"] == "data:,", name
-    assert {name for name, _ in read.elements}.isdisjoint(
-        {"img", "iframe", "object", "embed", "base", "audio", "video"}
-    )
-    code = [text for name, text in read.inside if name == "style"] + [read.inside[-1][1]]
+
+def test_the_page_is_one_file_that_requests_nothing(page: str) -> None:
+    parsed = Parsed(page)
+    for name, attributes in parsed.elements:
+        assert not any(key == "style" or key.startswith("on") for key in attributes)
+        assert "src" not in attributes or (attributes["src"] or "").startswith("data:image/png;base64,"), name
+        assert "href" not in attributes or attributes["href"] == "data:," or (attributes["href"] or "")[0] == "#", name
+    assert {name for name, _ in parsed.elements}.isdisjoint({"iframe", "object", "embed", "base", "audio", "video"})
+    code = [text for name, text in parsed.inside if name == "style"] + [parsed.inside[-1][1]]
     assert not re.search(r"https?:|url\(|@import|innerHTML|insertAdjacent|document\.write|eval\(", "".join(code))
 
 
-def test_the_policy_allows_the_page_own_script_and_style_and_nothing_else(page: str) -> None:
-    read = Read(page)
-    policy = (
-        next(one["content"] for name, one in read.elements if one.get("http-equiv") == "Content-Security-Policy") or ""
-    )
-    style, _, script = (text for _, text in read.inside)
+def test_the_policy_allows_only_the_script_and_style_of_the_page(page: str) -> None:
+    parsed = Parsed(page)
+    metas = [
+        attributes for _, attributes in parsed.elements if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    policy = metas[0]["content"] or ""
+    style, _, script = (text for _, text in parsed.inside)
     for name, text in (("style-src", style), ("script-src", script)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{name} 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none';") and "unsafe" not in policy and "http" not in policy
 
 
-def test_what_a_model_wrote_stays_data(page: str) -> None:
-    """Two scripts, the data and the page's own, whatever stands in the data; and the data comes back as it was."""
-    read = Read(page)
-    assert [name for name, _ in read.inside] == ["style", "script", "script"]
-    assert not any(mark in read.inside[1][1] for mark in "<>&\u2028\u2029\x1b\x00")
+def test_text_of_models_stays_data(page: str) -> None:
+    """There are two scripts, the data and the page's own, whatever the data holds, and the data is unchanged."""
+    parsed = Parsed(page)
+    assert [name for name, _ in parsed.inside] == ["style", "script", "script"]
+    assert not any(mark in parsed.inside[1][1] for mark in "<>&\u2028\u2029\x1b\x00")
     assert HOSTILE in {row["user_turn"] for row in rows_of(page)}
     assert HOSTILE in {row["messages"][0]["content"] for row in rows_of(page)}
     page.encode()  # a lone surrogate could not be written
@@ -107,117 +106,98 @@ def test_any_data_comes_back_and_holds_no_markup(value: Any) -> None:
 
 @given(st.text())
 def test_any_name_is_one_text_without_hidden_characters(name: str) -> None:
-    read = Read(page_template('<b title="{{ name }}">{{ name }}</b>').render(name=name))
-    assert read.elements[0][0] == "b" and len(read.elements) == 1
-    assert read.text == read.elements[0][1]["title"]
-    assert len(read.text) == len(name) and (read.text or " ").isprintable()
+    parsed = Parsed(page_template('<b title="{{ name }}">{{ name }}</b>').render(name=name))
+    assert parsed.elements[0][0] == "b" and len(parsed.elements) == 1
+    assert parsed.text == parsed.elements[0][1]["title"]
+    assert len(parsed.text) == len(name) and (parsed.text or " ").isprintable()
 
 
 def test_hostile_names_of_runs_and_sets_are_shown_as_text(tmp_path: Path) -> None:
     probe_run(tmp_path / "a", "<img src=x onerror=alert(1)>\u202e", None, 0.5, 4)
     text = (tmp_path / "a/results.json").read_text().replace('"maths"', '"<script>maths"')
     (tmp_path / "a/results.json").write_text(text)
-    read = Read(html(compare_runs(load_runs([tmp_path / "a"]))))
-    assert not {"img"} & {name for name, _ in read.elements}
-    assert "<img src=x onerror=alert(1)>" in read.text and "<script>maths" in read.text
-    assert len([name for name, _ in read.elements if name == "script"]) == 2
+    parsed = Parsed(html(compare_runs(load_runs([tmp_path / "a"]))))
+    names = [name for name, _ in parsed.elements]
+    assert "img" not in names and names.count("script") == 2
+    assert "<img src=x onerror=alert(1)>" in parsed.text and "<script>maths" in parsed.text
 
 
-def test_every_row_is_on_the_page_and_every_message_once(comparison: Comparison, page: str) -> None:
-    wanted = []
+def test_the_page_holds_every_row_and_every_conversation_once(comparison: Comparison, page: str) -> None:
+    expected = []
     for number, run in enumerate(comparison.runs):
-        wanted += [{**row, "run": number} for _, row in read_jsonl(run.folder / "samples.jsonl")]
+        expected += [{**row, "run": number} for _, row in read_jsonl(run.folder / "samples.jsonl")]
     rows = rows_of(page)
-    assert rows == [{key: row[key] for key in rows[0]} for row in wanted]
-    assert set(FIELDS) <= set(wanted[0])
-    messages = [tuple(message) for message in data_of(page)["messages"]]
-    assert len(messages) == len(set(messages))
+    assert rows == [{key: row[key] for key in rows[0]} for row in expected]
+    contexts = [json.dumps(context) for context in data_of(page)["contexts"]]
+    assert len(contexts) == len(set(contexts))
 
 
 def test_the_same_runs_give_the_same_bytes(comparison: Comparison, page: str) -> None:
-    assert html(compare_runs(load_runs([run.folder for run in comparison.runs]))) == page
+    same = compare_runs(load_runs([run.folder for run in comparison.runs]))
+    assert html(same, draw_tradeoff(same)) == page
 
 
-@pytest.mark.parametrize("limit", [{"rows": 300}, {"characters": 3000}])
-def test_a_large_comparison_keeps_whole_items_and_says_so(
-    comparison: Comparison, page: str, limit: dict[str, int]
-) -> None:
-    small = html(comparison, **limit)
+def test_a_large_comparison_keeps_whole_items_and_says_so(comparison: Comparison, page: str) -> None:
+    size = sum((run.folder / "samples.jsonl").stat().st_size for run in comparison.runs)
+    small = html(comparison, limit=size // 3)
     shown = [{(row["set"], row["item"]) for row in rows_of(small) if row["run"] == run} for run in range(3)]
-    assert shown[0] == shown[1] == shown[2]
     everything = [row for row in rows_of(page) if (row["set"], row["item"]) in shown[0]]
-    assert rows_of(small) == everything and len(everything) <= limit.get("rows", 10**6)
-    numbers = sorted(int(item.split("-")[1]) for name, item in shown[0] if name == "maths")
-    gaps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
-    assert len(numbers) > 3 and max(gaps) - min(gaps) <= 1
-    told = Read(small).text
-    assert f"{sum(map(len, shown[:1]))} of 150 items ({len(everything):,} of {len(rows_of(page)):,} rows)" in told
-    assert "of 150 items" not in Read(page).text
-    assert told.split("Conversations")[0] == Read(page).text.split("Conversations")[0]  # figures are over all items
+    assert shown[0] == shown[1] == shown[2] and rows_of(small) == everything
+    assert 0.2 < len(everything) / len(rows_of(page)) < 0.5
+    assert f"{len(everything):,} of {len(rows_of(page)):,} rows" in Parsed(small).text
+    assert "samples.jsonl in the folder" not in Parsed(page).text
+    figures_of = [Parsed(text).text.split("Change against")[1].split("Conversations")[0] for text in (small, page)]
+    assert figures_of[0] == figures_of[1], "figures are over all items"
 
 
-def test_figures_of_the_comparison_stand_on_the_page(comparison: Comparison, page: str) -> None:
-    text = Read(page).text
-    for metric, estimates in comparison.figures.items():
-        for estimate in estimates:
-            assert estimate.value is not None and estimate.ci95 is not None
-            low, high = estimate.ci95
-            shown = f"{100 * estimate.value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-            assert shown in text, metric
-    for metric, changes in comparison.paired.items():
-        for change in changes:
-            if change is not None and metric.perturbation == "none":
-                assert f"{abs(100 * (change.value or 0)):.1f} [" in text
-    ids = {attributes.get("id") for _, attributes in Read(page).elements}
-    assert {"results", "tradeoff", "patterns", "changes", "labels", "perturbations", "grounding", "actual"} <= ids
+def test_the_figures_of_the_comparison_stand_on_the_page(comparison: Comparison, page: str) -> None:
+    parsed = Parsed(page)
+    for figure in comparison.main:
+        assert figure.estimate.ci95 and percent(figure.estimate) in parsed.text, figure
+        if "baseline" in figure.changes:
+            assert points(figure.changes["baseline"]) in parsed.text, figure
+    assert {"results", "patterns", "changes", "labels", "perturbations", "grounding", "actual"} <= parsed.ids()
+    [patterns] = re.findall(r'<section id="patterns">(.*?)</section>', page, re.DOTALL)
+    for found in comparison.patterns["maths"]:
+        assert f"{percent(found.greedy)} → {percent(found.sampled)}" in Parsed(patterns).text
 
 
-def test_arrows_of_change_are_corrected_for_the_number_of_differences(tmp_path: Path, page: str) -> None:
-    """Eight checkpoints whose true rates equal the baseline's: two intervals leave out 0 by chance, and no arrow shows."""
+def test_marks_of_change_are_corrected_for_the_number_of_differences(tmp_path: Path, page: str) -> None:
+    """Eight checkpoints whose true rates equal the baseline's: an interval leaves out 0 by chance, and nothing is marked."""
     folders = [probe_run(tmp_path / str(step), f"step-{step}", step, 0.5) for step in range(20, 29)]
     same = compare_runs(load_runs(folders))
-    alone = [change for found in same.paired.values() for change in found if change and change.p_value is not None]
-    assert min(change.p_value or 1.0 for change in alone) < 0.05
+    p_values = [
+        change.p_value for figure in same.main for change in figure.changes.values() if change.p_value is not None
+    ]
+    assert min(p_values) < 0.05
     results = [re.findall(r'<section id="results">(.*?)</section>', text, re.DOTALL)[0] for text in (html(same), page)]
-    arrows = [text.count('class="up"') + text.count('class="down"') for text in results]
-    assert arrows[0] == 0 < arrows[1], "true changes keep theirs"
+    marks = [text.count('class="up"') + text.count('class="down"') for text in results]
+    assert marks[0] == 0 < marks[1], "true changes are marked"
 
 
 @pytest.mark.parametrize(("judge", "rough"), [("rules/3", True), ("llm/5:a-model", False)])
-def test_rates_by_the_rules_judge_are_called_rough_wherever_they_stand(
+def test_rates_by_the_rules_judge_are_called_rough_everywhere(
     judge: str, rough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = probe_run(tmp_path / "a", "base", 0, 0.5, judge=judge)
     same, drawn = compare_runs(load_runs([folder])), list[str]()
     monkeypatch.setattr("matplotlib.axes.Axes.set_ylabel", lambda axis, text: drawn.append(text))
-    draw_tradeoff(same, tmp_path / "tradeoff.png")
-    patterns = markdown(same).split("## Patterns")[1]
-    for text in (terminal_table(same), markdown(same), patterns, html(same), drawn[0]):
+    draw_tradeoff(same)
+    patterns = markdown(same, has_plot=True).split("## Patterns")[1]
+    for text in (terminal_table(same), patterns, html(same), "".join(drawn)):
         assert (ROUGH in text) == rough and "follow-up" in text
     keys = "".join(flatten(read_json(folder / "results.json")))
     assert ("probe/followup_rules_rough/" in keys, "probe/followup/" in keys) == (rough, not rough)
 
 
-def test_a_small_set_shows_how_wide_its_figures_are(comparison: Comparison, page: str) -> None:
-    """Intervals in the patterns' own table, and the labels of perturbed turns, which stand in no other table."""
-    [patterns] = re.findall(r'<section id="patterns">(.*?)</section>', page, re.DOTALL)
-    for found in comparison.patterns["maths"]:
-        bounds = [f"{100 * bound:.1f}" for one in (found.greedy, found.sampled) for bound in one.ci95 or ()]
-        assert len(bounds) == 4
-        assert re.search(r"\[{}, {}\] → [\d.]+ \[{}, {}\]\)".format(*map(re.escape, bounds)), Read(patterns).text)
-    figures_drawn = re.findall(r'<figure id="bars-.*?</figure>', page, re.DOTALL)
-    tables = [Read(one).text for one in figures_drawn if "<table>" in one]
-    assert len(tables) == 1 < len(figures_drawn) and QUESTION in tables[0] and "role-consistent" in tables[0]
-
-
-def test_what_was_not_measured_has_no_section(tmp_path: Path) -> None:
+def test_a_measure_that_was_not_taken_has_no_section(tmp_path: Path) -> None:
     rows = [make_row("accuracy", "maths", str(n), [], strict=True, lenient=True, outcome="answered") for n in range(5)]
     write_jsonl(tmp_path / "samples.jsonl", rows)
     content = {"schema": 1, "model": {"path": "m", "label": "m"}, "settings": {}, **figures(rows)}
     write_json(tmp_path / "results.json", content)
-    ids = {attributes.get("id") for _, attributes in Read(html(compare_runs(load_runs([tmp_path])))).elements}
+    ids = Parsed(html(compare_runs(load_runs([tmp_path])))).ids()
     assert {"results", "outcomes", "measured", "conversations"} <= ids
-    assert ids.isdisjoint({"tradeoff", "patterns", "changes", "labels", "perturbations", "grounding", "actual"})
+    assert ids.isdisjoint({"patterns", "changes", "labels", "perturbations", "grounding", "actual"})
 
 
 def test_a_run_without_rows_still_has_a_page(comparison: Comparison, tmp_path: Path) -> None:
@@ -225,11 +205,10 @@ def test_a_run_without_rows_still_has_a_page(comparison: Comparison, tmp_path: P
     (tmp_path / "a/results.json").write_bytes((comparison.runs[0].folder / "results.json").read_bytes())
     page = html(compare_runs(load_runs([tmp_path / "a", comparison.runs[1].folder])))
     assert {row["run"] for row in rows_of(page)} == {1}
-    assert "no samples.jsonl" in Read(page).text
+    assert "no samples.jsonl" in Parsed(page).text
 
 
 def test_a_forced_comparison_says_so_at_the_top(comparison: Comparison, tmp_path: Path) -> None:
     other = probe_run(tmp_path / "b", "b", None, 0.5, 6, judge="llm/2")
-    text = Read(html(compare_runs(load_runs([comparison.runs[0].folder, other])))).text
-    assert text.index("Measured differently, compared by force") < text.index("Percent with 95% intervals")
-    assert "llm/2" in text
+    text = Parsed(html(compare_runs(load_runs([comparison.runs[0].folder, other])))).text
+    assert text.index("Measured differently, compared by force") < text.index("llm/2") < text.index("Results")

@@ -11,7 +11,8 @@ from typing import Any
 from nextturn.probe.files import write_json
 from nextturn.probe.judges.labels import GENUINE, LABELS
 from nextturn.probe.measure.measures import Row, figures, make_row
-from nextturn.probe.report.comparison import Comparison, compare_runs, load_runs
+from nextturn.probe.measure.results import load_runs
+from nextturn.probe.report.comparison import Comparison, compare_runs
 
 HOSTILE = (
     "</script><script>window.owned = 1</script><img src=x onerror='window.owned = 2'>-->\u2028next\u2029"
@@ -101,18 +102,11 @@ def data_of(page: str) -> dict[str, Any]:
 
 
 def rows_of(page: str) -> list[Row]:
-    """The rows of a page, as samples.jsonl had them."""
+    """Return the rows of a page as samples.jsonl had them, with the index of their run."""
     data = data_of(page)
-    found = []
-    for cell, item, sample, context, *said in data["rows"]:
-        run, kind, name, perturbation, temperature = data["cells"][cell]
-        messages = [
-            dict(zip(("role", "content"), data["messages"][one], strict=True)) for one in data["contexts"][context]
-        ]
-        kind, _, condition = kind.partition(" ")
-        found.append({
-            "run": run, "kind": kind, "condition": condition or None, "set": name, "perturbation": perturbation,
-            "temperature": float(temperature[2:]), "item": data["items"][item], "sample": sample, "messages": messages,
-            **dict(zip(data["fields"], said, strict=True)),
-        })  # fmt: skip
-    return found
+    rows = [dict(zip(data["fields"], values, strict=True)) for values in data["rows"]]
+    for row in rows:
+        row["messages"] = [{"role": role, "content": content} for role, content in data["contexts"][row.pop("context")]]
+        row["kind"], _, condition = row["kind"].partition(" ")
+        row |= {"condition": condition or None, "temperature": float(row["temperature"][2:])}
+    return rows

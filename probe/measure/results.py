@@ -1,0 +1,326 @@
+"""Finished probe runs as typed objects: results.json (schema 1) and what a comparison needs of samples.jsonl.
+
+`nextturn.probe.measure.measures` counts the figures that results.json holds and `nextturn.probe.measure.store` writes the
+file. This module is its only schema for readers. Fields that it does not name are ignored, so files of older versions are
+still read.
+
+Every number of a run has a `Metric` as its key. `Results.figures` lists the numbers of results.json, and `Samples.values`
+holds the values behind the rates item by item, which paired differences need.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from nextturn.probe.checkpoints import numbered
+from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.files import read_json, read_jsonl
+from nextturn.probe.grading import CLARIFY, clarify_right
+from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.stats import Estimate
+from nextturn.probe.terminal import printable
+
+SCHEMA = 1
+
+
+class Metric(NamedTuple):
+    """The key of a number of a run.
+
+    Attributes:
+        measure: "accuracy", "clarify", "followup", "actual" (the real user turns of a transcript set) or "grounding".
+        set: Name of the question set.
+        name: "lenient", "strict" or "outcome:asked" of accuracy; "ask_when_needed" or "answer_when_complete" of clarify;
+            "rate", "unscored", "label:new_task" and the like of followup and actual; "AUC" or a label of grounding.
+        temperature: Decoding of the user turns, such as "T=0.7"; "" for every other measure.
+        perturbation: What was done to the answer before the user turn; "none" for the plain run.
+    """
+
+    measure: str
+    set: str
+    name: str
+    temperature: str = ""
+    perturbation: str = "none"
+
+
+# --- The schema of results.json.
+
+Rate = Annotated[
+    Estimate, BeforeValidator(lambda value: {"n": 0, **value} if isinstance(value, dict) else value)
+]  # {"value", "ci95"}; the count stands once for several rates
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class AccuracyResults(_Frozen):
+    n: int
+    strict: Rate
+    lenient: Rate
+    outcomes: dict[str, int]
+
+    def figures(self) -> dict[str, Estimate]:
+        """Return the two rates and the share of each outcome."""
+        shares = {f"outcome:{name}": share(count, self.n) for name, count in self.outcomes.items()}
+        return {"lenient": replace(self.lenient, n=self.n), "strict": replace(self.strict, n=self.n), **shares}
+
+
+class ClarifyResults(_Frozen):
+    n: int
+    ask_when_needed: Rate
+    answer_when_complete: Rate
+
+    def figures(self) -> dict[str, Estimate]:
+        return {name: replace(getattr(self, name), n=self.n) for name in ("ask_when_needed", "answer_when_complete")}
+
+
+class FollowupResults(_Frozen):
+    """User turns of one set, perturbation and temperature, or the real ones of a transcript set.
+
+    `rate` is the share of genuine follow-ups among the judged turns, `grounding` is in nats per token, and
+    `changed_text` is the share of turns whose text the perturbation changed.
+    """
+
+    n_total: int
+    n_judged: int
+    rate: float | None
+    ci95: tuple[float, float] | None
+    labels: dict[str, int]
+    unscored: dict[str, int]
+    role_consistency: float | None = None
+    specificity: float | None = None
+    grounding: Rate | None = None
+    changed_text: Rate | None = None
+
+    def figures(self) -> dict[str, Estimate]:
+        """Return the follow-up rate, the share of each label among judged turns, and what else was measured."""
+        n = self.n_judged
+        return {
+            "rate": Estimate(self.rate, self.ci95, n),
+            **{f"label:{label}": share(count, n) for label, count in self.labels.items()},
+            "unscored": share(sum(self.unscored.values()), self.n_total),
+            "role_consistency": Estimate(self.role_consistency, None, n),
+            "specificity": Estimate(self.specificity, None, n),
+            **({"grounding": replace(self.grounding, n=self.n_total)} if self.grounding else {}),
+            **({"changed_text": replace(self.changed_text, n=self.n_total)} if self.changed_text else {}),
+        }
+
+
+class ProbedModel(_Frozen):
+    path: str
+    label: str
+    step: int | None = None
+    weights_sha256: str | None = None
+    template_sha256: str | None = None
+
+
+class ProbedSet(_Frozen):
+    sha256: str
+    n: int
+    measures: tuple[str, ...] = ()
+
+
+class ProbeSettings(BaseModel):
+    """How a run was measured. Only the sets have a fixed shape; every other key is compared as a whole."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    sets: dict[str, ProbedSet] = Field(default_factory=dict)
+
+    @property
+    def others(self) -> dict[str, Any]:
+        return self.model_extra or {}
+
+
+class Results(_Frozen):
+    """The content of results.json; rates lie in [0, 1]. `followup` is by set, perturbation and temperature."""
+
+    model: ProbedModel
+    settings: ProbeSettings
+    accuracy: dict[str, AccuracyResults] = Field(default_factory=dict)
+    clarify: dict[str, ClarifyResults] = Field(default_factory=dict)
+    followup: dict[str, dict[str, dict[str, FollowupResults]]] = Field(default_factory=dict)
+    actual: dict[str, FollowupResults] = Field(default_factory=dict)
+
+    def figures(self) -> dict[Metric, Estimate]:
+        """Return every number that was measured."""
+        parts: dict[tuple[str, str, str, str], AccuracyResults | ClarifyResults | FollowupResults] = {
+            **{("accuracy", name, "", "none"): part for name, part in self.accuracy.items()},
+            **{("clarify", name, "", "none"): part for name, part in self.clarify.items()},
+            **{("actual", name, "", "none"): part for name, part in self.actual.items()},
+        }
+        for name, perturbations in self.followup.items():
+            for perturbation, temperatures in perturbations.items():
+                parts |= {("followup", name, at, perturbation): part for at, part in temperatures.items()}
+        return {
+            Metric(measure, name, figure, at, perturbation): estimate
+            for (measure, name, at, perturbation), part in parts.items()
+            for figure, estimate in part.figures().items()
+            if estimate.value is not None
+        }
+
+
+def share(count: int, n: int) -> Estimate:
+    """Return `count / n` without an interval, and no value if `n` is 0."""
+    return Estimate(count / n if n else None, None, n)
+
+
+# --- Reading finished runs.
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity, so that results computed from it can be cached
+class Samples:
+    """What a comparison needs of samples.jsonl.
+
+    Attributes:
+        values: The values behind each rate, by item.
+        grounding: (item, label, nats per token) of every labelled, unperturbed user turn, by set.
+    """
+
+    values: dict[Metric, dict[str, list[float]]]
+    grounding: dict[str, list[tuple[str, str, float]]]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run under the name that a comparison gives it; `samples` is None where samples.jsonl is missing."""
+
+    folder: Path
+    name: str
+    results: Results
+    samples: Samples | None
+
+
+def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
+    """Load finished runs in the order given and give each a name that no other has.
+
+    Args:
+        folders: Probe runs, or training runs, which stand for all of their finished probes.
+
+    Raises:
+        BadInput: No folder is given, one is given twice, or one holds no finished run of schema 1.
+        DataError: A file is broken or samples.jsonl holds a row that no probe run writes.
+    """
+    if not folders:
+        raise BadInput("no run folder is given; expected one or more that `nextturn probe run` made")
+    folders = [probe for folder in folders for probe in expand(Path(folder))]
+    twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
+    if twice:
+        raise BadInput(f"{twice[0]}: this folder is given more than once; give each run once")
+    results = [read_results(folder) for folder in folders]
+    return tuple(
+        FinishedRun(folder, name, result, read_samples(folder / "samples.jsonl"))
+        for folder, name, result in zip(folders, run_names(folders, results), results, strict=True)
+    )
+
+
+def expand(folder: Path) -> list[Path]:
+    """Return the finished probes of a training run (base first, then by step), or the folder itself."""
+    if (folder / "results.json").is_file() or not (folder / "probe").is_dir():
+        return [folder]
+    probes = [folder / "probe" / "base", *(probe for _, probe in reversed(numbered(folder / "probe", "step")))]
+    finished = [probe for probe in probes if (probe / "results.json").is_file()]
+    if not finished:
+        raise BadInput(f"{folder}: this training run has no finished probe in {folder / 'probe'}")
+    return finished
+
+
+def read_results(folder: Path) -> Results:
+    """Read the results.json of a finished run.
+
+    Raises:
+        BadInput: There is no such folder, the run is unfinished, or the file has another schema or shape.
+        DataError: The file is not JSON.
+    """
+    path = folder / "results.json"
+    if not path.is_file():
+        if (folder / "manifest.json").exists() or (folder / "samples.jsonl").exists():
+            raise BadInput(f"{folder}: the run is unfinished; `nextturn probe run` with --out {folder} resumes it")
+        inside = " ".join(sorted(str(path.parent) for path in folder.glob("*/results.json")))
+        hint = f"; did you mean {inside}?" if inside else ""
+        raise BadInput(f"{folder}: no results.json here; expected a folder that `nextturn probe run` made{hint}")
+    content = read_json(path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise BadInput(f"{path}: schema {schema!r}, but this version reads schema {SCHEMA}; probe the model again")
+    try:
+        return Results.model_validate(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(printable(str(part)) for part in problem["loc"])
+        raise BadInput(f"{path}: {where}: {problem['msg']}; probe the model again") from None
+
+
+def read_samples(path: Path) -> Samples | None:
+    """Read samples.jsonl, or return None if there is none. An unchanged file is read once per process.
+
+    Raises:
+        DataError: With file and line, for a row that no probe run writes.
+    """
+    if not path.exists():
+        return None
+    stat = path.stat()
+    return _read_samples(path.absolute(), stat.st_mtime_ns, stat.st_size)
+
+
+@cache  # training compares its runs again after every checkpoint
+def _read_samples(path: Path, modified: int, size: int) -> Samples:
+    values: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
+    for number, row in read_jsonl(path):
+        try:
+            for metric, value in _values(row):
+                values[metric][str(row["item"])].append(float(value))
+            plain_turn = row["kind"] == "followup" and row["perturbation"] == "none"
+            if plain_turn and row["label"] is not None and row["grounding"] is not None:
+                grounding[row["set"]].append((str(row["item"]), row["label"], float(row["grounding"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}:{number}: not a row of a probe run ({error!r})") from None
+    return Samples({metric: dict(by_item) for metric, by_item in values.items()}, dict(grounding))
+
+
+def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
+    """Yield the rates that a row counts in, with its value; nothing for what could not be scored."""
+    kind, name = row["kind"], row["set"]
+    if kind == "accuracy":
+        scored = [(scoring, row[scoring]) for scoring in ("lenient", "strict")]
+        yield from ((Metric(kind, name, scoring), right) for scoring, right in scored if right is not None)
+    elif kind == "clarify":
+        yield Metric(kind, name, CLARIFY[row["condition"]]), clarify_right(row)
+    elif kind not in ("followup", "actual"):
+        raise ValueError(f"kind {kind}")
+    elif row["label"] is not None:
+        where = (f"T={float(row['temperature'])}", row["perturbation"]) if kind == "followup" else ()
+        yield Metric(kind, name, "rate", *where), row["label"] == GENUINE
+
+
+def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
+    """Return a name for each run: its label and step, after its folder where that alone would not tell runs apart.
+
+    The checkpoints of one training run are named alike: all of them with their folder, or none.
+    """
+    plain, families = [], []
+    for folder, model in zip(folders, (result.model for result in results), strict=True):
+        has_step = not model.step or re.search(rf"(?<!\d){model.step}(?!\d)", model.label)
+        plain.append(printable(model.label if has_step else f"{model.label} step-{model.step}") or "unnamed")
+        families.append(folder.absolute().parent if model.step else folder.absolute())
+    counts = Counter(plain)
+    unclear = {family for family, name in zip(families, plain, strict=True) if counts[name] > 1}
+    root = os.path.commonpath([folder.absolute().parent for folder in folders])
+    names: list[str] = []
+    for folder, family, name in zip(folders, families, plain, strict=True):
+        # RUN/probe/step-N tells no more than RUN/step-N.
+        above = [part for part in folder.absolute().relative_to(root).parts if part != "probe"]
+        above = above[:-1] if above[-1:] == [name] else above
+        whole = printable("/".join((*above, name))) if family in unclear else name
+        names.append(whole if whole not in names else f"{whole} ({len(names) + 1})")
+    return names
