@@ -16,7 +16,7 @@ import pytest
 from nextturn.probe.checkpoints import mark_complete
 from nextturn.probe.files import write_json
 from nextturn.probe.labels.label import draw, row_of, user_turns
-from nextturn.probe.report.comparison import load_runs
+from nextturn.probe.measure.results import load_runs
 from support.commands import call
 from support.loopback import Loopback, chat_reply, models_reply
 

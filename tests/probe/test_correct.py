@@ -20,8 +20,9 @@ from nextturn.probe.labels import agreement
 from nextturn.probe.labels import correct as command
 from nextturn.probe.labels.correct import asked, correct, with_labels
 from nextturn.probe.labels.label import Turn, draw, row_of, user_turns
+from nextturn.probe.measure.results import Metric, load_runs
 from nextturn.probe.report.compare import compare
-from nextturn.probe.report.comparison import Correction, Metric, as_json, compare_runs, load_runs
+from nextturn.probe.report.comparison import Correction, as_json, compare_runs
 from nextturn.probe.report.page import html, markdown
 from nextturn.probe.report.plot import panels_of
 from support import corrected_trials as simulated
@@ -432,15 +433,15 @@ def test_compare_shows_corrected_beside_judged_and_draws_it(folder: Path, capsys
     one = comparison.correction.rate("step-40", "maths", "T=0.7")
     assert one
     old, new = (read_json(folder / name / "comparison.json") for name in ("before", "after"))
-    assert old.pop("as_judged") == ["step-20", "step-40"] and "as_judged" not in new
+    assert (old.pop("as_judged"), new["as_judged"]) == (["step-20", "step-40"], [])
     assert old.pop("patterns") != new.pop("patterns"), "they are read from the corrected rates"
-    assert {**old, "correction": new["correction"]} == new, "nothing else changes"
+    assert {**old, "correction": new["correction"], "as_judged": []} == new, "nothing else changes"
     assert new["correction"]["labels"] == {"base": 60, "step-20": 60, "step-40": 60}
     page = (folder / "after" / "comparison.md").read_text()
     assert "## Follow-up corrected by labels" in page and "180 labels (base 60, step-20 60, step-40 60)" in page
     assert f"| {100 * (one.judged.value or 0):.1f} [" in page and f"| {100 * (one.corrected.value or 0):.1f} [" in page
     report = (folder / "after" / "report.html").read_text(encoding="utf-8")
-    assert "Follow-up corrected by labels" in report and "follow-up corrected by 180 labels" in report
+    assert "Follow-up corrected by labels" in report and "180 labels (base 60" in report
     drawn = {panel.set: panel for panel in panels_of(comparison)}["maths"].points["T=0.7"]
     assert [point.y for point in drawn] == [
         found.corrected
@@ -456,21 +457,19 @@ def test_compare_shows_corrected_beside_judged_and_draws_it(folder: Path, capsys
 def test_without_labels_nothing_changes(folder: Path) -> None:
     comparison = compare_runs(load_runs([folder]))
     assert with_labels(comparison, [folder], None) == comparison, "an unknown judge, no labels"
-    assert not {"correction", "warnings"} & set(as_json(comparison))
+    assert (as_json(comparison)["correction"], as_json(comparison)["warnings"]) == (None, [])
     assert as_json(comparison)["as_judged"] == ["step-20", "step-40"]
-    assert "corrected by" not in markdown(comparison) + html(comparison)
+    assert "orrected by" not in markdown(comparison, has_plot=True) + html(comparison)
 
 
 def test_where_some_runs_have_labels_drawings_stay_with_the_judge(folder: Path) -> None:
     good = rows_of(labels_for(folder))
     write_rows(folder / "labels.jsonl", [row for row in good if row["run"] != "step-20"])
     comparison = with_labels(compare_runs(load_runs([folder])), [folder], None)
-    metric = Metric("followup", "maths", "T=0.7")
-    assert comparison.correction and comparison.drawn(metric) == comparison.figures[metric]
-    assert "not corrected: step-20" in markdown(comparison)
-    assert comparison.as_judged == ["step-20"] and "is reported as judged. This holds for step-20." in markdown(
-        comparison
-    )
+    metric = Metric("followup", "maths", "rate", "T=0.7")
+    assert comparison.correction and comparison.drawn("step-40", metric) == comparison.estimate("step-40", metric)
+    assert "Not corrected, without labels: step-20" in markdown(comparison, has_plot=True)
+    assert comparison.as_judged == ["step-20"]
 
 
 def test_patterns_use_the_corrected_rate_of_a_run_with_labels(folder: Path) -> None:
@@ -492,7 +491,7 @@ def test_a_reading_that_has_only_begun_is_a_warning_unless_it_was_given(folder: 
     good = rows_of(labels_for(folder))
     path = write_rows(folder / "labels.jsonl", good[:30])
     comparison = with_labels(compare_runs(load_runs([folder])), [folder], None)
-    assert comparison.correction is None and comparison.drawn(Metric("followup", "maths", "T=0.7"))
+    assert comparison.correction is None
     assert any("not corrected: base: 1" in line and "wanted at least 20" in line for line in comparison.warnings)
     with pytest.raises(BadInput, match="wanted at least 20"):
         with_labels(compare_runs(load_runs([folder])), [folder], path)

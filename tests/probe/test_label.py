@@ -17,7 +17,7 @@ from nextturn.probe.files import read_json, read_jsonl, sha256_text, write_json
 from nextturn.probe.judges.labels import LABELS
 from nextturn.probe.labels import label as command
 from nextturn.probe.labels.label import Turn, draw, read_labels, row_of, shares, user_turns
-from nextturn.probe.report.comparison import load_runs
+from nextturn.probe.measure.results import load_runs
 from support.page_runs import data_of, probe_run, three_runs
 
 
