@@ -81,6 +81,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
     for name in ("conversations.jsonl", "held_out.jsonl"):
         (folder / name).write_text(blocks(README, "json")[0] * 4)
+    (folder / "my_rewards.py").write_text(blocks(TEXT[ROOT / "docs" / "architecture.md"], "python")[0])
     (folder / "mine.yaml").write_text(blocks(README, "yaml")[0].replace("smollm2-135m", "my_model"))
     for name in ("demo/grpo", "qwen2b_sft", "qwen2b_grpo"):
         shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
@@ -120,7 +121,7 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
             call([*words[script:], *dry], workplace, WORLD_SIZE=launcher.get("--num_processes", "1"))
     elif words[0] == "bash":  # tests/commands/test_recipes.py checks the scripts, test_gpu_check.py runs the stages
         assert (workplace / words[1]).is_file()
-    elif words[:2] == ["nextturn", "data"] or words[:3] == ["nextturn", "probe", "run"]:
+    elif words[1] in ("data", "grpo") or words[1:3] == ["probe", "run"]:
         call([*words, *dry], workplace)
     elif words[:2] == ["nextturn", "sft"]:
         small = "--probe.max_answer_tokens 8 --probe.max_user_tokens 6 --probe.sets.written_pairs.n 2"
