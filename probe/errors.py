@@ -108,5 +108,5 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
 
 def one_line(error: BaseException) -> str:
     """What a library's error says, on one line of at most 200 characters."""
-    text = " ".join(str(error.args[0] if error.args else error).split())
+    text = " ".join(str(error.args[0] if len(error.args) == 1 else error).split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,8 +1,8 @@
-"""Turns the name of a model into a local folder that training, vLLM and the probe can all load, and loads it.
+"""Turn the name of a model into a local folder that training, vLLM and the probe can load, and load it.
 
-A name is a local folder (a whole model, or a LoRA adapter on its base), a hub id, or `smollm2-135m`, the model that comes
-as a package (probe/embedded.py). A multimodal Qwen3.5 is converted once to its text-only folder (probe/conversions.py).
-Custom model code is never run, and weights are read from safetensors only.
+A name is a local folder (a whole model, or a LoRA adapter on its base), a hub id, or `smollm2-135m`, which is installed as a
+package (probe/embedded.py). A multimodal Qwen3.5 is converted once to its text-only folder (probe/conversions.py). Custom
+model code is never run, and weights are read from safetensors files only.
 """
 
 from __future__ import annotations
@@ -16,37 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nextturn.probe import conversions, weights
 from nextturn.probe.checkpoints import newest_complete, none_complete
-from nextturn.probe.conversions import (
-    cache_root,
-    is_complete,
-    is_multimodal,
-    made_once,
-    made_while_used,
-    text_only_folder,
-)
 from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
 from nextturn.probe.errors import ModelError, TemplateError
 from nextturn.probe.files import sha256_text
 from nextturn.probe.hub import hub_folder
 from nextturn.probe.terminal import say
-from nextturn.probe.weights import (
-    ADAPTER_CONFIG,
-    CONFIG,
-    count_parameters,
-    fingerprint_of,
-    load_any_tokenizer,
-    load_causal_lm,
-    merge_adapter,
-    read_config,
-    refuse_quantised,
-    shape_of,
-    tokenizer_sha256,
-    weight_files,
-)
+from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, DTYPES, read_config, weight_files
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-# Tokens that models keep for filling batches, tried in this order where a tokenizer names no pad token.
+# Tokens that models reserve for padding, tried in this order if a tokenizer names no pad token.
 PAD_TOKENS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|end_of_text|>", "<unk>")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -56,9 +35,9 @@ class ModelFolder:
     """A model on this machine.
 
     Attributes:
-        name: as the user gave it.
-        path: folder with config.json, weights and tokenizer, or a LoRA adapter folder.
-        base: the base model's folder where `path` is a LoRA adapter folder, else None.
+        name: The name that the user gave.
+        path: Folder with config.json, weights and tokenizer, or a LoRA adapter folder.
+        base: The base model's folder if `path` is a LoRA adapter folder, else None.
     """
 
     name: str
@@ -66,20 +45,25 @@ class ModelFolder:
     base: Path | None = None
 
     @property
+    def whole(self) -> Path:
+        """The folder of the whole model: that of the base if this is an adapter."""
+        return self.base or self.path
+
+    @property
     def tokenizer_path(self) -> Path:
-        """The folder to load the tokenizer from: an adapter's own where it was saved with one, else its base's."""
+        """The folder of the tokenizer: the adapter's own if it was saved with one, else its base's."""
         own = (self.path / "tokenizer_config.json").is_file() or (self.path / "tokenizer.json").is_file()
-        return self.path if own or self.base is None else self.base
+        return self.path if own else self.whole
 
 
 def resolve(name: str) -> ModelFolder:
-    """Return the local folder of a model: a local folder first, then `smollm2-135m`, then a hub id. The folder of a
-    training run stands for its newest complete checkpoint.
+    """Return the local folder of a model: a local folder first, then `smollm2-135m`, then a hub id.
 
-    Imports torch only where a model has to be converted first, which happens once.
+    The folder of a training run stands for its newest complete checkpoint. torch is imported only if a model has to be
+    converted, which happens once.
 
     Raises:
-        ModelError: nothing is there under this name, or what is there is no model; the message says what to do.
+        ModelError: There is nothing under this name, or it is not a model. The message says what to do.
     """
     local = Path(name).expanduser()
     if local.is_dir():
@@ -87,10 +71,10 @@ def resolve(name: str) -> ModelFolder:
     if name == EMBEDDED_NAME:
         return ModelFolder(name, embedded_folder())
     if local.exists():
-        raise ModelError(f"{name}: a file, wanted a model folder with {CONFIG} or {ADAPTER_CONFIG}")
+        raise ModelError(f"{name}: a file, expected a model folder with {CONFIG} or {ADAPTER_CONFIG}")
     if _HUB_ID.fullmatch(name):
         return _local(name, hub_folder(name))
-    raise ModelError(f"{name}: no such model folder; wanted a folder, a hub id such as org/model, or {EMBEDDED_NAME}")
+    raise ModelError(f"{name}: no such model folder; expected a folder, a hub id such as org/model, or {EMBEDDED_NAME}")
 
 
 def _local(name: str, folder: Path) -> ModelFolder:
@@ -102,12 +86,10 @@ def _local(name: str, folder: Path) -> ModelFolder:
         checkpoint, skipped = newest_complete(folder)
         if checkpoint is not None:
             return _local(name, checkpoint)
-        wanted = f"wanted {CONFIG} or {ADAPTER_CONFIG} in it; {none_complete(skipped)}"
-        raise ModelError(f"{name}: this folder holds no model, {wanted}")
+        expected = f"expected {CONFIG} or {ADAPTER_CONFIG} in it; {none_complete(skipped)}"
+        raise ModelError(f"{name}: this folder holds no model, {expected}")
     weight_files(folder)
-    if is_multimodal(folder):
-        return ModelFolder(name, text_only_folder(folder))
-    return ModelFolder(name, folder)
+    return ModelFolder(name, conversions.text_only_folder(folder) if conversions.is_multimodal(folder) else folder)
 
 
 def _base_of(name: str, adapter: Path) -> Path:
@@ -115,21 +97,21 @@ def _base_of(name: str, adapter: Path) -> Path:
     advice = f"set base_model_name_or_path in {adapter / ADAPTER_CONFIG} to the base model's folder"
     if not base:
         raise ModelError(f"{name}: a LoRA adapter that does not name its base; {advice}")
-    # A path is taken from where the command runs, then from the adapter's own folder.
-    folder = next((place for place in (Path(base).expanduser(), adapter / base) if place.is_dir()), None)
+    # A relative path is looked up in the working directory, then in the adapter's folder.
+    folder = next((path for path in (Path(base).expanduser(), adapter / base) if path.is_dir()), None)
     if folder is not None and (folder / ADAPTER_CONFIG).is_file():
-        raise ModelError(f"{name}: a LoRA adapter on another adapter, {base}, wanted one on a whole model; {advice}")
+        raise ModelError(f"{name}: a LoRA adapter on another adapter, {base}, expected one on a whole model; {advice}")
     try:
-        return resolve(str(folder) if folder else base).path
+        return resolve(str(folder or base)).path
     except ModelError as error:
         raise ModelError(f"{name}: a LoRA adapter without its base ({error}); {advice}") from None
 
 
 def tokenizer_folder(name: str) -> ModelFolder:
-    """A folder with at least the model's tokenizer, for a model whose weights a server holds.
+    """Return a folder with at least the model's tokenizer, for a model whose weights are on a server.
 
     Raises:
-        ModelError: nothing is there under this name.
+        ModelError: There is nothing under this name.
     """
     local = Path(name).expanduser()
     if local.is_dir():
@@ -140,71 +122,63 @@ def tokenizer_folder(name: str) -> ModelFolder:
 
 
 def load_tokenizer(folder: ModelFolder) -> Any:
-    """The tokenizer with padding on the left, a pad token and a chat template.
+    """Load the tokenizer with padding on the left, a pad token and one chat template.
 
-    Generation continues at the right end of every row, hence left padding. Where the tokenizer names no pad
-    token, one that its vocabulary holds for the purpose is taken (PAD_TOKENS), else the end token; none is
-    added, so that the embedding keeps its size. Padding is always masked, so the choice changes no result.
+    Padding is on the left because generation continues at the right end of every row. If the tokenizer names no pad token,
+    a token of its vocabulary is used (PAD_TOKENS, else the end token), so that the embedding keeps its size. Padding is
+    always masked, so the choice changes no result.
 
     Raises:
-        TemplateError: the tokenizer has no chat template, or several and none is called "default".
+        TemplateError: There is no chat template, or there are several and none is called "default".
     """
-    tokenizer = load_any_tokenizer(folder.tokenizer_path)
+    tokenizer = weights.load_any_tokenizer(folder.tokenizer_path)
     tokenizer.padding_side = "left"
+    if isinstance(tokenizer.chat_template, dict):  # Hermes and Command-R have further templates for tools
+        tokenizer.chat_template = tokenizer.chat_template.get("default")
     if not tokenizer.chat_template:
         raise TemplateError(
-            f"{folder.name}: its tokenizer has no chat template; wanted a chat model, or a chat_template.jinja in "
-            f"{folder.tokenizer_path}"
+            f'{folder.name}: its tokenizer has no chat template, or several and none is called "default"; '
+            f"expected a chat model, or a chat_template.jinja in {folder.tokenizer_path}"
         )
-    if isinstance(tokenizer.chat_template, dict):  # Hermes and Command-R have another one for tools
-        if "default" not in tokenizer.chat_template:
-            names = ", ".join(sorted(tokenizer.chat_template))
-            raise TemplateError(
-                f'{folder.name}: none of its chat templates ({names}) is called "default"; wanted one that is, or a '
-                f"chat_template.jinja in {folder.tokenizer_path}"
-            )
-        tokenizer.chat_template = tokenizer.get_chat_template()
     if tokenizer.pad_token is None:
         vocabulary = tokenizer.get_vocab()
         tokenizer.pad_token = next((token for token in PAD_TOKENS if token in vocabulary), tokenizer.eos_token)
     if tokenizer.pad_token is None:
-        raise ModelError(f"{folder.name}: its tokenizer names neither a pad token nor an end token")
+        raise ModelError(f"{folder.name}: its tokenizer has neither a pad token nor an end token")
     return tokenizer
 
 
 def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = None) -> Any:
-    """The causal language model in evaluation mode, this process's own; a LoRA adapter is merged into its base.
+    """Load the causal language model in evaluation mode. A LoRA adapter is merged into its base.
 
     Args:
-        folder: from `resolve`.
-        dtype: "auto" keeps the type of the checkpoint.
-        device: a torch device; None takes this process's GPU (LOCAL_RANK) where there is one, else the CPU.
+        folder: From `resolve`.
+        dtype: "auto" keeps the dtype of the checkpoint.
+        device: A torch device. None selects this process's GPU (LOCAL_RANK) if there is one, else the CPU.
     """
     import torch
 
-    if dtype not in DTYPES:
-        raise ModelError(f"{folder.name}: dtype {dtype!r}, wanted one of {', '.join(DTYPES)}")
     model = _load(folder, dtype if dtype == "auto" else getattr(torch, dtype))
     return model.to(device or own_device()).eval()
 
 
 def _load(folder: ModelFolder, dtype: Any, scale: float = 1.0) -> Any:
-    model = load_causal_lm(folder.base or folder.path, dtype)
-    return model if folder.base is None else merge_adapter(model, folder.path, scale)
+    model = weights.load_causal_lm(folder.whole, dtype)
+    return model if folder.base is None else weights.merge_adapter(model, folder.path, scale)
 
 
 def emulates_bfloat16() -> bool:
-    """Whether this CPU has no instructions for bfloat16: on one with AVX2 alone products took 8 times as long as in float32."""
+    """Return True if this CPU has no bfloat16 instructions: products then take up to 8 times as long as in float32."""
     import torch
 
-    # torch tells of x86 alone; others are taken at the recipe's word.
+    # torch knows x86 only. On other machines the recipe decides.
     return platform.machine() in ("x86_64", "AMD64") and not (
         torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     )
 
 
 def note_emulation(folder: ModelFolder, dtype: str) -> None:
-    """Says so where a model will run on this CPU in a type that it has no instructions for."""
+    """Print a note if a model will run on this CPU in bfloat16 and the CPU has no bfloat16 instructions."""
     dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
     if dtype == "bfloat16" and emulates_bfloat16():
         say(
@@ -214,52 +188,56 @@ def note_emulation(folder: ModelFolder, dtype: str) -> None:
 
 
 def own_device() -> str:
+    """Return this process's GPU (LOCAL_RANK), or "cpu"."""
     import torch
 
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
 
-def merged_folder(folder: ModelFolder, dtype: str = "auto") -> ModelFolder:
-    """Return a LoRA checkpoint as a whole model in the cache; any other folder as it is.
+# --- A LoRA checkpoint as a whole model.
 
-    Training starts from it. It is made on the first call and stays, because the adapters trained on it name it as their
-    base. The key is what is merged and the type that it is merged in.
+
+def merged_folder(folder: ModelFolder, dtype: str = "auto") -> ModelFolder:
+    """Return a LoRA checkpoint as a whole model in the cache, and any other folder as it is.
+
+    Training starts from the merged model. It is made on the first call and kept, because the adapters trained on it name it
+    as their base. The cache key is what is merged and the dtype of the merge.
 
     Args:
-        dtype: the type of the merged weights; "auto" is the checkpoint's own.
+        dtype: Dtype of the merged weights; "auto" is the checkpoint's own.
     """
     if folder.base is None:
         return folder
-    source, needed, make = _merging(folder, dtype)
-    return ModelFolder(folder.name, made_once(f"merged-{source[:16]}", source, needed, make))
+    source, size, write = _merge(folder, dtype)
+    return ModelFolder(folder.name, conversions.made_once(f"merged-{source[:16]}", source, size, write))
 
 
 @contextmanager
 def served_folder(folder: ModelFolder, dtype: str = "auto") -> Iterator[ModelFolder]:
-    """Give a LoRA checkpoint as a whole model while vLLM loads it; any other folder as it is.
+    """Provide a LoRA checkpoint as a whole model while vLLM loads it, and any other folder as it is.
 
-    vLLM leaves out adapter weights that it cannot place, without an error, so it never gets the adapter itself. The merged
+    vLLM skips adapter weights that it cannot place, without an error, so it never gets the adapter itself. The merged
     folder is removed at the end, unless another process uses it or `merged_folder` made it.
 
     Args:
-        dtype: as of `merged_folder`.
+        dtype: See `merged_folder`.
     """
     if folder.base is None:
         yield folder
         return
-    source, needed, make = _merging(folder, dtype)
-    if is_complete(cache_root() / f"merged-{source[:16]}", source):
+    source, size, write = _merge(folder, dtype)
+    if conversions.is_complete(conversions.cache_root() / f"merged-{source[:16]}", source):
         yield merged_folder(folder, dtype)
         return
-    with made_while_used(f"served-{source[:16]}", source, needed, make) as made:
-        yield ModelFolder(folder.name, made)
+    with conversions.made_while_used(f"served-{source[:16]}", source, size, write) as merged:
+        yield ModelFolder(folder.name, merged)
 
 
-def _merging(folder: ModelFolder, dtype: str) -> tuple[str, int, Callable[[Path], None]]:
-    """Return the sha256 of what is merged, the bytes that it needs, and what writes it into a folder."""
+def _merge(folder: ModelFolder, dtype: str) -> tuple[str, int, Callable[[Path], None]]:
+    """Return the sha256 of what is merged, the bytes needed on disk, and a function that writes the merged model."""
     dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
-    source = sha256_text(f"{fingerprint(folder)} {tokenizer_sha256(folder.tokenizer_path)} {dtype}")
-    return source, whole_bytes(folder, dtype), lambda made: write_whole(folder, made, dtype)
+    source = sha256_text(f"{fingerprint(folder)} {weights.tokenizer_sha256(folder.tokenizer_path)} {dtype}")
+    return source, whole_bytes(folder, dtype), lambda out: write_whole(folder, out, dtype)
 
 
 def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) -> None:
@@ -268,54 +246,40 @@ def write_whole(folder: ModelFolder, out: Path, dtype: str, scale: float = 1.0) 
     A LoRA adapter is merged into its base in float32, and the sums are rounded once.
 
     Args:
-        dtype: of the written weights, such as "bfloat16".
-        scale: factor of the adapter's update.
+        dtype: Dtype of the written weights, such as "bfloat16".
+        scale: Factor of the adapter's update.
 
     Raises:
-        ModelError: the weights are quantised.
+        ModelError: The weights are quantised.
     """
     import torch
 
-    refuse_quantised(folder.base or folder.path, folder.name)
-    model = _load(folder, torch.float32, scale).to(getattr(torch, dtype))
-    model.save_pretrained(out)
-    load_any_tokenizer(folder.tokenizer_path).save_pretrained(out)
+    weights.refuse_quantised(folder.whole, folder.name)
+    _load(folder, torch.float32, scale).to(getattr(torch, dtype)).save_pretrained(out)
+    weights.load_any_tokenizer(folder.tokenizer_path).save_pretrained(out)
 
 
-def whole_bytes(folder: ModelFolder, dtype: str = "auto") -> int:
-    """What `write_whole` needs of the disk for the weights."""
-    dtype = checkpoint_dtype(folder) if dtype == "auto" else dtype
-    return int(count_parameters(folder.base or folder.path)["total"] * (2 if dtype in ("bfloat16", "float16") else 4))
+def whole_bytes(folder: ModelFolder, dtype: str) -> int:
+    """Return the bytes on disk that the weights need when `write_whole` writes them in `dtype`."""
+    return parameter_count(folder) * (2 if dtype in ("bfloat16", "float16") else 4)
 
 
 def checkpoint_dtype(folder: ModelFolder) -> str:
-    """The type in which transformers would load the folder: its config's, else that of most of its weights."""
-    whole = folder.base or folder.path
-    config = read_config(whole)
-    text = config.get("text_config") or {}
-    for named in (config.get("dtype"), config.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype")):
-        if named in DTYPES[1:]:
-            return str(named)
-    by_dtype = count_parameters(whole)["by_dtype"]
-    return {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}.get(max(by_dtype, key=by_dtype.__getitem__), "auto")
+    """Return the dtype in which transformers loads the folder: its config's, else that of most of its weights."""
+    config = read_config(folder.whole)
+    for section in (config, config.get("text_config") or {}):
+        for key in ("dtype", "torch_dtype"):
+            if section.get(key) in DTYPES.values():
+                return str(section[key])
+    ((most, _),) = weights.count_parameters(folder.whole).most_common(1)
+    return DTYPES.get(most, "auto")
 
 
 def fingerprint(folder: ModelFolder) -> str:
-    """sha256 of what the model is: weights and configuration, its base's too; independent of where they lie."""
-    return fingerprint_of([folder.path] if folder.base is None else [folder.base, folder.path])
+    """Return the sha256 of weights and configuration, the base's included. It does not depend on where the folders are."""
+    return weights.fingerprint_of([folder.path] if folder.base is None else [folder.base, folder.path])
 
 
-def parameter_count(folder: ModelFolder) -> dict[str, Any]:
-    """Sizes read from headers and configuration without loading the model, for estimates of memory.
-
-    Returns:
-        "total" parameters of the merged model, "by_dtype" {safetensors type: parameters}, "bytes" on disk,
-        "adapter" parameters of a LoRA (0 without one), and the shape: "layers", "full_attention_layers",
-        "hidden", "intermediate", "vocab", "heads", "kv_heads", "head_dim".
-    """
-    source = folder.base or folder.path
-    return {
-        **count_parameters(source),
-        "adapter": 0 if folder.base is None else count_parameters(folder.path)["total"],
-        **shape_of(source),
-    }
+def parameter_count(folder: ModelFolder) -> int:
+    """Return the number of parameters of the (merged) model, read from file headers."""
+    return weights.count_parameters(folder.whole).total()

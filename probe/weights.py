@@ -1,7 +1,8 @@
-"""A folder's weights: which files, how many parameters, which model, all without loading them; and loading them, strictly.
+"""The weight files of a model folder: which they are, how many parameters they hold, their hash, and strict loading.
 
-Only safetensors is read: its header gives names, types and shapes, and unlike pickled .bin files it can run no
-code. Weight names are never relied on; the same model may be saved as `model.*` or `model.language_model.*`.
+Only safetensors files are read. Their header gives names, types and shapes without loading the weights, and unlike pickled
+.bin files they cannot run code. Code never depends on the names of weights, because the same model may be saved as `model.*`
+or `model.language_model.*`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +22,9 @@ from nextturn.probe.files import read_json, sha256_file
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
-# Bits of an element by safetensors type name; sub-byte types are packed.
-_BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
-_BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8}
-# Where a folder came from and which version wrote it, neither of which changes what the model answers.
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""The types of weights that are not quantised: safetensors' name and torch's."""
+# Keys that say where a folder came from and which version wrote it. They do not change what the model answers.
 _NOT_THE_MODEL = {"_name_or_path", "_model_name_or_path", "base_model_name_or_path", "transformers_version"}
 _NOT_THE_MODEL |= {"peft_version", "revision", "inference_mode"}
 
@@ -32,16 +33,17 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     """Return the folder's config.json or adapter_config.json.
 
     Raises:
-        ModelError: It is no JSON object, or names an attention implementation on the hub, whose code transformers would load.
+        ModelError: It is not a JSON object, or it names an attention implementation on the hub, whose code transformers
+            would load.
     """
     try:
         config = read_json(folder / name)
     except DataError as error:
         raise ModelError(str(error)) from None
     if not isinstance(config, dict):
-        raise ModelError(f"{folder / name}: a {type(config).__name__}, wanted a JSON object")
-    for part in (config, *config.values()):
-        for key, value in part.items() if isinstance(part, dict) else ():
+        raise ModelError(f"{folder / name}: {type(config).__name__}, expected a JSON object")
+    for section in (config, *config.values()):
+        for key, value in section.items() if isinstance(section, dict) else ():
             if "_implementation" in key and "/" in str(value):
                 raise ModelError(
                     f"{folder / name}: {key} is {value!r}, code on the hub, which is not run; remove this key"
@@ -50,40 +52,40 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files, every one checked to be whole.
+    """Return the folder's safetensors files after checking that every file is complete.
 
     Raises:
-        ModelError: there are none, a shard of the index is missing, or a file is cut short.
+        ModelError: There are none, a shard of the index is missing, or a file is cut short.
     """
     stem = "adapter_model" if (folder / ADAPTER_CONFIG).is_file() else "model"
     index = folder / f"{stem}.safetensors.index.json"
+    names = {f"{stem}.safetensors"}
     if index.is_file():
-        shards = read_config(folder, index.name).get("weight_map") or {}
-        files = [folder / name for name in sorted(set(shards.values()))]
-    else:
-        files = [folder / f"{stem}.safetensors"]
+        names = set((read_config(folder, index.name).get("weight_map") or {}).values())
+    files = [folder / name for name in sorted(names)]
     missing = [path.name for path in files if not path.is_file()]
-    if not files or (missing and not index.is_file()):
-        raise ModelError(f"{folder}: no weights in this folder, wanted {stem}.safetensors{_other_weights(folder)}")
-    if missing:
+    if missing and index.is_file():
         raise ModelError(f"{folder}: {len(missing)} of {len(files)} weight files are missing, first {missing[0]}")
+    if missing or not files:
+        pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.gguf") for path in folder.glob(pattern))
+        advice = f"; {pickled[0]} is not read, save it as safetensors first" if pickled else ""
+        raise ModelError(f"{folder}: no weights in this folder, expected {stem}.safetensors{advice}")
     for path in files:
         read_header(path)
     return files
 
 
-def _other_weights(folder: Path) -> str:
-    other = sorted(path.name for pattern in ("*.bin", "*.pt", "*.gguf") for path in folder.glob(pattern))
-    return f"; {other[0]} is not read, save it as safetensors first" if other else ""
-
-
 def read_header(path: Path) -> dict[str, tuple[str, list[int]]]:
-    """Return tensor name to (dtype, shape) of a safetensors file, which is checked to be whole."""
+    """Return {tensor name: (dtype, shape)} of a safetensors file.
+
+    Raises:
+        ModelError: The file is damaged or cut short.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="np") as file:
-            tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             return {name: (tensor.get_dtype(), tensor.get_shape()) for name, tensor in tensors.items()}
     except SafetensorError as error:
         size = path.stat().st_size
@@ -93,7 +95,7 @@ def read_header(path: Path) -> dict[str, tuple[str, list[int]]]:
 
 
 def fingerprint_of(folders: list[Path]) -> str:
-    """sha256 over the contents of the folders' weights and configs; the same wherever the folders lie."""
+    """Return the sha256 over the folders' weights and configurations. It does not depend on where the folders are."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in weight_files(folder):
@@ -105,18 +107,18 @@ def fingerprint_of(folders: list[Path]) -> str:
 
 
 def tokenizer_sha256(folder: Path) -> str:
-    """sha256 over the folder's tokenizer and chat template files."""
+    """Return the sha256 over the folder's tokenizer and chat template files."""
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     return hashlib.sha256("".join(f"{path.name} {sha256_seen(path)}\n" for path in files).encode()).hexdigest()
 
 
 sha256_of_seen: dict[tuple[str, int, int], str] = {}
-"""{(path, size, time of change): sha256} of the files that were hashed. The processes of a launch take it over from the
-main one, so that gigabytes of weights are read by one of them and not by all at once."""
+"""{(path, size, modification time): sha256} of the files that were hashed. The processes of a launch copy it from the main
+process, so that one process reads gigabytes of weights and not all at once."""
 
 
 def sha256_seen(path: Path) -> str:
-    """sha256 of a file's contents, remembered while its path, size and time of change stay the same."""
+    """Return the sha256 of a file. It is computed again only if path, size or modification time change."""
     stat = path.stat()
     key = (str(path.resolve()), stat.st_size, stat.st_mtime_ns)
     if key not in sha256_of_seen:
@@ -124,91 +126,59 @@ def sha256_seen(path: Path) -> str:
     return sha256_of_seen[key]
 
 
-def count_parameters(folder: Path) -> dict[str, Any]:
-    """{"total", "by_dtype": {safetensors type: parameters}, "bytes"} from the headers; tied weights count once."""
+def count_parameters(folder: Path) -> Counter[str]:
+    """Return the number of parameters by safetensors dtype, read from the headers. Tied weights count once."""
     tied = (folder / CONFIG).is_file() and read_config(folder).get("tie_word_embeddings", False)
-    by_dtype: dict[str, int] = {}
-    size = 0
-    for name, (dtype, shape) in _tensors(folder):
-        # ZeRO-2 saves the tied output head a second time.
-        if tied and name.endswith("lm_head.weight"):
-            continue
-        elements = math.prod(shape)
-        by_dtype[dtype] = by_dtype.get(dtype, 0) + elements
-        size += elements * _BITS.get(dtype, 8) // 8
-    return {"total": sum(by_dtype.values()), "by_dtype": by_dtype, "bytes": size}
-
-
-def _tensors(folder: Path) -> Iterator[tuple[str, tuple[str, list[int]]]]:
+    counts = Counter[str]()
     for path in weight_files(folder):
-        yield from read_header(path).items()
+        for name, (dtype, shape) in read_header(path).items():
+            if not (tied and name.endswith("lm_head.weight")):  # ZeRO-2 saves the tied output head a second time
+                counts[dtype] += math.prod(shape)
+    return counts
 
 
 def refuse_quantised(folder: Path, name: str) -> None:
-    """Raise ModelError for quantised weights (integers, or 8 bits and fewer), into which no adapter can be merged."""
-    found = sorted(set(count_parameters(folder)["by_dtype"]) - {"F32", "BF16", "F16"})
-    how = (read_config(folder).get("quantization_config") or {}).get("quant_method", "") if not found else found[0]
-    if found or how:
-        raise ModelError(f"{name}: quantised ({how}), wanted weights in bfloat16, float16 or float32")
+    """Raise ModelError if the weights are quantised, because no adapter can be merged into them."""
+    kinds = sorted(set(count_parameters(folder)) - set(DTYPES))
+    method = kinds[0] if kinds else (read_config(folder).get("quantization_config") or {}).get("quant_method")
+    if method:
+        raise ModelError(f"{name}: quantised ({method}), expected weights in bfloat16, float16 or float32")
 
 
-def shape_of(folder: Path) -> dict[str, int | None]:
-    """Layers and widths from config.json, of the text part where the model has several; None where not named."""
-    config = read_config(folder)
-    text = config.get("text_config") or config
-    layers, hidden, heads = (text.get(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
-    kinds = text.get("layer_types") or ["full_attention"] * (layers or 0)
-    return {
-        "layers": layers,
-        "full_attention_layers": sum(kind == "full_attention" for kind in kinds),
-        "hidden": hidden,
-        "intermediate": text.get("intermediate_size"),
-        "vocab": text.get("vocab_size"),
-        "heads": heads,
-        "kv_heads": text.get("num_key_value_heads") or heads,
-        "head_dim": text.get("head_dim") or (hidden // heads if hidden and heads else None),
-    }
-
-
-# Loading is strict: transformers fills missing weights with random numbers and peft leaves unmatched adapters at zero, both
-# with no more than a warning; a probe of such a model would measure something that nobody trained.
-
-
-WANTED_TRANSFORMERS = "transformers>=5.16.1,<6"
-"""As in pyproject.toml: what this project was written for, Qwen3.5 included."""
+# --- Strict loading. transformers fills missing weights with random numbers, and peft leaves adapters without matching weights
+# at zero. Both give no more than a warning, and a probe would measure a model that nobody trained.
 
 
 def load_causal_lm(folder: Path, dtype: Any = "auto") -> Any:
-    """A folder's causal language model, text class, on the CPU; safetensors only, no custom code.
+    """Load a folder's causal language model (text class) on the CPU, without running custom code.
 
     Raises:
-        ModelError: transformers does not know its type, or weights are missing or have another shape.
+        ModelError: transformers does not know the model's type, or weights are missing or have another shape.
     """
     from transformers import AutoModelForCausalLM
 
-    with _explained(folder):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+    with _library_errors(folder):
+        model, loading = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-    model, found = loaded
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(loading["missing_keys"]):
         raise ModelError(
             f"{folder}: {len(missing)} weights that its config.json asks for are missing, first {missing[0]}; "
-            "is the checkpoint whole, and the config its own?"
+            "is the checkpoint complete, and does the config belong to it?"
         )
     return model
 
 
 def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
-    """The model with a LoRA adapter, `scale` times as strong, folded into its weights; in its own class again.
+    """Return the model with a LoRA adapter, times `scale`, added to its weights. The model keeps its class.
 
     Raises:
-        ModelError: the adapter was made for another model.
+        ModelError: The adapter was made for another model.
     """
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 
-    with _explained(adapter), warnings.catch_warnings():
+    with _library_errors(adapter), warnings.catch_warnings():
         warnings.filterwarnings("error", message="(?s).*missing adapter keys")
         adapted = PeftModel.from_pretrained(model, adapter)
         for module in adapted.modules():
@@ -217,47 +187,33 @@ def merge_adapter(model: Any, adapter: Path, scale: float = 1.0) -> Any:
         return adapted.merge_and_unload()
 
 
-# Adapters that are a sum base + alpha B A, and nothing else: what others start from or train beside it does not scale with alpha.
-_PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal")
-_BESIDE = ("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens")
+# Other initializations change the base as well, and these options train more than B A. Neither is scaled by alpha.
+_PLAIN_INITIALIZATIONS = (True, False, None, "gaussian", "orthogonal")
+_MORE_THAN_LORA = ("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens")
 
 
 def is_plain_lora(adapter: Path) -> bool:
-    """Whether the adapter's alpha alone says how far it moves the base."""
+    """Return True if the adapted model is base + alpha / r * B A and nothing else, so that its update can be scaled."""
     config = read_config(adapter, ADAPTER_CONFIG)
     plain = config.get("peft_type", "LORA") == "LORA" and config.get("bias", "none") == "none"
-    return plain and config.get("init_lora_weights", True) in _PLAIN_STARTS and not any(map(config.get, _BESIDE))
+    known = config.get("init_lora_weights", True) in _PLAIN_INITIALIZATIONS
+    return plain and known and not any(map(config.get, _MORE_THAN_LORA))
 
 
 def load_any_tokenizer(folder: Path) -> Any:
-    """A folder's tokenizer as it was saved."""
+    """Load a folder's tokenizer as it was saved."""
     from transformers import AutoTokenizer
 
-    with _explained(folder):
+    with _library_errors(folder):
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 @contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turns what the libraries raise for a folder that they cannot load into one line."""
+def _library_errors(folder: Path) -> Iterator[None]:
+    """Turn the exceptions of transformers and peft for a folder that they cannot load into a ModelError of one line."""
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, UserWarning) as error:
-        import transformers
+        from transformers import __version__
 
-        if kind := _unknown_type(folder):
-            raise ModelError(
-                f"{folder}: transformers {transformers.__version__} does not know its model type, {kind}; "
-                f"pip install '{WANTED_TRANSFORMERS}'"
-            ) from None
-        raise ModelError(
-            f"{folder}: transformers {transformers.__version__} cannot load it: {one_line(error)}"
-        ) from error
-
-
-def _unknown_type(folder: Path) -> str | None:
-    """The folder's model type where this transformers has no class for it."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    kind = read_config(folder).get("model_type") if (folder / CONFIG).is_file() else None
-    return str(kind) if kind and kind not in CONFIG_MAPPING else None
+        raise ModelError(f"{folder}: transformers {__version__} cannot load it: {one_line(error)}") from error

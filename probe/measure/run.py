@@ -264,7 +264,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     if probe.engine == "openai":
         lines = [f"model     {folder.name}: served by {', '.join(probe.server.urls) if probe.server else 'nobody yet'}"]
     else:
-        total = parameter_count(folder)["total"]
+        total = parameter_count(folder)
         size = f"{total / 1e6:,.1f}M parameters, {total * 2 / 2**30:.2f} GiB in bfloat16"
         lines = [f"model     {folder.name}: {size}, engine {probe.engine}"]
     works = [work_of(loaded, probe) for loaded in sets]

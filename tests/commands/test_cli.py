@@ -194,11 +194,11 @@ def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) 
     models = {
         "nowhere/model_x": "nowhere/model_x: no local folder of this name",
         "./nowhere": "./nowhere: no such model folder",
-        "empty": "empty: this folder holds no model, wanted config.json",
-        "other": "other: this folder holds no model, wanted config.json",
+        "empty": "empty: this folder holds no model, expected config.json",
+        "other": "other: this folder holds no model, expected config.json",
         "broken": "broken",
         "no_weights": "no_weights",
-        "a_file": "a_file: a file, wanted a model folder",
+        "a_file": "a_file: a file, expected a model folder",
     }
     for name, message in models.items():
         assert message in refused(probe, "run", name, "probe.yaml", "--out", "out")

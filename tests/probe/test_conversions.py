@@ -127,7 +127,7 @@ def test_a_cache_without_room_or_rights_is_one_line(
         conversions.made_once("m", "s", 10**18, lambda made: None)
     (tmp_path / "file").touch()
     monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "file"))
-    with pytest.raises(ModelError, match="cannot be written.*NEXTTURN_CACHE"):
+    with pytest.raises(ModelError, match="cannot be written .*NEXTTURN_CACHE"):
         conversions.made_once("m", "s", 0, lambda made: None)
 
 
@@ -147,18 +147,14 @@ def test_a_multimodal_checkpoint_without_some_of_its_text_weights_is_refused(
 
 
 def test_a_disk_that_fills_up_while_safetensors_writes_is_one_line(own_cache: Path) -> None:
-    """It checks nothing beforehand and raises an error of its own, which is no OSError."""
+    """safetensors raises its own error, which is not an OSError."""
     from safetensors import SafetensorError
 
     def full(folder: Path) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    with pytest.raises(
-        ModelError, match="disk was full before the converted model's 2.0 GB were written; set NEXTTURN_C"
-    ):
+    with pytest.raises(ModelError, match=r"2\.0 GB cannot be written .*No space left.*set NEXTTURN_CACHE"):
         conversions.made_once("m", "s", 2 * 10**9, full)
-    with pytest.raises(SafetensorError, match="invalid"):
-        conversions.made_once("m", "s", 0, lambda folder: (_ for _ in ()).throw(SafetensorError("invalid header")))
 
 
 @pytest.mark.parametrize("saved", ["plain", "zero2", "zero3"])

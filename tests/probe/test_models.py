@@ -19,8 +19,8 @@ from nextturn.probe.engines.base import Request
 from nextturn.probe.errors import ModelError, TemplateError
 from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
 from nextturn.probe.settings import ProbeSection
-from nextturn.probe.weights import WANTED_TRANSFORMERS
 from support.model_parts import CHAT, change_json, copy_of, logits, lora_on
+from support.tiny_models import build_tiny_llama
 
 
 def test_a_local_folder_resolves_to_itself_and_loads_as_the_text_class(tiny_model: Path) -> None:
@@ -39,12 +39,8 @@ def test_resolving_a_folder_imports_neither_torch_nor_transformers(tiny_model: P
 
 
 def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
-    from support.tiny_models import build_tiny_llama
-
     folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
     assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"
-    with pytest.raises(ModelError, match="wanted one of auto, float32"):
-        load_model(folder, "fp8")
 
 
 @pytest.mark.parametrize(("emulated", "dtype"), [(True, "auto"), (True, "float32"), (False, "auto")])
@@ -52,8 +48,6 @@ def test_a_model_in_bfloat16_on_a_cpu_without_it_is_noted(
     emulated: bool, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Eight times as slow, and nothing else would say why."""
-    from support.tiny_models import build_tiny_llama
-
     monkeypatch.setattr(models, "emulates_bfloat16", lambda: emulated)
     folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
     with closing(open_engine(folder, load_tokenizer(folder), ProbeSection(sets={}, dtype=dtype), "cpu")) as engine:
@@ -75,14 +69,9 @@ def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chat
     assert rows[0][0] == 0 and rows[0][-1] == 1
 
 
-def test_a_tokenizer_without_chat_template_is_refused(tiny_chatml: Path, tmp_path: Path) -> None:
-    bare = copy_of(tiny_chatml, tmp_path / "bare")
-    (bare / "chat_template.jinja").unlink()
-    with pytest.raises(TemplateError, match="no chat template"):
-        load_tokenizer(resolve(str(bare)))
-
-
-def test_of_several_chat_templates_the_default_one_is_taken(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_the_default_chat_template_is_used_and_a_tokenizer_without_one_is_refused(
+    tiny_chatml: Path, tmp_path: Path
+) -> None:
     plain = load_tokenizer(resolve(str(tiny_chatml)))
     several, shown = copy_of(tiny_chatml, tmp_path / "several"), Chat(plain).prompt_text(CHAT[:1])
     plain.chat_template = {"default": plain.chat_template, "tool_use": "{{ tools }}"}
@@ -92,8 +81,11 @@ def test_of_several_chat_templates_the_default_one_is_taken(tiny_chatml: Path, t
     assert Chat(tokenizer).prompt_text(CHAT[:1]) == shown
 
     (several / "chat_template.jinja").rename(several / "additional_chat_templates" / "rag.jinja")
-    with pytest.raises(TemplateError, match=r"none of its chat templates \(rag, tool_use\) is called \"default\""):
-        load_tokenizer(resolve(str(several)))
+    bare = copy_of(tiny_chatml, tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    for folder in (several, bare):
+        with pytest.raises(TemplateError, match="no chat template"):
+            load_tokenizer(resolve(str(folder)))
 
 
 @pytest.mark.parametrize("how", ["absolute", "relative to the adapter"])
@@ -151,10 +143,10 @@ def test_what_is_no_model_is_refused_in_one_line(tiny_chatml: Path, tmp_path: Pa
     wanted = {
         str(tmp_path / "missing"): "no such model folder",
         "just-a-word": "no such model folder",
-        str(empty): "no model, wanted config.json or adapter_config.json",
+        str(empty): "no model, expected config.json or adapter_config.json",
         str(run): "no model, .*; no complete checkpoint in it .checkpoint-20: no complete.json",
-        str(tiny_chatml / "config.json"): "a file, wanted a model folder",
-        str(weightless): "no weights in this folder, wanted model.safetensors",
+        str(tiny_chatml / "config.json"): "a file, expected a model folder",
+        str(weightless): "no weights in this folder, expected model.safetensors",
         str(pickled): "pytorch_model.bin is not read",
     }
     for name, message in wanted.items():
@@ -169,15 +161,6 @@ def test_a_training_run_stands_for_its_newest_complete_checkpoint(tiny_chatml: P
     for step in (9, 10):
         mark_complete(tmp_path / f"run/checkpoint-{step}", step)
     assert resolve(str(tmp_path / "run")).path == tmp_path / "run/checkpoint-10"
-
-
-def test_a_weight_file_that_was_cut_short_is_refused(tiny_chatml: Path, tmp_path: Path) -> None:
-    folder = copy_of(tiny_chatml, tmp_path / "torn")
-    content = (folder / "model.safetensors").read_bytes()
-    for kept in (0, 4, 100, len(content) // 2, len(content) - 1):
-        (folder / "model.safetensors").write_bytes(content[:kept])
-        with pytest.raises(ModelError, match="model.safetensors.*copy or download it again"):
-            resolve(str(folder))
 
 
 def test_weights_that_do_not_fit_their_config_are_refused(tiny_chatml: Path, tmp_path: Path) -> None:
@@ -214,32 +197,13 @@ def test_a_lost_connection_to_the_hub_is_one_line(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("nextturn.probe.hub.unreachable", lambda: None)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    with pytest.raises(ModelError, match=r"cannot be reached \(connection reset\)"):
+    with pytest.raises(ModelError, match=r"cannot be downloaded \(connection reset\)"):
         resolve("some-org/some-model")
 
 
 def test_a_model_type_that_transformers_does_not_know_is_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
     folder = copy_of(tiny_chatml, tmp_path / "future")
     change_json(folder / "config.json", model_type="llama_of_the_future")
-    with pytest.raises(ModelError, match=r"transformers \d+\S* does not know .*llama_of_the_future") as raised:
+    with pytest.raises(ModelError, match=r"transformers \d+\S* cannot load it: .*llama_of_the_future") as raised:
         load_model(resolve(str(folder)))
     assert "\n" not in str(raised.value)
-
-
-def test_a_transformers_too_old_for_qwen35_is_named_with_the_one_that_is_wanted(
-    tiny_model: Path, tiny_multimodal: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tomllib
-
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    for kind in ("qwen3_5", "qwen3_5_text"):
-        monkeypatch.delitem(CONFIG_MAPPING._mapping, kind)
-    for model in (tiny_model, tiny_multimodal):
-        with pytest.raises(ModelError, match=r"does not know its model type, qwen3_5.*pip install '") as raised:
-            load_model(resolve(str(model)), device="cpu")
-        assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
-    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
-    assert (
-        f"pip install '{WANTED_TRANSFORMERS}'" in str(raised.value) and WANTED_TRANSFORMERS in project["dependencies"]
-    )
