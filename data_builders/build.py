@@ -8,7 +8,6 @@ Sources are read and checked in full before the folder is made.
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -102,7 +101,6 @@ class Build:
     """
 
     def __init__(self, recipe: DataRecipe) -> None:
-        recipe.check()
         self.recipe = recipe
         try:
             self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.reserved)
@@ -113,8 +111,8 @@ class Build:
         rows = held_out(recipe)
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
         checked = [*recipe.quality.decontaminate, *PACKAGED]
-        sets = probe_files(dataclasses.replace(recipe.quality, decontaminate=list(dict.fromkeys(checked))))
-        self.quality = dataclasses.replace(recipe.quality, decontaminate=list(sets))
+        sets = probe_files(recipe.quality.model_copy(update={"decontaminate": list(dict.fromkeys(checked))}))
+        self.quality = recipe.quality.model_copy(update={"decontaminate": list(sets)})
         files = {given: sha256_file(path) for given, path in sets.items()}
         if self.written:
             files[FILE.name] = sha256_file(FILE)

@@ -1,82 +1,91 @@
-"""The recipe of `nextturn data`: every section and key, what it means, and what can be asked for together.
+"""The recipe of `nextturn data`: every section and key, and what can be asked for together.
 
-`shaping` says which of the settings shape what is written: a build goes on only with the same ones.
+`shaping` returns the settings that decide what is written: a build is resumed only with the same ones.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import Field
 
-from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import sha256_file
-from nextturn.probe.recipe import Count, Share, Weight, load_recipe, recipe_dict, section
+from nextturn.probe.recipe import Count, Section, Share, Weight, load_recipe, recipe_dict
 from nextturn.probe.settings import ServerSection, VllmSection
 
 
 @functools.cache
 def wordings(name: str) -> Any:
-    """A packaged YAML file, such as "acts.yaml"; read when it is first wanted, by the C parser where it was built."""
+    """Return the content of a packaged YAML file, such as "acts.yaml", read at first use by the C parser if there is one."""
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-# --- Where problems come from, and what becomes of them without a model.
+# --- Sources of problems, and conversations that need no model.
 
 ProblemKind = Literal["starter", "gsm8k", "math", "jsonl"]
 WrittenKind = Literal["complete", "underspecified", "twin", "wrong_start", "doubt", "slip", "hint", "chat"]
 ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 
 
-@section
-class Source:
-    """Where problems come from. Without `path`, gsm8k and math are fetched from the hub (train split). `written` is
-    conversations, and has no problems."""
+class Source(Section):
+    """The source of problems. `written` is conversations and has no problems."""
 
     kind: ProblemKind | Literal["written"]
+    """Generated problems (starter), gsm8k or math, a JSONL file, or the packaged conversations (written)."""
     path: str | None = None
-    # How many problems; more than a file holds takes it again with other wording.
+    """File with the problems; default for gsm8k and math: the train split, fetched from the hub."""
     n: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    kinds: list[WrittenKind] | None = None  # written only
-    levels: list[int] | None = None  # MATH's levels; for starter problems the numbers of steps, 1 to 3
-    largest: int | None = None  # starter only: no number above this, results included
-    subjects: list[str] | None = None
-
-
-@section
-class Written:
-    """Which of the written conversations; all where nothing is said."""
-
-    n: int | None = None  # drawn by the seed; a twin stays beside the one whose problem it shares
+    """Number of problems; more than a file holds repeat it with other wording."""
     kinds: list[WrittenKind] | None = None
-    subjects: list[str] | None = None  # money, rates, measuring, algebra, competition_algebra, ...
+    """For written: the kinds of conversation; default: all."""
+    levels: list[int] | None = None
+    """MATH's levels, or for starter the numbers of steps (1 to 3); default: all."""
+    largest: int | None = None
+    """For starter: the largest number, results included."""
+    subjects: list[str] | None = None
+    """Subjects of MATH or of the written conversations; default: all."""
 
 
-@section
-class Conversations:
-    """Shares of the scripted kinds (they add up to 1), and how a conversation goes on."""
+class Written(Section):
+    """Which of the packaged conversations are added to those of the source."""
+
+    n: int | None = None
+    """Number of conversations, sampled with the seed; a twin stays with the conversation of the same problem; default: all."""
+    kinds: list[WrittenKind] | None = None
+    """Kinds of conversation; default: all."""
+    subjects: list[str] | None = None
+    """Subjects such as money, rates, measuring, algebra; default: all."""
+
+
+class Conversations(Section):
+    """Shares of the scripted kinds, which sum to 1, and how a conversation continues."""
 
     complete: Share = 0.5
+    """Share of problems with all facts, answered at once."""
     underspecified: Share = 0.3
+    """Share of problems without a needed fact, which the assistant asks for."""
     wrong_start: Share = 0.1
+    """Share of conversations whose user begins with a wrong result."""
     right_start: Share = 0.1
-    contrast_pairs: Share = 0.9  # of the underspecified: the same problem also complete and answered at once
-    reactions: Share = 0.6  # go on after the answer, where the problem knows a reason to give
+    """Share of conversations whose user begins with the right result."""
+    contrast_pairs: Share = 0.9
+    """Share of the underspecified problems that also appear complete and answered at once."""
+    reactions: Share = 0.6
+    """Share of conversations that continue after the answer, if the problem offers a reason."""
 
-    def check(self) -> None:
+    def check_keys(self) -> None:
         total = sum(self.shares.values())
         if abs(total - 1) > 1e-6:
-            raise RecipeError(f"conversations: the {len(self.shares)} kinds add up to {total:g}, wanted 1")
+            raise ValueError(f"complete: the {len(self.shares)} kinds sum to {total:g}, expected 1")
         if self.complete < self.paired - 1e-9:
-            raise RecipeError(
-                f"conversations.complete: given {self.complete:g}, wanted at least contrast_pairs * underspecified "
-                f"= {self.paired:g}, since every pair holds one complete conversation"
+            raise ValueError(
+                f"complete: given {self.complete:g}, expected at least contrast_pairs * underspecified = {self.paired:g}, "
+                "since every pair has one complete conversation"
             )
 
     @property
@@ -90,8 +99,8 @@ class Conversations:
 
     @property
     def per_problem(self) -> float:
-        """Conversations that a problem gives on average: one, or two where it becomes a contrast pair. Fewer where
-        some problems have nothing to withhold."""
+        """Mean number of conversations from a problem: one, or two for a contrast pair. Problems without a fact that can be
+        withheld give fewer."""
         return 1 / (1 - self.paired)
 
 
@@ -99,110 +108,112 @@ class Conversations:
 
 Role = Literal["assistant", "simulator", "judge", "replay"]
 ROLES: tuple[Role, ...] = ("assistant", "simulator", "judge")
-"""Those of a conversation; `replay` answers plain questions."""
+"""The roles of a conversation; `replay` answers plain questions."""
 
 
-@section
-class RoleSection:
+class RoleSection(Section):
     """A model in a role: behind OpenAI-compatible servers, or in this process."""
 
     engine: Literal["openai", "hf", "vllm"] = "openai"
+    """Servers, or transformers or vLLM in this process."""
     server: ServerSection | None = None
-    """For openai, with `model`, since the data says who made it. Of its limits, `max_tokens` below counts. Roles with
-    the same `urls` share their slots: the sum of what each section may have under way."""
+    """For openai, with `model`; `max_tokens` below replaces its own limit, and roles with equal `urls` share their concurrency."""
     model: str | None = None
     """For hf and vllm: a hub id, a folder, or smollm2-135m."""
     temperature: Weight = 0.8
+    """Sampling temperature."""
     max_tokens: Count = 1024
-    """The most tokens of one reply, thinking included; a reply that reaches it is asked for again."""
+    """Tokens of a reply at most, thinking included; a reply that reaches the limit is sampled again."""
     enable_thinking: bool | None = None
-    """Handed to the chat template; left out, its own default."""
+    """Passed to the chat template; default: the template's own."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Data type of the weights; auto: the checkpoint's own."""
     batch_tokens: int | None = None
-    """The most tokens in one batch of the hf engine; left out, what fits in the free GPU memory, and 16,384 on a CPU."""
-    vllm: VllmSection = field(default_factory=VllmSection)
+    """Tokens in one batch of the engine hf; default: what fits in the free GPU memory, 16,384 on a CPU."""
+    vllm: VllmSection = VllmSection()
+    """Settings of the engine vllm."""
 
-
-def check_role(where: str, given: RoleSection) -> None:
-    """Raises RecipeError where a model's section, which stands at `where` in the recipe, cannot be used."""
-    if given.engine == "openai":
-        if given.server is None or not given.server.model:
-            raise RecipeError(
-                f"{where}.server: wanted `urls` and `model`, such as "
+    def check_keys(self) -> None:
+        if self.engine != "openai":
+            if self.model is None or self.server is not None:
+                raise ValueError(f"model: the engine {self.engine} needs `model` and takes no `server`")
+        elif self.server is None or not self.server.model:
+            raise ValueError(
+                "server: missing `urls` or `model`, expected such as "
                 "{urls: [http://localhost:8000/v1], model: Qwen/Qwen3.5-27B}"
             )
-        if given.server.enable_thinking is not None:
-            raise RecipeError(f"{where}.server.enable_thinking: set {where}.enable_thinking instead, beside `server`")
-    elif given.model is None or given.server is not None:
-        raise RecipeError(f"{where}: the engine {given.engine} wants `model` and no `server`")
+        elif self.server.enable_thinking is not None:
+            raise ValueError("server.enable_thinking: expected `enable_thinking` one level up, next to `server`")
 
 
 def servers(sections: Iterable[RoleSection]) -> list[ServerSection]:
-    """The servers of some roles; a section that stands for several roles counts once."""
-    return list({id(one.server): one.server for one in sections if one.server is not None}.values())
+    """Return the servers of some roles; a section that is used for several roles counts once."""
+    return list({id(section.server): section.server for section in sections if section.server is not None}.values())
 
 
 # --- Self-play.
 
 
-@section
-class Goals:
-    """How often users want what; the numbers are weights. `slip` is the assistant's: it is corrected, and concedes,
-    about as often as a result that is right is doubted."""
+class Goals(Section):
+    """Relative weights of what users want."""
 
     result: Weight = 4.0
+    """The result."""
     child: Weight = 1.0
+    """An explanation for a child."""
     hint: Weight = 1.5
+    """A hint and not the result."""
     steps: Weight = 1.0
+    """One step at a time."""
     check: Weight = 1.5
+    """A check of the user's own attempt."""
     slip: Weight = 2.0
+    """A mistake of the assistant, which the user corrects and the assistant concedes."""
 
 
 PROMPTS_FILE, EXAMPLES_FILE = "dialogue/prompts.yaml", "dialogue/examples.yaml"
 PERSONAS: dict[str, str] = wordings(PROMPTS_FILE)["personas"]
 
 
-@section
-class Dialogue:
-    """Self-play: the policy speaks for the assistant and, where no other model is named, for user and judge."""
+class Dialogue(Section):
+    """Self-play: the policy writes the assistant's turns and, if no other model is named, those of user and judge."""
 
     policy: RoleSection
+    """The model that is trained later."""
     simulator: RoleSection | None = None
-    """Writes the users' messages."""
+    """Writes the user turns; default: the policy."""
     judge: RoleSection | None = None
-    """Reads each finished conversation; the policy judges at temperature 0."""
+    """Reads each finished conversation; default: the policy at temperature 0."""
     withheld: Share = 0.7
-    """Share of the problems that also open with something left out, in a second conversation of the same person."""
+    """Share of the problems that also start without a needed fact, in a second conversation of the same persona."""
     few_shot: Annotated[int, Field(ge=0, le=2)] = 0
-    """Examples (dialogue/examples.yaml) before each prompt for what to withhold, for an opening, and for a user's message with a
-    part to play; none before those of the assistant and of the judge. Of 60 reactions of Qwen2.5-Coder-1.5B
-    2 read as a user's without them, 30 with one, 34 with two."""
-    goals: Goals = field(default_factory=Goals)
+    """Examples before the prompts for the withheld fact, the first user message and reactions; small models need them."""
+    goals: Goals = Goals()
+    """How often users want what."""
     reactions: Count = 2
-    """The most reactions to a solution; at least one."""
+    """Reactions to a solution at most; there is at least one."""
     tries: Count = 4
-    """How often a problem may be solved until it is right; and how often it is tried without what is withheld, for each try
-    that solving it took."""
+    """Attempts to solve a problem, and attempts without the withheld fact for each attempt that solving it took."""
     judged_at_least: Annotated[int, Field(ge=0)] = 4
-    """The verdict, 1 to 5, under which a conversation is refused; 0 asks no judge."""
+    """The verdict, 1 to 5, below which a conversation is rejected; 0 uses no judge."""
     at_once: Count | None = None
-    """Problems under way together; left out: three for each request that the servers may hold, 256 otherwise."""
+    """Problems in progress at a time; default: three for each request that the servers may hold, 256 otherwise."""
 
     @property
     def per_problem(self) -> float:
-        """Conversations that a problem gives on average."""
+        """Mean number of conversations from a problem."""
         return 1 + self.withheld
 
     def roles(self) -> dict[Role, RoleSection]:
         return {
             "assistant": self.policy,
             "simulator": self.simulator or self.policy,
-            "judge": self.judge or replace(self.policy, temperature=0.0),
+            "judge": self.judge or self.policy.model_copy(update={"temperature": 0.0}),
         }
 
     @property
     def in_process(self) -> bool:
-        """Whether a model is run in this process, so that its replies may hang on what is in its batch."""
+        """True if a model runs in this process, so that its replies may depend on what else is in the batch."""
         return any(role.engine != "openai" for role in self.roles().values())
 
     @property
@@ -211,114 +222,115 @@ class Dialogue:
             return self.at_once
         return 256 if self.in_process else 3 * sum(server.concurrency for server in servers(self.roles().values()))
 
-    def check(self) -> None:
-        for name in ("policy", "simulator", "judge"):
-            if (given := getattr(self, name)) is not None:
-                check_role(f"dialogue.{name}", given)
+    def check_keys(self) -> None:
         if not self.goals.result:
-            raise RecipeError(
-                "dialogue.goals.result: given 0, wanted more: what has nothing for another goal becomes a result"
-            )
+            raise ValueError("goals.result: given 0, expected more: problems that fit no other goal use this one")
 
 
-# --- What is kept, and what comes beside the conversations.
+# --- Quality filters, and what is added to the conversations.
 
 
-@section
-class Quality:
-    """What keeps a conversation out, beside the rules that always hold."""
+class Quality(Section):
+    """What rejects a conversation, in addition to the fixed rules."""
 
-    decontaminate: list[str] = field(default_factory=list)
-    """Sets that the probe measures: JSONL files, or known names (gsm8k, ifbench, mt_bench, ...), fetched once. The packaged
-    pairs are always checked."""
+    decontaminate: list[str] = []
+    """Sets that the probe measures: JSONL files or known names (gsm8k, ifbench, mt_bench, ...); the packaged pairs always count."""
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.9
-    """Two conversations of one kind count as the same from this share of common word runs on (Jaccard, by MinHash); null
-    leaves the test out. On MATH, pairs at 0.9 and above differ in a few words of ours; at 0.8 in the numbers of a problem."""
+    """Share of common word runs (Jaccard, by MinHash) from which two conversations of one kind are duplicates; null: no test."""
     max_same_wording: Annotated[float, Field(gt=0, le=1)] = 0.02
-    """Share of all rows that may be alike but for their numbers and names, which MinHash does not see in short texts."""
+    """Share of all rows that may be equal except for numbers and names."""
     max_giveaway: Annotated[float, Field(ge=0.5, le=1)] = 0.8
-    """The build fails where the first message alone tells what lacks something with a higher AUC (data_builders/surface.py);
-    1 lets anything pass. It may be raised afterwards: what is built stays."""
+    """AUC with which the first message's wording may tell incomplete problems; above it the build fails; 1: no limit."""
 
 
-@section
-class Replay:
-    """`fraction` of all rows is replay, from `source` (the file at `path`, else generated or from the hub)."""
+class Replay(Section):
+    """Plain questions that are mixed in, so that the model keeps what it can do."""
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of all rows that is replay."""
     source: ProblemKind = "starter"
+    """Source of the questions."""
     path: str | None = None
+    """File with the questions; default: generated, or from the hub."""
     answers: Literal["reference", "model"] = "reference"
-    """Where the assistant turn comes from; `model` and what follows count only for `model`."""
+    """The assistant turn is the reference solution, or a reply of `model` that is right."""
     model: RoleSection | None = None
-    """Asked the bare question; the base model itself is meant, so that what it can do already stays."""
+    """For `answers: model`: the model to ask, meant to be the base model."""
     tries: Count = 4
-    """How often a question is asked at most; the first right reply is kept, a question without one is rejected."""
+    """Attempts at a question; the first right reply is kept, a question without one is rejected."""
 
-    def check(self) -> None:
-        if self.answers == "model":
-            if self.model is None:
-                raise RecipeError("replay.model: missing, wanted a section such as {engine: hf, model: smollm2-135m}")
-            check_role("replay.model", self.model)
+    def check_keys(self) -> None:
+        if self.answers == "model" and self.model is None:
+            raise ValueError("model: missing, expected a section such as {engine: hf, model: smollm2-135m}")
 
     def per_row(self, per_problem: float) -> float:
-        """Replay rows for each problem that gives `per_problem` other rows."""
+        """Return the number of replay rows for each problem that gives `per_problem` other rows."""
         return per_problem * self.fraction / (1 - self.fraction)
 
     @property
     def asked(self) -> RoleSection | None:
-        """The model that is asked; None where no reply is needed."""
+        """The model that is asked; None if no reply is needed."""
         return self.model if self.answers == "model" and self.fraction else None
 
 
-@section
-class Preferences:
-    """Whether pairs are made, and whose replies are the ones to leave."""
+class Preferences(Section):
+    """Pairs of replies for DPO."""
 
     model: RoleSection | None = None
-    """Says the replies that are not preferred; the model to be trained is meant. Left out: the conversations' own."""
+    """Writes the rejected replies, meant to be the model to train; default: those of the conversations."""
     tries: Count = 4
-    """How often it is asked at most for one reply of the unwanted kind; where none comes the conversations' own is left."""
+    """Attempts to sample a reply of the rejected kind; then the conversation's own is used."""
 
 
-@section
-class Evaluation:
-    """A held-out set of generated problems, written beside the data of the starter source."""
+class Evaluation(Section):
+    """A held-out set of generated problems, written next to the data of the starter source."""
 
     accuracy_n: Annotated[int, Field(ge=0)] = 0
+    """Number of held-out problems."""
 
 
-@section
-class Output:
+class Output(Section):
+    """Where the data are written."""
+
     path: str
-    shard_size: Count = 500  # problems
+    """The output folder."""
+    shard_size: Count = 500
+    """Problems in a shard; a build that is stopped resumes after the last whole shard."""
 
 
-@section
-class DataRecipe:
+class DataRecipe(Section):
+    """The recipe of `nextturn data`."""
+
     source: Source
+    """Where problems come from."""
     output: Output
-    conversations: Conversations = field(default_factory=Conversations)
+    """Where the data are written."""
+    conversations: Conversations = Conversations()
+    """Scripted conversations, which need no model."""
     dialogue: Dialogue | None = None
-    """Two models talk, in place of the scripted conversations."""
+    """Self-play of models, instead of scripted conversations."""
     written: Written | None = None
-    """Written conversations beside those of the source."""
-    quality: Quality = field(default_factory=Quality)
-    replay: Replay = field(default_factory=Replay)
+    """Packaged conversations, in addition to those of the source."""
+    quality: Quality = Quality()
+    """Filters."""
+    replay: Replay = Replay()
+    """Plain questions in the data."""
     preferences: Preferences | None = None
-    """Also pairs of replies for train/dpo.py; `{}` takes both sides from the conversations."""
-    eval: Evaluation = field(default_factory=Evaluation)
+    """Also write pairs of replies for train/dpo.py; `{}` takes both sides from the conversations."""
+    eval: Evaluation = Evaluation()
+    """A held-out set for the probe."""
     seed: int = 0
+    """Seed of everything that is drawn."""
 
     @property
     def per_problem(self) -> float:
-        """Conversations that a problem gives on average, without replay."""
+        """Mean number of conversations from a problem, without replay."""
         return self.conversations.per_problem if self.dialogue is None else self.dialogue.per_problem
 
     @property
     def reserved(self) -> float:
-        """Which share of the source's file is kept for replay, so that it repeats nothing of the conversations; 0 where
-        replay comes from elsewhere."""
+        """Share of the source's file that is kept for replay, so that replay repeats no problem of the conversations; 0 if
+        replay has another source."""
         replay, source = self.replay, self.source
         same = replay.source == source.kind if replay.path is None else replay.path == source.path
         rows = replay.per_row(self.per_problem) if same else 0.0
@@ -326,35 +338,26 @@ class DataRecipe:
 
     @property
     def chosen(self) -> Written | None:
-        """Which of the written conversations are in the data."""
+        """Which of the packaged conversations are in the data."""
         source = self.source
         if source.kind != "written":
             return self.written
         return Written(n=source.n, kinds=source.kinds, subjects=source.subjects)
 
-    def check(self) -> None:
-        """Raises RecipeError where the conversations asked for cannot be made."""
+    def check_keys(self) -> None:
         if self.source.kind == "written" and (self.written or self.dialogue):
-            raise RecipeError("source.kind: `written` has no problems, wanted no `written` or `dialogue` beside it")
-        self.conversations.check()
-        self.replay.check()
-        if self.preferences is not None and self.preferences.model is not None:
-            check_role("preferences.model", self.preferences.model)
-        if self.dialogue is not None:
-            if self.conversations != Conversations():
-                raise RecipeError(
-                    "conversations: these are the scripted ones; wanted either this section or `dialogue`"
-                )
-            self.dialogue.check()
+            raise ValueError("source.kind: `written` has no problems, expected no `written` or `dialogue` section")
+        if self.dialogue is not None and self.conversations != Conversations():
+            raise ValueError("conversations: these are the scripted ones; expected this section or `dialogue`")
 
 
 def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
-    """The recipe at `path`, with overrides such as ["--source.n", "100"]. Raises RecipeError."""
+    """Return the recipe at `path`, with overrides such as ["--source.n", "100"]. Raises RecipeError."""
     return load_recipe(DataRecipe, path, overrides)
 
 
 def shaping(recipe: DataRecipe) -> dict[str, Any]:
-    """Return the settings that identify a build: not where it lies or how a model is run."""
+    """Return the settings that identify a build: not where it is written or how a model is run."""
     kept = recipe_dict(recipe)
     del kept["output"]["path"], kept["quality"]["max_giveaway"]
     if recipe.replay.asked:
@@ -364,8 +367,7 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     if (pairs := recipe.preferences) is None:
         del kept["preferences"]
     else:
-        asked = {"tries": pairs.tries} if pairs.model else {}
-        kept["preferences"] = {"model": _role_shaping(pairs.model), **asked}
+        kept["preferences"] = {"model": _role_shaping(pairs.model)} | ({"tries": pairs.tries} if pairs.model else {})
     if (dialogue := recipe.dialogue) is None:
         del kept["dialogue"]
     else:
@@ -382,8 +384,5 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
 def _role_shaping(section: RoleSection | None) -> dict[str, Any] | None:
     if section is None:
         return None
-    kept = recipe_dict(section)
-    server = kept.pop("server")
-    for name in ("batch_tokens", "vllm", *(("dtype",) if section.engine == "openai" else ())):
-        del kept[name]
-    return kept | ({"model": server["model"], "extras": server["extras"]} if server else {})
+    kept = section.model_dump(exclude={"server", "batch_tokens", "vllm", *(["dtype"] if section.server else [])})
+    return kept | (section.server.model_dump(include={"model", "extras"}) if section.server else {})

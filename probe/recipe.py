@@ -1,66 +1,53 @@
-"""Reads a recipe: YAML in sections, each section one dataclass, checked strictly by pydantic.
+"""Read recipes: YAML in sections, each section one pydantic model, checked strictly.
 
-Unknown keys, wrong types, an empty file and a list at the top are errors of one line: file, key, what was
-given, what is wanted, the nearest valid key. Overrides use the recipe's own words:
-`--train.learning_rate 2e-5`. Nothing heavy is imported, so a bad recipe answers at once.
+Unknown keys, wrong types, an empty file and a list at the top are errors of one line: file, key, the value given, the value
+expected, the nearest valid key. Options use the recipe's own keys: `--train.learning_rate 2e-5`. Only pydantic and PyYAML are
+imported, so that a wrong recipe is refused at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import re
-import types
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as _pydantic_dataclass
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from nextturn.probe.errors import RecipeError
 
-R = TypeVar("R")
-
-STRICT = ConfigDict(extra="forbid", strict=True)
-
-# Types of keys: a whole number of 1 or more, a share from 0 to 1, a number of 0 or more.
+# Types of keys. Infinity and nan are no numbers here.
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Weight = Annotated[float, Field(ge=0)]
-
-_WANTED = {
-    "bool_type": "true or false",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a mapping",
-    "dataclass_type": "a mapping of keys",
-    "model_type": "a mapping of keys",
-    "none_required": "nothing (null)",
-}
-_BOUNDS = {
-    "greater_than_equal": "{ge:g} or more",
-    "greater_than": "more than {gt:g}",
-    "less_than_equal": "at most {le:g}",
-    "less_than": "less than {lt:g}",
-}
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-@typing.dataclass_transform(kw_only_default=True, frozen_default=True)
-def section(cls: type[R]) -> type[R]:
-    """Marks a class as a recipe section: a frozen keyword-only dataclass that refuses what it does not know."""
-    return _pydantic_dataclass(config=STRICT, frozen=True, kw_only=True)(cls)  # type: ignore[return-value]
+class Section(BaseModel):
+    """A section of a recipe. The docstring of a key is its description in `nextturn keys` and in the JSON schema."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self.check_keys()
+        return self
+
+    def check_keys(self) -> None:
+        """Raise ValueError("KEY: what is wrong") if keys do not fit together; `load_recipe` adds the file and section."""
+
+
+S = TypeVar("S", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without four traps: `1e-5` is a number, `no` (a `save_strategy`) is text, and a key given twice and an alias are
+    """YAML without four traps: `1e-5` is a number, `no` (a `save_strategy`) is text, and a repeated key and an alias are
     errors: a few lines of aliases can stand for more values than memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -84,108 +71,130 @@ _Loader.add_implicit_resolver(
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: dict[Any, Any] = {}
+    mapping: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
-        seen[key] = loader.construct_object(value_node, deep=True)
-    return seen
+        if not isinstance(key, str) or key in mapping:
+            problem = f"key {key!r} is {'given twice' if isinstance(key, str) else 'not text'}"
+            raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+        mapping[key] = loader.construct_object(value_node, deep=True)
+    return mapping
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def load_recipe(
-    cls: type[R], path: Path | str, overrides: Sequence[str] = (), inside: tuple[str, str] | None = None
-) -> R:
-    """The recipe at `path` as a `cls`, with `overrides` such as ["--train.learning_rate", "2e-5"] applied.
+    cls: type[S], path: Path | str, overrides: Sequence[str] = (), inside: tuple[str, str] | None = None
+) -> S:
+    """Load the recipe at `path` as a `cls`.
 
     Args:
-        inside: two sections. A file with the first is another command's recipe, of which only the second is read.
+        overrides: Options such as ["--train.learning_rate", "2e-5"], applied after the file.
+        inside: Two sections. A file with the first is another command's recipe, of which only the second is read.
 
     Raises:
-        RecipeError: the file, a key, a value or an override is wrong; one line.
+        RecipeError: The file, a key, a value or an option is wrong; one line.
     """
     path = Path(path)
     data = _read(path)
     if inside is not None and inside[0] in data:
         data = {name: value for name, value in data.items() if name == inside[1]}
-    for dotted, value in _parse_overrides(cls, overrides):
-        _set(data, dotted, value)
     try:
-        # As JSON, where strict mode still takes a mapping for a section and a list for a tuple.
-        return TypeAdapter(cls).validate_json(json.dumps(data, default=str))
+        for key, value in list(_aliases_in(cls, data, path)) + list(_parse_overrides(cls, overrides)):
+            _set(data, key, value)
+        # As JSON, for which strict mode still takes a list for a tuple.
+        return cls.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         problem = " ".join(_first_problem(cls, data, error).split())  # a key may hold line ends
         raise RecipeError(f"{path}: {problem}") from None
 
 
-def recipe_dict(recipe: Any) -> dict[str, Any]:
-    """A recipe or section as plain JSON-able data, for manifests; only what was set for trl's own section."""
-    if isinstance(recipe, BaseModel):
-        return recipe.model_dump(exclude_unset=True)
-    values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
-    return {
-        name: recipe_dict(value) if isinstance(value, BaseModel) or dataclasses.is_dataclass(value) else _plain(value)
-        for name, value in values.items()
-    }
+def recipe_dict(recipe: BaseModel) -> dict[str, Any]:
+    """Return a recipe or section as plain data for JSON files."""
+    return recipe.model_dump(mode="json")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if dataclasses.is_dataclass(value):
-        return recipe_dict(value)
-    return str(value) if isinstance(value, Path) else value
+def recipe_keys(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield (dotted key, field) for every key of a section and of the sections in it; NAME stands for a key of a mapping."""
+    for name, field in cls.model_fields.items():
+        yield prefix + name, field
+        if section := section_of(field.annotation):
+            named = ".NAME" if typing.get_origin(field.annotation) is dict else ""
+            yield from recipe_keys(section, f"{prefix}{name}{named}.")
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a key of this type holds, alone, optionally, or by name; None for other types."""
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) in (dict, typing.Union, UnionType) else ()
+    return next((kind for kind in (annotation, *parts) if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def aliases_of(field: FieldInfo) -> list[str]:
+    """Return the other names by which a recipe may give a key."""
+    names = field.validation_alias
+    return [str(name) for name in names.choices[1:]] if isinstance(names, AliasChoices) else []
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except FileNotFoundError:
-        raise RecipeError(f"{path}: no such recipe") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: cannot be read ({error})") from None
-    except ValueError as error:  # a date such as 2020-13-45
-        raise RecipeError(f"{path}: a value that YAML cannot read ({error})") from None
     except RecursionError:
-        raise RecipeError(f"{path}: nested too deeply, wanted sections with keys") from None
+        raise RecipeError(f"{path}: nested too deeply, expected sections with keys") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise RecipeError(f"{where}: {error.problem or 'not YAML'}") from None
-    except yaml.YAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise RecipeError(f"{path}{line}: {error.problem or 'not YAML'}") from None
+    except (yaml.YAMLError, ValueError) as error:  # such as a date 2020-13-45
         raise RecipeError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
-    if data is None:
-        raise RecipeError(f"{path}: the file is empty, wanted sections such as `model:`")
     if not isinstance(data, dict):
-        raise RecipeError(f"{path}: a {type(data).__name__} at the top, wanted sections such as `model:`")
+        problem = "the file is empty" if data is None else f"a {type(data).__name__} at the top"
+        raise RecipeError(f"{path}: {problem}, expected sections such as `model:`")
     return data
 
 
-def _parse_overrides(cls: type, arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    known = set(_dotted_keys(cls))
+def _parse_overrides(cls: type[BaseModel], arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of options; a key by its first name."""
+    known = dict(key_names(cls))
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         if not argument.startswith("--"):
-            raise RecipeError(f"{argument}: not an option; an override looks like --section.key value")
+            raise RecipeError(f"{argument}: not an option; an option for a key looks like --section.key value")
         key, equals, text = argument[2:].partition("=")
         if not equals:
             if not rest:
                 raise RecipeError(f"--{key}: a value is missing")
             text = rest.pop(0)
         if key not in known and not any(key.startswith(f"{other}.") for other in known):
-            raise RecipeError(f"--{key}: unknown option{_nearest(cls, key)}")
+            raise RecipeError(f"--{key}: unknown option{nearest_key(cls, key)}")
         try:
-            yield key, yaml.load(text, Loader=_Loader)
+            yield known.get(key, key), yaml.load(text, Loader=_Loader)
         except (yaml.YAMLError, ValueError, RecursionError):
-            yield key, text
+            yield known.get(key, key), text
+
+
+def key_names(cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Yield (name, dotted key) for every name of every key, aliases included."""
+    for key, field in recipe_keys(cls):
+        parent = key.rpartition(".")[0]
+        for alias in aliases_of(field):
+            yield f"{parent}.{alias}", key
+        yield key, key
+
+
+def _aliases_in(cls: type[BaseModel], data: dict[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
+    """Take aliases out of the data and yield (key, value) for each."""
+    for alias, key in key_names(cls):
+        *parents, last = alias.split(".")
+        section: Any = data
+        for parent in parents:
+            section = section.get(parent) if isinstance(section, dict) else None
+        if alias != key and isinstance(section, dict) and last in section:
+            if key.rpartition(".")[2] in section:
+                raise RecipeError(f"{path}: {alias}: another name of {key}, which is given too; expected one of them")
+            yield key, section.pop(last)
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -197,70 +206,67 @@ def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
     data[last] = value
 
 
-def _first_problem(cls: type, data: Any, error: ValidationError) -> str:
-    """pydantic lists one error per union member; those of the first wrong key become one line."""
-    problems = error.errors(include_url=False)
-    unknown = [problem for problem in problems if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden")]
-    first = (unknown or problems)[0]
-    key, given, found = _locate(data, first["loc"])
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"{key}: unknown key{_nearest(cls, key)}"
-    if first["type"].startswith("missing"):
-        return f"{'.'.join(str(part) for part in first['loc'])}: missing, and it has no default"
-    same = [problem for problem in problems if _locate(data, problem["loc"])[0] == key]
-    wanted = list(dict.fromkeys(_wanted(problem) for problem in same))
-    shown = f"{given!r} ({type(given).__name__})" if found else "nothing"
-    return f"{key}: given {shown}, wanted {' or '.join(wanted)}"
+# What pydantic calls a problem, and what was expected instead.
+_EXPECTED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping of keys",
+    "none_required": "nothing (null)",
+    "literal_error": "one of {expected}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
+}
 
 
-def _wanted(problem: Any) -> str:
-    if problem["type"] == "literal_error":
-        return f"one of {problem['ctx']['expected']}"
-    if problem["type"] in _BOUNDS:
-        return _BOUNDS[problem["type"]].format(**problem["ctx"])
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return _WANTED.get(problem["type"], message)
+def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> str:
+    """Return one line about the first wrong key; pydantic has one error for each member of a union."""
+    problems: list[Any] = error.errors(include_url=False)
+    first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
+    key, value = _locate(data, first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{key}: unknown key{nearest_key(cls, key)}"
+    if first["type"] == "missing":
+        return f"{'.'.join(map(str, first['loc']))}: missing, and it has no default"
+    if first["type"] == "value_error":  # of a section's own validator
+        return (f"{key}." if key else "") + first["msg"].removeprefix("Value error, ")
+    expected = {
+        _EXPECTED[problem["type"]].format(**problem.get("ctx", {}))
+        if problem["type"] in _EXPECTED
+        else problem["msg"]: 0
+        for problem in problems
+        if _locate(data, problem["loc"])[0] == key
+    }
+    return f"{key}: given {value!r} ({type(value).__name__}), expected {' or '.join(expected)}"
 
 
-def _locate(data: Any, location: tuple[int | str, ...]) -> tuple[str, Any, bool]:
-    """Follows an error's location as far as it stands in the data; what is past that names union members."""
+def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
+    """Follow an error's location as far as it is in the data; the rest names members of unions."""
     key: list[str] = []
     for part in location:
-        if isinstance(data, dict) and part in data:
+        try:
             data = data[part]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]  # noqa: SIM114 - for the type checker these are two lookups
-        else:
+        except (LookupError, TypeError):
             break
         key.append(str(part))
-    return ".".join(key), data, bool(key)
+    return ".".join(key), data
 
 
-def _nearest(cls: type, key: str) -> str:
-    keys = list(_dotted_keys(cls))
+def nearest_key(cls: type[BaseModel], key: str) -> str:
+    """Return the end of an error about an unknown key: the nearest valid one, in the same section if possible."""
+    names = [name for name, _ in key_names(cls)]
     parent, _, last = key.rpartition(".")
-    siblings = {other.rpartition(".")[2]: other for other in keys if other.rpartition(".")[0] == parent}
-    anywhere = {other.rpartition(".")[2]: other for other in keys}
-    for candidates in (siblings, anywhere):
-        close = difflib.get_close_matches(last, list(candidates), n=1, cutoff=0.6)
-        if close:
+    siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent}
+    for candidates in (siblings, {name.rpartition(".")[2]: name for name in names}):
+        if close := difflib.get_close_matches(last, list(candidates), n=1, cutoff=0.6):
             return f"; did you mean {candidates[close[0]]}?"
     return f"; known here: {', '.join(sorted(siblings))}" if 0 < len(siblings) <= 20 else ""
-
-
-def _dotted_keys(cls: type, prefix: str = "") -> Iterator[str]:
-    for name, annotation in _fields(cls).items():
-        yield prefix + name
-        for inner in (annotation, *typing.get_args(annotation)):
-            if isinstance(inner, types.UnionType):
-                inner = next((part for part in typing.get_args(inner) if _fields(part)), inner)
-            if isinstance(inner, type) and typing.get_origin(annotation) not in (dict, list, tuple):
-                yield from _dotted_keys(inner, f"{prefix}{name}.")
-
-
-def _fields(cls: Any) -> dict[str, Any]:
-    if isinstance(cls, type) and issubclass(cls, BaseModel):
-        return {name: field.annotation for name, field in cls.model_fields.items()}
-    if isinstance(cls, type) and dataclasses.is_dataclass(cls):
-        return typing.get_type_hints(cls)
-    return {}

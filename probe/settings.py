@@ -1,142 +1,150 @@
-"""The `probe:` section of a recipe: what is measured and how. Every choice that can move a number is here."""
+"""The `probe:` and `tracking:` sections of a recipe. Every choice that can change a figure is in `probe:`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from nextturn.probe.recipe import load_recipe, section
+from pydantic import Field
+
+from nextturn.probe.recipe import Count, Section, Weight, load_recipe
 from nextturn.probe.terminal import say
 
 Measure = Literal["accuracy", "clarify", "followup"]
 
 
-@section
-class TrackingSection:
-    """Where figures are shown while a run goes on. A recipe without this section keeps them in the run directory only."""
+class TrackingSection(Section):
+    """Where figures are shown during a run. A recipe without this section shows them nowhere but in the run directory."""
 
-    project: str = "nextturn"
-    group: str | None = None
-    """What belongs together in wandb's pages, such as one base model's SFT, RL and probe runs."""
-    name: str | None = None
     to: str = "wandb"
-    """`wandb` (offline if nobody is logged in), `none`, or another tracker of transformers' `report_to`, which gets the
-    training metrics alone."""
+    """`wandb` (offline without a login), `none`, or another tracker of transformers' `report_to`, for training metrics only."""
+    project: str = "nextturn"
+    """wandb's project."""
+    group: str | None = None
+    """wandb's group, such as the name of a base model for its SFT, RL and probe runs."""
+    name: str | None = None
+    """The run's name; default: the name of the run directory."""
 
 
-@section
-class SetSection:
-    """One question set. Without `path` the name must be `written_pairs` or one that the hub is known to hold."""
+class SetSection(Section):
+    """A question set. Without `path` its name must be `written_pairs` or a set that the hub is known to have."""
 
     path: str | None = None
-    n: int | None = None
-    """How many items, picked by the probe's seed; all where left out."""
+    """JSONL file with the set's rows; default: the packaged or the hub's file of this name."""
+    n: Count | None = None
+    """Number of items, sampled with the probe's seed; default: all."""
     measures: tuple[Measure, ...] | None = None
-    """Left out: clarify for pairs; else followup, and accuracy where the items have answers."""
+    """What to measure; default: clarify for pairs, else followup, and accuracy if the items have answers."""
     instruction: str = ""
-    """Added to the question after an empty line, such as a wish for the answer's form."""
+    """Text that is added to each question after an empty line, such as the wanted form of the answer."""
     transcript: bool = False
-    """The rows are finished conversations: the last user message is taken away, the answer before it stays as it
-    is, and the model's user turn is judged beside the one that was taken away."""
+    """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
 
 
-@section
-class ServerSection:
-    """OpenAI-compatible servers, one or several with the same model. Keys come from the environment only."""
+class ServerSection(Section):
+    """OpenAI-compatible servers, one or several with the same model. API keys come from the environment only."""
 
     urls: tuple[str, ...]
-    """Such as http://localhost:8000/v1; requests go to the one with the fewest under way."""
+    """Base URLs such as http://localhost:8000/v1; each request goes to the server with the fewest open requests."""
     model: str | None = None
-    """As the server calls it; left out: the one model that it lists."""
+    """The model's name on the server; default: the only model that the server lists."""
     api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key; without it none is sent."""
+    """The environment variable that holds the API key; no key is sent if it is not set."""
     concurrency: int = 16
-    """Requests under way at once, over all servers."""
+    """Open requests at a time, over all servers."""
     timeout_s: float = 120.0
-    """The longest that one attempt may take."""
+    """Time limit of one attempt in seconds."""
     attempts: int = 6
-    """How often one request is tried before it counts as failed; waiting out a rate limit (429) is not a try."""
+    """Attempts before a request counts as failed; waiting for a rate limit (429) is no attempt."""
     max_wait_s: float = 600.0
-    """The longest that one request waits on rate limits in all."""
+    """The longest time in seconds that one request waits for rate limits in total."""
     max_tokens: int = 1024
-    """A judge's reply, thinking included; user turns and answers have limits of their own."""
+    """Tokens of a judge's reply at most, thinking included; user turns and answers have limits of their own."""
     verdict: Literal["text", "probability"] = "text"
-    """How a judge answers: a reason and a label, or one token, whose log-probabilities say how likely each label is."""
+    """How a judge answers: a reason and a label as text, or one token whose log-probabilities give each label's probability."""
     enable_thinking: bool | None = None
-    """Of a judge: handed to the server's chat template (`chat_template_kwargs` of vLLM and SGLang). A model that thinks by
-    default may spend all of `max_tokens` on one verdict: false stops that. Left out, the template's own default holds."""
+    """For a judge: passed to the chat template by vLLM and SGLang, since thinking may use up `max_tokens`; default: the template's."""
     extras: bool = True
-    """Send fields that vLLM and SGLang know and the protocol does not: stop_token_ids, the handling of special tokens,
-    and neutral top_k, min_p and repetition_penalty, which such servers else take from the model's own defaults."""
+    """Send what vLLM and SGLang know beyond the protocol: stop_token_ids, special tokens, neutral top_k, min_p, repetition_penalty."""
 
 
-@section
-class VllmSection:
-    """How vLLM is set up in this process; the names are its own."""
+class VllmSection(Section):
+    """vLLM in this process, with vLLM's own names."""
 
     gpu_memory_utilization: float | None = None
-    """The share of a device's memory that vLLM takes; left out: nine tenths of what is free when it starts, and half of
-    it on a CPU. A trainer that starts later on the same device needs its part left free by hand."""
+    """Share of each GPU's memory that vLLM takes; default: 90% of what is free at its start, on a CPU half of it."""
     max_model_len: int | None = None
+    """Tokens of prompt and completion together at most; default: the model's own limit."""
     tensor_parallel_size: int = 1
+    """Number of GPUs that share the model."""
     enforce_eager: bool = False
+    """Run without CUDA graphs, which saves memory and costs speed."""
 
 
-@section
-class ProbeSection:
+def _default_judge(section: dict[str, Any]) -> Literal["rules", "llm"]:
+    if section.get("judge_server") is None:
+        return "rules"
+    say("judge     llm, because probe.judge_server is set; `judge: rules` in the recipe keeps the rules")
+    return "llm"
+
+
+class ProbeSection(Section):
     """What the probe measures. The defaults follow arXiv 2604.02315 where it states a choice."""
 
     sets: dict[str, SetSection]
-    temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
-    samples: int = 1
-    """User turns per item at each temperature above 0; greedy always makes one."""
+    """Question sets by name."""
+    temperatures: tuple[Weight, ...] = (0.0, 0.7, 1.0)
+    """Temperatures at which user turns are sampled; answers are always greedy."""
+    samples: Count = 1
+    """User turns per item at each temperature above 0; greedy decoding always makes one."""
     perturbations: tuple[str, ...] = ()
-    """Positive controls beside the plain run: `truncate(0.5)`, `question(What do you think?)`."""
+    """Changes of the answer that are measured as positive controls: `truncate(0.5)`, `question(What do you think?)`."""
     grounding: bool = True
     """Also measure how much the answer explains the user turn: (log p(u | q, a) - log p(u | q)) per token."""
     prefix_form: Literal["history", "generation"] = "history"
+    """The answer before the user turn as the template renders it in the history, or as it was generated."""
     system_prompt: str | None = None
+    """System message before each conversation; default: none."""
     enable_thinking: bool | None = None
-    judge: Literal["rules", "llm"] = cast(Any, None)
-    """Left out: llm where `judge_server` is set, else rules."""
-    judge_server: ServerSection | None = None
-    """The server that the judge `llm` asks."""
+    """Passed to the chat template; default: the template's own."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
+    """What generates: transformers, vLLM in this process, or servers."""
     server: ServerSection | None = None
-    """Where the engine `openai` asks; it serves the model that is named on the command line."""
-    vllm: VllmSection = field(default_factory=VllmSection)
-    max_answer_tokens: int = 512
-    max_user_tokens: int = 96
-    batch_tokens: int | None = None
-    """The most tokens in one batch of the hf engine; left out, as many as the free memory of the GPU holds, and 16,384
-    on a CPU."""
+    """The servers of the engine `openai`; they serve the model that is named on the command line."""
+    vllm: VllmSection = VllmSection()
+    """Settings of the engine `vllm`."""
+    judge_server: ServerSection | None = None
+    """The servers of the judge `llm`."""
+    judge: Literal["rules", "llm"] = Field(default_factory=_default_judge)
+    """What labels user turns; default: llm if `judge_server` is set, else rules."""
+    max_answer_tokens: Count = 512
+    """Tokens of an answer at most."""
+    max_user_tokens: Count = 96
+    """Tokens of a user turn at most."""
+    batch_tokens: Count | None = None
+    """Tokens in one batch of the engine `hf`; default: what fits in the free GPU memory, 16,384 on a CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Data type of the weights; auto: the checkpoint's own."""
     seed: int = 0
+    """Seed of the item sample and of all sampled turns."""
     when: Literal["inline", "watch", "never"] = "inline"
-    """In training: after each checkpoint on the training ranks, by `nextturn probe watch` elsewhere, or not at all."""
-
-    def __post_init__(self) -> None:
-        if self.judge is None:
-            object.__setattr__(self, "judge", "llm" if self.judge_server else "rules")
-            if self.judge_server:
-                say("judge     llm, because probe.judge_server is set; `judge: rules` in the recipe keeps the rules")
+    """In training: after each checkpoint on the training processes, by `nextturn probe watch` elsewhere, or not at all."""
 
 
-@section
-class ProbeRecipe:
+class ProbeRecipe(Section):
     """The recipe of `nextturn probe run`."""
 
-    probe: ProbeSection = field()
-    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
-    """A run by itself is shown nowhere unless the recipe says so."""
+    probe: ProbeSection
+    """What is measured."""
+    tracking: TrackingSection = TrackingSection(to="none")
+    """Where the figures are shown; without this section nowhere."""
 
 
 def load_probe_recipe(path: Path | str, overrides: Sequence[str] = ()) -> ProbeRecipe:
-    """The recipe at `path`; of a training's only `probe:` is read, since the rest describes that run and not this one.
+    """Load the recipe at `path`. Of a training recipe only `probe:` is read, since the rest describes the training run.
 
     Raises:
-        RecipeError: as `probe.recipe.load_recipe`.
+        RecipeError: The recipe is wrong, see `probe.recipe.load_recipe`.
     """
     return load_recipe(ProbeRecipe, path, overrides, inside=("train", "probe"))

@@ -1,93 +1,119 @@
-"""The recipes of train/sft.py, train/dpo.py and train/grpo.py: model, data, train (trl's own names), probe, tracking; for GRPO also
-rollout and reward."""
+"""The recipes of train/sft.py, train/dpo.py and train/grpo.py, and how one optimizer step is spread over a launch."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import AliasChoices, Field, create_model, model_serializer, model_validator
 
-from nextturn.data_builders.recipe import RoleSection, check_role
+from nextturn.data_builders.recipe import RoleSection
 from nextturn.probe.chat import LossOn
 from nextturn.probe.checkpoints import newest_complete
-from nextturn.probe.errors import NextturnError, RecipeError
+from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_json
-from nextturn.probe.recipe import STRICT, Count, load_recipe, section
+from nextturn.probe.recipe import Count, Seconds, Section, Share, Weight, load_recipe
 from nextturn.probe.settings import ProbeSection, TrackingSection, VllmSection
 from nextturn.probe.terminal import processes, say
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG
 
-R = TypeVar("R")
-
-# --- The `train:` section: trl's own field names, checked without importing trl or torch.
+# --- The `train:` section: trl's own names, checked without importing trl, which takes many seconds.
 #
-# The names and types are read from the source files of the installed trl and transformers, so that a recipe is
-# checked against what is installed and answers at once; importing them takes many seconds.
+# trl_fields.json holds the names and types; `make schema` writes it, and a test compares it with the installed trl.
 
-_BASES = (
-    ("transformers", "training_args.py", "TrainingArguments"),
-    ("trl", "trainer/base_config.py", "_BaseConfig"),
-)
-# What annotations in those files are made of; transformers' own enums are given as text in a recipe.
-_NAMES: dict[str, Any] = {
-    **{
-        "str": str,
-        "int": int,
-        "float": float,
-        "bool": bool,
-        "dict": dict,
-        "list": list,
-        "Any": Any,
-        "Literal": Literal,
-    },
-    **dict.fromkeys(("IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy"), str),
+TRL_FIELDS: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("trl_fields.json").read_text())
+_TYPES: dict[str, Any] = {
+    "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "list": list, "list[str]": list[str],
+    "list[float]": list[float], "null": None, "any": Any,
+}  # fmt: skip
+# transformers reads a number below 1 as a share of all steps, and 1.0, which may be meant as all of them, as every step.
+_Steps = Count | Annotated[float, Field(gt=0, lt=1)]
+_NARROWER: dict[str, Any] = {
+    **dict.fromkeys(("save_steps", "eval_steps", "logging_steps"), _Steps),
+    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), Count),
+    **dict.fromkeys(("steps_per_generation", "generation_batch_size"), Count | None),
+    "num_generations": Annotated[int, Field(ge=2)],  # an advantage compares the samples of a group
+    "temperature": Annotated[float, Field(gt=0)],  # and these have to differ
+    "output_dir": str,
 }
 
-# transformers reads a number below 1 as a share of all steps, and 1.0, which may be meant as all of them, as every step.
-_STEPS = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)]
+# trl's names that another part of a recipe decides, by config, with the reason.
+_EVERYWHERE = {
+    "model_init_kwargs": "the model section says how the model is loaded",
+    "trust_remote_code": "custom model code is never run",
+    "report_to": "tracking.to decides it",
+    "resume_from_checkpoint": "use --resume auto, never or PATH",
+}
+REFUSED = {
+    "SFTConfig": {
+        **_EVERYWHERE,
+        "assistant_only_loss": "data.loss_on decides what carries loss",
+        "completion_only_loss": "data.loss_on decides what carries loss",
+        "chat_template_path": "the model's own template is used, as at inference",
+        "dataset_text_field": "rows are made from `messages`",
+        "dataset_kwargs": "rows are made from `messages`",
+    },
+    "DPOConfig": {
+        **_EVERYWHERE,
+        "padding_free": "trl pads pairs",
+        "truncation_mode": "a pair that is too long is left out whole",
+    },
+    "GRPOConfig": {
+        **_EVERYWHERE,
+        "remove_unused_columns": "prompts carry what the reward needs",
+        "reward_weights": "reward.weights decides it",
+        "multi_objective_aggregation": "the parts become one reward, see reward.weights",
+        "chat_template_kwargs": "data.enable_thinking decides it",
+        "do_eval": "eval_strategy decides it",
+        "max_tool_calling_iterations": "the rollout section says how a conversation continues",
+        "auto_find_batch_size": "a smaller batch would tear groups apart",
+    },
+}
 
 
-def trl_section(module: str, config: str) -> type[BaseModel]:
-    """A section class with the fields of a trl config, such as `trl_section("sft_config", "SFTConfig")`.
+class TrlArguments(Section):
+    """Arguments of a trl config. Only what a recipe sets is kept; all defaults stay trl's."""
 
-    Only the fields that a recipe sets are kept (`model_dump(exclude_unset=True)`); all defaults stay trl's.
-    """
+    refused: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_refused(cls, given: Any) -> Any:
+        for key in given if isinstance(given, dict) else ():
+            if key in cls.refused:
+                raise RecipeError(f"{key}: not for a recipe ({cls.refused[key]})")
+        return given
+
+    @model_serializer
+    def _set_fields(self) -> dict[str, Any]:
+        return {name: value for name, value in self if name in self.model_fields_set}
+
+
+def trl_section(config: str) -> type[TrlArguments]:
+    """Return a section class with the fields of a trl config, such as "SFTConfig"."""
     fields: dict[str, Any] = {}
-    for package, file, name in (*_BASES, ("trl", f"trainer/{module}.py", config)):
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            raise NextturnError(f"{package} is not installed; `pip install nextturn` brings it")
-        fields |= _annotations(Path(spec.origin).parent / file, name)
-    fields |= dict.fromkeys(("save_steps", "eval_steps", "logging_steps"), _STEPS)
-    return create_model(config, __config__=STRICT, **{name: (kind, None) for name, kind in fields.items()})  # type: ignore[call-overload]
+    for name, types in TRL_FIELDS[config].items():
+        if name not in REFUSED[config]:
+            kind = _NARROWER.get(name) or Union[tuple(_TYPES[part] for part in types.split(" | "))]  # noqa: UP007
+            fields[name] = (kind, ... if name == "output_dir" else None)
+    section = create_model(config, __base__=TrlArguments, __doc__=f"Arguments of trl's {config}.", **fields)
+    section.refused = REFUSED[config]
+    return section
 
 
-def _annotations(path: Path, name: str) -> dict[str, Any]:
-    """{field: type} of the dataclass `name` in a source file; types that _NAMES cannot spell become Any."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name), None)
-    if found is None:
-        raise NextturnError(f"{path} has no class {name}; nextturn needs trl 1.16 and transformers 5.16 or newer")
-    fields: dict[str, Any] = {}
-    for node in found.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            try:  # the installed libraries' own source, and no other
-                fields[node.target.id] = eval(ast.unparse(node.annotation), {"__builtins__": {}}, _NAMES)
-            except (NameError, TypeError):
-                fields[node.target.id] = Any
-    return fields
+SftArguments = trl_section("SFTConfig")
+DpoArguments = trl_section("DPOConfig")
+GrpoArguments = trl_section("GRPOConfig")
 
 
-# --- The recipe of train/sft.py, and what both have in common.
-
-SftArguments = trl_section("sft_config", "SFTConfig")
+# --- `model:`
 
 # PEFT has no default for Qwen3.5. Three of its four layers are linear attention, whose projections have names
 # of their own; without them those layers would get no attention adapter.
@@ -95,344 +121,215 @@ LORA_TARGETS = (
     "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "in_proj_qkv", "in_proj_z", "out_proj",
 )  # fmt: skip
 
-# Keys of trl that another part of a recipe decides.
-OURS = {
-    "model_init_kwargs": "the model section says how the model is loaded",
-    "trust_remote_code": "custom model code is never run",
-    "report_to": "tracking.to decides it",
-    "resume_from_checkpoint": "use --resume auto, never or PATH",
-}
-# What the rows are made of decides these; trl would do it again, differently, or drop turns in silence.
-_SFT_OURS = {
-    "assistant_only_loss": "data.loss_on decides what carries loss",
-    "completion_only_loss": "data.loss_on decides what carries loss",
-    "chat_template_path": "the model's own template is used, as at inference",
-    "dataset_text_field": "rows are made from `messages`",
-    "dataset_kwargs": "rows are made from `messages`",
-}
-
-
 LATER = re.compile(r"^runs[/\\]|[/\\]checkpoint-\d+/?$")
 """Matches the name of a model that another run may still have to make: its run directory, or a checkpoint in one."""
 
 
-@section
-class LoraSection:
-    r: int = 32
-    alpha: int = 16
-    dropout: float = 0.0
-    target_modules: tuple[str, ...] = LORA_TARGETS
-    """Those that the model does not have are left out; none of them there is an error."""
+class LoraSection(Section):
+    """A LoRA adapter. PEFT's names `lora_alpha` and `lora_dropout` are accepted too."""
+
+    r: Count = 32
+    """Rank of the adapter."""
+    alpha: Annotated[int, Field(validation_alias=AliasChoices("alpha", "lora_alpha"))] = 16
+    """Scale of the adapter: its output is multiplied by alpha / r."""
+    dropout: Annotated[float, Field(ge=0, lt=1, validation_alias=AliasChoices("dropout", "lora_dropout"))] = 0.0
+    """Dropout probability of the adapter's input."""
+    target_modules: tuple[str, ...] | Literal["all-linear"] = LORA_TARGETS
+    """Modules that get an adapter; names that the model lacks are left out, and it is an error if it has none of them."""
     adapter: Literal["new", "continue"] = "new"
-    """Where `model.name` is a LoRA checkpoint: merge it and train a new adapter on top, or go on training its own,
-    whose r, alpha, dropout and targets then hold."""
+    """If `model.name` is a LoRA checkpoint: merge it and train a new adapter, or train its own adapter with its own settings."""
+
+    def check_keys(self) -> None:
+        others = {name: field.default for name, field in type(self).model_fields.items() if name != "adapter"}
+        if self.adapter == "continue" and any(getattr(self, name) != default for name, default in others.items()):
+            raise RecipeError("adapter: `continue` keeps the checkpoint's own settings; expected no other key")
 
 
-@section
-class ModelSection:
-    name: str
-    """Hub id, local folder (a checkpoint too, also a LoRA one), or `smollm2-135m`."""
+class ModelSection(Section):
+    """The model to train."""
+
+    name: Annotated[str, Field(validation_alias=AliasChoices("name", "model_name_or_path"))]
+    """Hub id, local folder (also a checkpoint, also a LoRA checkpoint), or `smollm2-135m`."""
     fallback: str | None = None
-    """The model to start from if `name` is a run directory that has no complete checkpoint yet. `name` in the run's
-    recipe.json is the model that was used, also after a resume."""
+    """The model to start from if `name` is a run directory that has no complete checkpoint yet."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Of the weights, as they are measured and served. All of them trained without DeepSpeed, they are held in float32."""
+    """Data type of the weights; trained without LoRA and DeepSpeed they are stored in float32."""
     lora: LoraSection | None = None
-    """Left out: all weights are trained."""
+    """LoRA; default: all weights are trained."""
 
     @property
     def continues_adapter(self) -> bool:
         return self.lora is not None and self.lora.adapter == "continue"
 
 
-@section
-class DataSection:
+# --- `data:`
+
+
+class TrainingData(Section):
+    """Where the training data are."""
+
     path: str | None = None
-    """A builder's output folder, or a JSONL file with `messages` in every row."""
+    """A builder's output folder or a JSONL file; give this or `recipe`."""
     recipe: str | None = None
-    """A data recipe to build where it is not built yet; give this or `path`."""
-    rows_per_step: int | None = None
-    """Rows of one optimizer step over all processes, on however many GPUs: how often each process accumulates follows, and
-    `train.per_device_train_batch_size` is the most that it takes at once. Left out, a step grows with the launch."""
+    """A data recipe, which is built if its data are not there yet; give this or `path`."""
+    enable_thinking: bool | None = None
+    """Passed to the chat template; default: the template's own."""
+
+    def check_keys(self) -> None:
+        if (self.path is None) == (self.recipe is None):
+            raise RecipeError("path: expected either `path` or `recipe`")
+
+
+class PairSection(TrainingData):
+    """Pairs for DPO: `prompt`, `chosen` and `rejected` messages in every row."""
+
+    rows_per_step: Count | None = None
+    """Effective batch size: rows of one optimizer step on all GPUs together; default: trl's batch keys, which grow with GPUs."""
+
+
+class DataSection(PairSection):
+    """Conversations for SFT: `messages` in every row."""
+
     loss_on: LossOn = "assistant"
-    """`talk`: turns that box a result carry none where there are others; `all`: an ablation."""
-    enable_thinking: bool | None = None
+    """Turns with loss: assistant; talk, without turns that box a result if there are others; user; all, as an ablation."""
 
 
-@section
-class SftRecipe:
-    model: ModelSection
-    data: DataSection
-    train: SftArguments  # type: ignore[valid-type]
-    probe: ProbeSection | None = None
-    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
+class PromptSection(TrainingData):
+    """Prompts for GRPO: the rl rows of a data build."""
+
+    kinds: tuple[str, ...] | None = None
+    """Kinds of conversation to use, such as [complete, underspecified]; default: all."""
+    held_out: Annotated[int, Field(ge=0)] = 0
+    """Problems that are never trained on and are evaluated by `train.eval_strategy`; their reward shows memorized prompts."""
+    max_prompt_tokens: Count = 1024
+    """Tokens of a prompt at most; longer prompts are left out and counted."""
 
 
-def load_sft_recipe(path: Path, overrides: Sequence[str] = ()) -> SftRecipe:
-    """Raises RecipeError, in one line, for anything that the run would trip over later."""
-
-    def check(recipe: SftRecipe, given: dict[str, Any]) -> None:
-        fitted(recipe)
-        # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
-        missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
-        if missing and (given.get("packing") or given.get("padding_free")):
-            raise RecipeError(
-                f"train.packing and train.padding_free need {' and '.join(missing)} to keep documents apart "
-                "in linear attention; install nextturn[gpu] and causal-conv1d, or leave them out"
-            )
-        bfd = given.get("packing_strategy", "bfd") == "bfd"
-        if given.get("packing") and not (bfd and given.get("max_length", 1024)):
-            raise RecipeError("train.packing: wanted packing_strategy bfd, which cuts no row, and a max_length")
-
-    return _load(SftRecipe, path, overrides, _SFT_OURS, check)
-
-
-def _load(
-    kind: type[R],
-    path: Path,
-    overrides: Sequence[str],
-    ours: dict[str, str],
-    check: Callable[[R, dict[str, Any]], None],
-) -> R:
-    """A recipe of a stage, checked for what all of them are, and by `check`, which gets the `train:` section as given.
-
-    Args:
-        ours: {key of `train:` that is not for a recipe: why}, beside OURS.
-
-    Raises:
-        RecipeError: in one line, which begins with the file.
-    """
-    recipe: Any = load_recipe(kind, path, overrides)
-    try:
-        given: dict[str, Any] = recipe.train.model_dump(exclude_unset=True)
-        for key, reason in {**OURS, **ours}.items():
-            if key in given:
-                raise RecipeError(f"train.{key}: not for a recipe ({reason})")
-        if "output_dir" not in given:
-            raise RecipeError(f"train.output_dir: missing, wanted the run folder such as runs/{path.stem}")
-        if (recipe.data.path is None) == (recipe.data.recipe is None):
-            raise RecipeError("data: give either `path` or `recipe`")
-        if recipe.model.continues_adapter and recipe.model.lora != LoraSection(adapter="continue"):
-            raise RecipeError("model.lora: `adapter: continue` keeps the checkpoint's own settings; give it alone")
-        if recipe.probe and recipe.probe.when == "inline":
-            _check_inline(recipe.probe, given)
-        check(recipe, given)
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-    return replace(recipe, model=start_from(recipe.model, Path(given["output_dir"]), path.parent))
-
-
-def start_from(model: ModelSection, run_dir: Path, recipes: Path) -> ModelSection:
-    """Return the section with the model that training starts from as `name`: `fallback` if there is no checkpoint yet.
-
-    A run that has begun keeps the model that its recipe.json names.
-
-    Args:
-        recipes: where the recipe lies, and the one whose run `model.name` is.
-    """
-    if model.fallback is None or not LATER.search(model.name):
-        return model
-    if (run_dir / "recipe.json").is_file():
-        begun_with = read_json(run_dir / "recipe.json")["model"]["name"]
-        return replace(model, name=model.fallback) if begun_with == model.fallback else model
-    folder = Path(model.name)
-    if any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)) or newest_complete(folder)[0]:
-        return model
-    sft = recipes / f"{folder.name}.yaml"
-    first = f"; to start from SFT, run this first: accelerate launch train/sft.py {sft}" if sft.is_file() else ""
-    say(f"model.name: {model.name} has no complete checkpoint, so training starts from {model.fallback}{first}")
-    return replace(model, name=model.fallback)
-
-
-def _check_inline(probe: ProbeSection, given: Mapping[str, Any]) -> None:
-    """The live weights are measured in the training processes: by transformers, or by the vLLM that GRPO has there."""
-    colocated = (
-        given.get("use_vllm")
-        and given.get("vllm_mode", "colocate") == "colocate"
-        and given.get("vllm_tensor_parallel_size", 1) == 1
-    )
-    if probe.engine == "openai" or (probe.engine == "vllm" and not colocated):
-        raise RecipeError(
-            f"probe.engine: {probe.engine}, wanted hf: with `when: inline` the live weights are measured in the "
-            "training processes, where vllm is only with GRPO's use_vllm, vllm_mode colocate and vllm_tensor_parallel_size "
-            "1; give `when: watch` to measure checkpoints with another engine"
-        )
-    if probe.engine == "vllm" and (probe.dtype != "auto" or probe.vllm != VllmSection()):
-        key, why = ("dtype", "the live weights as they are") if probe.dtype != "auto" else ("vllm", "train.vllm_*")
-        raise RecipeError(f"probe.{key}: not with `engine: vllm` and `when: inline`, where trl's vLLM has {why}")
-
-
-# --- The recipe of train/dpo.py.
-
-DpoArguments = trl_section("dpo_config", "DPOConfig")
-
-_DPO_OURS = {
-    "padding_free": "trl pads pairs",
-    "truncation_mode": "a pair that is too long is left out whole",
-}
-
-
-@section
-class PairSection:
-    path: str | None = None
-    """A builder's output folder, or a JSONL file with `prompt`, `chosen` and `rejected` messages in every row."""
-    recipe: str | None = None
-    """A data recipe to build where it is not built yet; give this or `path`."""
-    rows_per_step: int | None = None
-    """Pairs of one optimizer step over all processes, as of SFT."""
-    enable_thinking: bool | None = None
-
-
-@section
-class DpoRecipe:
-    model: ModelSection
-    data: PairSection
-    train: DpoArguments  # type: ignore[valid-type]
-    probe: ProbeSection | None = None
-    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
-
-
-def load_dpo_recipe(path: Path, overrides: Sequence[str] = ()) -> DpoRecipe:
-    """Raises RecipeError, in one line, for anything that the run would trip over later."""
-
-    def check(recipe: DpoRecipe, given: dict[str, Any]) -> None:
-        fitted(recipe)
-        if recipe.model.continues_adapter:
-            raise RecipeError(
-                "model.lora.adapter: continue, wanted new, which merges the adapter first: DPO compares with the model "
-                "without its adapter, and so with what training starts from"
-            )
-
-    return _load(DpoRecipe, path, overrides, _DPO_OURS, check)
-
-
-# --- `reward:`, which parts a reward has, what they are worth, and what happens where one fails.
+# --- `reward:`
 
 PARTS = ("accuracy", "asking", "interactivity", "efficiency", "format")
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-@section
-class Weights:
-    """What the parts are worth, relative to each other; a part without weight is logged but not rewarded."""
+class Weights(Section):
+    """Relative weights of the parts of a reward; a part with weight 0 is logged only."""
 
-    accuracy: float = 1.0
-    asking: float = 1.0
-    interactivity: float = 0.25
-    efficiency: float = 0.1
-    format: float = 0.0
-
-
-@section
-class CustomPart:
-    """A part of one's own: `function(sample: train.rewards.Sample) -> float | None`, best from 0 to 1."""
-
-    function: str
-    """module:function, where the module can be imported from the directory that the command runs in."""
-    weight: float = 1.0
+    accuracy: Weight = 1.0
+    """The final answer is right."""
+    asking: Weight = 1.0
+    """The first reply asks if a fact is missing, and answers if none is."""
+    interactivity: Weight = 0.25
+    """The replies take up what the user says, ask one question and do not repeat."""
+    efficiency: Weight = 0.1
+    """The conversation takes few assistant tokens."""
+    format: Weight = 0.0
+    """One marked answer, no foreign role labels, no loops."""
 
 
-@section
-class RewardSection:
+class CustomPart(Section):
+    """A reward part of your own: `function(sample: train.rewards.Sample) -> float | None`, best from 0 to 1."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    """module:function, importable from the directory in which the command runs."""
+    weight: Weight = 1.0
+    """Weight of the part."""
+
+
+class JudgeSection(RoleSection):
+    """A language model that judges."""
+
+    engine: Literal["openai"] = "openai"
+    """Servers: a judge does not run in the training process."""
+
+
+class RewardSection(Section):
     """One reward for each sample: the weighted mean of its parts."""
 
-    weights: Weights = field(default_factory=Weights)
+    weights: Weights = Weights()
+    """Weights of the built-in parts."""
+    custom: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], CustomPart] = {}
+    """Parts of your own, by name."""
     required: tuple[str, ...] | None = None
-    """Parts without which a sample has no reward, and is left out; left out: every part with a weight. Any other part
-    that fails is left out of that sample's mean, which then compares unlike things within a group."""
-    judge: RoleSection | None = None
-    """A model behind servers (engine openai) that judges interactivity; left out, rules do."""
-    judge_timeout_s: float = 300.0
-    """The longest that a step waits for all its verdicts together; `judge.server` bounds each request."""
-    efficient_tokens: int = 500
-    """Assistant tokens at which efficiency is down to a half; it falls for ever, and is never flat."""
-    timeout_s: float = 10.0
-    """The longest that comparing one answer, or one call of a custom function, may take."""
-    workers: int = 2
-    """Processes for that, beside each training process; none is started before it is needed."""
-    max_failed: float = 0.2
-    """Share of a step's samples without a reward, over all processes, above which the run stops."""
-    custom: dict[str, CustomPart] = field(default_factory=dict)
+    """Parts without which a sample has no reward; default: all with a weight. Other parts that fail are left out of the mean."""
+    judge: JudgeSection | None = None
+    """A model that judges interactivity; default: rules."""
+    judge_timeout_s: Seconds = 300.0
+    """Time limit in seconds for all verdicts of a step; `judge.server` limits each request."""
+    efficient_tokens: Count = 500
+    """Assistant tokens at which efficiency is 0.5."""
+    timeout_s: Seconds = 10.0
+    """Time limit in seconds for one call of a custom function."""
+    workers: Count = 2
+    """Processes for custom functions, next to each training process."""
+    max_failed: Share = 0.2
+    """Share of a step's samples without a reward above which the run stops."""
 
     @property
     def weight_of(self) -> dict[str, float]:
-        """Every part's weight, custom ones included."""
+        """Every part's weight, custom parts included."""
         return {**vars(self.weights), **{name: part.weight for name, part in self.custom.items()}}
 
     @property
     def required_parts(self) -> frozenset[str]:
-        weighed = (name for name, weight in self.weight_of.items() if weight)
-        return frozenset(weighed if self.required is None else self.required)
+        weighted = (name for name, weight in self.weight_of.items() if weight)
+        return frozenset(weighted if self.required is None else self.required)
 
-    def check(self) -> None:
-        """Raises RecipeError, with the key, where the settings cannot be used."""
-        for name, weight in self.weight_of.items():
-            if not 0 <= weight < math.inf:
-                where = f"custom.{name}.weight" if name in self.custom else f"weights.{name}"
-                raise RecipeError(f"reward.{where}: given {weight}, wanted 0 or more")
-        if not sum(self.weight_of.values()):
-            raise RecipeError("reward.weights: all are 0, wanted at least one part that counts")
-        for name, part in self.custom.items():
-            if not _NAME.fullmatch(name) or name in PARTS:
-                raise RecipeError(
-                    f"reward.custom.{name}: wanted a name of letters and digits other than {', '.join(PARTS)}"
-                )
-            if not _FUNCTION.fullmatch(part.function):
-                raise RecipeError(f"reward.custom.{name}.function: given {part.function!r}, wanted module:function")
+    def check_keys(self) -> None:
+        weighted = [name for name, weight in self.weight_of.items() if weight]
+        if not weighted:
+            raise RecipeError("weights: all are 0, expected at least one part with a weight")
+        for name in self.custom:
+            if name in PARTS:
+                raise RecipeError(f"custom.{name}: the name of a built-in part, expected another one")
         for name in self.required or ():
-            if not self.weight_of.get(name):
-                known = ", ".join(part for part, weight in self.weight_of.items() if weight)
-                raise RecipeError(f"reward.required: given {name!r}, wanted parts that have a weight: {known}")
-        for name in ("judge_timeout_s", "timeout_s", "workers", "efficient_tokens"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise RecipeError(f"reward.{name}: given {getattr(self, name)}, wanted more than 0")
-        if not 0 <= self.max_failed <= 1:
-            raise RecipeError(f"reward.max_failed: given {self.max_failed:g}, wanted a share from 0 to 1")
-        if self.judge is not None:
-            if self.judge.engine != "openai":
-                raise RecipeError(
-                    f"reward.judge.engine: given {self.judge.engine}, wanted openai: a judge runs elsewhere"
-                )
-            check_role("reward.judge", self.judge)
+            if name not in weighted:
+                raise RecipeError(f"required: given {name!r}, expected parts that have a weight: {', '.join(weighted)}")
 
 
-# --- `rollout:`, what a sample is and who plays the user.
+# --- `rollout:`
 
 
-@section
 class SimulatorSection(RoleSection):
-    """The simulated user: `scripted` needs no model; the other engines take the fields of a data builder's role."""
+    """The simulated user: `scripted` needs no model; the other engines have the keys of a data builder's role."""
 
     engine: Literal["scripted", "openai", "hf", "vllm"] = "scripted"  # type: ignore[assignment]
-    tries: int = 3
-    """How often a message is asked for that is empty, cut off, or out of role, each time with another seed."""
+    """What generates the user turns: rules, servers, or a model in this process."""
+    tries: Count = 3
+    """Attempts for a message that is empty, cut off or out of role, each with another seed."""
+
+    def check_keys(self) -> None:
+        if self.engine != "scripted":
+            super().check_keys()
+        elif self.model is not None or self.server is not None:
+            raise RecipeError("engine: scripted takes no `model` and no `server`")
+        if self.engine == "vllm" and self.vllm.gpu_memory_utilization is None:
+            raise RecipeError(
+                "vllm.gpu_memory_utilization: missing, expected the share of the GPU's memory for the simulator, such as 0.25; "
+                "without it vLLM takes 90% of what is free before training needs it"
+            )
 
 
-@section
-class RolloutSection:
-    """How a group's samples are made."""
+class RolloutSection(Section):
+    """How the samples of a group are made."""
 
-    samples_per_step: int | None = None
-    """Samples of one optimizer step over all processes, on however many GPUs: how often each process accumulates follows,
-    and `train.per_device_train_batch_size` is the most that it takes at once. Left out, a step grows with the launch."""
+    samples_per_step: Count | None = None
+    """Effective batch size: samples of one optimizer step on all GPUs together; default: trl's batch keys, which grow with GPUs."""
     mode: Literal["reply", "conversation"] = "reply"
-    """`reply` trains one assistant turn, rewarded for what comes after it; `conversation` trains all of them."""
-    simulator: SimulatorSection = field(default_factory=SimulatorSection)
-    window: int = 2
-    """reply: how many exchanges (user, assistant) are looked ahead after the reply; 0 for none."""
-    samples: int = 1
-    """reply: how often each look-ahead is played."""
-    max_turns: int = 4
-    """conversation: the policy's turns at most."""
-    max_turn_tokens: int = 256
-    """Tokens of one turn at most, look-ahead included. `train.max_completion_length` bounds the trained whole: a
-    conversation takes another turn only while a whole one fits."""
-    batch_tokens: int = 32768
-    """The most tokens in one batch where transformers generates; more is faster and takes more memory."""
+    """`reply` trains one assistant turn, rewarded for what follows it; `conversation` trains all assistant turns."""
+    simulator: SimulatorSection = SimulatorSection()
+    """The simulated user."""
+    window: Annotated[int, Field(ge=0)] = 2
+    """In mode reply: exchanges (user, assistant) of the look-ahead after the reply; 0: none."""
+    samples: Count = 1
+    """In mode reply: look-aheads of each reply."""
+    max_turns: Count = 4
+    """In mode conversation: assistant turns at most."""
+    max_turn_tokens: Count = 256
+    """Tokens of a turn at most, look-ahead included; `train.max_completion_length` limits all trained tokens of a sample."""
+    batch_tokens: Count = 32768
+    """Tokens in one batch if transformers generates; more is faster and needs more memory."""
 
 
-# What leaves sampling as it is, by trl's name. Rollouts with transformers draw from the whole distribution at a
+# Values that leave sampling as it is, by trl's name. Rollouts with transformers sample from the whole distribution at one
 # temperature, which is also what the loss scores; anything narrower would be trained on as if it were that.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (None, 1, 1.0),
@@ -444,154 +341,206 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_transformers_continuous_batching": (None, False),
     "ds3_gather_for_generation": (None, True),
 }
+MAX_COMPLETION = 512  # trl's default of max_completion_length
 
 
-def check_rollout(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
-    """Refuses what could only go wrong, or be ignored, later; `train` holds trl's arguments as far as they are known.
-
-    Raises:
-        RecipeError: one line, with the key.
-    """
-    for name, least in {"window": 0, "samples": 1, "max_turns": 1, "max_turn_tokens": 1, "batch_tokens": 1}.items():
-        if getattr(rollout, name) < least:
-            raise RecipeError(f"rollout.{name}: given {getattr(rollout, name)}, wanted {least} or more")
-    simulator, where = rollout.simulator, "rollout.simulator"
-    if simulator.engine == "scripted" and (simulator.model is not None or simulator.server is not None):
-        raise RecipeError(f"{where}: the engine scripted takes no `model` and no `server`")
-    if simulator.max_tokens < 1 or simulator.tries < 1 or simulator.temperature < 0:
-        raise RecipeError(f"{where}: max_tokens and tries are to be 1 or more, temperature 0 or more")
-    if simulator.engine != "scripted":
-        check_role(where, simulator)
-    if simulator.engine == "vllm" and simulator.vllm.gpu_memory_utilization is None:
+def check_sampling(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
+    """Raise RecipeError if rollouts cannot follow trl's arguments, of which `train` has those that are known."""
+    most = train.get("max_completion_length", MAX_COMPLETION)
+    if most < rollout.max_turn_tokens:
         raise RecipeError(
-            f"{where}.vllm.gpu_memory_utilization: missing, wanted the share of the GPU's memory that the simulator may take, "
-            "such as 0.25; without it vLLM takes 90% of what is free before training needs it"
+            f"rollout.max_turn_tokens: given {rollout.max_turn_tokens}, expected at most {most}, which is "
+            "train.max_completion_length, the limit for all trained tokens of a sample"
         )
-    most = train.get("max_completion_length")
-    if most is not None and most < rollout.max_turn_tokens:
-        raise RecipeError(
-            f"rollout.max_turn_tokens: given {rollout.max_turn_tokens}, and train.max_completion_length, which bounds "
-            f"all that is trained of a sample, is {most}; wanted no more than that"
-        )
-    if train.get("use_vllm"):
-        return
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in {} if train.get("use_vllm") else _NEUTRAL.items():
         if train.get(name) not in neutral:
             raise RecipeError(
-                f"train.{name}: given {train[name]!r}; rollouts with transformers sample at train.temperature alone, so "
+                f"train.{name}: given {train[name]!r}; rollouts with transformers sample at train.temperature alone: "
                 "leave it out, or set train.use_vllm"
             )
-    temperature = train.get("temperature")
-    if temperature is not None and temperature <= 0:
-        raise RecipeError(f"train.temperature: given {temperature:g}, wanted more than 0: a group must differ")
 
 
-def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
-    """Refuses a simulator in this process where the launch would take its model for a part of the training.
+# --- The recipes.
+
+
+class TrainRecipe(Section):
+    """What the recipes of all stages have in common."""
+
+    rows_key: ClassVar[str] = "data.rows_per_step"
+
+    model: ModelSection
+    """The model to train."""
+    data: TrainingData
+    """The training data."""
+    train: TrlArguments
+    """Arguments of trl's config."""
+    probe: ProbeSection | None = None
+    """What the probe measures at checkpoints; default: nothing."""
+    tracking: TrackingSection = TrackingSection(to="none")
+    """Where figures are shown; without this section nowhere."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The `train:` section as the recipe gives it."""
+        section: TrlArguments = self.train
+        return section.model_dump()
+
+    @property
+    def rows_per_step(self) -> int | None:
+        """The effective batch size, if the recipe states it."""
+        section, _, key = self.rows_key.partition(".")
+        rows: int | None = getattr(getattr(self, section), key)
+        return rows
+
+    def check_keys(self) -> None:
+        if self.probe and self.probe.when == "inline":
+            _check_inline(self.probe, self.given)
+
+
+class SftRecipe(TrainRecipe):
+    """The recipe of train/sft.py."""
+
+    data: DataSection
+    """The conversations."""
+    train: SftArguments  # type: ignore[valid-type]
+    """Arguments of trl's SFTConfig."""
+
+    def check_keys(self) -> None:
+        super().check_keys()
+        given = self.given
+        # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
+        missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
+        if missing and (given.get("packing") or given.get("padding_free")):
+            raise RecipeError(
+                f"train.packing: packing and padding_free need {' and '.join(missing)} to keep documents apart in linear "
+                "attention; install nextturn[gpu] and causal-conv1d, or leave them out"
+            )
+        bfd = given.get("packing_strategy", "bfd") == "bfd"
+        if given.get("packing") and not (bfd and given.get("max_length", 1024)):
+            raise RecipeError("train.packing: expected packing_strategy bfd, which cuts no row, and a max_length")
+
+
+class DpoRecipe(TrainRecipe):
+    """The recipe of train/dpo.py."""
+
+    data: PairSection
+    """The pairs."""
+    train: DpoArguments  # type: ignore[valid-type]
+    """Arguments of trl's DPOConfig."""
+
+    def check_keys(self) -> None:
+        super().check_keys()
+        if self.model.continues_adapter:
+            raise RecipeError(
+                "model.lora.adapter: given continue, expected new, which merges the adapter first: DPO compares with the "
+                "model without its adapter, which has to be the model that training starts from"
+            )
+
+
+class GrpoRecipe(TrainRecipe):
+    """The recipe of train/grpo.py."""
+
+    rows_key: ClassVar[str] = "rollout.samples_per_step"
+
+    data: PromptSection
+    """The prompts."""
+    train: GrpoArguments  # type: ignore[valid-type]
+    """Arguments of trl's GRPOConfig."""
+    rollout: RolloutSection = RolloutSection()
+    """How samples are made."""
+    reward: RewardSection = RewardSection()
+    """How samples are rewarded."""
+
+    def check_keys(self) -> None:
+        super().check_keys()
+        check_sampling(self.rollout, self.given)
+        held_out, when = self.data.held_out, self.given.get("eval_strategy", "no")
+        if (held_out > 0) != (when != "no"):
+            raise RecipeError(
+                f"data.held_out: given {held_out} with train.eval_strategy {when!r}; expected held-out problems and "
+                "`eval_strategy: steps`, `eval_steps: N`, or neither"
+            )
+
+
+def _check_inline(probe: ProbeSection, given: Mapping[str, Any]) -> None:
+    """The live weights are measured in the training processes: by transformers, or by the vLLM that GRPO has there."""
+    colocated = (
+        given.get("use_vllm")
+        and given.get("vllm_mode", "colocate") == "colocate"
+        and given.get("vllm_tensor_parallel_size", 1) == 1
+    )
+    if probe.engine == "openai" or (probe.engine == "vllm" and not colocated):
+        raise RecipeError(
+            f"probe.engine: given {probe.engine}, expected hf: with `when: inline` the live weights are measured in the "
+            "training processes, where vllm is only with GRPO's use_vllm, vllm_mode colocate and vllm_tensor_parallel_size "
+            "1; `when: watch` measures checkpoints with another engine"
+        )
+    if probe.engine == "vllm" and (probe.dtype != "auto" or probe.vllm != VllmSection()):
+        key, why = ("dtype", "the live weights as they are") if probe.dtype != "auto" else ("vllm", "train.vllm_*")
+        raise RecipeError(f"probe.{key}: not with `engine: vllm` and `when: inline`, where trl's vLLM has {why}")
+
+
+T = TypeVar("T", bound=TrainRecipe)
+
+
+def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
+    """Load a recipe of a stage, checked for this launch, with the model that training starts from.
 
     Raises:
-        RecipeError: ZeRO-3 spreads every model that is loaded over the processes; vLLM wants a process of its own.
+        RecipeError: In one line, which begins with the file.
     """
-    plugin = accelerator.state.deepspeed_plugin
-    spread = plugin is not None and plugin.zero_stage == 3
-    if (simulator.engine == "hf" and spread) or (simulator.engine == "vllm" and accelerator.num_processes > 1):
-        why = "with ZeRO-3" if spread else "in a launch of several processes"
-        raise RecipeError(
-            f"rollout.simulator.engine: {simulator.engine}, wanted openai {why}: serve the model by itself, such as with "
-            f"`vllm serve {simulator.model}`, and name it under rollout.simulator.server"
-        )
+    recipe = load_recipe(kind, path, overrides)
+    try:
+        batch_of(recipe)
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
+    model = start_from(recipe.model, Path(recipe.given["output_dir"]), path.parent)
+    return recipe.model_copy(update={"model": model})
 
 
-# --- The recipe of train/grpo.py.
-
-GrpoArguments = trl_section("grpo_config", "GRPOConfig")
-MAX_COMPLETION = 512  # trl's own default
-
-# What a rollout, the composed reward or another section decides; set here, trl would do it again or never read it.
-_OURS = {
-    "remove_unused_columns": "prompts carry what the reward needs",
-    "reward_weights": "reward.weights decides it",
-    "multi_objective_aggregation": "the parts become one reward, see reward.weights",
-    "chat_template_kwargs": "data.enable_thinking decides it",
-    "do_eval": "eval_strategy decides it",
-    "max_tool_calling_iterations": "the rollout section says how a conversation goes on",
-    "auto_find_batch_size": "a smaller batch would tear groups apart",
+load_sft_recipe = partial(_load, SftRecipe)
+load_dpo_recipe = partial(_load, DpoRecipe)
+load_grpo_recipe = partial(_load, GrpoRecipe)
+LOADERS: dict[str, Callable[..., TrainRecipe]] = {
+    "sft": load_sft_recipe,
+    "dpo": load_dpo_recipe,
+    "grpo": load_grpo_recipe,
 }
 
 
-@section
-class PromptSection:
-    path: str | None = None
-    """A builder's output folder, or a JSONL file of rl rows."""
-    recipe: str | None = None
-    """A data recipe to build where it is not built yet; give this or `path`."""
-    kinds: tuple[str, ...] | None = None
-    """Kinds of conversation to take, such as [complete, underspecified]; all where left out."""
-    held_out: int = 0
-    """Problems whose prompts are never trained on, and are played at every evaluation of trl's (`train.eval_strategy`,
-    `train.eval_steps`): `eval_reward/*` and `eval_watch/*` show what is learnt beside what is learnt by heart."""
-    max_prompt_tokens: Count = 1024
-    """A longer prompt is left out whole and counted."""
-    enable_thinking: bool | None = None
+def start_from(model: ModelSection, run_dir: Path, recipes: Path) -> ModelSection:
+    """Return the section with the model that training starts from as `name`: `fallback` if there is no checkpoint yet.
 
+    A run that has begun keeps the model that its recipe.json names.
 
-@section
-class GrpoRecipe:
-    model: ModelSection
-    data: PromptSection
-    train: GrpoArguments  # type: ignore[valid-type]
-    rollout: RolloutSection = field(default_factory=RolloutSection)
-    reward: RewardSection = field(default_factory=RewardSection)
-    probe: ProbeSection | None = None
-    tracking: TrackingSection = field(default_factory=lambda: TrackingSection(to="none"))
-
-
-TrainRecipe = SftRecipe | DpoRecipe | GrpoRecipe
-
-
-def stated_batch(recipe: TrainRecipe) -> tuple[str, int | None]:
-    """The key under which a recipe may say what one optimizer step holds, and what it says."""
-    if isinstance(recipe, GrpoRecipe):
-        return "rollout.samples_per_step", recipe.rollout.samples_per_step
-    return "data.rows_per_step", recipe.data.rows_per_step
-
-
-def fitted(recipe: TrainRecipe, ranks: int | None = None) -> dict[str, Any]:
-    """The `train:` section as it was given, its batch fitted to this launch, or to `ranks` processes.
-
-    Where the recipe says how many rows or samples a step has, each process gets an equal share of them, in the fewest equal
-    parts that `per_device_train_batch_size` allows: trl's `gradient_accumulation_steps`.
-
-    Raises:
-        RecipeError: the processes cannot share them equally; the nearest numbers that they can are named.
+    Args:
+        recipes: The folder of the recipe, and of the recipe whose run `model.name` is.
     """
-    given: dict[str, Any] = recipe.train.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
-    key, wanted = stated_batch(recipe)
-    if wanted is None:
-        return given
-    ranks = ranks or processes()
-    shared, why = ranks, f"{ranks} process{'es' if ranks > 1 else ''}"
-    group = given.get("num_generations", 8)
-    if isinstance(recipe, GrpoRecipe) and group > 1 and given.get("generation_batch_size") is None:
-        shared, why = math.lcm(ranks, group), f"{why}, groups of {group}"  # what is generated together are whole groups
-    for other in ("gradient_accumulation_steps", "steps_per_generation"):
-        if given.get(other) is not None:
-            raise RecipeError(f"train.{other}: {key} {wanted} decides it; leave it out, or give {key} null")
-    most = given.get("per_device_train_batch_size", 8)
-    if min(most, wanted) < 1:
-        raise RecipeError(f"{key}: given {wanted}, {most} a process at once; wanted 1 or more of both")
-    if wanted % shared:
-        below = wanted // shared * shared
-        nearest = f"{below} or {below + shared}" if below else f"{shared}"
-        raise RecipeError(f"{key}: given {wanted}, wanted a multiple of {shared} ({why}), such as {nearest}")
-    share = wanted // ranks
-    parts = next(parts for parts in range(-(-share // most), share + 1) if share % parts == 0)
-    return {**given, "per_device_train_batch_size": share // parts, "gradient_accumulation_steps": parts}
+    if model.fallback is None or not LATER.search(model.name):
+        return model
+    from_fallback = model.model_copy(update={"name": model.fallback})
+    if (run_dir / "recipe.json").is_file():
+        return from_fallback if read_json(run_dir / "recipe.json")["model"]["name"] == model.fallback else model
+    folder = Path(model.name)
+    if any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)) or newest_complete(folder)[0]:
+        return model
+    sft = recipes / f"{folder.name}.yaml"
+    first = f"; to start from SFT, run this first: accelerate launch train/sft.py {sft}" if sft.is_file() else ""
+    say(f"model.name: {model.name} has no complete checkpoint, so training starts from {model.fallback}{first}")
+    return from_fallback
+
+
+# --- The effective batch size, and how it is spread over the processes of a launch.
 
 
 @dataclass(frozen=True)
 class Batch:
-    """How samples are spread: `per_device` x `processes` x `steps_per_generation` are generated at a time."""
+    """The rows of one optimizer step: `per_device` x `processes` x `accumulation`; the samples of one generation:
+    `per_device` x `processes` x `steps_per_generation`.
+
+    Attributes:
+        steps_per_generation, num_generations: of GRPO; without it `accumulation` and 1.
+    """
 
     processes: int
     per_device: int
@@ -600,72 +549,89 @@ class Batch:
     num_generations: int
 
     @property
+    def rows_per_step(self) -> int:
+        return self.per_device * self.processes * self.accumulation
+
+    @property
     def samples(self) -> int:
-        """Generated at a time, over all processes."""
+        """Samples of one generation over all processes."""
         return self.per_device * self.processes * self.steps_per_generation
 
     @property
     def prompts(self) -> int:
+        """Prompts of one generation over all processes."""
         return self.samples // self.num_generations
 
-    def steps(self, prompts: int, num_iterations: int) -> float:
-        """Optimizer steps of one epoch over so many prompts; an incomplete last batch is not used."""
-        generations = prompts // self.prompts
-        return generations * num_iterations * self.steps_per_generation / self.accumulation
+    def steps(self, rows: int, num_iterations: int = 1) -> float:
+        """Return the optimizer steps of one epoch over so many rows; GRPO drops an incomplete last generation."""
+        if self.num_generations == 1:
+            return math.ceil(math.ceil(rows / (self.per_device * self.processes)) / self.accumulation)
+        return rows // self.prompts * num_iterations * self.steps_per_generation / self.accumulation
 
 
-def batch_of(given: dict[str, Any], ranks: int | None = None) -> Batch:
-    """The batch of a `train:` section from `fitted`, in this launch or on `ranks` processes; trl's arithmetic, without trl.
+def batch_of(recipe: TrainRecipe, ranks: int | None = None) -> Batch:
+    """Return how a step is spread over this launch, or over `ranks` processes. This is trl's arithmetic, without trl.
+
+    If the recipe states the effective batch size, each process gets an equal share of it, in the fewest equal parts that
+    `per_device_train_batch_size` allows.
 
     Raises:
-        RecipeError: groups would not come out whole.
+        RecipeError: The processes cannot share the rows equally, or groups would not be whole.
     """
+    given = recipe.given
     ranks = ranks or processes()
-    per_device = given.get("per_device_train_batch_size", 8)
-    accumulation = given.get("gradient_accumulation_steps", 1)
-    group = given.get("num_generations", 8)
-    steps = given.get("steps_per_generation")
-    wanted = given.get("generation_batch_size")
-    if group < 2:
-        raise RecipeError(f"train.num_generations: given {group}, wanted 2 or more: an advantage compares samples")
-    if min(per_device, accumulation, steps or 1, wanted or 1) < 1:
-        raise RecipeError("train: batch sizes, accumulation and steps_per_generation are to be 1 or more")
-    if steps is not None and wanted is not None:
-        raise RecipeError("train: generation_batch_size and steps_per_generation say the same; give one of them")
+    per_device, accumulation = given.get("per_device_train_batch_size", 8), given.get("gradient_accumulation_steps", 1)
+    group = given.get("num_generations", 8) if isinstance(recipe, GrpoRecipe) else 1
+    steps, generated = given.get("steps_per_generation"), given.get("generation_batch_size")
+    if recipe.rows_per_step is not None:
+        for other in ("gradient_accumulation_steps", "steps_per_generation"):
+            if given.get(other) is not None:
+                raise RecipeError(
+                    f"train.{other}: {recipe.rows_key} {recipe.rows_per_step} decides it; leave it out, or set "
+                    f"{recipe.rows_key} to null"
+                )
+        # What is generated together are whole groups.
+        per_device, accumulation = _shares(recipe, ranks, per_device, 1 if generated else group)
+    if group == 1:
+        return Batch(ranks, per_device, accumulation, accumulation, 1)
+    if steps and generated:
+        raise RecipeError("train.generation_batch_size: means the same as steps_per_generation; give one of them")
     at_once = per_device * ranks
-    if wanted is not None and wanted % at_once:
+    if generated and generated % at_once:
         raise RecipeError(
-            f"train.generation_batch_size: given {wanted}, wanted a multiple of {at_once} ({per_device} a process x {ranks})"
+            f"train.generation_batch_size: given {generated}, expected a multiple of {at_once} ({per_device} a process x {ranks})"
         )
-    batch = Batch(ranks, per_device, accumulation, steps or (wanted or at_once * accumulation) // at_once, group)
+    batch = Batch(ranks, per_device, accumulation, steps or (generated or at_once * accumulation) // at_once, group)
     if batch.samples % group:
         least = group // math.gcd(group, at_once)
         raise RecipeError(
-            f"train: {per_device} a process x {ranks} x {batch.steps_per_generation} steps are {batch.samples} samples at "
-            f"a time, wanted a multiple of num_generations {group}: gradient_accumulation_steps {least}, or a multiple"
+            f"train.num_generations: given {group}, and {per_device} a process x {ranks} x {batch.steps_per_generation} steps "
+            f"are {batch.samples} samples at a time, expected a multiple of it: gradient_accumulation_steps {least}, or a multiple"
         )
     return batch
 
 
-def load_grpo_recipe(path: Path, overrides: Sequence[str] = ()) -> GrpoRecipe:
-    """Raises RecipeError, in one line, for anything that the run would trip over later."""
+def _shares(recipe: TrainRecipe, ranks: int, most: int, group: int) -> tuple[int, int]:
+    """Return (rows that a process takes at a time, number of times) for the stated effective batch size.
 
-    def check(recipe: GrpoRecipe, given: dict[str, Any]) -> None:
-        batch_of(fitted(recipe))
-        check_rollout(recipe.rollout, {"max_completion_length": MAX_COMPLETION, **given})
-        recipe.reward.check()
-        held_out, when = recipe.data.held_out, given.get("eval_strategy", "no")
-        if held_out < 0 or (held_out > 0) != (when != "no"):
-            raise RecipeError(
-                f"data.held_out: given {held_out} with train.eval_strategy {when!r}; wanted held-out problems and "
-                "`eval_strategy: steps`, `eval_steps: N`, or neither"
-            )
+    Raises:
+        RecipeError: It is no multiple of processes and groups; the nearest multiples are named.
+    """
+    rows, key = recipe.rows_per_step or 1, recipe.rows_key
+    shared = math.lcm(ranks, group)
+    if rows % shared:
+        why = f"{ranks} process{'es' if ranks > 1 else ''}" + (f", groups of {group}" if group > 1 else "")
+        below = rows // shared * shared
+        nearest = f"{below} or {below + shared}" if below else f"{shared}"
+        raise RecipeError(f"{key}: given {rows}, expected a multiple of {shared} ({why}), such as {nearest}")
+    share = rows // ranks
+    parts = next(parts for parts in range(-(-share // most), share + 1) if share % parts == 0)
+    return share // parts, parts
 
-    return _load(GrpoRecipe, path, overrides, _OURS, check)
 
-
-LOADERS: dict[str, Callable[..., TrainRecipe]] = {
-    "sft": load_sft_recipe,
-    "dpo": load_dpo_recipe,
-    "grpo": load_grpo_recipe,
-}
+def fitted(recipe: TrainRecipe, ranks: int | None = None) -> dict[str, Any]:
+    """Return the `train:` section as it was given, with the batch keys of this launch, or of `ranks` processes, if the recipe
+    states its effective batch size. Raises RecipeError, see `batch_of`."""
+    batch = batch_of(recipe, ranks)
+    shares = {"per_device_train_batch_size": batch.per_device, "gradient_accumulation_steps": batch.accumulation}
+    return recipe.given | (shares if recipe.rows_per_step is not None else {})

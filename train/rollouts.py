@@ -28,7 +28,8 @@ from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
-from nextturn.train.recipe import RolloutSection, SimulatorSection, check_launch, check_rollout
+from nextturn.probe.errors import RecipeError
+from nextturn.train.recipe import RolloutSection, SimulatorSection, check_sampling
 from nextturn.train.rewards import Sample
 
 
@@ -41,7 +42,6 @@ def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow],
     Raises:
         BadInput: the settings cannot be used, or the simulator's model or server cannot.
     """
-    check_rollout(section, {})
     return RolloutFunction(section, chat, rows, open_simulator(section.simulator, seed), seed)
 
 
@@ -99,7 +99,7 @@ class RolloutFunction:
 
     def _settle(self, trainer: Any) -> None:
         """What is known only with the trainer: whether its sampling can be followed, and what ends a turn."""
-        check_rollout(self.section, vars(trainer.args))
+        check_sampling(self.section, vars(trainer.args))
         check_launch(self.section.simulator, trainer.accelerator)
         # trl takes a completion for cut where it does not end with one of these; a turn ends as the template says.
         turn_end = self.chat.turn_end_ids[-1]
@@ -367,6 +367,19 @@ class ModelSimulator:
         if answer.parsed is None:
             return UserTurn(failure=answer.missing)
         return UserTurn(answer.parsed.text, answer.parsed.ended)
+
+
+def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
+    """Raise RecipeError for a simulator in this process whose model the launch would take for a part of the training: ZeRO-3
+    partitions every model that is loaded, and vLLM needs a process of its own."""
+    plugin = accelerator.state.deepspeed_plugin
+    zero3 = plugin is not None and plugin.zero_stage == 3
+    if (simulator.engine == "hf" and zero3) or (simulator.engine == "vllm" and accelerator.num_processes > 1):
+        why = "with ZeRO-3" if zero3 else "in a launch of several processes"
+        raise RecipeError(
+            f"rollout.simulator.engine: given {simulator.engine}, expected openai {why}: serve the model by itself, such as "
+            f"with `vllm serve {simulator.model}`, and name it under rollout.simulator.server"
+        )
 
 
 def open_simulator(section: SimulatorSection, seed: int) -> Simulator:

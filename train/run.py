@@ -33,7 +33,7 @@ from nextturn.train.checkpoints import (
     this_launch,
     without_optimizer,
 )
-from nextturn.train.recipe import LOADERS, TrainRecipe, fitted, stated_batch
+from nextturn.train.recipe import LOADERS, TrainRecipe, fitted
 from nextturn.train.setup import (
     check_shared,
     held_in,
@@ -289,7 +289,7 @@ def _already_finished(recipe: TrainRecipe) -> bool:
     run_dir = _run_dir(recipe)
     if (run_dir / "recipe.json").is_file():
         # Where a step's rows are stated, how many of them a process takes at once changes memory alone.
-        free = (*_FREE, "train.per_device_train_batch_size") if stated_batch(recipe)[1] else _FREE
+        free = (*_FREE, "train.per_device_train_batch_size") if recipe.rows_per_step else _FREE
         refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
     done = finished(run_dir)
     if done:

@@ -212,7 +212,7 @@ def open_model(name: str, probe: ProbeSection) -> tuple[ModelFolder, ProbeSectio
     http://HOST:PORT/v1, stands for the model that the server lists, whose tokenizer is looked for under that name.
     """
     if name.startswith(("http://", "https://")):
-        section = replace(probe.server, urls=(name,)) if probe.server else ServerSection(urls=(name,))
+        section = probe.server.model_copy(update={"urls": (name,)}) if probe.server else ServerSection(urls=(name,))
         probe = replace(probe, engine="openai", server=section)
         from nextturn.probe.client import Client
 

@@ -250,15 +250,15 @@ def test_a_wrong_section_answers_in_one_line(tmp_path: Path, capsys: pytest.Capt
     made = recipe(tmp_path, "http://127.0.0.1:9/v1")
     assert run_command(main, [str(made), "--dialogue.trys", "2"]) == 2
     assert "did you mean dialogue.tries?" in capsys.readouterr().err
-    for key, given, wanted in (
+    for key, given, expected in (
         ("tries", 0, "1 or more"),
         ("withheld", 1.5, "at most 1"),
         ("at_once", 0, "1 or more"),
     ):
         assert run_command(main, [str(made), f"--dialogue.{key}", str(given)]) == 2
-        assert f"dialogue.{key}: given {given} ({type(given).__name__}), wanted {wanted}" in capsys.readouterr().err
+        assert f"dialogue.{key}: given {given} ({type(given).__name__}), expected {expected}" in capsys.readouterr().err
     assert run_command(main, [str(made), "--conversations.reactions", "0.1"]) == 2
-    assert "either this section or `dialogue`" in capsys.readouterr().err
+    assert "this section or `dialogue`" in capsys.readouterr().err
     assert run_command(main, [str(made), "--dialogue.policy.server.concurrency", "0"]) == 2
     assert "`concurrency` is 0" in capsys.readouterr().err
 

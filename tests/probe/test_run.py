@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ PAIRS = [
     {"complete": "Mia is 9, Tom is 3 older. How old is Tom?", "underspecified": "Tom is older. How old is Tom?"},
 ]
 COMPLETIONS = 3 + 2 + 4 + 5 * (1 + 2)  # answers of three sets, and user turns greedy and twice at T=1
+
+
+def changed(section: Any, **keys: Any) -> Any:
+    return section.model_copy(update=keys)
 
 
 @dataclass(frozen=True)
@@ -244,7 +248,7 @@ def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(
     before = {path.name: path.read_bytes() for path in finished.folder.iterdir()}
     again, probe = Watched(finished.model.engine, dies_after=0), section_in(finished.folder.parent)
     assert measure(finished.model, probe, finished.folder, again) == finished.results
-    assert measure(finished.model, replace(probe, batch_tokens=1, when="never"), finished.folder) == finished.results
+    assert measure(finished.model, changed(probe, batch_tokens=1, when="never"), finished.folder) == finished.results
     assert again.asked == []
     assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
 
@@ -307,7 +311,7 @@ def test_other_settings_questions_or_weights_in_the_same_folder_are_refused_by_k
 ) -> None:
     with pytest.raises(MemoryError):
         measure(llama, probe, tmp_path / "out", Watched(llama.engine, dies_after=0))
-    fewer = replace(probe.sets["maths"], n=2)
+    fewer = changed(probe.sets["maths"], n=2)
     for changes, named in (
         ({"seed": 1}, "settings.seed: 0 then, 1 now"),
         ({"temperatures": (0.0,)}, "settings.temperatures: [0.0, 1.0] then, [0.0] now"),
@@ -322,7 +326,7 @@ def test_other_settings_questions_or_weights_in_the_same_folder_are_refused_by_k
     ):
         untouched = Watched(llama.engine)
         with pytest.raises(SettingsChanged) as caught:
-            measure(llama, replace(probe, **changes), tmp_path / "out", untouched)  # type: ignore[arg-type]
+            measure(llama, changed(probe, **changes), tmp_path / "out", untouched)  # type: ignore[arg-type]
         assert named in str(caught.value)
         assert untouched.asked == []
     with pytest.raises(SettingsChanged, match=r"model\.weights_sha256"):
@@ -337,7 +341,7 @@ def test_a_server_without_its_extras_is_another_setting_and_with_them_none_is_na
 
     def settings(extras: bool, engine: str = "openai") -> dict[str, Any]:
         server = ServerSection(urls=("http://127.0.0.1:9/v1",), extras=extras)
-        return settings_of(replace(probe, engine=engine, server=server), load_sets(probe), "rules/2")
+        return settings_of(changed(probe, engine=engine, server=server), load_sets(probe), "rules/2")
 
     assert "extras" not in settings(True)
     assert settings(False) == {**settings(True), "extras": False}
@@ -350,10 +354,10 @@ def test_an_answer_that_two_measures_or_sets_need_is_made_once(
 ) -> None:
     both, watched = measure(llama, probe, tmp_path / "both"), Watched(llama.engine)
     apart = {
-        "graded": replace(probe.sets["maths"], measures=("accuracy",)),
-        "followed": replace(probe.sets["maths"], measures=("followup",)),
+        "graded": changed(probe.sets["maths"], measures=("accuracy",)),
+        "followed": changed(probe.sets["maths"], measures=("followup",)),
     }
-    results = measure(llama, replace(probe, sets=apart), tmp_path / "apart", watched)
+    results = measure(llama, changed(probe, sets=apart), tmp_path / "apart", watched)
     answers = [request for request in watched.asked if request.max_tokens == 12]
     assert len(answers) == len({request.prompt_ids for request in answers}) == 3
     assert results["accuracy"]["graded"] == both["accuracy"]["maths"]
@@ -376,7 +380,7 @@ def test_every_sampled_turn_has_a_seed_of_its_own_and_follows_the_models_own_ans
         llama.chat.user_prefix_ids(messages) for messages in shown.values()
     }
     other = Watched(llama.engine)
-    measure(llama, replace(probe, seed=7), tmp_path / "other", other)
+    measure(llama, changed(probe, seed=7), tmp_path / "other", other)
     assert not set(sampled) & {request.seed for request in other.asked if request.temperature == 1.0}
 
 
@@ -384,7 +388,7 @@ def test_a_system_prompt_stands_before_every_question_in_place_of_its_own(
     llama: Loaded, probe: ProbeSection, tmp_path: Path
 ) -> None:
     asked = Watched(llama.engine)
-    results = measure(llama, replace(probe, system_prompt="Be kind."), tmp_path / "out", asked)
+    results = measure(llama, changed(probe, system_prompt="Be kind."), tmp_path / "out", asked)
     rows = samples(tmp_path / "out")
     assert {row["kind"] for row in rows} == {"accuracy", "followup", "clarify"}
     for row in rows:
@@ -400,7 +404,7 @@ def test_the_two_prefix_forms_differ_on_qwen(qwen: Loaded, probe: ProbeSection, 
     prefixes = {}
     for form in ("history", "generation"):
         watched = Watched(qwen.engine)
-        results = measure(qwen, replace(probe, prefix_form=form), tmp_path / form, watched)
+        results = measure(qwen, changed(probe, prefix_form=form), tmp_path / form, watched)
         assert results["settings"]["prefix_form"] == form
         prefixes[form] = {qwen.chat.tokenizer.decode(list(request.prompt_ids)) for request in watched.asked[9:]}
     assert not prefixes["history"] & prefixes["generation"]
@@ -412,8 +416,8 @@ def test_the_two_prefix_forms_differ_on_qwen(qwen: Loaded, probe: ProbeSection, 
 def test_an_instruction_is_part_of_the_question_and_pairs_ask_both_forms(
     llama: Loaded, probe: ProbeSection, tmp_path: Path
 ) -> None:
-    maths = replace(probe.sets["maths"], instruction="Answer after ####.", n=1)
-    measure(llama, replace(probe, sets={"maths": maths, "pairs": probe.sets["pairs"]}), tmp_path / "out")
+    maths = changed(probe.sets["maths"], instruction="Answer after ####.", n=1)
+    measure(llama, changed(probe, sets={"maths": maths, "pairs": probe.sets["pairs"]}), tmp_path / "out")
     rows = samples(tmp_path / "out")
     asked = [row["messages"][0]["content"] for row in rows if row["set"] == "maths"]
     assert asked and all(text.endswith("?\n\nAnswer after ####.") for text in asked)
@@ -436,9 +440,9 @@ def test_a_set_that_cannot_be_asked_is_refused_before_anything_is_written(
         ("talks", ("accuracy",), "accuracy needs an answer in every row, and 'talks' has rows without one"),
     ):
         with pytest.raises(DataError, match=message):
-            load_sets(replace(probe, sets={name: replace(probe.sets[name], measures=measures)}))  # type: ignore[arg-type]
+            load_sets(changed(probe, sets={name: changed(probe.sets[name], measures=measures)}))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no set named"):
-        load_sets(replace(probe, sets={}))
+        load_sets(changed(probe, sets={}))
     (tmp_path / "maths.jsonl").write_text("")
     with pytest.raises(DataError, match=r"maths\.jsonl: no rows"):
         measure(llama, probe, tmp_path / "out")
@@ -450,7 +454,7 @@ def test_answers_in_words_are_told_where_no_prompt_asks_for_a_mark(
 ) -> None:
     def load(rows: Sequence[dict[str, str]], **changes: Any) -> str:
         write_jsonl(tmp_path / "maths.jsonl", rows)
-        load_sets(replace(probe, sets={"maths": replace(probe.sets["maths"], **changes)}))
+        load_sets(changed(probe, sets={"maths": changed(probe.sets["maths"], **changes)}))
         return capsys.readouterr().out
 
     words = {"question": "What is the capital of France?", "answer": "Paris"}
@@ -489,7 +493,7 @@ def test_thoughts_are_neither_cut_nor_judged_and_a_reply_without_an_answer_gets_
         Completion("THOUGHT nothing to say.\n</think>\n\n", 5, "stop"),
     ]
     settings = {"perturbations": ("truncate(0.5)",), "grounding": False, "prefix_form": form, "temperatures": (0.0,)}
-    section = replace(probe, sets={"maths": probe.sets["maths"]}, **settings)  # type: ignore[arg-type]
+    section = changed(probe, sets={"maths": probe.sets["maths"]}, **settings)  # type: ignore[arg-type]
     engine = Says(replies)
     results = run_probe(engine, chat, ModelInfo("m", "m", None, None, chat.template_sha256), section, tmp_path / "out")
     for cell in results["followup"]["maths"].values():
@@ -514,10 +518,10 @@ def test_a_dry_run_passes_over_what_is_out_of_reach_but_not_over_what_is_wrong(
     later = SetSection(path=str(tmp_path / "built" / "eval.jsonl"))
     unchecked: list[str] = []
     sets = {**probe.sets, "gsm8k": SetSection(), "later": later}
-    found = sets_within_reach(replace(probe, sets=sets), unchecked, [tmp_path / "built"])
+    found = sets_within_reach(changed(probe, sets=sets), unchecked, [tmp_path / "built"])
     assert [name for name, loaded in found.items() if loaded is None] == ["gsm8k", "later"]
     assert len(unchecked) == 2
     assert "HF_HUB_OFFLINE" in unchecked[0]
     assert "is still to be built" in unchecked[1]
     with pytest.raises(DataError, match="no such file"):
-        sets_within_reach(replace(probe, sets={"later": later}), [])
+        sets_within_reach(changed(probe, sets={"later": later}), [])

@@ -37,7 +37,6 @@ def opened() -> Iterator[Any]:
     made: list[Rewards] = []
 
     def make(given: RewardSection) -> Rewards:
-        given.check()
         made.append(Rewards(given, seed=1))
         return made[-1]
 
@@ -100,28 +99,6 @@ def test_only_what_has_a_weight_counts_and_only_by_ratio(
     assert composed(without, weights, ()).value == before
     doubled = composed(values, {name: 2 * weight for name, weight in weights.items()}, ()).value
     assert doubled == before or doubled == pytest.approx(before)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"weights": Weights(accuracy=-1)}, "reward.weights.accuracy"),
-        ({"weights": Weights(accuracy=float("nan"))}, "reward.weights.accuracy"),
-        ({"weights": ONLY_CUSTOM}, "at least one part"),
-        ({"required": ("accuracy", "format")}, "format"),
-        ({"custom": {"accuracy": CustomPart(function="a:b")}}, "reward.custom.accuracy"),
-        ({"custom": {"own": CustomPart(function="a.b")}}, "module:function"),
-        ({"custom": {"own": CustomPart(function="a:b", weight=-1)}}, "reward.custom.own.weight"),
-        ({"timeout_s": 0.0}, "reward.timeout_s"),
-        ({"workers": 0}, "reward.workers"),
-        ({"max_failed": 1.2}, "reward.max_failed"),
-        ({"judge": RoleSection(engine="hf", model="m")}, "reward.judge.engine"),
-        ({"judge": RoleSection()}, "reward.judge.server"),
-    ],
-)
-def test_settings_that_cannot_be_used_are_named(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        RewardSection(**fields).check()
 
 
 def test_the_parts_with_a_weight_are_required() -> None:

@@ -1,13 +1,12 @@
-"""Recipes of all stages: what is refused in one line, trl's field names, batch arithmetic, the plan."""
+"""Recipes of all stages: what is refused in one line, trl's names, keys and schema, batch arithmetic, the plan."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +17,11 @@ import nextturn.train.plan
 from nextturn.data_builders.build import build
 from nextturn.data_builders.recipe import load_data_recipe
 from nextturn.probe.checkpoints import mark_complete
-from nextturn.probe.errors import DataError, RecipeError
+from nextturn.probe.errors import BadInput, DataError, RecipeError
 from nextturn.probe.files import write_json
 from nextturn.probe.models import ModelFolder, resolve
+from nextturn.probe.recipe import recipe_dict, recipe_keys
+from nextturn.train.keys import RECIPES, describe_keys, main, recipe_class
 from nextturn.train.memory import size_of
 from nextturn.train.plan import describe
 from nextturn.train.recipe import (
@@ -31,18 +32,27 @@ from nextturn.train.recipe import (
     RolloutSection,
     batch_of,
     fitted,
+    load_dpo_recipe,
     load_grpo_recipe,
     load_sft_recipe,
-    trl_section,
 )
 from support.grpo_parts import write_recipe
+from support.schema import SCHEMAS, TRL_FIELDS, schema, text_of, trl_fields
 
 ROOT = Path(__file__).resolve().parents[2]
+SERVED = "{engine: openai, server: {urls: [http://localhost:9/v1], model: big}}"
 
 
 @pytest.fixture
 def recipe(tmp_path: Path, tiny_chatml: Path) -> Path:
     return write_recipe(tmp_path, tiny_chatml)
+
+
+@pytest.fixture
+def sft(tmp_path: Path) -> Path:
+    path = tmp_path / "sft.yaml"
+    path.write_text("model: {name: m}\ndata: {path: d.jsonl}\ntrain: {output_dir: runs/x}\n")
+    return path
 
 
 def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
@@ -57,8 +67,10 @@ def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
         return load_grpo_recipe(recipe, options).model.name
 
     assert started() == "org/base"
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1 and "runs/my_sft" in said and f"train/sft.py {tmp_path / 'my_sft.yaml'}" in said
+    printed = capsys.readouterr().out
+    assert (
+        printed.count("\n") == 1 and "runs/my_sft" in printed and f"train/sft.py {tmp_path / 'my_sft.yaml'}" in printed
+    )
     assert started("org/other") == "org/other", "a hub id is taken as it is"
     for run, model in {"from_base": "org/base", "from_sft": "runs/my_sft"}.items():
         write_json(tmp_path / "runs" / run / "recipe.json", {"model": {"name": model}})
@@ -69,74 +81,144 @@ def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
     assert started() == "runs/my_sft" and started(run="from_base") == "org/base"
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("train.num_generations", "1", "train.num_generations: given 1, wanted 2 or more"),
-        ("train.num_generations", "3", "are 8 samples at a time, wanted a multiple of num_generations 3"),
-        ("train.generation_batch_size", "6", "train.generation_batch_size: given 6, wanted a multiple of 4"),
-        ("train.max_completion_length", "4", "max_turn_tokens"),
-        ("train.report_to", "wandb", "train.report_to: not for a recipe (tracking.to decides it)"),
-        ("train.reward_weights", "[1.0]", "train.reward_weights: not for a recipe (reward.weights decides it)"),
-        ("train.remove_unused_columns", "true", "not for a recipe (prompts carry what the reward needs)"),
-        ("train.eval_strategy", "steps", "data.held_out: given 0 with train.eval_strategy 'steps'"),
-        ("data.held_out", "8", "data.held_out: given 8 with train.eval_strategy 'no'"),
-        ("train.top_p", "0.9", "train.top_p: given 0.9"),
-        ("train.lerning_rate", "1", "train.lerning_rate: unknown key; did you mean train.learning_rate?"),
-        ("rollout.mode", "turns", "rollout.mode: given 'turns' (str), wanted one of 'reply' or 'conversation'"),
-        ("rollout.simulator.engine", "openai", "rollout.simulator.server: wanted `urls` and `model`"),
-        ("reward.weights.acuracy", "1.0", "reward.weights.acuracy: unknown key"),
-        ("reward.required", "[format]", "reward.required: given 'format', wanted parts that have a weight"),
-        ("data.recipe", "x.yaml", "data: give either `path` or `recipe`"),
-        ("data.max_prompt_tokens", "0", "data.max_prompt_tokens: given 0 (int), wanted 1 or more"),
-        ("model.lora", "{adapter: continue, r: 8}", "`adapter: continue` keeps the checkpoint's own settings"),
-        ("probe.engine", "vllm", "with `when: inline` the live weights are measured"),
-    ],
-)
-def test_a_wrong_grpo_recipe_is_one_line(option: str, value: str, message: str, recipe: Path) -> None:
+# --- What is refused.
+
+WRONG_GRPO = [
+    ("train.num_generations", "1", "train.num_generations: given 1 (int), expected 2 or more"),
+    ("train.num_generations", "3", "train.num_generations: given 3, and 4 a process x 1 x 2 steps are 8 samples"),
+    ("train.generation_batch_size", "6", "train.generation_batch_size: given 6, expected a multiple of 4"),
+    ("train.max_completion_length", "4", "rollout.max_turn_tokens: given "),
+    ("train.report_to", "wandb", "train.report_to: not for a recipe (tracking.to decides it)"),
+    ("train.reward_weights", "[1.0]", "train.reward_weights: not for a recipe (reward.weights decides it)"),
+    ("train.eval_strategy", "steps", "data.held_out: given 0 with train.eval_strategy 'steps'"),
+    ("data.held_out", "8", "data.held_out: given 8 with train.eval_strategy 'no'"),
+    ("train.top_p", "0.9", "train.top_p: given 0.9; rollouts with transformers sample at train.temperature alone"),
+    ("train.top_k", "50", "train.top_k: given 50"),
+    ("train.repetition_penalty", "1.1", "train.repetition_penalty: given 1.1"),
+    ("train.generation_kwargs", "{seed: 1}", "train.generation_kwargs: given"),
+    ("train.ds3_gather_for_generation", "false", "train.ds3_gather_for_generation: given False"),
+    ("train.temperature", "0.0", "train.temperature: given 0.0 (float), expected more than 0"),
+    ("train.lerning_rate", "1", "train.lerning_rate: unknown key; did you mean train.learning_rate?"),
+    ("rollout.mode", "turns", "rollout.mode: given 'turns' (str), expected one of 'reply' or 'conversation'"),
+    ("rollout.window", "-1", "rollout.window: given -1 (int), expected 0 or more"),
+    ("rollout.samples", "0", "rollout.samples: given 0 (int), expected 1 or more"),
+    ("rollout.simulator.engine", "openai", "rollout.simulator.server: missing `urls` or `model`"),
+    ("rollout.simulator.model", "m", "rollout.simulator.engine: scripted takes no `model`"),
+    ("rollout.simulator", "{engine: hf}", "rollout.simulator.model: the engine hf needs `model`"),
+    ("rollout.simulator", "{engine: vllm, model: m}", "rollout.simulator.vllm.gpu_memory_utilization: missing"),
+    (
+        "rollout.simulator", SERVED.replace("big", "big, enable_thinking: true"),
+        "rollout.simulator.server.enable_thinking: expected",
+    ),
+    ("reward.weights.acuracy", "1.0", "reward.weights.acuracy: unknown key"),
+    ("reward.weights.accuracy", "-1", "reward.weights.accuracy: given -1 (int), expected 0 or more"),
+    ("reward.weights.accuracy", ".nan", "reward.weights.accuracy: given nan (float), expected a finite number"),
+    ("reward", "{weights: {accuracy: 0, asking: 0, interactivity: 0, efficiency: 0}}", "reward.weights: all are 0"),
+    ("reward.required", "[format]", "reward.required: given 'format', expected parts that have a weight"),
+    ("reward.custom", "{accuracy: {function: 'a:b'}}", "reward.custom.accuracy: the name of a built-in part"),
+    ("reward.custom", "{own: {function: a.b}}", "reward.custom.own.function: given 'a.b'"),
+    ("reward.custom", "{own: {function: 'a:b', weight: -1}}", "reward.custom.own.weight: given -1"),
+    ("reward.custom", "{a-b: {function: 'a:b'}}", "reward.custom.a-b: given"),
+    ("reward.timeout_s", "0", "reward.timeout_s: given 0 (int), expected more than 0"),
+    ("reward.workers", "0", "reward.workers: given 0 (int), expected 1 or more"),
+    ("reward.max_failed", "1.2", "reward.max_failed: given 1.2 (float), expected at most 1"),
+    ("reward.judge", "{engine: hf, model: m}", "reward.judge.engine: given 'hf' (str), expected one of 'openai'"),
+    ("reward.judge", "{}", "reward.judge.server: missing `urls` or `model`"),
+    ("data.recipe", "x.yaml", "data.path: expected either `path` or `recipe`"),
+    ("data.max_prompt_tokens", "0", "data.max_prompt_tokens: given 0 (int), expected 1 or more"),
+    ("model.lora", "{adapter: continue, r: 8}", "model.lora.adapter: `continue` keeps the checkpoint's own settings"),
+    ("probe.engine", "vllm", "probe.engine: given vllm, expected hf: with `when: inline`"),
+]  # fmt: skip
+WRONG_SFT = [
+    ("train.learing_rate", "1e-5", "train.learing_rate: unknown key; did you mean train.learning_rate?"),
+    ("train.learning_rate", "fast", "train.learning_rate: given 'fast' (str), expected a number"),
+    ("train.save_steps", "1.0", "train.save_steps: given 1.0 (float), expected a whole number or less than 1"),
+    ("train.eval_steps", "2.5", "train.eval_steps: given 2.5 (float), expected a whole number"),
+    ("train.logging_steps", "0", "train.logging_steps: given 0 (int), expected 1 or more"),
+    ("train.bf16", "1", "train.bf16: given 1 (int), expected true or false"),
+    ("train.assistant_only_loss", "true", "not for a recipe (data.loss_on decides"),
+    ("train.packing", "true", "train.packing: "),
+    ("train.trust_remote_code", "true", "custom model code is never run"),
+    ("data.rows_per_step", "0", "data.rows_per_step: given 0 (int), expected 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("stage", "option", "value", "message"), [
+    *(("grpo", *case) for case in WRONG_GRPO), *(("sft", *case) for case in WRONG_SFT),
+    ("dpo", "train.padding_free", "true", "train.padding_free: not for a recipe (trl pads pairs)"),
+    ("dpo", "model.lora", "{adapter: continue}", "model.lora.adapter: given continue, expected new"),
+])  # fmt: skip
+def test_a_wrong_recipe_is_one_line(
+    stage: str, option: str, value: str, message: str, request: pytest.FixtureRequest
+) -> None:
+    load = {"sft": load_sft_recipe, "dpo": load_dpo_recipe, "grpo": load_grpo_recipe}[stage]
+    path = request.getfixturevalue("recipe" if stage == "grpo" else "sft")
     with pytest.raises(RecipeError) as caught:
-        load_grpo_recipe(recipe, [f"--{option}", value])
+        load(path, [f"--{option}", value])
+    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
     assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("train.learing_rate", "1e-5", "train.learing_rate: unknown key; did you mean train.learning_rate?"),
-        ("train.learning_rate", "fast", "train.learning_rate: given 'fast' (str), wanted a number"),
-        ("train.save_steps", "1.0", "train.save_steps: given 1.0 (float), wanted a whole number or less than 1"),
-        ("train.eval_steps", "2.5", "train.eval_steps: given 2.5 (float), wanted a whole number"),
-        ("train.logging_steps", "0", "train.logging_steps: given 0 (int), wanted 1 or more"),
-        ("train.bf16", "1", "train.bf16: given 1 (int), wanted true or false"),
-        ("train.assistant_only_loss", "true", "not for a recipe (data.loss_on decides"),
-        ("train.packing", "true", "to keep documents apart"),
-        ("train.trust_remote_code", "true", "custom model code is never run"),
-        ("data.recipe", "recipes/demo_data.yaml", "give either `path` or `recipe`"),
-    ],
-)
-def test_a_wrong_sft_recipe_is_one_line(option: str, value: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text("model: {name: m}\ndata: {path: d.jsonl}\ntrain: {output_dir: runs/x}\n")
-    load_sft_recipe(path)
-    with pytest.raises(RecipeError) as caught:
-        load_sft_recipe(path, [f"--{option}", value])
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_sampling_that_vllm_can_do_is_left_to_it(recipe: Path) -> None:
+    assert load_grpo_recipe(recipe, ["--train.top_p", "0.9", "--train.use_vllm", "true"]).given["top_p"] == 0.9
 
 
-def test_trl_fields_are_those_of_the_installed_trl() -> None:
-    from trl import DPOConfig, GRPOConfig, SFTConfig
+def test_names_of_other_libraries_are_read_and_ours_are_written(sft: Path) -> None:
+    options = ["--model.model_name_or_path", "x", "--model.lora", "{lora_alpha: 8, target_modules: all-linear}"]
+    model = recipe_dict(load_sft_recipe(sft, [*options, "--model.lora.lora_dropout", "0.1"]).model)
+    assert (model["name"], model["lora"]["alpha"], model["lora"]["dropout"]) == ("x", 8, 0.1)
+    assert model["lora"]["target_modules"] == "all-linear" and "lora_alpha" not in model["lora"]
 
-    for module, config in (("sft_config", SFTConfig), ("dpo_config", DPOConfig), ("grpo_config", GRPOConfig)):
-        ours = set(trl_section(module, config.__name__).model_fields)
-        assert ours == {field.name for field in dataclasses.fields(config) if field.init}
+
+def test_figures_are_shown_only_if_the_recipe_says_so(sft: Path) -> None:
+    assert load_sft_recipe(sft).tracking.to == "none"
+    assert load_sft_recipe(sft, ["--tracking.project", "p"]).tracking.to == "wandb"
+    assert load_sft_recipe(sft, ["--tracking.to", "tensorboard"]).tracking.to == "tensorboard"
+
+
+# --- trl's names, `nextturn keys` and the schema.
+
+
+def test_make_schema_has_been_run_since_trl_or_a_key_changed() -> None:
+    assert TRL_FIELDS.read_text() == text_of(trl_fields())
+    for name in RECIPES:
+        assert (SCHEMAS / f"{name}.json").read_text() == text_of(schema(name)), name
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_key_has_one_plain_sentence_of_its_own(name: str) -> None:
+    for key, field in recipe_keys(recipe_class(name)):
+        if not key.startswith("train."):
+            assert field.description and field.description.endswith("."), key
+            assert "\n" not in field.description and len(field.description) <= 140, key
+
+
+def test_keys_prints_type_default_and_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["sft", "model.lora"])
+    printed = capsys.readouterr().out
+    assert "model.lora.alpha, also lora_alpha: int, default 16\n    Scale of the adapter" in printed
+    assert "model.dtype" not in printed and "model.lora: section\n" in printed
+    assert next(describe_keys("data", "source.kind")).startswith("source.kind: Literal['starter', 'gsm8k'")
+    assert "probe.sets.NAME.n: int or null, default None" in describe_keys("probe")
+    assert not any(line.startswith("train.") for line in describe_keys("grpo"))
+    assert list(describe_keys("grpo", "train.beta")) == ["train.beta: float, default 0.0", "    KL coefficient."]
+    with pytest.raises(BadInput, match=r"model.lora.alhpa: unknown key .* did you mean model.lora.alpha\?"):
+        list(describe_keys("sft", "model.lora.alhpa"))
+
+
+# --- The effective batch size.
+
+
+def grpo_recipe(rows: int | None = None, **train: Any) -> GrpoRecipe:
+    arguments = GrpoArguments(output_dir="x", **train)
+    rollout = RolloutSection(samples_per_step=rows)
+    return GrpoRecipe(model=ModelSection(name="m"), data=PromptSection(path="x"), train=arguments, rollout=rollout)
 
 
 @given(
     per_device=st.integers(1, 6),
     accumulation=st.integers(1, 4),
-    group=st.integers(1, 6),
+    group=st.integers(2, 6),
     more=st.fixed_dictionaries(
         {}, optional={"steps_per_generation": st.integers(1, 6), "generation_batch_size": st.integers(1, 24)}
     ),
@@ -144,70 +226,65 @@ def test_trl_fields_are_those_of_the_installed_trl() -> None:
 def test_batches_are_those_of_trl(per_device: int, accumulation: int, group: int, more: dict[str, int]) -> None:
     from trl import GRPOConfig
 
-    section = {
-        "per_device_train_batch_size": per_device,
-        "gradient_accumulation_steps": accumulation,
-        "num_generations": group,
+    train = {
+        "per_device_train_batch_size": per_device, "gradient_accumulation_steps": accumulation, "num_generations": group,
         **more,
-    }
+    }  # fmt: skip
+    ours = {"output_dir": "x", "use_cpu": True, "bf16": False, "report_to": []}
     try:
-        batch = batch_of(section, ranks=1)
+        batch = batch_of(grpo_recipe(**train), ranks=1)
     except RecipeError:
         with pytest.raises(ValueError):
-            GRPOConfig(output_dir="x", use_cpu=True, bf16=False, report_to=[], **section)
+            GRPOConfig(**ours, **train)
         return
-    theirs = GRPOConfig(output_dir="x", use_cpu=True, bf16=False, report_to=[], **section)
-    assert batch.samples == theirs.generation_batch_size
-    assert batch.steps_per_generation == theirs.steps_per_generation
+    config = GRPOConfig(**ours, **train)
+    assert (batch.samples, batch.steps_per_generation) == (config.generation_batch_size, config.steps_per_generation)
 
 
 def test_groups_may_be_spread_over_processes() -> None:
-    section = {"per_device_train_batch_size": 2, "num_generations": 8}
+    recipe = grpo_recipe(per_device_train_batch_size=2, num_generations=8)
     with pytest.raises(RecipeError, match="gradient_accumulation_steps 4"):
-        batch_of(section, ranks=1)
-    batch = batch_of(section, ranks=8)
+        batch_of(recipe, ranks=1)
+    batch = batch_of(recipe, ranks=8)
     assert (batch.samples, batch.prompts) == (16, 2)
-    assert batch.steps(prompts=9, num_iterations=1) == 4, "the ninth prompt makes no whole batch"
+    assert batch.steps(9) == 4, "the ninth prompt makes no whole generation"
 
 
-@given(wanted=st.integers(1, 300), most=st.integers(1, 12), ranks=st.integers(1, 12), group=st.integers(2, 6))
-def test_shares_are_equal_and_a_number_that_cannot_be_shared_is_met_by_ones_that_can(
-    wanted: int, most: int, ranks: int, group: int
+@given(rows=st.integers(1, 300), most=st.integers(1, 12), ranks=st.integers(1, 12), group=st.integers(2, 6))
+def test_processes_share_the_batch_equally_or_the_nearest_sizes_are_named(
+    rows: int, most: int, ranks: int, group: int
 ) -> None:
-    train = GrpoArguments(output_dir="x", per_device_train_batch_size=most, num_generations=group)
-    model, data = ModelSection(name="m"), PromptSection(path="x")
-    recipe = GrpoRecipe(model=model, data=data, train=train, rollout=RolloutSection(samples_per_step=wanted))
+    train = {"per_device_train_batch_size": most, "num_generations": group}
     try:
-        given = fitted(recipe, ranks)
+        batch = batch_of(grpo_recipe(rows, **train), ranks)
     except RecipeError as error:
-        assert wanted % ranks or wanted % group
+        assert rows % ranks or rows % group
         nearest = [int(number) for number in re.findall(r"\d+", str(error).rpartition("such as")[2])]
-        for one in nearest:
-            fitted(replace(recipe, rollout=RolloutSection(samples_per_step=one)), ranks)
-            assert abs(one - wanted) < math.lcm(ranks, group)
-        assert nearest
+        assert nearest and all(abs(size - rows) < math.lcm(ranks, group) for size in nearest)
+        assert all(batch_of(grpo_recipe(size, **train), ranks).rows_per_step == size for size in nearest)
         return
-    at_once, parts = given["per_device_train_batch_size"], given["gradient_accumulation_steps"]
-    assert at_once * parts * ranks == wanted and at_once <= most
-    fewer = [more for more in range(1, parts) if wanted // ranks % more == 0]
-    assert all(wanted // ranks // more > most for more in fewer), "in the fewest parts"
+    parts, share = batch.accumulation, rows // ranks
+    assert batch.rows_per_step == rows and batch.per_device <= most
+    fewer = [other for other in range(1, parts) if share % other == 0]
+    assert all(share // other > most for other in fewer), "in the fewest parts"
 
 
-def test_a_step_that_does_not_fit_the_launch_or_is_said_twice_is_one_line(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_does_not_fit_the_launch_is_one_line(
+    recipe: Path, sft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sft = tmp_path / "sft.yaml"
-    sft.write_text("model: {name: m}\ndata: {path: d.jsonl, rows_per_step: 64}\ntrain: {output_dir: runs/x}\n")
-    with pytest.raises(RecipeError, match="data.rows_per_step 64 decides it; leave it out, or give data.rows_per_step"):
-        load_sft_recipe(sft, ["--train.gradient_accumulation_steps", "2"])
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(RecipeError, match=r"given 64, wanted a multiple of 3 \(3 processes\), such as 63 or 66"):
-        load_sft_recipe(sft)
-    given = fitted(load_sft_recipe(sft, ["--data.rows_per_step", "66"]))
-    assert (given["per_device_train_batch_size"], given["gradient_accumulation_steps"]) == (2, 11), "22 a process"
-    load_sft_recipe(sft, ["--data.rows_per_step", "null", "--train.gradient_accumulation_steps", "2"])
+    rows = ["--data.rows_per_step", "64"]
+    with pytest.raises(RecipeError, match="train.gradient_accumulation_steps: data.rows_per_step 64 decides it"):
+        load_sft_recipe(sft, [*rows, "--train.gradient_accumulation_steps", "2"])
     with pytest.raises(RecipeError, match="train.gradient_accumulation_steps: rollout.samples_per_step 12 decides it"):
         load_grpo_recipe(recipe, ["--rollout.samples_per_step", "12"])
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(RecipeError, match=r"given 64, expected a multiple of 3 \(3 processes\), such as 63 or 66"):
+        load_sft_recipe(sft, rows)
+    train = fitted(load_sft_recipe(sft, ["--data.rows_per_step", "66"]))
+    assert (train["per_device_train_batch_size"], train["gradient_accumulation_steps"]) == (2, 11), "22 a process"
+
+
+# --- The plan of `--dry-run`.
 
 
 def test_the_plan_counts_what_a_generation_takes(recipe: Path) -> None:
@@ -218,37 +295,28 @@ def test_the_plan_counts_what_a_generation_takes(recipe: Path) -> None:
     assert "128 tokens at most a generation (64 trained, 64 ahead" in plan
     assert "scripted: 8 calls at most a generation" in plan
     assert "apples: 3 answers, 9 user turns" in plan
-    assert "Ann has 3 apples" in plan and "nothing was written" in plan
-    assert not (recipe.parent / "run").exists()
+    assert "Ann has 3 apples" in plan and not (recipe.parent / "run").exists()
     plan = describe(load_grpo_recipe(recipe, ["--rollout.mode", "conversation", "--train.beta", "0.1"]))
     assert "128 tokens at most a generation (128 trained, 0 ahead" in plan
     assert "reference" in plan, "without LoRA a KL term holds a second model"
-
-
-def test_the_plan_counts_the_calls_of_models(recipe: Path) -> None:
-    served = "{engine: openai, server: {urls: [http://localhost:9/v1], model: big}}"
-    plan = describe(
-        load_grpo_recipe(
-            recipe,
-            ["--rollout.simulator", served, "--reward.judge", served, "--train.beta", "0.1", "--model.lora", "{r: 4}"],
-        )
-    )
+    options = ["--rollout.simulator", SERVED, "--reward.judge", SERVED, "--train.beta", "0.1", "--model.lora", "{r: 4}"]
+    plan = describe(load_grpo_recipe(recipe, options))
     assert "simulator openai big: 8 calls at most a generation" in plan
     assert "judge     openai big: 8 calls at most a generation" in plan
     assert "reference" not in plan and "LoRA r=4" in plan
 
 
 def test_a_plan_takes_only_prompts_that_are_wanted_and_leaves_a_later_checkpoint_open(recipe: Path) -> None:
-    with pytest.raises(DataError, match="no prompt of the kind hint, there are complete, underspecified"):
+    with pytest.raises(DataError, match="data.kinds: .*hint, there are complete, underspecified"):
         describe(load_grpo_recipe(recipe, ["--data.kinds", "[hint]"]))
-    with pytest.raises(DataError, match="0 prompts, wanted at least the 2 of one generation batch"):
+    with pytest.raises(DataError, match="0 prompts, .* at least the 2 of one generation"):
         describe(load_grpo_recipe(recipe, ["--data.max_prompt_tokens", "5"]))
     assert "4 (4 complete)" in describe(load_grpo_recipe(recipe, ["--data.kinds", "[complete]"]))
     plan = describe(load_grpo_recipe(recipe, ["--model.name", "runs/later/checkpoint-40"]))
     assert "could not check the model: runs/later/checkpoint-40: no such model folder" in plan
 
 
-def test_a_plan_says_what_is_unknown_until_the_data_are_built(recipe: Path, tmp_path: Path) -> None:
+def test_a_plan_names_what_is_unknown_until_the_data_are_built(recipe: Path, tmp_path: Path) -> None:
     data = {"source": {"kind": "starter", "n": 20}, "output": {"path": str(tmp_path / "built")}, "seed": 0}
     (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
     content = yaml.safe_load(recipe.read_text())
@@ -272,29 +340,26 @@ def test_a_plan_says_what_is_unknown_until_the_data_are_built(recipe: Path, tmp_
     (rows, steps) = (int(number) for number in re.findall(r"(\d+) (?:rows, |at 4 rows)", plan))
     assert steps == math.ceil(rows / 4) and "with loss" in plan and "⟦" in plan
     assert f"save_steps 0.5: 2 times per run, every {math.ceil(steps / 2)} of {steps} steps" in plan
-    packed = load_sft_recipe(recipe)
-    packed.train.packing = True  # not as an option: no recipe has it where the kernels are missing
-    sequences = int(re.findall(r"into (\d+) sequences of at most 1,024 tokens", plan := describe(packed))[0])
+    whole = load_sft_recipe(recipe)  # packing is no option here: the kernels for it are missing
+    train = whole.train.model_copy(update={"packing": True})  # type: ignore[attr-defined]
+    plan = describe(whole.model_copy(update={"train": train}))
+    sequences = int(re.findall(r"into (\d+) sequences of at most 1,024 tokens", plan)[0])
     assert 0 < sequences < rows and f"{math.ceil(sequences / 4)} at 4 rows" in plan
 
 
 def test_a_plan_reads_no_weights_of_the_hub_and_converts_no_multimodal_model(
-    recipe: Path,
-    tiny_chatml: Path,
-    tiny_multimodal: Path,
-    own_cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_chatml: Path, tiny_multimodal: Path, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(tiny_chatml, tmp_path / "hub", ignore=shutil.ignore_patterns("*.safetensors"))
     monkeypatch.setattr(nextturn.train.plan, "tokenizer_folder", lambda name: ModelFolder(name, tmp_path / "hub"))
+    recipe = write_recipe(tmp_path, tiny_chatml)
 
-    def planned(name: str) -> int:
-        model = nextturn.train.plan._model(load_grpo_recipe(recipe, ["--model.name", name]))
-        assert model.size is not None and model.chat is not None and not model.unchecked
-        return model.size.parameters
+    def parameters(name: str) -> int:
+        size, chat, unchecked = nextturn.train.plan._model(load_grpo_recipe(recipe, ["--model.name", name]))
+        assert size is not None and chat is not None and not unchecked
+        return size.parameters
 
-    assert planned("org/model") == planned(str(tiny_chatml))
-    parameters = planned(str(tiny_multimodal))
+    assert parameters("org/model") == parameters(str(tiny_chatml))
+    text_only = parameters(str(tiny_multimodal))
     assert not own_cache.exists()
-    assert parameters == size_of(ModelSection(name="text"), resolve(str(tiny_multimodal)).path).parameters
+    assert text_only == size_of(ModelSection(name="text"), resolve(str(tiny_multimodal)).path).parameters

@@ -1,0 +1,95 @@
+"""Print type, default and description of recipe keys.
+
+    nextturn keys sft                      # all keys of an SFT recipe
+    nextturn keys grpo rollout.simulator   # those of a section
+
+The keys of `train:` are those of trl's config, whose own descriptions are shown: `nextturn keys sft train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel
+
+from nextturn.probe.errors import BadInput
+from nextturn.probe.recipe import aliases_of, key_names, nearest_key, recipe_keys, section_of
+
+# Recipe: (module, class, trl's config).
+RECIPES = {
+    "sft": ("nextturn.train.recipe", "SftRecipe", "SFTConfig"),
+    "dpo": ("nextturn.train.recipe", "DpoRecipe", "DPOConfig"),
+    "grpo": ("nextturn.train.recipe", "GrpoRecipe", "GRPOConfig"),
+    "data": ("nextturn.data_builders.recipe", "DataRecipe", ""),
+    "probe": ("nextturn.probe.settings", "ProbeRecipe", ""),
+}
+
+
+def recipe_class(recipe: str) -> type[BaseModel]:
+    """Return the class of a recipe such as "sft"."""
+    module, name, _ = RECIPES[recipe]
+    cls: type[BaseModel] = getattr(import_module(module), name)
+    return cls
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the keys that `argv` names. Raises BadInput if there is no such key."""
+    parser = argparse.ArgumentParser(prog="nextturn keys", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("recipe", choices=RECIPES)
+    parser.add_argument("key", nargs="?", default="", help="a section or key, such as model.lora; default: all")
+    options = parser.parse_args(argv)
+    print("\n".join(describe_keys(options.recipe, options.key)))
+
+
+def describe_keys(recipe: str, asked: str = "") -> Iterator[str]:
+    """Yield the lines for a key and those below it; of `train:`, only if it is asked for, since trl takes long to import.
+
+    Raises:
+        BadInput: There is no such key.
+    """
+    cls = recipe_class(recipe)
+    asked = dict(key_names(cls)).get(asked, asked)
+    keys = [(key, field) for key, field in recipe_keys(cls) if f"{key}.".startswith(f"{asked}." if asked else "")]
+    if not keys:
+        raise BadInput(f"{asked}: unknown key of a recipe for {recipe}{nearest_key(cls, asked)}")
+    in_train = asked.partition(".")[0] == "train"
+    trl = _trl_fields(RECIPES[recipe][2]) if in_train else {}
+    for key, field in keys:
+        text, default = field.description or "", field.default
+        if key.startswith("train."):
+            if not in_train:
+                continue
+            text, default = trl[key.removeprefix("train.")]
+        elif key == "train" and not in_train:
+            text += f" `nextturn keys {recipe} train` lists them."
+        names = "".join(f", also {alias}" for alias in aliases_of(field))
+        required = ", required" if field.is_required() else ""
+        shown = "" if required or field.default_factory or isinstance(default, BaseModel) else f", default {default!r}"
+        yield f"{key}{names}: {_kind(field.annotation)}{required or shown}"
+        yield f"    {text}"
+
+
+def _kind(annotation: Any) -> str:
+    if section_of(annotation) is not None:
+        return "section"
+    return re.sub(r"\b[a-z]\w*\.(?=[A-Za-z_])", "", inspect.formatannotation(annotation)).replace(" | None", " or null")
+
+
+def _trl_fields(config: str) -> dict[str, tuple[str, Any]]:
+    """Return {field: (description, default)} of the installed trl."""
+    import trl
+
+    fields = dataclasses.fields(getattr(trl, config))
+    return {
+        field.name: (
+            " ".join(str(field.metadata.get("help", "")).split()).partition(". ")[0].rstrip(".") + ".",
+            field.default,
+        )
+        for field in fields
+    }
