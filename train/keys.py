@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import re
+import typing
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel
 
@@ -76,9 +77,17 @@ def describe_keys(recipe: str, asked: str = "") -> Iterator[str]:
 
 
 def _kind(annotation: Any) -> str:
+    """Return a type as text, such as "int or null"."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if section_of(annotation) is not None:
-        return "section"
-    return re.sub(r"\b[a-z]\w*\.(?=[A-Za-z_])", "", inspect.formatannotation(annotation)).replace(" | None", " or null")
+        return "sections by name" if origin is dict else "section"
+    if origin in (typing.Union, UnionType):
+        return " or ".join(map(_kind, parts))
+    if origin is Annotated:
+        return _kind(parts[0])
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    return "null" if annotation is NoneType else inspect.formatannotation(annotation)
 
 
 def _trl_fields(config: str) -> dict[str, tuple[str, Any]]:

@@ -191,7 +191,7 @@ class DataSection(PairSection):
     """Conversations for SFT: `messages` in every row."""
 
     loss_on: LossOn = "assistant"
-    """Turns with loss: assistant; talk, without turns that box a result if there are others; user; all, as an ablation."""
+    """Turns with loss: assistant; talk, which leaves out turns that box a result if there are others; or all (an ablation)."""
 
 
 class PromptSection(TrainingData):

@@ -528,7 +528,7 @@ def test_who_goes_on_to_the_next_step_names_the_one_that_was_said() -> None:
 def test_examples_are_a_setting_of_the_build_where_there_are_some() -> None:
     recipe = DataRecipe(source=Source(kind="starter", n=1), dialogue=dialogue(), output=Output(path="x"))
     assert not {"few_shot", "examples"} & set(shaping(recipe)["dialogue"])
-    shown = shaping(replace(recipe, dialogue=dialogue(few_shot=1)))["dialogue"]
+    shown = shaping(recipe.model_copy(update={"dialogue": dialogue(few_shot=1)}))["dialogue"]
     assert shown["few_shot"] == 1 and re.fullmatch("[0-9a-f]{12}", shown["examples"])
     _, roles = talk(PLAN, dialogue(few_shot=2))
     assert {len(ask.messages) for ask in roles["simulator"].asked} == {5}

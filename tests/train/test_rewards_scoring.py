@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from nextturn.data_builders.recipe import RoleSection
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.settings import ServerSection
-from nextturn.train.recipe import CustomPart, RewardSection, Weights
+from nextturn.train.recipe import CustomPart, JudgeSection, RewardSection, Weights
 from nextturn.train.rewards import Part, Rewards, Scored, compose, reason_kind
 from nextturn.train.scoring import check_failures
 from support.loopback import Answer, Faults, Loopback, Seen, chat_reply
@@ -67,7 +66,9 @@ def test_a_part_without_weight_is_shown_and_changes_nothing(opened: Any) -> None
 
 NAMES = ("accuracy", "asking", "interactivity", "efficiency", "format")
 VALUES = st.fixed_dictionaries({name: st.none() | st.floats(0, 1) for name in NAMES})
-WEIGHTS = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.0]) for name in NAMES})
+WEIGHTS = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.0]) for name in NAMES}).filter(
+    lambda weights: any(weights.values())
+)
 
 
 def composed(values: dict[str, float | None], weights: dict[str, float], required: tuple[str, ...] | None) -> Scored:
@@ -174,7 +175,7 @@ def test_a_script_leaves_no_worker_behind_though_it_closes_nothing(tmp_path: Pat
 def judged(url: str, **fields: Any) -> RewardSection:
     server = ServerSection(urls=(url,), model="tiny", attempts=2, timeout_s=20.0)
     weights = Weights(accuracy=1, asking=0, interactivity=1, efficiency=0)
-    return RewardSection(**{"judge": RoleSection(server=server), "weights": weights, **fields})
+    return RewardSection(**{"judge": JudgeSection(server=server), "weights": weights, **fields})
 
 
 def verdict_by_length(seen: Seen) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nextturn.probe.errors import RecipeError
+from nextturn.probe.settings import VllmSection
 from nextturn.train.recipe import RolloutSection, SimulatorSection
 from nextturn.train.rollouts import check_launch, make_rollout, open_policy
 from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
@@ -194,7 +195,8 @@ def test_a_simulator_that_the_launch_would_tear_apart_is_refused(
 ) -> None:
     plugin = None if stage is None else SimpleNamespace(zero_stage=stage)
     accelerator = SimpleNamespace(num_processes=processes, state=SimpleNamespace(deepspeed_plugin=plugin))
-    simulator = SimulatorSection(engine=engine, model=None if engine == "scripted" else "m")
+    vllm = VllmSection(gpu_memory_utilization=0.2)
+    simulator = SimulatorSection(engine=engine, model=None if engine == "scripted" else "m", vllm=vllm)
     if said is None:
         check_launch(simulator, accelerator)
         return
