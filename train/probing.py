@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def sets_to_probe(probe: ProbeSection | None, run_dir: Path, before_build: bool 
         there = {name: one for name, one in probe.sets.items() if one.path is None or Path(one.path).exists()}
         if not there:
             return []
-    found = load_sets(replace(probe, sets=there), run_dir / "probe" / "base")
+    found = load_sets(probe.model_copy(update={"sets": there}), run_dir / "probe" / "base")
     if not found and there == probe.sets:  # before a build and a model's load, not at the first probe
         raise DataError("probe.sets: none of the sets can be had; name one that can, or give a file with its `path`")
     return found
@@ -88,7 +87,7 @@ def probe_checkpoints(
         raise BadInput(f"probe.dtype: {probe.dtype}, wanted auto: DeepSpeed's live weights are measured as they are")
     if probe.dtype == "bfloat16" and trainer.args.use_cpu and emulates_bfloat16():
         say("probe.dtype: float32 in place of bfloat16, for which this CPU has no instructions")
-        probe = replace(probe, dtype="float32")
+        probe = probe.model_copy(update={"dtype": "float32"})
     if probe.dtype != "auto" or trainer.is_deepspeed_enabled:
         dtype = probe.dtype
     trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets, dtype, check))

@@ -278,7 +278,7 @@ def test_the_dry_run_shows_what_will_be_asked_and_asks_nobody(
     [
         (["--replay.model", "null"], "replay.model: missing"),
         (["--replay.tries", "0"], "replay.tries: given 0"),
-        (["--replay.model.engine", "hf"], "replay.model: the engine hf wants `model`"),
+        (["--replay.model.engine", "hf"], "replay.model.model: the engine hf needs `model`"),
         (["--replay.answers", "modl"], "replay.answers: given 'modl'"),
     ],
 )

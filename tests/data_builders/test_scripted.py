@@ -17,7 +17,6 @@ from nextturn.data_builders.scripted import Conversation, Conversations, Kind, S
 from nextturn.data_builders.starter import starter_problem, starter_problems
 from nextturn.data_builders.tasks import Slip, Step, Task
 from nextturn.probe.conversations import check_messages
-from nextturn.probe.errors import RecipeError
 from nextturn.probe.grading import asks, boxed, sentences
 
 DEFAULT = Conversations()
@@ -141,8 +140,8 @@ def test_a_problem_of_which_the_recipe_wants_nothing_is_complete() -> None:
     [{"complete": 0.9}, {"complete": 0.28, "underspecified": 0.52, "contrast_pairs": 1.0}],
 )
 def test_shares_that_cannot_be_met_are_refused(shares: dict[str, float]) -> None:
-    with pytest.raises(RecipeError):
-        Conversations(**shares).check()
+    with pytest.raises(ValueError, match="complete: "):
+        Conversations(**shares)
 
 
 # --- reactions to an answer

@@ -231,12 +231,12 @@ def test_a_question_too_long_for_trls_vllm_is_named_before_anything_is_generated
 @pytest.mark.parametrize(
     ("probe", "train", "message"),
     [
-        ({}, {"use_vllm": False}, "probe.engine: vllm, wanted hf: .*only with GRPO's use_vllm"),
-        ({}, {"vllm_mode": "server"}, "probe.engine: vllm, wanted hf"),
-        ({}, {"vllm_tensor_parallel_size": 2}, "probe.engine: vllm, wanted hf"),
+        ({}, {"use_vllm": False}, "probe.engine: given vllm, expected hf: .*only with GRPO's use_vllm"),
+        ({}, {"vllm_mode": "server"}, "probe.engine: given vllm, expected hf"),
+        ({}, {"vllm_tensor_parallel_size": 2}, "probe.engine: given vllm, expected hf"),
         ({"dtype": "float32"}, {}, "probe.dtype: not with `engine: vllm` and `when: inline`"),
         ({"vllm": {"enforce_eager": True}}, {}, "probe.vllm: not with `engine: vllm` and `when: inline`"),
-        ({"engine": "openai"}, {}, "probe.engine: openai, wanted hf"),
+        ({"engine": "openai"}, {}, "probe.engine: given openai, expected hf"),
     ],
 )
 def test_the_inline_probe_asks_vllm_only_where_grpo_has_it(
@@ -250,5 +250,5 @@ def test_the_inline_probe_asks_vllm_only_where_grpo_has_it(
 
 def test_sft_has_no_vllm_for_its_probe() -> None:
     recipe = Path(__file__).resolve().parents[2] / "recipes" / "qwen2b_sft.yaml"
-    with pytest.raises(RecipeError, match="probe.engine: vllm, wanted hf"):
+    with pytest.raises(RecipeError, match="probe.engine: given vllm, expected hf"):
         load_sft_recipe(recipe, ["--probe.engine", "vllm"])

@@ -174,7 +174,7 @@ def test_a_row_that_is_no_pair_is_refused_in_one_line(
     [
         ("train.loss_typ", "sigmoid", "unknown key; did you mean train.loss_type?"),
         ("train.padding_free", "true", "not for a recipe (trl pads pairs)"),
-        ("model.lora", "{adapter: continue}", "wanted new, which merges the adapter first"),
+        ("model.lora", "{adapter: continue}", "expected new, which merges the adapter first"),
         ("train.loss_weights", "[1.0]", "loss_weights"),
     ],
 )
