@@ -5,6 +5,7 @@
 # make test-harness  the same with inspect_ai and lm-evaluation-harness, and tests the probe as their task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
+# make schema writes what editors know of recipes (recipes/schema/) and trl's names (train/trl_fields.json)
 # On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 PYTHON ?= python3
@@ -23,7 +24,7 @@ READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d 
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 RUN := runs/demo/sft
 
-.PHONY: setup demo test fuzz test-vllm test-harness bench lint clean
+.PHONY: setup demo test fuzz test-vllm test-harness bench schema lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -89,6 +90,10 @@ bench: setup
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.probe
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.build
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.grpo smollm2-135m --samples 4 --tokens 32 --window 1
+
+# Run it after a change of a recipe key or another version of trl; a test compares.
+schema: setup
+	PYTHONPATH=tests $(BIN)/python -m support.schema
 
 clean:
 	rm -rf runs $(VENV) $(VLLM_VENV) $(HARNESS_VENV)

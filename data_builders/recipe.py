@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field
 
 from nextturn.probe.files import sha256_file
-from nextturn.probe.recipe import Count, Section, Share, Weight, load_recipe, recipe_dict
+from nextturn.probe.recipe import Count, RecipeSection, Share, Weight, load_recipe, recipe_dict
 from nextturn.probe.settings import ServerSection, VllmSection
 
 
@@ -32,7 +32,7 @@ WrittenKind = Literal["complete", "underspecified", "twin", "wrong_start", "doub
 ScriptedKind = Literal["complete", "underspecified", "wrong_start", "right_start"]
 
 
-class Source(Section):
+class Source(RecipeSection):
     """The source of problems. `written` is conversations and has no problems."""
 
     kind: ProblemKind | Literal["written"]
@@ -51,7 +51,7 @@ class Source(Section):
     """Subjects of MATH or of the written conversations; default: all."""
 
 
-class Written(Section):
+class Written(RecipeSection):
     """Which of the packaged conversations are added to those of the source."""
 
     n: int | None = None
@@ -62,7 +62,7 @@ class Written(Section):
     """Subjects such as money, rates, measuring, algebra; default: all."""
 
 
-class Conversations(Section):
+class Conversations(RecipeSection):
     """Shares of the scripted kinds, which sum to 1, and how a conversation continues."""
 
     complete: Share = 0.5
@@ -111,7 +111,7 @@ ROLES: tuple[Role, ...] = ("assistant", "simulator", "judge")
 """The roles of a conversation; `replay` answers plain questions."""
 
 
-class RoleSection(Section):
+class RoleSection(RecipeSection):
     """A model in a role: behind OpenAI-compatible servers, or in this process."""
 
     engine: Literal["openai", "hf", "vllm"] = "openai"
@@ -154,7 +154,7 @@ def servers(sections: Iterable[RoleSection]) -> list[ServerSection]:
 # --- Self-play.
 
 
-class Goals(Section):
+class Goals(RecipeSection):
     """Relative weights of what users want."""
 
     result: Weight = 4.0
@@ -175,7 +175,7 @@ PROMPTS_FILE, EXAMPLES_FILE = "dialogue/prompts.yaml", "dialogue/examples.yaml"
 PERSONAS: dict[str, str] = wordings(PROMPTS_FILE)["personas"]
 
 
-class Dialogue(Section):
+class Dialogue(RecipeSection):
     """Self-play: the policy writes the assistant's turns and, if no other model is named, those of user and judge."""
 
     policy: RoleSection
@@ -230,7 +230,7 @@ class Dialogue(Section):
 # --- Quality filters, and what is added to the conversations.
 
 
-class Quality(Section):
+class Quality(RecipeSection):
     """What rejects a conversation, in addition to the fixed rules."""
 
     decontaminate: list[str] = []
@@ -243,7 +243,7 @@ class Quality(Section):
     """AUC with which the first message's wording may tell incomplete problems; above it the build fails; 1: no limit."""
 
 
-class Replay(Section):
+class Replay(RecipeSection):
     """Plain questions that are mixed in, so that the model keeps what it can do."""
 
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -273,7 +273,7 @@ class Replay(Section):
         return self.model if self.answers == "model" and self.fraction else None
 
 
-class Preferences(Section):
+class Preferences(RecipeSection):
     """Pairs of replies for DPO."""
 
     model: RoleSection | None = None
@@ -282,14 +282,14 @@ class Preferences(Section):
     """Attempts to sample a reply of the rejected kind; then the conversation's own is used."""
 
 
-class Evaluation(Section):
+class Evaluation(RecipeSection):
     """A held-out set of generated problems, written next to the data of the starter source."""
 
     accuracy_n: Annotated[int, Field(ge=0)] = 0
     """Number of held-out problems."""
 
 
-class Output(Section):
+class Output(RecipeSection):
     """Where the data are written."""
 
     path: str
@@ -298,7 +298,7 @@ class Output(Section):
     """Problems in a shard; a build that is stopped resumes after the last whole shard."""
 
 
-class DataRecipe(Section):
+class DataRecipe(RecipeSection):
     """The recipe of `nextturn data`."""
 
     source: Source

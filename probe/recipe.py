@@ -29,7 +29,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Section(BaseModel):
+class RecipeSection(BaseModel):
     """A section of a recipe. The docstring of a key is its description in `nextturn keys` and in the JSON schema."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nextturn.probe.recipe import Count, Section, Weight, load_recipe
+from nextturn.probe.recipe import Count, RecipeSection, Weight, load_recipe
 from nextturn.probe.terminal import say
 
 Measure = Literal["accuracy", "clarify", "followup"]
 
 
-class TrackingSection(Section):
+class TrackingSection(RecipeSection):
     """Where figures are shown during a run. A recipe without this section shows them nowhere but in the run directory."""
 
     to: str = "wandb"
@@ -27,7 +27,7 @@ class TrackingSection(Section):
     """The run's name; default: the name of the run directory."""
 
 
-class SetSection(Section):
+class SetSection(RecipeSection):
     """A question set. Without `path` its name must be `written_pairs` or a set that the hub is known to have."""
 
     path: str | None = None
@@ -42,7 +42,7 @@ class SetSection(Section):
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
 
 
-class ServerSection(Section):
+class ServerSection(RecipeSection):
     """OpenAI-compatible servers, one or several with the same model. API keys come from the environment only."""
 
     urls: tuple[str, ...]
@@ -69,7 +69,7 @@ class ServerSection(Section):
     """Send what vLLM and SGLang know beyond the protocol: stop_token_ids, special tokens, neutral top_k, min_p, repetition_penalty."""
 
 
-class VllmSection(Section):
+class VllmSection(RecipeSection):
     """vLLM in this process, with vLLM's own names."""
 
     gpu_memory_utilization: float | None = None
@@ -89,7 +89,7 @@ def _default_judge(section: dict[str, Any]) -> Literal["rules", "llm"]:
     return "llm"
 
 
-class ProbeSection(Section):
+class ProbeSection(RecipeSection):
     """What the probe measures. The defaults follow arXiv 2604.02315 where it states a choice."""
 
     sets: dict[str, SetSection]
@@ -132,7 +132,7 @@ class ProbeSection(Section):
     """In training: after each checkpoint on the training processes, by `nextturn probe watch` elsewhere, or not at all."""
 
 
-class ProbeRecipe(Section):
+class ProbeRecipe(RecipeSection):
     """The recipe of `nextturn probe run`."""
 
     probe: ProbeSection

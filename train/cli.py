@@ -17,6 +17,7 @@ STAGES = {
     "probe": ("nextturn.probe.__main__", "measure a model, compare runs, label user turns"),
     "export": ("nextturn.train.export", "merge a LoRA adapter into its base model"),
     "doctor": ("nextturn.train.doctor", "check versions, GPUs and what is missing"),
+    "keys": ("nextturn.train.keys", "show type, default and meaning of the keys of recipes"),
 }
 _WIDTH = max(map(len, STAGES))
 USAGE = "\n".join(

@@ -56,7 +56,7 @@ def describe(recipe: TrainRecipe) -> str:
     Raises:
         BadInput: The recipe, the model or the data cannot be used.
     """
-    plan = Plan(recipe, *_model(recipe))
+    plan = RunPlan(recipe, *_model(recipe))
     path = _built(recipe)
     stage = {SftRecipe: plan.sft, DpoRecipe: plan.dpo, GrpoRecipe: plan.grpo}[type(recipe)]
     lines = [
@@ -114,7 +114,7 @@ def _built(recipe: TrainRecipe) -> Path | None:
 
 
 @dataclass
-class Plan:
+class RunPlan:
     """What is known of a run. Without `chat` the tokenizer is out of reach, without `size` the model is.
 
     Attributes:

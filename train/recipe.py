@@ -19,7 +19,7 @@ from nextturn.probe.chat import LossOn
 from nextturn.probe.checkpoints import newest_complete
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_json
-from nextturn.probe.recipe import Count, Seconds, Section, Share, Weight, load_recipe
+from nextturn.probe.recipe import Count, RecipeSection, Seconds, Share, Weight, load_recipe
 from nextturn.probe.settings import ProbeSection, TrackingSection, VllmSection
 from nextturn.probe.terminal import processes, say
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG
@@ -78,7 +78,7 @@ REFUSED = {
 }
 
 
-class TrlArguments(Section):
+class TrlArguments(RecipeSection):
     """Arguments of a trl config. Only what a recipe sets is kept; all defaults stay trl's."""
 
     refused: ClassVar[Mapping[str, str]] = {}
@@ -125,7 +125,7 @@ LATER = re.compile(r"^runs[/\\]|[/\\]checkpoint-\d+/?$")
 """Matches the name of a model that another run may still have to make: its run directory, or a checkpoint in one."""
 
 
-class LoraSection(Section):
+class LoraSection(RecipeSection):
     """A LoRA adapter. PEFT's names `lora_alpha` and `lora_dropout` are accepted too."""
 
     r: Count = 32
@@ -145,7 +145,7 @@ class LoraSection(Section):
             raise RecipeError("adapter: `continue` keeps the checkpoint's own settings; expected no other key")
 
 
-class ModelSection(Section):
+class ModelSection(RecipeSection):
     """The model to train."""
 
     name: Annotated[str, Field(validation_alias=AliasChoices("name", "model_name_or_path"))]
@@ -165,7 +165,7 @@ class ModelSection(Section):
 # --- `data:`
 
 
-class TrainingData(Section):
+class TrainingData(RecipeSection):
     """Where the training data are."""
 
     path: str | None = None
@@ -210,7 +210,7 @@ class PromptSection(TrainingData):
 PARTS = ("accuracy", "asking", "interactivity", "efficiency", "format")
 
 
-class Weights(Section):
+class Weights(RecipeSection):
     """Relative weights of the parts of a reward; a part with weight 0 is logged only."""
 
     accuracy: Weight = 1.0
@@ -225,7 +225,7 @@ class Weights(Section):
     """One marked answer, no foreign role labels, no loops."""
 
 
-class CustomPart(Section):
+class CustomPart(RecipeSection):
     """A reward part of your own: `function(sample: train.rewards.Sample) -> float | None`, best from 0 to 1."""
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -241,7 +241,7 @@ class JudgeSection(RoleSection):
     """Servers: a judge does not run in the training process."""
 
 
-class RewardSection(Section):
+class RewardSection(RecipeSection):
     """One reward for each sample: the weighted mean of its parts."""
 
     weights: Weights = Weights()
@@ -308,7 +308,7 @@ class SimulatorSection(RoleSection):
             )
 
 
-class RolloutSection(Section):
+class RolloutSection(RecipeSection):
     """How the samples of a group are made."""
 
     samples_per_step: Count | None = None
@@ -363,7 +363,7 @@ def check_sampling(rollout: RolloutSection, train: Mapping[str, Any]) -> None:
 # --- The recipes.
 
 
-class TrainRecipe(Section):
+class TrainRecipe(RecipeSection):
     """What the recipes of all stages have in common."""
 
     rows_key: ClassVar[str] = "data.rows_per_step"

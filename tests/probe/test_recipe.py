@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pydantic import AliasChoices, Field
 
 from nextturn.probe.errors import RecipeError
-from nextturn.probe.recipe import Count, Section, load_recipe, recipe_dict
+from nextturn.probe.recipe import Count, RecipeSection, load_recipe, recipe_dict
 from nextturn.probe.settings import ProbeRecipe, load_probe_recipe
 
 
-class Adapter(Section):
+class Adapter(RecipeSection):
     r: Count = 32
     alpha: Annotated[int, Field(validation_alias=AliasChoices("alpha", "lora_alpha"))] = 16
 
@@ -26,20 +26,20 @@ class Adapter(Section):
             raise RecipeError("alpha: the same as r")
 
 
-class ModelPart(Section):
+class ModelPart(RecipeSection):
     name: str
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     lora: Adapter | None = None
 
 
-class TrainPart(Section):
+class TrainPart(RecipeSection):
     learning_rate: float = 1e-4
     max_steps: int = 10
     packing: bool = False
     tags: tuple[str, ...] = ()
 
 
-class Recipe(Section):
+class Recipe(RecipeSection):
     model: ModelPart
     train: TrainPart = TrainPart()
 
