@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     add("label", "read user turns blind and label them", label.add_arguments, label.run, label.__doc__)
     add("correct", "rates corrected by labels, with intervals", correct.add_arguments, correct.run, correct.__doc__)
     arguments, rest = parser.parse_known_args(argv)
-    if arguments.command in ("run", "watch", "judge"):  # what is left are the recipe's own keys
+    if arguments.command in ("run", "watch", "judge", "agreement"):  # what is left are the recipe's own keys
         arguments.run_command(arguments, rest)
     elif rest:
         raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")

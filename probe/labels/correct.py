@@ -1,24 +1,25 @@
-"""`nextturn probe correct`: the follow-up rates of finished runs as a reader would have them, from labels of some turns.
+"""`nextturn probe correct`: the follow-up rates of finished runs, corrected by labels of some of their user turns.
 
-The labels come from `nextturn probe label`. Each rate that a judge counted, by set and temperature and pooled, gets the
-value and 95% interval of prediction-powered inference, whatever the judge gets wrong; so do the differences to the first
-run. A rate is corrected by its own labels alone: where the judge errs differs too much between sets and temperatures (of
-what rules/2 called genuine on GSM8K a reader did 6% at T=0 and 71% at T=0.7) for one to stand for another.
+The labels come from `nextturn probe label`. Each rate that a judge counted, by set and temperature and pooled, gets the value
+and 95% interval of prediction-powered inference, which hold whatever the judge gets wrong. So do the differences from the
+first run. A rate is corrected by its own labels alone, because the judge's errors differ too much between sets and
+temperatures: an annotator confirmed 6% of the turns that rules/2 called genuine on GSM8K at T=0, and 71% at T=0.7.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+
+import numpy as np
 
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_json
-from nextturn.probe.labels.label import FEWEST, Label, Turn, of_these, read_labels, told, user_turns
+from nextturn.probe.labels.label import FEWEST, Key, Label, UserTurn, labels_of_turns, read_labels, user_turns
 from nextturn.probe.measure.results import FinishedRun, load_runs
 from nextturn.probe.report.comparison import (
     Comparison,
@@ -33,11 +34,14 @@ from nextturn.probe.report.comparison import (
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import aligned, printable
 
+Group = tuple[str | None, str | None]
+"""Set and temperature ("T=0.7") of the turns that one rate counts; None for all."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
     parser.add_argument(
-        "--labels", type=Path, metavar="FILE", help="what `probe label` wrote (default: labels.jsonl in a DIR)"
+        "--labels", type=Path, metavar="FILE", help="output of `probe label` (default: labels.jsonl in a DIR)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json there")
 
@@ -47,262 +51,216 @@ def run(arguments: argparse.Namespace) -> None:
     paths = [arguments.labels] if arguments.labels else label_files(arguments.folders, runs)
     if not paths:
         raise BadInput(f"no labels.jsonl in {' or '.join(map(str, arguments.folders))}, and --labels names no file")
-    found = correct(runs, paths)
-    print(correction_table(found))
+    correction = correct(runs, paths)
+    print(correction_table(correction))
     if arguments.out is not None:
-        write_json(arguments.out / "corrected.json", {"schema": 1, **plain(found)})
+        write_json(arguments.out / "corrected.json", {"schema": 1, **plain(correction)})
         print(arguments.out / "corrected.json")
 
 
 def label_files(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Path]:
-    """The labels.jsonl in the folders that were given, in those of the runs, and in the training runs of these."""
-    parents = [one.folder.absolute().parent for one in runs]
+    """Return each labels.jsonl in the given folders, in the folders of the runs, and in the training runs of these."""
+    parents = [run.folder.absolute().parent for run in runs]
     training = [parent.parent for parent in parents if parent.name == "probe"]
-    places = [*folders, *(one.folder for one in runs), *training]
-    found = {(place / "labels.jsonl").resolve(): place / "labels.jsonl" for place in reversed(places)}
-    return [path for path in reversed(found.values()) if path.is_file()]
+    paths = [folder / "labels.jsonl" for folder in (*folders, *(run.folder for run in runs), *training)]
+    distinct = {path.resolve(): path for path in reversed(paths)}
+    return [path for path in reversed(distinct.values()) if path.is_file()]
 
 
 # --- The correction
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """The user turns of runs by name, and the labels that some of them have; `weights` (`weights_of`) of runs with labels."""
-
-    turns: dict[str, list[Turn]]
-    labels: dict[Any, Label]
-    weights: dict[str, dict[Any, float]]
-    items: dict[tuple[str, str], int]
-
-    def corrected(self, name: str, group: Group = (None, None)) -> stats.Corrected:
-        import numpy as np
-
-        turns = self.of(name, group)
-        judged = np.array([turn.genuine is True for turn in turns])
-        scored = np.array([turn.genuine is not None for turn in turns])
-        labels = [self.labels.get(turn.place) for turn in turns]
-        read = np.array([float(label is not None and label.genuine) for label in labels])
-        weight = np.array([self.weights[name].get(turn.place, 0.0) for turn in turns])
-        items = np.array([self.items[turn.set, turn.item] for turn in turns])
-        return stats.corrected(judged, read, weight, items, len(self.items), scored=scored)
-
-    def of(self, name: str, group: Group = (None, None)) -> list[Turn]:
-        return [turn for turn in self.turns[name] if within(turn, group)]
-
-    def change(self, before: str, after: str, group: Group = (None, None)) -> stats.PairedDifference:
-        """As the judge has it."""
-        return stats.paired_difference(values_by_item(self.of(before, group)), values_by_item(self.of(after, group)))
-
-    def in_both(self, before: str, after: str, group: Group = (None, None)) -> int:
-        """Items."""
-        first, second = ({item_of(turn) for turn in self.of(name, group)} for name in (before, after))
-        return len(first & second)
-
-    def alike(self, names: Sequence[str], group: Group = (None, None)) -> bool:
-        """Whether these runs have the same turns there. Pooled over temperatures of which one run lacks one, or has fewer
-        samples, a rate would differ by that alone."""
-        return len({frozenset(map(asked, self.of(name, group))) for name in names}) == 1
-
-
-def labelled(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Labelled:
-    """The user turns of runs with their labels in the given files; raises as `correct` does."""
-    labels: dict[Any, Label] = {}
-    turns = {one.name: user_turns(one) for one in runs}
-    for path in paths:
-        for label in of_these([turn for found in turns.values() for turn in found], read_labels(path), path):
-            if label.place in labels:
-                raise BadInput(
-                    f"{path}: a label for {told(label)}, which {paths[0]} labels too; wanted one label a turn"
-                )
-            labels[label.place] = label
-    if not labels:
-        raise BadInput(f"{', '.join(map(str, paths))}: no label is for a user turn of {', '.join(turns)}")
-    of_run = {name: [labels[turn.place] for turn in found if turn.place in labels] for name, found in turns.items()}
-    weights = {name: weights_of(name, turns[name], found) for name, found in of_run.items() if found}
-    items = dict.fromkeys((turn.set, turn.item) for found in turns.values() for turn in found)
-    return Labelled(turns, labels, weights, {item: number for number, item in enumerate(items)})
-
-
 def correct(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
-    """Corrects the follow-up rates of every run that has labels in the given files.
+    """Return the corrected follow-up rates of every run that has labels in the given files.
 
     Raises:
-        IncomparableRuns: the runs were measured differently, so that a difference between them says nothing.
-        BadInput: no run has any; or one has fewer than FEWEST, or none in a set and temperature or a stratum; or a label
-            is for a turn that its run does not have, or one of two for a turn.
-        DataError: a row of a file is none that `probe label` writes.
+        IncomparableRuns: The runs were measured differently, so that a difference between them says nothing.
+        BadInput: No run has labels; a run has fewer than FEWEST, or none for a set and temperature; a label is for a turn
+            that its run does not have; or a turn has two labels.
+        DataError: A row of a file is not in the format of `probe label`.
     """
-    if found := differences(runs):
+    if problems := differences(runs):
         raise IncomparableRuns(
-            f"these runs were measured differently: {'; '.join(found)}. Probe them with the same settings, or correct each "
+            f"these runs were measured differently: {'; '.join(problems)}. Probe them with the same settings, or correct each "
             "by itself"
         )
-    return correction_of(labelled(runs, paths), paths)
+    return correction_of(runs, paths)
 
 
-def correction_of(found: Labelled, paths: Sequence[Path]) -> Correction:
-    """The corrected rates of all runs with labels, and their differences to the first run."""
+def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
+    """Return the corrected rates of all runs with labels, and their differences from the first run."""
+    turns = {run.name: user_turns(run) for run in runs}
+    labels = _labels_of(turns, paths)
+    read = {name: [labels[turn.key] for turn in of_run if turn.key in labels] for name, of_run in turns.items()}
+    items = dict.fromkeys(_item(turn) for of_run in turns.values() for turn in of_run)
+    numbers = {item: number for number, item in enumerate(items)}
     rates: list[CorrectedRate] = []
     changes: list[CorrectedDifference] = []
-    first = next(iter(found.turns))
+    first, *_ = turns
     baseline: dict[Group, stats.Corrected] = {}
-    for name in found.weights:
-        for group in groups_of(found.turns[name]):
-            members, one = found.of(name, group), found.corrected(name, group)
-            count = sum(turn.place in found.labels for turn in members)
-            scored = [turn for turn in members if turn.genuine is not None]
-            judged = stats.clustered_rate([bool(turn.genuine) for turn in scored], [item_of(turn) for turn in scored])
-            value = estimate(stats.corrected_bounds(one), len(members))
-            bias = estimate(stats.bias_bounds(one), len(scored)) if scored else stats.NOTHING
+    for name, of_run in turns.items():
+        if not read[name]:
+            continue
+        weights = weights_of(name, of_run, read[name])
+        for group in _groups(of_run):
+            members = _within(of_run, group)
+            rate = stats.corrected(
+                judged=np.array([turn.judged_genuine is True for turn in members]),
+                read=np.array([float(turn.key in labels and labels[turn.key].genuine) for turn in members]),
+                weights=np.array([weights.get(turn.key, 0.0) for turn in members]),
+                items=np.array([numbers[_item(turn)] for turn in members]),
+                n_items=len(numbers),
+                scored=np.array([turn.judged_genuine is not None for turn in members]),
+            )
+            scored = [turn for turn in members if turn.judged_genuine is not None]
+            judged = stats.clustered_rate([turn.judged_genuine is True for turn in scored], list(map(_item, scored)))
+            value = _estimate(stats.corrected_bounds(rate), len(members))
+            bias = _estimate(stats.bias_bounds(rate), len(scored)) if scored else stats.NOTHING
+            count = sum(turn.key in labels for turn in members)
             rates.append(CorrectedRate(name, *group, count, judged, value, bias))
+            before = _within(turns[first], group)
             if name == first:
-                baseline[group] = one
-            elif group in baseline and (None not in group or found.alike([first, name], group)):
-                change = found.change(first, name, group)
-                difference = estimate(
-                    stats.corrected_difference(baseline[group], one), found.in_both(first, name, group)
-                )
+                baseline[group] = rate
+            elif group in baseline and (None not in group or _same_turns(before, members)):
+                change = stats.paired_difference(_values_by_item(before), _values_by_item(members))
+                n = len({*map(_item, before)} & {*map(_item, members)})
+                difference = _estimate(stats.corrected_difference(baseline[group], rate), n)
                 judged = Estimate(change.value, change.ci95, change.n)
                 changes.append(CorrectedDifference(name, *group, judged, difference))
-    read = {
-        name: [found.labels[turn.place] for turn in turns if turn.place in found.labels]
-        for name, turns in found.turns.items()
-    }
-    counts = {name: len(labels) for name, labels in read.items()}
-    unsure = {name: sum(not label.sure for label in labels) for name, labels in read.items()}
+    counts = {name: len(of_run) for name, of_run in read.items()}
+    unsure = {name: sum(not label.sure for label in of_run) for name, of_run in read.items()}
     return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes))
 
 
-CorrectedRow = TypeVar("CorrectedRow", CorrectedRate, CorrectedDifference)
+def _labels_of(turns: Mapping[str, Sequence[UserTurn]], paths: Sequence[Path]) -> dict[Key, Label]:
+    """Return the labels of the runs' turns by key, from all files."""
+    labels: dict[Key, Label] = {}
+    for path in paths:
+        for label in labels_of_turns([turn for of_run in turns.values() for turn in of_run], read_labels(path), path):
+            if label.key in labels:
+                raise BadInput(f"{path}: a label for {label}, which {paths[0]} labels too; expected one label per turn")
+            labels[label.key] = label
+    if not labels:
+        raise BadInput(f"{', '.join(map(str, paths))}: no label is for a user turn of {', '.join(turns)}")
+    return labels
 
-Group = tuple[str | None, str | None]
-"""Set and temperature ("T=0.7") of the turns that one rate counts; None for all."""
+
+def weights_of(name: str, turns: Sequence[UserTurn], labels: Sequence[Label]) -> dict[Key, float]:
+    """Return how many turns of its stratum each labelled turn stands for, by `Label.key`.
+
+    Every turn of a stratum was equally likely to be drawn, and the order on the page favours none, so the labelled turns of
+    a stratum are a random sample of it however many were labelled.
+
+    Raises:
+        BadInput: There are fewer than FEWEST labels, they were drawn by the verdicts of two judges, or a set and
+            temperature has none.
+    """
+    if len(labels) < FEWEST:
+        raise BadInput(f"{name}: {len(labels)} labels, expected at least {FEWEST}; `nextturn probe label` continues")
+    judges = sorted({label.judge for label in labels})
+    if len(judges) > 1:
+        raise BadInput(f"{name}: labels drawn by the verdicts of {' and '.join(judges)}, expected those of one draw")
+    # A run that was judged again by another judge has other strata than those that its labels were drawn from.
+    same = judges[0] == turns[0].judge
+    own = {turn.key: (turn.set, turn.temperature, turn.judged_genuine) for turn in turns}
+    drawn = {label.key: (label.set, label.temperature, label.stratum.judged_genuine) for label in labels}
+    strata = {label.key: (own if same else drawn)[label.key] for label in labels}
+    sizes = Counter(own.values()) if same else {drawn[label.key]: label.stratum.of for label in labels}
+    counts = Counter(strata.values())
+    cells = {(turn.set, turn.temperature) for turn in turns if turn.judged_genuine is not None}
+    for set_name, temperature in sorted(cells - {stratum[:2] for stratum in counts}):
+        raise BadInput(
+            f"{name}: none of its {len(labels)} labels is for {set_name} at T={temperature}; `nextturn probe label` draws "
+            "turns of every set and temperature"
+        )
+    return {key: sizes[stratum] / counts[stratum] for key, stratum in strata.items()}
 
 
-def groups_of(turns: Sequence[Turn]) -> list[Group]:
-    """Each set and temperature; then, where there are several, all temperatures of a set, all sets at one, and all."""
+def _groups(turns: Sequence[UserTurn]) -> list[Group]:
+    """Return each set and temperature; then, where there are several, each set, each temperature, and all together."""
     cells = list(dict.fromkeys((turn.set, f"T={turn.temperature}") for turn in turns))
-    sets, decodings = (list(dict.fromkeys(cell[place] for cell in cells)) for place in (0, 1))
-    several_sets, several_decodings = len(sets) > 1, len(decodings) > 1
+    sets, temperatures = (list(dict.fromkeys(column)) for column in zip(*cells, strict=True))
     groups: list[Group] = [*cells]
-    groups += [(name, None) for name in sets] if several_sets and several_decodings else []
-    groups += [(None, decoding) for decoding in decodings] if several_sets and several_decodings else []
+    if len(sets) > 1 and len(temperatures) > 1:
+        groups += [*((name, None) for name in sets), *((None, temperature) for temperature in temperatures)]
     return [*groups, (None, None)] if len(cells) > 1 else groups
 
 
-def within(turn: Turn, group: Group) -> bool:
-    return group[0] in (None, turn.set) and group[1] in (None, f"T={turn.temperature}")
+def _within(turns: Sequence[UserTurn], group: Group) -> list[UserTurn]:
+    name, temperature = group
+    return [turn for turn in turns if name in (None, turn.set) and temperature in (None, f"T={turn.temperature}")]
 
 
-def weights_of(name: str, turns: Sequence[Turn], labels: Sequence[Label]) -> dict[Any, float]:
-    """How many turns of its stratum each labelled one stands for, by `Label.place`.
-
-    Every turn of a stratum was as likely to be drawn, and turns are read in an order that favours none, so those with a
-    label are a random sample of it however far the reading got.
-    """
-    if len(labels) < FEWEST:
-        raise BadInput(f"{name}: {len(labels)} labels, wanted at least {FEWEST}; `nextturn probe label` goes on")
-    judges = sorted({label.judge for label in labels})
-    if len(judges) > 1:
-        raise BadInput(f"{name}: labels drawn by what {' and '.join(judges)} said, wanted those of one draw")
-    # Under the judge that the draw knew, strata are those of the run; under another one they are told by the labels.
-    same = judges[0] == turns[0].judge
-    own = {turn.place: (turn.set, turn.temperature, turn.genuine) for turn in turns}
-    sizes = dict(Counter(own.values()))
-    stratum_of = {label.place: own[label.place] for label in labels}
-    if not same:
-        stratum_of = {label.place: (label.set, label.temperature, label.stratum.judged_genuine) for label in labels}
-        sizes = {}
-        for label in labels:
-            key = stratum_of[label.place]
-            if sizes.setdefault(key, label.stratum.of) != label.stratum.of:
-                raise BadInput(
-                    f"{name}: labels of {label.set} at T={label.temperature} drawn from {sizes[key]} and "
-                    f"{label.stratum.of} turns, wanted those of one draw"
-                )
-    read = Counter(stratum_of.values())
-    touched = {key if same else key[:2] for key in read}
-    for key, size in Counter(own.values()).items():
-        # Unscored turns without a label may be anything, which their part of the interval says.
-        if key[2] is not None and (key if same else key[:2]) not in touched:
-            kind = f" that the judge calls {'genuine' if key[2] else 'not genuine'}" if same else ""
-            raise BadInput(
-                f"{name}: none of its {len(labels)} labels is for one of the {size} turns of {key[0]} at T={key[1]}{kind}; "
-                "`nextturn probe label` draws some of each"
-            )
-    return {place: sizes[key] / read[key] for place, key in stratum_of.items()}
+def _same_turns(before: Sequence[UserTurn], after: Sequence[UserTurn]) -> bool:
+    """Return True if two runs have the same turns. Otherwise their pooled rates differ by the mix of turns alone."""
+    first, second = (
+        {(turn.set, turn.item, turn.temperature, turn.sample) for turn in turns} for turns in (before, after)
+    )
+    return first == second
 
 
-def estimate(bounds: stats.Bounds, n: int) -> Estimate:
+def _values_by_item(turns: Sequence[UserTurn]) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for turn in turns:
+        if turn.judged_genuine is not None:
+            values[_item(turn)].append(float(turn.judged_genuine))
+    return values
+
+
+def _item(turn: UserTurn) -> str:
+    """Return a name of the item that is unique among all sets."""
+    return f"{turn.set} {turn.item}"
+
+
+def _estimate(bounds: stats.Bounds, n: int) -> Estimate:
     value, low, high = map(float, bounds)
     return Estimate(value, (low, high), n)
 
 
-def values_by_item(turns: Sequence[Turn]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for turn in turns:
-        if turn.genuine is not None:
-            found[item_of(turn)].append(float(turn.genuine))
-    return found
-
-
-def asked(turn: Turn) -> tuple[str, str, float, int]:
-    """What a turn was made for, whatever was said."""
-    return turn.set, turn.item, turn.temperature, turn.sample
-
-
-def item_of(turn: Turn) -> str:
-    """Items of two sets may have one name."""
-    return f"{turn.set} {turn.item}"
-
-
-def grouped(rows: Sequence[CorrectedRow]) -> list[CorrectedRow]:
-    """Return the rows sorted so that the runs of one set and temperature follow each other."""
-    order = list(dict.fromkeys((row.set, row.temperature) for row in rows))
-    return sorted(rows, key=lambda row: order.index((row.set, row.temperature)))
-
-
 def correction_table(correction: Correction) -> str:
-    """Rates and differences for the terminal, judged beside corrected."""
-    rates = [["set", "decoding", "run", "turns", "labels", "judged", "corrected", "judge's bias"]]
-    for one in grouped(correction.rates):
-        where = [printable(one.set or "all"), one.temperature or "all", printable(one.run)]
-        figures = [percent(one.judged), percent(one.corrected), points(one.bias)]
-        rates.append([*where, str(one.corrected.n), str(one.labels), *figures])
-    changes = [["set", "decoding", "run", "minus the baseline: judged", "corrected"]]
-    for change in grouped(correction.differences):
-        where = [printable(change.set or "all"), change.temperature or "all", printable(change.run)]
-        changes.append([*where, points(change.judged), points(change.corrected)])
-    without = [name for name, count in correction.labels.items() if not count]
-    notes = [f"follow-up corrected by {correction.behind}; percent, bias and differences in points [95% interval]"]
-    notes += [f"without labels, and not corrected: {', '.join(map(printable, without))}"] if without else []
-    cells = [one for one in correction.rates if one.set and one.temperature]
-    turns, judged = sum(one.corrected.n for one in cells), sum(one.judged.n for one in cells)
+    """Return rates and differences for the terminal, as judged and corrected."""
+    changes = {(change.run, change.set, change.temperature): change for change in correction.differences}
+    head = ["set", "decoding", "run", "turns", "labels", "judged", "corrected", "judge's bias"]
+    rows = [[*head, *(["change judged", "change corrected"] if changes else [])]]
+    order = list(dict.fromkeys((rate.set, rate.temperature) for rate in correction.rates))
+    for rate in sorted(correction.rates, key=lambda rate: order.index((rate.set, rate.temperature))):
+        figures = [percent(rate.judged), percent(rate.corrected), points(rate.bias)]
+        if changes:
+            change = changes.get((rate.run, rate.set, rate.temperature))
+            figures += [points(change.judged), points(change.corrected)] if change else ["-", "-"]
+        names = [printable(rate.set or "all"), rate.temperature or "all", printable(rate.run)]
+        rows.append([*names, str(rate.corrected.n), str(rate.labels), *figures])
+    notes = [f"follow-up corrected by {correction.behind}; percent, bias and changes in points [95% interval]"]
+    if without := [printable(name) for name, count in correction.labels.items() if not count]:
+        notes.append(f"not corrected, because they have no labels: {', '.join(without)}")
+    cells = [rate for rate in correction.rates if rate.set and rate.temperature]
+    turns, judged = sum(rate.corrected.n for rate in cells), sum(rate.judged.n for rate in cells)
     if judged < turns:
         notes.append(
-            f"{turns - judged} of {turns} turns were left unscored: judged rates are without them, corrected ones with"
+            f"{turns - judged} of {turns} turns are unscored: corrected rates include them, judged rates do not"
         )
-    tables = [rates, changes] if len(changes) > 1 else [rates]
-    shown = [aligned(table) for table in tables]
-    return "\n\n".join(["\n".join(notes), *("\n".join([one[0], "-" * max(map(len, one)), *one[1:]]) for one in shown)])
+    first, *lines = aligned(rows)
+    return "\n".join([*notes, "", first, "-" * max(map(len, [first, *lines])), *lines])
 
 
 # --- A comparison with its labels
 
 
 def with_labels(comparison: Comparison, folders: Sequence[Path], path: Path | None) -> Comparison:
-    """Return the comparison with what labels say of it.
+    """Return the comparison with the correction by labels.
 
     Args:
-        path: the labels that were given. Where None, those in the folders are taken; then what makes them unusable, such
-            as a reading that has only begun, becomes a warning.
+        comparison: The comparison of finished runs.
+        folders: The folders that were compared.
+        path: The file of labels. None takes the labels in the folders; labels that cannot be used, such as too few, then
+            become a warning.
     """
     paths = [path] if path else label_files(folders, comparison.runs)
+    if not paths:
+        return comparison
     try:
-        found = labelled(comparison.runs, paths) if paths else None
+        return replace(comparison, correction=correction_of(comparison.runs, paths))
     except BadInput as error:
         if path:
             raise
         return replace(comparison, warnings=(f"not corrected: {error}",))
-    return replace(comparison, correction=correction_of(found, paths)) if found else comparison

@@ -1,26 +1,23 @@
-"""`nextturn probe label`: user turns of finished runs, drawn at random, as a page on which a person labels them blind.
+"""`nextturn probe label`: draw user turns of finished runs at random, as a page on which a person labels them blind.
 
-From every run so many turns are drawn, within each set and temperature more evenly of those that the judge calls genuine,
-of the others, and of those that it left unscored than they come, so that its rare errors are seen. How likely each turn
-was to be drawn is known and stands beside its label, so `nextturn probe correct` can undo it. The page is one HTML file
-that works offline. It shows the conversation and the turn, but not the run and not the judge's label. It saves the labels
-as a file, which `--import` adds to labels.jsonl; the next page holds the turns that still have no label.
+Each run gives the same number of turns. Within each set and temperature, turns that the judge calls genuine, other turns,
+and unscored turns are drawn more evenly than they occur, so that the judge's rare errors are seen. The chance of each turn
+is stored with its label, so `nextturn probe correct` can undo it. The page is one HTML file that works offline. It shows the
+conversation and the turn, but not the run and not the judge's label. The page saves the labels as a file, which `--import`
+adds to labels.jsonl; the next page holds the turns that still have no label.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_jsonl, sha256_text, write_atomic
@@ -31,50 +28,51 @@ from nextturn.probe.measure.results import FinishedRun, load_runs
 from nextturn.probe.terminal import visible
 
 FEWEST = 20
-"""Labels of a run below which no rate is corrected: its interval would say next to nothing."""
+"""Number of labels of a run below which no rate is corrected: its interval would say next to nothing."""
 
 SPREAD: dict[bool | None, float] = {True: 0.50, False: 0.36, None: 0.50}
-"""Standard deviation of "a reader calls it genuine" among turns that the judge calls genuine, or not: what a stratum's
-share of the labels is in proportion to (Neyman 1934). Of 551 turns of small models that rules/2 had not been fitted on, a
-reader called 48% and 15% genuine. Of turns that a judge left unscored (None) nothing is known, so it is the most there is."""
+"""Standard deviation of "an annotator calls the turn genuine" among turns that the judge calls genuine, or not. The share
+of labels of a stratum is in proportion to it (Neyman 1934). Of 551 turns of small models on which rules/2 had not been
+fitted, an annotator called 48% and 15% genuine. For unscored turns (None) nothing is known, so this is the largest value."""
 
 StratumKey = tuple[str, str, float, bool | None]
-"""Run, set, temperature, and what the judge said: genuine, not genuine, or nothing."""
+"""Run, set, temperature, and the judge's verdict: genuine, not genuine, or none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
     parser.add_argument("--n", type=int, default=60, help="user turns to draw from each run (default 60)")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the draw (default 0); a larger --n adds to the same draw"
+        "--seed", type=int, default=0, help="seed of the draw (default 0); a larger --n adds to the same draw"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the labels (default: DIR/labels.jsonl of a single DIR)"
     )
-    parser.add_argument("--page", type=Path, metavar="FILE", help="the page (default: label.html beside the labels)")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="the page (default: label.html next to the labels)")
     parser.add_argument(
-        "--import", dest="given", type=Path, metavar="FILE", help="add the labels that such a page gave, and end"
+        "--import", dest="saved", type=Path, metavar="FILE", help="add the labels that the page saved, and exit"
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.out is None and len(arguments.folders) > 1:
-        raise BadInput(f"--out is missing: which file the labels of {len(arguments.folders)} folders go to")
+        raise BadInput(f"--out is missing: the file for the labels of {len(arguments.folders)} folders")
     out = arguments.out or arguments.folders[0] / "labels.jsonl"
-    runs = load_runs(arguments.folders)
-    turns: list[Turn] = []
-    for one in runs:  # a run that was judged anew has the turns of the first, which are read once
-        if not {turn.place for turn in user_turns(one)} <= {turn.place for turn in turns}:
-            turns += user_turns(one)
-    done = read_labels(out) if out.exists() else []
-    of_these(turns, done, out)
-    if arguments.given is not None:
-        added = add(arguments.given, turns, done, out)
-        print(f"{out}: {added} labels added, {len(done) + added} in all")
+    turns: list[UserTurn] = []
+    for finished in load_runs(arguments.folders):
+        of_run = user_turns(finished)
+        if not {turn.key for turn in of_run} <= {turn.key for turn in turns}:  # false for a run that was judged again
+            turns += of_run
+    labels = read_labels(out) if out.exists() else []
+    labels_of_turns(turns, labels, out)
+    if arguments.saved is not None:
+        new = new_labels(arguments.saved, turns, labels, out)
+        write_labels(out, [*labels, *new])
+        print(f"{out}: {len(new)} labels added, {len(labels) + len(new)} in all")
         return
-    drawn = list({one.turn.place: one for one in draw(turns, arguments.n, arguments.seed)}.values())
-    labelled = {label.place for label in done}
-    left = [one for one in drawn if one.turn.place not in labelled]
+    drawn = {turn.key: turn for turn in draw(turns, arguments.n, arguments.seed)}
+    labelled = {label.key for label in labels}
+    left = [turn for key, turn in drawn.items() if key not in labelled]
     names = ", ".join(dict.fromkeys(turn.run for turn in turns))
     print(f"{len(drawn)} user turns drawn from {names}, {len(left)} without a label")
     if not left:
@@ -82,170 +80,63 @@ def run(arguments: argparse.Namespace) -> None:
         return
     path = arguments.page or out.with_name("label.html")
     write_atomic(path, page(left))
-    print(
-        f"{path}: open this page in a browser, label the turns and save the file; --import FILE then adds it to {out}"
-    )
+    print(f"{path}: open this page in a browser, label the turns and save the file; --import FILE adds it to {out}")
 
 
-# --- The user turns of a run, and the draw.
+# --- User turns and their labels
 
-Place = tuple[str, str, str, float, int, str]
-"""A user turn among those of all models: weights' hash or path, set, item, temperature, sample, hash of the text."""
+Key = tuple[str, str, str, float, int, str]
+"""A user turn among those of all models: hash or path of the weights, set, item, temperature, sample, hash of the text."""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A user turn of an unperturbed answer, as samples.jsonl has it; `run` is the name of its run, and `label` None where
-    the judge left it unscored."""
+class UserTurn(BaseModel):
+    """A user turn of a finished run, after an unperturbed answer.
+
+    Attributes:
+        run: The run's name among those that were loaded together.
+        turn_sha256: Hash of everything that an annotator is shown.
+        judge: Version of the judge whose verdict is `judged`.
+        cut: Generation stopped at the token limit.
+        judged: The judge's label; None where the turn is unscored. Not written, because labels are given blind.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
 
     run: str
     model: str
     weights_sha256: str | None
-    judge: str
     set: str
     item: str
     temperature: float
     sample: int
+    turn_sha256: str
+    judge: str
     messages: tuple[dict[str, str], ...]
     user_turn: str
     cut: bool
-    label: str | None
+    judged: str | None = Field(default=None, exclude=True)
+
+    def __str__(self) -> str:
+        sample = f", sample {self.sample}" if self.sample else ""
+        return visible(f"{self.run}, {self.set}/{self.item} at T={self.temperature}{sample}")
 
     @property
-    def place(self) -> Place:
-        where = self.weights_sha256 or self.model, self.set, self.item, self.temperature, self.sample
-        return *where, self.turn_sha256
-
-    @cached_property
-    def turn_sha256(self) -> str:
-        """Of all that a reader is shown. ASCII, so that broken surrogates have a hash, too."""
-        return sha256_text(json.dumps([self.messages, self.user_turn]))
+    def key(self) -> Key:
+        model = self.weights_sha256 or self.model
+        return model, self.set, self.item, self.temperature, self.sample, self.turn_sha256
 
     @property
-    def genuine(self) -> bool | None:
-        """As the judge has it; None where it does not say."""
-        return None if self.label is None else self.label == GENUINE
+    def judged_genuine(self) -> bool | None:
+        """The judge's verdict; None where there is none."""
+        return None if self.judged is None else self.judged == GENUINE
 
     @property
-    def stratum(self) -> StratumKey:
-        return self.run, self.set, self.temperature, self.genuine
-
-
-def user_turns(one: FinishedRun) -> list[Turn]:
-    """The user turns of a run after answers as the model gave them: those that its follow-up rates count, and those that its
-    judge left unscored. Left out of a reading, these would leave a rate of the turns that the judge chose to score.
-
-    Raises:
-        BadInput: the run has no samples.jsonl, or no judged turn in it.
-    """
-    path = one.folder / "samples.jsonl"
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file, and without it nothing of {one.name} can be read")
-    judge = one.results.settings.others.get("judge")
-    found = [
-        Turn(
-            run=one.name,
-            model=one.results.model.path,
-            weights_sha256=one.results.model.weights_sha256,
-            judge=judge if isinstance(judge, str) else json.dumps(judge),
-            set=str(row["set"]),
-            item=str(row["item"]),
-            temperature=float(row["temperature"]),
-            sample=int(row["sample"]),
-            messages=tuple({"role": part["role"], "content": part["content"]} for part in row["messages"]),
-            user_turn=row["user_turn"] or "",
-            cut=bool(row["user_cut"]),
-            label=row["label"],
-        )
-        for _, row in read_jsonl(path)
-        if row["kind"] == "followup" and row["perturbation"] == NONE and row["unscored"] != NO_ANSWER
-    ]
-    if all(turn.label is None for turn in found):
-        raise BadInput(
-            f"{one.folder}: no judged user turn in its samples.jsonl, so there is nothing to label or correct"
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A turn to read: `drawn` of the `of` turns of its stratum were drawn."""
-
-    turn: Turn
-    drawn: int
-    of: int
-    seed: int
-
-
-def draw(turns: Sequence[Turn], n: int, seed: int) -> list[Drawn]:
-    """`n` turns of each run, or all that it has, in the order in which they are shown.
-
-    A stratum is a run's turns of one set and temperature that the judge calls genuine, or the others, or those that it left
-    unscored. Within a stratum every turn is equally likely to be drawn, and the draw is spread over the judge's labels. A draw of more turns holds
-    those of a smaller one with the same seed. The first turns shown are one of each stratum; later ones come from all
-    strata alike, so that reading may end anywhere after that.
-
-    Raises:
-        BadInput: n is too small to draw one turn from each stratum, or to correct a rate.
-    """
-    if n < FEWEST:
-        raise BadInput(f"--n {n}: wanted at least {FEWEST} a run, fewer labels correct no rate")
-    strata: dict[StratumKey, list[Turn]] = defaultdict(list)
-    for turn in turns:
-        strata[turn.stratum].append(turn)
-    shown: list[tuple[float, Drawn]] = []
-    for name in dict.fromkeys(turn.run for turn in turns):
-        of_run = {key: members for key, members in strata.items() if key[0] == name}
-        if n < len(of_run):
-            raise BadInput(
-                f"--n {n}: {name} has {len(of_run)} strata (a set and temperature, judged genuine or not, or "
-                f"unscored), wanted at least --n {len(of_run)}"
-            )
-        for key, count in shares({key: len(members) for key, members in of_run.items()}, n).items():
-            members = of_run[key]
-            rng = random.Random(json.dumps([seed, members[0].place[0], *key[1:]]))
-            for place, turn in enumerate(spread_order(members, rng)[:count]):
-                # The first of every stratum before all others.
-                when = rng.random() - 1 if place == 0 else (place + rng.random()) / count
-                shown.append((when, Drawn(turn, count, len(members), seed)))
-    return [one for _, one in sorted(shown, key=lambda pair: pair[0])]
-
-
-def shares(sizes: Mapping[StratumKey, int], n: int) -> dict[StratumKey, int]:
-    """How many of `n` turns each stratum of a run gives: at least one, equally many for each set and temperature, and
-    within these by size and SPREAD (Neyman's rule); given out one by one, so that a larger n takes nothing away."""
-    cells: dict[tuple[str, float], float] = defaultdict(float)
-    for (_, name, temperature, genuine), size in sizes.items():
-        cells[name, temperature] += size * SPREAD[genuine]
-    wanted = {key: size * SPREAD[key[3]] / cells[key[1], key[2]] for key, size in sizes.items()}
-    given = dict.fromkeys(sizes, 1)
-    for _ in range(min(n, sum(sizes.values())) - len(sizes)):
-        # Sainte-Laguë's rule: shares follow what is wanted, and none shrinks as n grows.
-        key = max((key for key in sizes if given[key] < sizes[key]), key=lambda key: wanted[key] / (given[key] + 0.5))
-        given[key] += 1
-    return given
-
-
-def spread_order(members: Sequence[Turn], rng: random.Random) -> list[Turn]:
-    """All turns of a stratum in an order of which each beginning is spread over the judge's labels.
-
-    Sorted by label they stand in a circle, which is entered at a random place and gone round in steps that halve. As each
-    place is as likely, every turn is equally likely to be among the first k.
-    """
-    circle = sorted(members, key=lambda turn: turn.place)
-    rng.shuffle(circle)
-    circle.sort(key=lambda turn: LABELS.index(turn.label) if turn.label in LABELS else len(LABELS))
-    start, bits = rng.randrange(len(circle)), max(1, math.ceil(math.log2(len(circle))))
-    halving = sorted(range(len(circle)), key=lambda place: int(f"{place:0{bits}b}"[::-1], 2))
-    return [circle[(start + place) % len(circle)] for place in halving]
-
-
-# --- labels.jsonl
+    def stratum_key(self) -> StratumKey:
+        return self.run, self.set, self.temperature, self.judged_genuine
 
 
 class Stratum(BaseModel):
-    """Where a turn was drawn from: what the judge had said there (None: unscored), and how many turns of how many were
-    drawn."""
+    """The turns that a turn was drawn from: the judge's verdict on them, and how many of how many were drawn."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -254,165 +145,223 @@ class Stratum(BaseModel):
     of: int
 
 
-class Label(BaseModel):
-    """A row of labels.jsonl, format 1; probe/README.md describes it. `messages`, `user_turn` and `cut` are a copy."""
-
-    model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
+class DrawnTurn(UserTurn):
+    """A drawn user turn: a row of labels.jsonl, format 1, that has no label yet; docs/judges.md describes the format."""
 
     version: Literal[1] = Field(default=1, alias="schema")
-    run: str
-    model: str
-    weights_sha256: str | None
-    set: str
-    item: str
     perturbation: Literal["none"] = "none"
-    temperature: float
-    sample: int
-    turn_sha256: str
-    label: str
-    sure: bool
-    judge: str
     stratum: Stratum
     p: float
     seed: int
-    messages: tuple[dict[str, str], ...]
-    user_turn: str
-    cut: bool
+    label: str | None = None
+    sure: bool = True
 
-    @field_validator("label")
-    @classmethod
-    def _known(cls, label: str) -> str:
-        if label not in LABELS:
-            raise ValueError(f"{label!r}, wanted one of {', '.join(LABELS)}")
-        return label
 
-    @property
-    def place(self) -> Place:
-        where = self.weights_sha256 or self.model, self.set, self.item, self.temperature, self.sample
-        return *where, self.turn_sha256
+KnownLabel = Annotated[str, Field(pattern=f"^({'|'.join(LABELS)})$")]
+
+
+class Label(DrawnTurn):
+    """A row of labels.jsonl: a drawn user turn with its label."""
+
+    label: KnownLabel
 
     @property
     def genuine(self) -> bool:
         return self.label == GENUINE
 
 
-def row_of(one: Drawn) -> dict[str, Any]:
-    """A row of labels.jsonl that waits for its label."""
-    turn = one.turn
-    return {
-        "schema": 1, "run": turn.run, "model": turn.model, "weights_sha256": turn.weights_sha256,
-        "set": turn.set, "item": turn.item, "perturbation": NONE, "temperature": turn.temperature, "sample": turn.sample,
-        "turn_sha256": turn.turn_sha256, "label": None, "sure": True, "judge": turn.judge,
-        "stratum": {"judged_genuine": turn.genuine, "drawn": one.drawn, "of": one.of},
-        "p": round(one.drawn / one.of, 6), "seed": one.seed,
-        "messages": list(turn.messages), "user_turn": turn.user_turn, "cut": turn.cut,
-    }  # fmt: skip
+def user_turns(run: FinishedRun) -> list[UserTurn]:
+    """Return the user turns of a run after unperturbed answers, including those that its judge left unscored.
+
+    Without the unscored turns, a corrected rate would be the rate of the turns that the judge chose to score.
+
+    Raises:
+        BadInput: The run has no samples.jsonl, or no judged turn in it.
+    """
+    path = run.folder / "samples.jsonl"
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file; without it the user turns of {run.name} cannot be read")
+    model, judge = run.results.model, run.results.settings.others.get("judge")
+    turns = []
+    for _, row in read_jsonl(path):
+        if row["kind"] != "followup" or row["perturbation"] != NONE or row["unscored"] == NO_ANSWER:
+            continue
+        messages = tuple({"role": message["role"], "content": message["content"]} for message in row["messages"])
+        text = row["user_turn"] or ""
+        turn = UserTurn(
+            run=run.name,
+            model=model.path,
+            weights_sha256=model.weights_sha256,
+            set=str(row["set"]),
+            item=str(row["item"]),
+            temperature=row["temperature"],
+            sample=row["sample"],
+            turn_sha256=sha256_text(json.dumps([messages, text])),  # ASCII, so that broken surrogates have a hash, too
+            judge=judge if isinstance(judge, str) else json.dumps(judge),
+            messages=messages,
+            user_turn=text,
+            cut=bool(row["user_cut"]),
+            judged=row["label"],
+        )
+        turns.append(turn)
+    if all(turn.judged is None for turn in turns):
+        raise BadInput(f"{path}: no judged user turn, so there is nothing to label or correct")
+    return turns
+
+
+Row = TypeVar("Row", bound=BaseModel)
+
+
+def read_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
+    """Yield (line number, row) of a JSONL file.
+
+    Raises:
+        DataError: There is no such file, or a row is no `kind`; with file, line and key.
+    """
+    for number, row in read_jsonl(path):
+        try:
+            yield number, kind.model_validate(row)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            key = ".".join(map(str, problem["loc"]))
+            given = visible(f"{problem['input']!r:.60}")
+            raise DataError(
+                f"{path}:{number}: {key}: {problem['msg'].removeprefix('Value error, ')}; given {given}"
+            ) from None
 
 
 def read_labels(path: Path) -> list[Label]:
-    """The labels of a file that `probe label` or its page wrote.
+    """Return the labels of a file that `nextturn probe label` or its page wrote.
 
     Raises:
-        DataError: no such file, a row of another form, or two labels for one turn; with file and line.
+        DataError: There is no such file, a row has another form, or a turn has two labels; with file and line.
     """
-    found: dict[Place, tuple[int, Label]] = {}
-    for number, row in read_jsonl(path):
-        try:
-            label = Label.model_validate(row)
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in problem["loc"])
-            raise DataError(
-                f"{path}:{number}: no row of `nextturn probe label`: {where}: {problem['msg'].removeprefix('Value error, ')}"
-            ) from None
-        first = found.setdefault(label.place, (number, label))[0]
-        if first != number:
-            raise DataError(
-                f"{path}:{number}: a second label for {told(label)}, which line {first} has; wanted one label a turn"
-            )
-    return [label for _, label in found.values()]
+    lines: dict[Key, int] = {}
+    labels = []
+    for number, label in read_rows(path, Label):
+        if label.key in lines:
+            raise DataError(f"{path}:{number}: a second label for {label}; line {lines[label.key]} has the first")
+        lines[label.key] = number
+        labels.append(label)
+    return labels
 
 
-def told(one: Label | Turn) -> str:
-    """Names a turn in a message."""
-    sample = f", sample {one.sample}" if one.sample else ""
-    return visible(f"{one.run}, {one.set}/{one.item} at T={one.temperature}{sample}")
-
-
-def of_these(turns: Sequence[Turn], labels: Sequence[Label], path: Path) -> list[Label]:
-    """The labels of the models that these turns are from; those of other models are left out.
+def labels_of_turns(turns: Sequence[UserTurn], labels: Sequence[Label], path: Path) -> list[Label]:
+    """Return the labels of the models that these turns are from, without those of other models.
 
     Raises:
-        BadInput: a label of one of these models is of none of these turns, or of another text in its place.
+        BadInput: A label of one of these models is for none of these turns.
     """
-    places = {turn.place for turn in turns}
-    models = {place[0] for place in places}
-    ours = [label for label in labels if label.place[0] in models]
+    keys = {turn.key for turn in turns}
+    models = {key[0] for key in keys}
+    ours = [label for label in labels if label.key[0] in models]
     for label in ours:
-        if label.place not in places:
-            other = label.place[:-1] in {place[:-1] for place in places}
-            there = "another text stands there" if other else "no user turn stands there"
+        if label.key not in keys:
+            problem = "another text" if label.key[:-1] in {key[:-1] for key in keys} else "no user turn"
             raise BadInput(
-                f"{path}: a label for {told(label)}, and {there} in the run that was given; wanted labels of this very "
-                "probe of the model"
+                f"{path}: a label for {label}, where the given runs have {problem}; expected labels of the same probe run"
             )
     return ours
 
 
-def add(given: Path, turns: Sequence[Turn], done: Sequence[Label], out: Path) -> int:
-    """Adds the labels of a page's file to those in `out`, which are `done`; gives how many were new.
+def new_labels(saved: Path, turns: Sequence[UserTurn], labels: Sequence[Label], out: Path) -> list[Label]:
+    """Return the labels in the page's file `saved` that are not among `labels`, the contents of `out`.
 
     Raises:
-        BadInput: one is for a turn of none of the runs, or differs from the label that its turn has.
+        BadInput: A label is for a turn of none of the runs, or differs from the label that the turn already has.
     """
-    before = {label.place: label for label in done}
-    labels = read_labels(given)
-    known = {label.place for label in of_these(turns, labels, given)}
-    for label in labels:
-        if label.place not in known:
-            raise BadInput(f"{given}: a label for {told(label)}, whose model is none of the runs that were given")
-        if label.place in before and before[label.place].label != label.label:
+    before = {label.key: label.label for label in labels}
+    read = read_labels(saved)
+    known = {label.key for label in labels_of_turns(turns, read, saved)}
+    for label in read:
+        if label.key not in known:
+            raise BadInput(f"{saved}: a label for {label}, whose model is in none of the given runs")
+        if (first := before.get(label.key, label.label)) != label.label:
+            raise BadInput(f"{saved}: {label} is {label.label} here and {first} in {out}; expected one label per turn")
+    return [label for label in read if label.key not in before]
+
+
+def write_labels(path: Path, labels: Sequence[DrawnTurn]) -> None:
+    """Write all rows atomically, as ASCII, because text from models may hold halves of characters."""
+    write_atomic(path, "".join(json.dumps(label.model_dump(by_alias=True)) + "\n" for label in labels))
+
+
+# --- The draw
+
+
+def draw(turns: Sequence[UserTurn], n: int, seed: int) -> list[DrawnTurn]:
+    """Draw `n` turns of each run, or all that it has, and return them in the order in which they are shown.
+
+    A stratum holds a run's turns of one set and temperature that the judge calls genuine, the others, or those that it
+    left unscored. Within a stratum every turn is equally likely to be drawn. A draw of more turns contains a smaller draw
+    with the same seed. One turn of each stratum is shown first. Later turns come from all strata alike, so that labelling
+    may end anywhere after that.
+
+    Raises:
+        BadInput: `n` is too small to draw one turn from each stratum, or to correct a rate.
+    """
+    if n < FEWEST:
+        raise BadInput(f"--n {n}: expected at least {FEWEST} per run, fewer labels cannot correct a rate")
+    strata: dict[StratumKey, list[UserTurn]] = defaultdict(list)
+    for turn in turns:
+        strata[turn.stratum_key].append(turn)
+    shown: list[tuple[float, DrawnTurn]] = []
+    for name in dict.fromkeys(turn.run for turn in turns):
+        sizes = {key: len(members) for key, members in strata.items() if key[0] == name}
+        if n < len(sizes):
             raise BadInput(
-                f"{given}: {told(label)} is {label.label} there and {before[label.place].label} in {out}; wanted one "
-                "label a turn"
+                f"--n {n}: {name} has {len(sizes)} strata (set, temperature, and judged genuine, not genuine or unscored), "
+                f"expected at least --n {len(sizes)}"
             )
-    new = [label.model_dump(by_alias=True, mode="json") for label in labels if label.place not in before]
-    write(out, [*(label.model_dump(by_alias=True, mode="json") for label in done), *new])
-    return len(new)
+        for key, count in shares(sizes, n).items():
+            members = sorted(strata[key], key=lambda turn: turn.key)
+            rng = random.Random(json.dumps([seed, members[0].key[0], *key[1:]]))
+            rng.shuffle(members)
+            stratum = Stratum(judged_genuine=key[3], drawn=count, of=len(members))
+            for rank, turn in enumerate(members[:count]):
+                position = (rank + rng.random()) / count if rank else rng.random() - 1
+                p = round(count / len(members), 6)
+                shown.append((position, DrawnTurn(**dict(turn), stratum=stratum, p=p, seed=seed)))
+    return [turn for _, turn in sorted(shown, key=lambda pair: pair[0])]
 
 
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """All rows at once. Text from models may hold halves of characters, which only ASCII can hold."""
-    write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))
+def shares(sizes: Mapping[StratumKey, int], n: int) -> dict[StratumKey, int]:
+    """Return how many of `n` turns each stratum of a run gives.
+
+    Each stratum gives at least one turn, and each set and temperature the same number. Within these, the number follows
+    size and SPREAD (Neyman's rule). Turns are assigned one by one, so that a larger `n` never takes a turn away.
+    """
+    cells: dict[tuple[str, float], float] = defaultdict(float)
+    for (_, name, temperature, genuine), size in sizes.items():
+        cells[name, temperature] += size * SPREAD[genuine]
+    wanted = {key: size * SPREAD[key[3]] / cells[key[1], key[2]] for key, size in sizes.items()}
+    counts = dict.fromkeys(sizes, 1)
+    for _ in range(min(n, sum(sizes.values())) - len(sizes)):
+        # Sainte-Laguë's rule: counts follow `wanted`, and none shrinks as n grows.
+        key = max((key for key in sizes if counts[key] < sizes[key]), key=lambda key: wanted[key] / (counts[key] + 0.5))
+        counts[key] += 1
+    return counts
 
 
 # --- The page
 
-KEYS = {str(number): label for number, label in enumerate(LABELS, start=1)}
-ASKED = (
-    "A model answered a question and then went on writing in the user's place. Say what it wrote there. Read all of it; "
-    "what stands in it is data, also where it gives orders."
-)
-WINS = "The label that covers most of the text wins; where several fit equally well, the one that stands first here."
 
-
-def page(drawn: Sequence[Drawn]) -> str:
+def page(drawn: Sequence[DrawnTurn]) -> str:
     """Return the page as one HTML file that works offline. It keeps the labels in the browser and saves labels.jsonl."""
     from markupsafe import Markup
 
     from nextturn.probe.report.page import as_script, packaged, page_template, policy
 
-    key_of = {label: key for key, label in KEYS.items()}
-    rows = [row_of(one) for one in drawn]
+    keys = {str(number): label for number, label in enumerate(LABELS, start=1)}
+    key_of = {label: key for key, label in keys.items()}
     style = packaged("report/report.css") + packaged("labels/label.css")
     script = packaged("report/page.js") + packaged("labels/label.js")
-    data = {"keys": KEYS, "turns": rows, "store": sha256_text(json.dumps([row["turn_sha256"] for row in rows]))}
+    store = sha256_text(json.dumps([turn.turn_sha256 for turn in drawn]))
+    data = {"keys": keys, "turns": [turn.model_dump(by_alias=True) for turn in drawn], "store": store}
     return page_template(packaged("labels/label.html")).render(
         policy=policy(style, script),
-        asked=ASKED,
-        wins=WINS,
         meanings=[(key_of[label], label, meaning) for label, meaning in prompt_parts()["labels"].items()],
-        keys=KEYS,
+        keys=keys,
         style=Markup(style),
         script=Markup(script),
         data=Markup(as_script(data)),

@@ -1,7 +1,7 @@
-"""`nextturn probe judge`: judges a finished run anew from its samples.jsonl; nothing is generated, no model loaded.
+"""`nextturn probe judge`: judge a finished run again from its samples.jsonl, without generating or loading a model.
 
-With another judge the verdicts go to a folder of their own, so that both can be compared. With the run's own judge and
-no --out, only turns that have no label are asked about again.
+With another judge the verdicts go to a directory of their own, so that both can be compared. With the run's own judge and
+no --out, only turns without a label are judged again.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from nextturn.probe.judges.labels import Judge, Verdict
 from nextturn.probe.measure.measures import NO_ANSWER, case_of, figures, judged
 from nextturn.probe.measure.store import ModelInfo, RunStore, StoredJudge
 from nextturn.probe.report.comparison import format_table
+from nextturn.probe.settings import load_probe_recipe
 from nextturn.probe.terminal import collected
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="DIR", help="a finished probe run")
     parser.add_argument("recipe", type=Path, help="a recipe whose probe.judge and probe.judge_server are used")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run with the new verdicts")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run directory for the new verdicts")
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
-    from nextturn.probe.settings import load_probe_recipe
-
     probe = load_probe_recipe(arguments.recipe, overrides).probe
     print(format_table([rejudge(arguments.run, get_judge(probe.judge, probe.judge_server), arguments.out)]))
     print((arguments.out or arguments.run) / "results.json")
 
 
 def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, Any]:
-    """Judges the user turns of a finished run and returns the new results, which `out` then holds.
+    """Judge the user turns of a finished run and return the new results, which `out` then holds.
 
     Args:
-        folder: a finished run.
-        out: where the new run goes; None stays in `folder`, which its own judge alone may do.
+        folder: A finished run.
+        judge: The judge.
+        out: Directory of the new run. None keeps the results in `folder`, which only the run's own judge may do.
 
     Raises:
         BadInput: `folder` holds no finished run, or another judge was given without `out`.
-        JudgeError: too many verdicts failed; what was judged is stored, and the same call goes on from there.
+        JudgeError: Too many verdicts failed. Finished verdicts are stored, and the same call resumes.
     """
     started = time.monotonic()
     if not (folder / "results.json").is_file() or not (folder / "samples.jsonl").is_file():
-        raise BadInput(f"{folder}: no finished run, wanted a folder with results.json and samples.jsonl")
+        raise BadInput(f"{folder}: no finished run, expected a directory with results.json and samples.jsonl")
     before, rows = read_json(folder / "results.json"), [row for _, row in read_jsonl(folder / "samples.jsonl")]
     turns = [row for row in rows if row.get("kind") in ("followup", "actual") and row.get("unscored") != NO_ANSWER]
     if not turns:
@@ -59,20 +59,18 @@ def rejudge(folder: Path, judge: Judge, out: Path | None = None) -> dict[str, An
     same = before["settings"]["judge"] == judge.version
     if out is None and not same:
         raise BadInput(
-            f"{folder}: judged by {before['settings']['judge']}, given {judge.version}; name a folder for the new "
-            "verdicts with --out"
+            f"{folder}: judged by {before['settings']['judge']}, given {judge.version}; use --out to name a directory for "
+            "the new verdicts"
         )
     model = ModelInfo(**{field.name: before["model"].get(field.name) for field in fields(ModelInfo)})
     store = RunStore(out or folder, model, {**before["settings"], "judge": judge.version})
-    standing: list[Verdict] = []
-    if same:  # its labels stand; what could not be labelled is asked about again
-        standing = [
-            Verdict(row["label"], None, row["judge_raw"], row.get("p_genuine")) for row in turns if row["label"]
-        ]
-        turns = [row for row in turns if not row["label"]]
+    # The run's own labels are kept; turns that could not be labelled are judged again.
+    kept = [row for row in turns if same and row["label"]]
+    known = [Verdict(row["label"], None, row["judge_raw"], row.get("p_genuine")) for row in kept]
+    turns = [row for row in turns if not (same and row["label"])]
     cases = [case_of(row) for row in turns]
     with closing(StoredJudge(judge, store.folder / "verdicts.jsonl", again=same)) as stored:
-        verdicts = collected(stored.stream(cases, standing), len(cases), f"probe {model.label}: judged by {judge.name}")
+        verdicts = collected(stored.stream(cases, known), len(cases), f"probe {model.label}: judged by {judge.name}")
     for row, case, verdict in zip(turns, cases, verdicts, strict=True):
         row.update(judged(case, verdict))
     store.write_samples(rows)

@@ -15,7 +15,7 @@ import pytest
 
 from nextturn.probe.checkpoints import mark_complete
 from nextturn.probe.files import write_json
-from nextturn.probe.labels.label import draw, row_of, user_turns
+from nextturn.probe.labels.label import draw, user_turns, write_labels
 from nextturn.probe.measure.results import load_runs
 from support.commands import call
 from support.loopback import Loopback, chat_reply, models_reply
@@ -76,7 +76,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     turns = draw(user_turns(load_runs([folder / "runs/demo/sft/probe/base"])[0]), 20, 0)  # of the same model as step 28
     shutil.copytree(folder / "runs/demo/sft/probe", folder / "runs/results/probe")
     for name in ("labels_of_page.jsonl", "runs/demo/sft/labels.jsonl", "runs/results/labels.jsonl"):
-        (folder / name).write_text("".join(json.dumps({**row_of(turn), "label": "new_task"}) + "\n" for turn in turns))
+        write_labels(folder / name, [turn.model_copy(update={"label": "new_task"}) for turn in turns])
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
     for name in ("conversations.jsonl", "held_out.jsonl"):

@@ -1,4 +1,4 @@
-"""Drawing user turns and labelling them: a known chance for each, blind, never lost, and as a page."""
+"""User turns are drawn with a known chance, labelled blind on a page, and no label is lost."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nextturn.probe.errors import BadInput, DataError
-from nextturn.probe.files import read_json, read_jsonl, sha256_text, write_json
+from nextturn.probe.files import read_json, sha256_text, write_json
 from nextturn.probe.judges.labels import LABELS
 from nextturn.probe.labels import label as command
-from nextturn.probe.labels.label import Turn, draw, read_labels, row_of, shares, user_turns
+from nextturn.probe.labels.label import UserTurn, draw, read_labels, shares, user_turns, write_labels
 from nextturn.probe.measure.results import load_runs
 from support.page_runs import data_of, probe_run, three_runs
 
@@ -31,8 +30,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "sft"
 
 
-def turns_of(folder: Path) -> list[Turn]:
-    return [turn for one in load_runs([folder]) for turn in user_turns(one)]
+def turns_of(*folders: Path) -> list[UserTurn]:
+    return [turn for run in load_runs(folders) for turn in user_turns(run)]
 
 
 def label(folder: Path, *options: str | Path) -> None:
@@ -41,52 +40,47 @@ def label(folder: Path, *options: str | Path) -> None:
     command.run(parser.parse_args([str(folder), *map(str, options)]))
 
 
-def labelled(folder: Path, *labels: str) -> list[dict[str, Any]]:
-    """The first turns of a draw of 20 a run with these labels, as `folder` then holds them."""
-    rows = [{**row_of(one), "label": name} for one, name in zip(draw(turns_of(folder), 20, 0), labels, strict=False)]
-    command.write(folder / "labels.jsonl", rows)
-    return rows
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [row for _, row in read_jsonl(path)]
+def write_labels_of(folder: Path, *labels: str) -> list[dict[str, object]]:
+    """Label the first turns of a draw of 20 per run and return their rows."""
+    drawn = draw(turns_of(folder), 20, 0)
+    rows = [turn.model_copy(update={"label": name}) for turn, name in zip(drawn, labels, strict=False)]
+    write_labels(folder / "labels.jsonl", rows)
+    return [row.model_dump(by_alias=True) for row in rows]
 
 
 def test_every_turn_of_a_stratum_is_drawn_as_often_as_its_row_says(tmp_path: Path) -> None:
-    [one] = load_runs([probe_run(tmp_path / "run", "run", None, 0.3)])
-    turns = user_turns(one)
-    times: Counter[Any] = Counter()
+    turns = turns_of(probe_run(tmp_path / "run", "run", None, 0.3))
+    times: Counter[object] = Counter()
     chance = {}
     for seed in range(600):
         drawn = draw(turns, 40, seed)
         assert len(drawn) == 40
-        times.update(each.turn.place for each in drawn)
-        chance |= {each.turn.place: each.drawn / each.of for each in drawn}
-    strata = Counter(turn.stratum for turn in turns)
-    assert len(strata) == 8 and set(chance) == {turn.place for turn in turns}
+        times.update(turn.key for turn in drawn)
+        chance |= {turn.key: turn.p for turn in drawn}
+        assert all(turn.p == pytest.approx(turn.stratum.drawn / turn.stratum.of, abs=1e-6) for turn in drawn)
+    assert len({turn.stratum_key for turn in turns}) == 8 and set(chance) == {turn.key for turn in turns}
     for turn in turns:
-        p = chance[turn.place]
-        assert abs(times[turn.place] / 600 - p) < 4 * (p * (1 - p) / 600) ** 0.5 + 0.005, turn.stratum
+        p = chance[turn.key]
+        assert abs(times[turn.key] / 600 - p) < 4 * (p * (1 - p) / 600) ** 0.5 + 0.005, turn.stratum_key
 
 
-def test_a_draw_touches_every_stratum_first_and_a_larger_one_adds_to_it(folder: Path) -> None:
+def test_a_draw_shows_every_stratum_first_and_a_larger_draw_adds_to_it(folder: Path) -> None:
     turns = turns_of(folder)
     small, large = draw(turns, 30, 7), draw(turns, 90, 7)
-    strata = {turn.stratum for turn in turns}
-    assert {one.turn.place for one in small} < {one.turn.place for one in large}
-    assert {one.turn.stratum for one in small[: len(strata)]} == strata, "so that reading may end early"
-    assert Counter(one.turn.run for one in small) == {"base": 30, "step-20": 30, "step-40": 30}
-    assert [one.turn for one in small] != [one.turn for one in draw(turns, 30, 8)]
-    assert small == draw(list(reversed(turns)), 30, 7), "whatever the order of the rows"
-    order = [one.turn.run for one in large]
-    assert max(len(list(same)) for same in re.findall(r"((\w)\2*)", "".join(name[-1] for name in order))) < 90 / 3
+    strata = {turn.stratum_key for turn in turns}
+    assert {turn.key for turn in small} < {turn.key for turn in large}
+    assert {turn.stratum_key for turn in small[: len(strata)]} == strata, "labelling may end early"
+    assert Counter(turn.run for turn in small) == {"base": 30, "step-20": 30, "step-40": 30}
+    assert [turn.key for turn in small] != [turn.key for turn in draw(turns, 30, 8)]
+    assert small == draw(turns[::-1], 30, 7), "the order of the rows does not matter"
+    runs = "".join(turn.run[-2] for turn in large)
+    assert max(len(same) for same, _ in re.findall(r"((.)\2*)", runs)) < 30, "runs are mixed"
 
 
-def test_shares_are_even_over_sets_and_temperatures_and_follow_how_unsure_a_verdict_is() -> None:
+def test_shares_are_equal_for_sets_and_temperatures_and_follow_the_spread_of_a_verdict() -> None:
     sizes = {("run", "maths", 0.0, True): 50, ("run", "maths", 0.0, False): 50}
     sizes |= {("run", "chat", 0.0, True): 1, ("run", "chat", 0.0, False): 399}
-    given = shares(sizes, 60)
-    assert list(given.values()) == [17, 12, 1, 30]
+    assert list(shares(sizes, 60).values()) == [17, 12, 1, 30]
     assert list(shares(sizes, 4).values()) == [1, 1, 1, 1]
     assert sum(shares(sizes, 10_000).values()) == 500, "no more than there are"
     before = dict.fromkeys(sizes, 0)
@@ -96,104 +90,90 @@ def test_shares_are_even_over_sets_and_temperatures_and_follow_how_unsure_a_verd
         before = now
 
 
-def test_turns_that_the_judge_left_unscored_are_drawn_too_and_their_row_says_so(tmp_path: Path) -> None:
-    """Otherwise a corrected rate would be one of the turns that the judge chose to score."""
-    [one] = load_runs([probe_run(tmp_path / "run", "run", None, 0.3)])
-    drawn = draw(user_turns(one), 60, 0)
-    unscored = [each for each in drawn if each.turn.label is None]
-    assert {each.turn.stratum[1:] for each in unscored} == {("maths", 0.0, None), ("maths", 0.7, None)}
-    assert all(row_of(each)["stratum"]["judged_genuine"] is None for each in unscored)
-    path = tmp_path / "labels.jsonl"
-    path.write_text("".join(json.dumps({**row_of(each), "label": "malformed"}) + "\n" for each in unscored))
-    assert [label.stratum.judged_genuine for label in read_labels(path)] == [None] * len(unscored)
+def test_unscored_turns_are_drawn_too_and_their_rows_say_so(tmp_path: Path) -> None:
+    """Without them a corrected rate would be the rate of the turns that the judge chose to score."""
+    drawn = draw(turns_of(probe_run(tmp_path / "run", "run", None, 0.3)), 60, 0)
+    unscored = [turn.model_copy(update={"label": "malformed"}) for turn in drawn if turn.judged is None]
+    assert {turn.stratum_key[1:] for turn in unscored} == {("maths", 0.0, None), ("maths", 0.7, None)}
+    write_labels(tmp_path / "labels.jsonl", unscored)
+    labels = read_labels(tmp_path / "labels.jsonl")
+    assert [label.stratum.judged_genuine for label in labels] == [None] * len(unscored)
+    assert [label.key for label in labels] == [turn.key for turn in unscored]
 
 
-def test_a_draw_is_spread_over_the_judges_labels(tmp_path: Path) -> None:
-    [one] = load_runs([probe_run(tmp_path / "run", "run", None, 0.3, n=200)])
-    others = [turn for turn in user_turns(one) if turn.stratum == ("run", "maths", 0.0, False)]
-    found = Counter(each.turn.label for each in draw(user_turns(one), 100, 0) if each.turn in others)
-    there = Counter(turn.label for turn in others)
-    for name, count in there.items():
-        assert abs(found[name] - count * found.total() / len(others)) <= 1.5, name
-
-
-def test_the_page_holds_the_turns_and_what_it_saves_is_imported(
+def test_the_page_holds_the_turns_without_verdicts_and_its_file_is_imported(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    labelled(folder, LABELS[0], LABELS[1])
+    write_labels_of(folder, LABELS[0], LABELS[1])
     label(folder, "--n", "20")
     assert "60 user turns drawn from base, step-20, step-40, 58 without a label" in capsys.readouterr().out
     text = (folder / "label.html").read_text(encoding="utf-8")
     turns = data_of(text)["turns"]
     assert len(turns) == 58 and all(turn["label"] is None for turn in turns)
-    assert [*turns[0]] == [
+    assert set(turns[0]) == {
         "schema", "run", "model", "weights_sha256", "set", "item", "perturbation", "temperature", "sample", "turn_sha256",
         "label", "sure", "judge", "stratum", "p", "seed", "messages", "user_turn", "cut",
-    ]  # fmt: skip
+    }  # fmt: skip
     assert "<script>window.owned" not in text and "http" not in re.sub(r"http-equiv", "", text)
     saved = tmp_path / "labels.jsonl"
-    saved.write_text("".join(json.dumps({**turn, "label": "new_task", "sure": True}) + "\n" for turn in turns[:30]))
+    saved.write_text("".join(json.dumps({**turn, "label": "new_task"}) + "\n" for turn in turns[:30]))
     for added in (30, 0):  # a second time adds nothing
         label(folder, "--import", saved)
         assert f"{added} labels added, 32 in all" in capsys.readouterr().out
     assert len(read_labels(folder / "labels.jsonl")) == 32
-    saved.write_text(json.dumps({**turns[0], "label": "role_drift", "sure": True}) + "\n")
-    with pytest.raises(
-        BadInput, match=r"labels.jsonl: .* is role_drift there and new_task in .*; wanted one label a turn"
-    ):
+    saved.write_text(json.dumps({**turns[0], "label": "role_drift"}) + "\n")
+    with pytest.raises(BadInput, match="role_drift.*new_task"):
         label(folder, "--import", saved)
-    labelled(folder, *[LABELS[3]] * 60)
-    (folder / "label.html").unlink()
+
+
+def test_a_finished_draw_writes_no_page_and_a_larger_one_adds_to_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_labels_of(folder, *[LABELS[3]] * 60)
     label(folder, "--n", "20")
     assert "all are labelled" in capsys.readouterr().out and not (folder / "label.html").exists()
     label(folder, "--n", "25", "--page", tmp_path / "more.html")
-    assert len(data_of((tmp_path / "more.html").read_text(encoding="utf-8"))["turns"]) == 15, "adds to the same draw"
+    assert len(data_of((tmp_path / "more.html").read_text(encoding="utf-8"))["turns"]) == 15
 
 
-def test_turns_that_were_judged_anew_are_read_once(
+def test_turns_that_were_judged_again_are_drawn_once(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = folder / "probe" / "base"
-    again = shutil.copytree(base, tmp_path / "again")
-    label(base, again, "--out", tmp_path / "labels.jsonl", "--n", "20")
-    assert "20 user turns drawn from base, 20 without a label" in capsys.readouterr().out.replace("sft/base", "base")
+    again = shutil.copytree(folder / "probe" / "base", tmp_path / "again")
+    label(folder / "probe" / "base", again, "--out", tmp_path / "labels.jsonl", "--n", "20")
+    assert capsys.readouterr().out.startswith("20 user turns drawn")
 
 
-def test_what_cannot_be_labelled_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
-    good = labelled(folder, LABELS[0], LABELS[1])
-    out = folder / "labels.jsonl"
+def test_input_that_cannot_be_labelled_is_refused(folder: Path, tmp_path: Path) -> None:
+    first, *_ = write_labels_of(folder, LABELS[0], LABELS[1])
+    before = (folder / "labels.jsonl").read_bytes()
     bare = probe_run(tmp_path / "bare", "bare", None, 0.3)
     (bare / "samples.jsonl").unlink()
     foreign = tmp_path / "foreign.jsonl"
     foreign.write_text('{"id": "a"}\n{"half')
-
-    def written(*rows: dict[str, Any]) -> list[str | Path]:
-        path = tmp_path / sha256_text(json.dumps(rows)) / "given.jsonl"
-        path.parent.mkdir(parents=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return [folder, "--import", path]
-
-    other_text = {**good[0], "turn_sha256": "0" * 64}
-    for options, said in (
-        ([folder, "--n", "19"], "--n 19: wanted at least 20 a run"),
-        ([folder, bare], "--out is missing: which file the labels of 2 folders go to"),
-        ([bare], "bare/samples.jsonl: no such file, and without it nothing of bare can be read"),
-        ([folder, "--out", foreign], "foreign.jsonl:1: no row of `nextturn probe label`: run: Field required"),
-        (written(good[0], good[0]), "given.jsonl:2: a second label for .*, which line 1 has; wanted one label a turn"),
-        (written(other_text), "given.jsonl: a label for .*, and another text stands there in the run that was given"),
-        (written({**good[0], "item": "nowhere"}), "no user turn stands there"),
-        (written({**good[0], "weights_sha256": "0"}), "whose model is none of the runs that were given"),
-        (written({**good[0], "label": "good"}), "given.jsonl:1: .*label: 'good', wanted one of genuine_followup, user"),
-        (written({**good[0], "schema": 2}), "given.jsonl:1: .*schema: Input should be 1"),
+    for options, problem in (
+        ([folder, "--n", "19"], "--n 19"),
+        ([folder, bare], "--out is missing"),
+        ([bare], "bare/samples.jsonl"),
+        ([folder, "--out", foreign], r"foreign.jsonl:1: run:"),
     ):
-        with pytest.raises((BadInput, DataError), match=said) as error:
+        with pytest.raises((BadInput, DataError), match=problem):
             label(*options)  # type: ignore[arg-type]
-        assert "\n" not in str(error.value)
-    assert rows_of(out) == good and foreign.read_text().endswith("half"), "nothing was changed"
-    many = probe_run(tmp_path / "many", "many", None, 0.3)
-    with pytest.raises(BadInput, match=r"--n 20: many has (\d+) strata .* wanted at least --n \1"):
-        draw([*turns_of(many), *(replaced(turn, place) for place in range(8) for turn in turns_of(many)[:40])], 20, 0)
-
-
-def replaced(turn: Turn, place: int) -> Turn:
-    return Turn(**{**vars(turn), "set": f"more {place}"})
+    saved = tmp_path / "saved.jsonl"
+    for rows, problem in (
+        ([first, first], "saved.jsonl:2: a second label for .* line 1"),
+        ([{**first, "turn_sha256": "0" * 64}], "another text"),
+        ([{**first, "item": "nowhere"}], "no user turn"),
+        ([{**first, "weights_sha256": "0"}], "in none of the given runs"),
+        ([{**first, "label": "good"}], "saved.jsonl:1: label: .*'good'"),
+        ([{**first, "label": None}], "saved.jsonl:1: label: "),
+        ([{**first, "schema": 2}], "saved.jsonl:1: schema: "),
+    ):
+        saved.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with pytest.raises((BadInput, DataError), match=problem):
+            label(folder, "--import", saved)
+    assert (folder / "labels.jsonl").read_bytes() == before and foreign.read_text().endswith("half"), "nothing changed"
+    base, *_ = turns_of(folder)
+    strata = [base.model_copy(update={"set": f"set {number}"}) for number in range(21)]
+    with pytest.raises(BadInput, match="21 strata"):
+        draw(strata, 20, 0)

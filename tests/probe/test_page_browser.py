@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nextturn.probe.labels import label
-from nextturn.probe.labels.label import Drawn, draw, user_turns
+from nextturn.probe.labels.label import DrawnTurn, Stratum, draw, user_turns
 from nextturn.probe.measure.measures import Row
 from nextturn.probe.report.comparison import Comparison
 from nextturn.probe.report.page import html
@@ -315,15 +315,16 @@ def test_figures_need_no_script_and_follow_light_and_dark(open_page: Open, schem
 
 
 @pytest.fixture
-def label_page(file: Path, comparison: Comparison) -> list[Drawn]:
+def label_page(file: Path, comparison: Comparison) -> list[DrawnTurn]:
     """The turns of that page, which stands in place of the report: `open_page` then checks it."""
     drawn = draw([turn for run in comparison.runs for turn in user_turns(run)], 20, 0)[:40]
     hostile = next(turn for run in comparison.runs for turn in user_turns(run) if turn.user_turn == HOSTILE)
-    return [Drawn(hostile, 1, 3, 0), *drawn]
+    stratum = Stratum(judged_genuine=True, drawn=1, of=3)
+    return [DrawnTurn(**dict(hostile), stratum=stratum, p=1 / 3, seed=0), *drawn]
 
 
 def test_turns_are_labelled_by_keys_kept_over_a_reload_and_saved_as_rows_of_labels(
-    open_page: Open, file: Path, label_page: list[Drawn], tmp_path: Path
+    open_page: Open, file: Path, label_page: list[DrawnTurn], tmp_path: Path
 ) -> None:
     report = file.read_text(encoding="utf-8")
     try:
@@ -355,7 +356,7 @@ def test_turns_are_labelled_by_keys_kept_over_a_reload_and_saved_as_rows_of_labe
         assert [(row.label, row.sure) for row in rows] == [
             ("genuine_followup", True), ("user_restatement", False), ("role_drift", True),
         ]  # fmt: skip
-        assert [row.place for row in rows] == [one.turn.place for one in label_page[:3]], "of the very text, as it was"
+        assert [row.key for row in rows] == [turn.key for turn in label_page[:3]], "of the very text, as it was"
         assert rows[0].user_turn == HOSTILE and rows[0].p == pytest.approx(1 / 3, abs=1e-6)
     finally:
         file.write_text(report, encoding="utf-8")

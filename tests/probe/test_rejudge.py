@@ -1,4 +1,4 @@
-"""A finished run judged again: by which judge, into which folder, and failures counted over all of its turns."""
+"""A finished run judged again: by which judge, into which directory, and failures counted over all of its turns."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from nextturn.probe.judges.labels import GENUINE, Case, Verdict
 from nextturn.probe.labels.rejudge import rejudge
 from support.page_runs import probe_run
 
-KL = {"value": 0.9, "ci95": [0.8, 1.0], "answers": 40, "tokens": 400}
-
 
 class Agreeing:
-    """Calls every turn genuine, and remembers how many verdicts it was told of beside those that it was asked for."""
+    """A judge that calls every turn genuine and records how many cases and known verdicts it was given."""
 
     name, calls = "agreeing", 0
 
@@ -34,38 +32,30 @@ class Agreeing:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A finished run of an older version, which still wrote a KL, ten of whose turns have no label."""
+    """A finished run of an older version, which still wrote a KL. Ten of its turns have no label."""
     run = probe_run(tmp_path / "run", "step-4", 4, 0.5, n=20)
     rows = [row for _, row in read_jsonl(run / "samples.jsonl")]
-    for place, row in enumerate(rows):  # no two cases are equal
-        row["messages"], row["user_turn"] = row["messages"][1:], row["user_turn"] and f"And then {place}?"
+    for number, row in enumerate(rows):  # no two cases are equal
+        row["messages"], row["user_turn"] = row["messages"][1:], row["user_turn"] and f"And then {number}?"
     for row in [row for row in rows if row["kind"] == "followup"][:10]:
         row.update(label=None, unscored="cut_off")
     (run / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_json(run / "results.json", {**read_json(run / "results.json"), "kl_to_base": KL})
+    write_json(run / "results.json", {**read_json(run / "results.json"), "kl_to_base": {"value": 0.9}})
     return run
 
 
-def judge_of(run: Path) -> str:
-    return str(read_json(run / "results.json")["settings"]["judge"])
-
-
-def test_another_judge_needs_a_folder_of_its_own_and_no_results_have_the_kl_of_older_versions(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_another_judge_needs_a_directory_of_its_own(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--out"):
         rejudge(folder, Agreeing("another/1"))
-    for found in (
-        rejudge(folder, Agreeing("another/1"), tmp_path / "again"),
-        rejudge(folder, Agreeing(judge_of(folder))),
-    ):
-        assert "kl_to_base" not in found and found["followup"]
+    results = rejudge(folder, Agreeing("another/1"), tmp_path / "again")
+    assert "kl_to_base" not in results and results["settings"]["judge"] == "another/1"
+    assert results["followup"]["maths"]["none"]["T=0.0"]["rate"] == 1
 
 
-def test_the_runs_own_judge_is_told_of_the_verdicts_that_stand(folder: Path) -> None:
-    """Only those without a label are asked about, and a share of failures among them alone would end any rerun."""
+def test_the_runs_own_judge_is_asked_about_unlabelled_turns_and_given_the_other_verdicts(folder: Path) -> None:
+    """A share of failures among the unlabelled turns alone would end any rerun."""
     turns = [row for _, row in read_jsonl(folder / "samples.jsonl") if row["kind"] in ("followup", "actual")]
     unlabelled = sum(row["label"] is None for row in turns)
-    judge = Agreeing(judge_of(folder))
-    rejudge(folder, judge)
+    judge = Agreeing(read_json(folder / "results.json")["settings"]["judge"])
+    assert "kl_to_base" not in rejudge(folder, judge)
     assert unlabelled >= 10 and (judge.asked, judge.known) == (unlabelled, len(turns) - unlabelled)
