@@ -439,10 +439,10 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a value as comparison.json holds it: dataclasses field by field, estimates rounded and with their n."""
-    if isinstance(value, Estimate):
-        return {**value.as_json(), "n": value.n}
     if isinstance(value, PairedDifference):
         return {**value.as_json(), "gained_items": list(value.gained_items), "lost_items": list(value.lost_items)}
+    if isinstance(value, Estimate):
+        return {**value.as_json(), "n": value.n}
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -455,7 +455,7 @@ def plain(value: Any) -> Any:
 WIDTH = 140
 
 
-def percent(estimate: Estimate | PairedDifference, sign: str = "") -> str:
+def percent(estimate: Estimate, sign: str = "") -> str:
     """Return a rate as "57.0 [47.2, 66.3]"."""
     if estimate.value is None:
         return "-"
@@ -463,7 +463,7 @@ def percent(estimate: Estimate | PairedDifference, sign: str = "") -> str:
     return f"{100 * estimate.value:{sign}.1f}{bounds and f' [{bounds}]'}"
 
 
-def points(estimate: Estimate | PairedDifference) -> str:
+def points(estimate: Estimate) -> str:
     """Return a difference as "+12.0 [+3.1, +20.5]"."""
     return percent(estimate, "+")
 
