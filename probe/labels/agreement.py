@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, DataError
@@ -94,23 +94,18 @@ class LabelledTurn:
     fields: Mapping[str, str | float | bool] = field(default_factory=dict)
 
 
+class _Message(BaseModel):
+    role: str
+    content: str
+
+
 class _Row(BaseModel):
     model_config = ConfigDict(extra="allow")
 
-    messages: tuple[dict[str, Any], ...]
+    messages: tuple[_Message, ...] = Field(min_length=1)
     user_turn: str
     label: KnownLabel
     cut: bool = False
-
-    @field_validator("messages")
-    @classmethod
-    def _end_with_the_assistant(cls, messages: tuple[dict[str, Any], ...]) -> tuple[dict[str, str], ...]:
-        texts = tuple({"role": message.get("role"), "content": message.get("content")} for message in messages)
-        if not all(isinstance(value, str) for text in texts for value in text.values()):
-            raise ValueError('expected a list of {"role", "content"} with text')
-        if not texts or texts[-1]["role"] != "assistant":
-            raise ValueError("expected messages that end with the assistant")
-        return texts
 
 
 def read_labelled(path: Path) -> list[LabelledTurn]:
@@ -120,13 +115,16 @@ def read_labelled(path: Path) -> list[LabelledTurn]:
         DataError: The file is missing or empty, or a row has another form; with file, line and key.
     """
     turns = []
-    for _, row in read_rows(path, _Row):
-        question = next((message["content"] for message in row.messages if message["role"] == "user"), "")
+    for number, row in read_rows(path, _Row):
+        messages = tuple(message.model_dump() for message in row.messages)
+        if messages[-1]["role"] != "assistant":
+            raise DataError(
+                f"{path}:{number}: messages: the last is of {messages[-1]['role']!r}, expected the assistant"
+            )
+        question = next((message["content"] for message in messages if message["role"] == "user"), "")
         values = {"label": row.label, **(row.model_extra or {})}
         plain = {name: value for name, value in values.items() if isinstance(value, str | int | float) and name != "id"}
-        turns.append(
-            LabelledTurn(Case(row.messages, row.user_turn, row.cut), row.label, " ".join(question.split()), plain)
-        )
+        turns.append(LabelledTurn(Case(messages, row.user_turn, row.cut), row.label, " ".join(question.split()), plain))
     if not turns:
         raise DataError(f"{path}: no labelled turns, expected one JSON object per line")
     return turns
