@@ -75,4 +75,4 @@ if __name__ == "__main__":
     TRL_FIELDS.write_text(text_of(trl_fields()))
     SCHEMAS.mkdir(exist_ok=True)
     for recipe in RECIPES:
-        (SCHEMAS / f"{recipe}.json").write_text(text_of(schema(recipe)))
+        (SCHEMAS / f"{recipe}.json").write_text(json.dumps(schema(recipe)) + "\n")
