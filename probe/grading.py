@@ -365,9 +365,12 @@ _SECONDS, _MOST_MEMORY = 3.0, 4 * 2**30
 
 
 def same_answer(given: str | None, reference: str) -> bool:
-    """Return whether `given` equals `reference`; False for None, and where algebra takes more than _SECONDS of the processor."""
-    if given is None:
-        return False
+    """Return True if `given` equals `reference`; False for None, and if algebra reaches its time limit."""
+    return given is not None and compare_answers(given, reference) is True
+
+
+def compare_answers(given: str, reference: str) -> bool | None:
+    """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
     at_sight = same_at_sight(given, reference)
     return at_sight if at_sight is not None else _verified(given, reference)
 
@@ -426,7 +429,7 @@ class _Algebra:
         self._process: Any = None
         self._owner = 0
 
-    def same(self, given: str, reference: str) -> bool:
+    def same(self, given: str, reference: str) -> bool | None:
         with self._lock:
             if self._process is None or self._owner != os.getpid():  # a fork starts its own
                 self._process, self._owner = self._started(), os.getpid()
@@ -436,7 +439,7 @@ class _Algebra:
             if not said:
                 self._process.wait()
                 self._process = None
-            return said == "True\n"
+            return said == "True\n" if said else None
 
     def _started(self) -> subprocess.Popen[str]:
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({_SECONDS})"
@@ -461,5 +464,5 @@ _algebra = _Algebra()
 
 
 @functools.lru_cache(maxsize=4096)
-def _verified(given: str, reference: str) -> bool:
+def _verified(given: str, reference: str) -> bool | None:
     return _algebra.same(given, reference)

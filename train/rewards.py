@@ -1,8 +1,7 @@
-"""The parts of a reward, one after another: what each pays, why, and how it can be had without being earned.
+"""The parts of a reward, one after another: what each rewards, why, and how it can be gamed.
 
-Each part gives a number from 0 to 1 for a sample (`asking` from -1), or None with the reason why there is none; a part that
-failed is never 0.
-The last section puts them together into one number for each sample, or None. README.md shows them side by side.
+Each part scores a sample from 0 to 1 (`asking` from -1), or None with the reason; a part that failed is never 0. The last
+section combines the parts to one number for each sample, or None.
 """
 
 from __future__ import annotations
@@ -40,42 +39,34 @@ from nextturn.data_builders.user import marked_answer, names_of_withheld, questi
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.errors import EngineError, RecipeError
-from nextturn.probe.grading import (
-    asks,
-    count_marks,
-    load_algebra,
-    same_at_sight,
-    same_by_algebra,
-    sentences,
-    strict_answer,
-)
+from nextturn.probe.grading import asks, compare_answers, count_marks, sentences, strict_answer
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.text import words
 from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
 from nextturn.train.recipe import CustomPart, RewardSection
 
-Conversation = tuple[Message, ...]
+Messages = tuple[Message, ...]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample of a rollout as the rewards see it, custom functions included.
+    """A sample of a rollout as the rewards see it, custom functions included.
 
-    In `reply` mode it is one reply with what was simulated after it, in `conversation` mode a whole conversation.
+    In `reply` mode it is one reply with its look-aheads, in `conversation` mode a whole conversation.
 
     Attributes:
-        conversations: whole transcripts from the first message; reply mode: one for each look-ahead, conversation mode:
-            one. A conversation whose simulator failed is not here, but in `failures`.
-        start: messages of the prompt; message `start` is the first trained turn.
-        tokens: trained tokens, turn ends included.
-        simulated_tokens: for each conversation, the tokens of all assistant turns from `start` on, turn ends included.
-        truncated: a trained turn was cut by its limit, or did not end as a turn ends.
-        ended: for each conversation "user", "limit" or "truncated".
-        failures: for each failed conversation why the simulator gave no user turn.
+        conversations: Transcripts from the first message on: one for each look-ahead in reply mode, else one. A conversation
+            whose simulator failed is not here but in `failures`.
+        start: Number of messages of the prompt; message `start` is the first trained turn.
+        tokens: Trained tokens, turn ends included.
+        simulated_tokens: For each conversation, the tokens of all assistant turns from `start` on, turn ends included.
+        truncated: True if a trained turn reached its limit or did not end as a turn ends.
+        ended: For each conversation "user", "limit" or "truncated".
+        failures: For each failed conversation, why the simulator gave no user turn.
     """
 
     row: RlRow
-    conversations: tuple[Conversation, ...]
+    conversations: tuple[Messages, ...]
     start: int
     tokens: int
     simulated_tokens: tuple[int, ...]
@@ -85,8 +76,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Part:
-    """`value` is None where the part could not be had; `reason` then says why: KIND, or "KIND: what was said"."""
+class Score:
+    """The value of a part; None if it could not be measured, with a `reason`: KIND, or "KIND: details"."""
 
     value: float | None
     reason: str = ""
@@ -95,115 +86,89 @@ class Part:
 NOTHING_PLAYED = "nothing_played"
 
 
-def mean_part(parts: Sequence[Part], failures: Sequence[str] = ()) -> Part:
-    """The mean over a sample's conversations that have a value; None, with the first reason, where none has.
+def mean_score(scores: Sequence[Score], failures: Sequence[str] = ()) -> Score:
+    """Return the mean over a sample's conversations that have a value; None, with the first reason, if none has.
 
     Args:
-        failures: why conversations are missing, for a sample that has none.
+        failures: Why conversations are missing, for a sample that has none.
     """
-    values = [part.value for part in parts if part.value is not None]
+    values = [score.value for score in scores if score.value is not None]
     if values:
-        return Part(fmean(values))
-    return Part(None, parts[0].reason if parts else ": ".join((NOTHING_PLAYED, *failures[:1])))
+        return Score(fmean(values))
+    return Score(None, scores[0].reason if scores else ": ".join((NOTHING_PLAYED, *failures[:1])))
 
 
 def reason_kind(reason: str) -> str:
-    """A reason without what was said, such as "judge_refused": one of a few, fit to be counted."""
+    """Return the kind of a reason without its details, such as "judge_refused", to be counted."""
     return reason.partition(":")[0]
-
-
-def _finished(call: Pending) -> Part:
-    """Waits for a call in a worker."""
-    done = call.wait()
-    if done.failure:
-        return Part(None, done.failure)
-    return Part(None, NOT_APPLICABLE) if done.value is None else Part(float(done.value))
 
 
 # --- Accuracy: is the conversation's final answer right?
 #
 # 1 or 0 by math-verify, as in CollabLLM (arXiv 2502.00640, section 4: task success on MATH) and in most RL on mathematics.
 # The final answer is the last marked one of the policy's own turns (`\boxed{}` or `####`), else what its last reply
-# answers, read leniently; a reply that was cut answers nothing by a number on its way. No answer is 0, not None, and so is
-# one that was guessed (`guessed`, below).
-#
-# Text and numbers are compared at once. What only algebra can tell goes to workers with a time limit, since a policy can
-# write expressions that take for ever.
+# answers, read leniently; the last number of a truncated reply is no answer. No answer is 0, not None, and so is an answer
+# that was guessed (`guessed`, below). A policy can write expressions that take for ever: probe/grading.py compares answers
+# in a process with a time limit, once for equal pairs, and a comparison that reaches the limit is None.
 
 NO_REFERENCE = "no_reference"
 
 
-class Accuracy:
-    """The comparisons of one step: `begin` hands them all in, `finish` waits. Equal pairs are compared once."""
-
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
-        self._calls: dict[tuple[str, str], Pending] = {}
-
-    def begin(self, sample: Sample) -> list[Pending | Part]:
-        """One comparison for each of the sample's conversations."""
-        reference = sample.row.answer
-        if not reference:
-            return [Part(None, NO_REFERENCE)]
-        begun: list[Pending | Part] = []
-        for conversation, ended in zip(sample.conversations, sample.ended, strict=True):
-            given = final_answer(conversation[sample.start :], cut=ended == "truncated")
-            if given is None or len(given) > LONGEST_ANSWER:
-                begun.append(Part(float(given == reference)))
-            elif (same := same_at_sight(given, reference)) is not None:
-                begun.append(Part(float(same)))
-            else:
-                pair = (given, reference)
-                if pair not in self._calls:
-                    self._calls[pair] = self._workers.start(same_by_algebra, *pair)
-                begun.append(self._calls[pair])
-        return begun
-
-    def finish(self, sample: Sample, begun: Sequence[Pending | Part]) -> Part:
-        parts = [one if isinstance(one, Part) else _finished(one) for one in begun]
-        if guessed(sample) and sample.row.answer:
-            return Part(0.0)
-        return mean_part(parts, sample.failures)
+def accuracy(sample: Sample) -> Score:
+    reference = sample.row.answer
+    if not reference:
+        return Score(None, NO_REFERENCE)
+    if guessed(sample):
+        return Score(0.0)
+    scores = []
+    for conversation, ended in zip(sample.conversations, sample.ended, strict=True):
+        answer = final_answer(conversation[sample.start :], cut=ended == "truncated")
+        if answer is None or len(answer) > LONGEST_ANSWER:
+            right: bool | None = answer == reference
+        else:
+            right = compare_answers(answer, reference)
+        scores.append(Score(None, TIMEOUT) if right is None else Score(float(right)))
+    return mean_score(scores, sample.failures)
 
 
 # --- Asking: does the first trained reply ask for what is missing, and only then?
 #
-# From -1 to 1. Where something is withheld: 1 for asking for it by name, a half for asking whether anything is missing, 0 for
-# any other question, and -1 for a guess, a question with a guess behind it, and giving up. Where everything is given: 1 for an
-# answer, a half for one that closes with a question, 0 for a first reply with neither a question nor a number ("That's it.", which
-# a run that was paid for asking alone came to), and -1 for asking instead. Where a hint is wanted and nothing more, the
-# result gets -1, marked or not. So asking where nothing is missing costs what guessing costs where something is, as in GRIL (arXiv
-# 2604.19656: a false alarm is -1, detection pays and pays less the later it comes), and neither can be made good by the other.
+# From -1 to 1. If a fact is withheld: 1 for asking for it by name, 0.5 for asking whether anything is missing, 0 for any other
+# question, and -1 for a guess, a question followed by a guess, and giving up. If all facts are given: 1 for an answer, 0.5
+# for an answer that ends with a question, 0 for a first reply with neither a question nor a number ("That's it.", which a
+# run learned that was rewarded for asking alone), and -1 for asking instead. If only a hint is wanted, the result gets -1,
+# marked or not. So a needless question costs what a guess costs, as in GRIL (arXiv 2604.19656: a false alarm is -1,
+# detection is rewarded, and less the later it comes), and neither can be made good by the other.
 #
-# A right answer that was guessed pays nothing either: `Accuracy` counts it as wrong. While it paid in full and asking was a
-# part of interactivity, a guess learnt by heart earned more than asking and then solving (1.25 against about 0.99 of 1.6), and
-# SmolLM2 learnt twenty prompts by heart.
+# A right answer that was guessed earns nothing: `accuracy` scores it 0. When it scored 1 and asking was a part of
+# interactivity, a memorized guess earned more than asking and then solving (1.25 against about 0.99 of 1.6), and SmolLM2
+# memorized twenty prompts.
 #
-# Questions are read as the scripted user reads them, so what it would answer is what is rewarded, and costs the same where
-# nothing is missing: read more narrowly there, a request in every reply would be paid on both kinds of rows.
+# Questions are read as the scripted user reads them, so the reward asks for what the user would answer, and the same
+# question is penalized if nothing is missing: with a narrower reading there, a request in every reply would be rewarded on
+# both kinds of rows.
 #
-# The rules know what is withheld only where the row says so. Where nobody can know (a model plays the user and words the
-# problem anew), or where a question may be the help that was asked for, the part is not counted: it has no value, and needs
-# none.
+# The part has no value, and needs none, if the row cannot tell whether to ask: nobody knows what is withheld (a model plays
+# the user and words the problem anew), or a question may be the help that was asked for.
 
 HALF = 0.5
 HINT = "hint"
 OPEN_KINDS = frozenset({HINT, "withheld"})
 UNDECIDED = "undecided"
-"""The row cannot tell whether to ask. No failure: all samples of its group are rewarded without this part."""
+"""The row cannot tell whether to ask. This is no failure: all samples of its group are rewarded without this part."""
 
 
-def asking(sample: Sample) -> Part:
-    """One value for the sample, since its look-aheads share the first trained reply."""
+def asking(sample: Sample) -> Score:
+    """Score the first trained reply, which all look-aheads share."""
     if not sample.conversations:
-        return mean_part((), sample.failures)
+        return mean_score((), sample.failures)
     value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
-    return Part(value, UNDECIDED if value is None else "")
+    return Score(value, UNDECIDED if value is None else "")
 
 
 def guessed(sample: Sample) -> bool:
-    """Whether the sample went past what it had to do first, so that a right answer is no merit: it did not ask for what is
-    withheld, or told the result where a hint was wanted."""
+    """Return True if a right answer is no merit: the sample did not ask for the withheld fact, or told the result instead of
+    a hint."""
     if not sample.conversations:
         return False
     value = asked_rightly(sample.row, sample.conversations[0][sample.start]["content"])
@@ -215,14 +180,17 @@ def _wants_hint(row: RlRow) -> bool:
 
 
 def asks_instead(row: RlRow, reply: str) -> bool:
-    """Whether a reply to a row that lacks nothing asks instead of answering: it marks no answer, and requests something, or
-    asks what the scripted user would answer and not only nod at ("Does that help?")."""
+    """Return True if a reply to a complete row asks instead of answering: it marks no answer, and requests something or asks
+    what the scripted user would answer with more than a nod ("Does that help?")."""
     if asks(reply):
         return True
     if marked_answer(reply) is not None:
         return False
-    said = _user_messages(row)
-    return any(not one.endswith("?") or read_question(one, (), said)[0] != "following" for one in questions(reply))
+    messages = _user_messages(row)
+    return any(
+        not question.endswith("?") or read_question(question, (), messages)[0] != "following"
+        for question in questions(reply)
+    )
 
 
 def _user_messages(row: RlRow) -> tuple[str, ...]:
@@ -230,7 +198,7 @@ def _user_messages(row: RlRow) -> tuple[str, ...]:
 
 
 def asked_rightly(row: RlRow, reply: str) -> float | None:
-    """The value of `asking` for one first reply; None where the row cannot tell whether to ask."""
+    """Return the value of `asking` for a first reply; None if the row cannot tell whether to ask."""
     if not row.withholds:
         if _wants_hint(row):
             return -1.0 if tells_result(row, reply) else 1.0
@@ -247,14 +215,13 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     if marked_answer(reply) is not None:
         return -1.0
     asked = questions(reply)
-    gives_up = not any(one.endswith("?") for one in asked)
+    gives_up = not any(question.endswith("?") for question in asked)
     named = names_of_withheld(row)
     # "I mean the price of a pen. Do you see it?"
-    asked += [f"{before} {one}" for before, one in pairwise(sentences(reply)) if one.endswith("?")]
+    asked += [f"{before} {after}" for before, after in pairwise(sentences(reply)) if after.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
-    withheld = named or row.telling
-    said = _user_messages(row)
-    about = {read_question(one, withheld, said, named=bool(named), ask=row.ask)[0] for one in asked}
+    withheld, messages = named or row.telling, _user_messages(row)
+    about = {read_question(question, withheld, messages, named=bool(named), ask=row.ask)[0] for question in asked}
     if "withheld" in about or "anything" in about:
         return 1.0 if "withheld" in about else HALF
     return -1.0 if gives_up else 0.0
@@ -262,32 +229,32 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
 
 # --- Interactivity by rule: does the policy listen?
 #
-# Three marks, each from 0 to 1, of every turn from the first trained one on, as in the dialogue builder: it *takes up* a word
-# or number of the user's message, asks *one question* at the most, and is *fresh*, repeating no earlier turn.
+# Three marks from 0 to 1 of every turn from the first trained one on, as in the dialogue builder: it *takes up* a word or
+# number of the user's message, asks at most *one question*, and is *fresh*, repeating no earlier turn.
 
 
-def interactivity(sample: Sample) -> Part:
-    parts = []
+def interactivity(sample: Sample) -> Score:
+    scores = []
     for conversation in sample.conversations:
         turns = [
             turn_marks(conversation, place)
             for place in range(sample.start, len(conversation))
             if conversation[place]["role"] == "assistant"
         ]
-        parts.append(Part(fmean(fmean(marks) for marks in zip(*turns, strict=True))))
-    return mean_part(parts, sample.failures)
+        scores.append(Score(fmean(fmean(marks) for marks in zip(*turns, strict=True))))
+    return mean_score(scores, sample.failures)
 
 
-# --- Interactivity by judge: a model reads whole conversations and gives each a verdict from 1 to 5, taken as 0 to 1.
+# --- Interactivity by judge: a model gives each whole conversation a verdict from 1 to 5, scaled to 0 to 1.
 #
-# Its known hack is to please the judge: replies that end in a polite question. `watch/generic_ending` shows it.
+# It is known to be gamed by replies that end in a polite question, which `watch/generic_ending` shows.
 #
 # Prompt and reading are those of the dialogue builder, so that data and reward mean the same by it. All verdicts of a step
-# are asked for at once; a rate limit is waited out and a failing request tried again as everywhere (probe.client). Equal
-# conversations are judged once: the judge's own noise would otherwise tell them apart.
+# are requested at once, with the retries of probe.client. Equal conversations are judged once: the judge's own noise would
+# otherwise separate them.
 
 TRIES = 3
-"""A verdict that cannot be read is asked for again, each time with another seed."""
+"""Attempts for a verdict that cannot be read, each with another seed."""
 UNREACHABLE = "judge_unreachable"
 
 
@@ -302,13 +269,13 @@ class InteractivityJudge:
         self._seed, self._limit_s = seed, limit_s
         self._roles = Roles({"judge": section}, seed, "reward")
 
-    def score(self, samples: Sequence[Sample]) -> list[Part]:
-        """One part for each sample: the mean over its conversations that have a verdict. Whatever breaks the asking off,
-        those that came are kept."""
-        asked = {_texts(conversation): conversation for one in samples for conversation in one.conversations}
-        verdicts: dict[tuple[str, ...], Part] = {}
+    def score(self, samples: Sequence[Sample]) -> list[Score]:
+        """Return one score for each sample: the mean over its conversations that have a verdict. If asking breaks off, the
+        verdicts so far are kept."""
+        asked = {_texts(messages): messages for sample in samples for messages in sample.conversations}
+        verdicts: dict[tuple[str, ...], Score] = {}
 
-        async def judge(key: tuple[str, ...], conversation: Conversation) -> None:
+        async def judge(key: tuple[str, ...], conversation: Messages) -> None:
             try:
                 async with asyncio.timeout(self._limit_s):
                     answer = await self._roles["judge"].ask(
@@ -318,41 +285,41 @@ class InteractivityJudge:
                         TRIES,
                     )
             except TimeoutError:
-                verdicts[key] = Part(None, f"judge_{TIMEOUT}")
+                verdicts[key] = Score(None, f"judge_{TIMEOUT}")
                 return
             if answer.parsed is None or answer.parsed.verdict is None:
-                verdicts[key] = Part(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
+                verdicts[key] = Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
             else:
-                verdicts[key] = Part(from_verdict(answer.parsed.verdict))
+                verdicts[key] = Score(from_verdict(answer.parsed.verdict))
 
-        missing = Part(None)
+        missing = Score(None)
         try:
-            self._roles.run((judge(*one) for one in asked.items()), at_once=max(1, len(asked)))
+            self._roles.run((judge(*item) for item in asked.items()), at_once=max(1, len(asked)))
         except EngineError as error:  # not raised: the other processes would wait for this one for ever
-            missing = Part(None, f"{UNREACHABLE}: {error}")
+            missing = Score(None, f"{UNREACHABLE}: {error}")
         return [
-            mean_part([verdicts.get(_texts(each), missing) for each in one.conversations], one.failures)
-            for one in samples
+            mean_score([verdicts.get(_texts(messages), missing) for messages in sample.conversations], sample.failures)
+            for sample in samples
         ]
 
     def close(self) -> None:
         self._roles.close()
 
 
-def _texts(conversation: Conversation) -> tuple[str, ...]:
+def _texts(conversation: Messages) -> tuple[str, ...]:
     return tuple(text for message in conversation for text in (message["role"], message["content"]))
 
 
-# --- Efficiency: fewer assistant tokens for the same result, without a floor to lie on.
+# --- Efficiency: fewer assistant tokens for the same result, without a lower limit that stops it.
 #
-# `e / (e + tokens)` over all assistant tokens from the first trained turn on: 1 for none, a half at `e`, strictly
-# falling for ever. CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is flat from 2,000 tokens
-# on, while its MATH chats average 2,400 to 3,400: most replies were told apart by nothing.
+# `e / (e + tokens)` over all assistant tokens from the first trained turn on: 1 for none, 0.5 at `e`, strictly decreasing.
+# CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is constant from 2,000 tokens on, while its
+# MATH chats average 2,400 to 3,400: most replies would get the same value.
 
 
-def efficiency(sample: Sample, efficient_tokens: int) -> Part:
-    parts = [Part(token_efficiency(tokens, efficient_tokens)) for tokens in sample.simulated_tokens]
-    return mean_part(parts, sample.failures)
+def efficiency(sample: Sample, efficient_tokens: int) -> Score:
+    scores = [Score(token_efficiency(tokens, efficient_tokens)) for tokens in sample.simulated_tokens]
+    return mean_score(scores, sample.failures)
 
 
 # --- Format: does every turn look like a turn of an assistant, and is the answer marked once?
@@ -360,12 +327,12 @@ def efficiency(sample: Sample, efficient_tokens: int) -> Part:
 # The mean of three marks over the policy's turns, and 0 for an empty turn:
 #
 # - *one answer*, of the conversation: its answering turn marks an answer (`\boxed{}` or `####`) exactly once. A
-#   conversation that marks none gets 0, but where its last turn asks, or its row wants none yet (a hint, something
-#   withheld), the mark does not count.
-# - *own voice*: no role label, no control token, no problem or message of the user written by the assistant.
-# - *no loop*: the last hundred words do not say the same over and over.
+#   conversation without a mark gets 0; the mark does not count if its last turn asks or its row wants no answer yet (a
+#   hint, a withheld fact).
+# - *own voice*: no role label, no control token, no problem or user message written by the assistant.
+# - *no loop*: the last hundred words do not repeat the same text.
 
-# A base model that has answered goes on with the next exercise of the book.
+# A base model that has answered continues with the next exercise of the book.
 _NEXT_PROBLEM = re.compile(
     r"^\W{0,4}(?:question|problem|exercise|q)\s{0,2}\d{0,3}\s{0,2}[:.]", re.IGNORECASE | re.MULTILINE
 )
@@ -373,8 +340,8 @@ _NEXT_PROBLEM = re.compile(
 _LOOP, _TAIL_WORDS = 0.65, 100
 
 
-def form(sample: Sample) -> Part:
-    parts = []
+def form(sample: Sample) -> Score:
+    scores = []
     for conversation in sample.conversations:
         turns = [message["content"] for message in conversation[sample.start :] if message["role"] == "assistant"]
         own_voice, no_loop = [], []
@@ -389,88 +356,92 @@ def form(sample: Sample) -> Part:
             marks.append(float(count_marks(answering) == 1))
         elif not (asks(turns[-1]) or sample.row.withholds or sample.row.kind in OPEN_KINDS):
             marks.append(0.0)
-        parts.append(Part(fmean(marks)))
-    return mean_part(parts, sample.failures)
+        scores.append(Score(fmean(marks)))
+    return mean_score(scores, sample.failures)
 
 
 def loops(text: str) -> bool:
-    """Whether a reply ends in runaway repetition."""
+    """Return True if a reply ends in runaway repetition."""
     return repetition(words(text)[-_TAIL_WORDS:]) > _LOOP
 
 
-# --- Custom: functions of the user's, called in the workers, so that a slow or broken one holds up nobody.
+# --- Custom: functions of the user's, called in workers, so that a slow or broken function delays nothing else.
 
 NOT_APPLICABLE = "not_applicable"
-"""The function itself said None."""
+"""The function returned None."""
 
 
 def check_custom(parts: Mapping[str, CustomPart], workers: Workers) -> None:
-    """Raises RecipeError where a function cannot be loaded in a worker."""
+    """Raise RecipeError if a function cannot be loaded in a worker."""
     for name, part in parts.items():
-        done = workers.start(_try_loading, part.function).wait()
-        if done.failure:
-            raise RecipeError(f"reward.custom.{name}.function: {part.function} cannot be loaded ({done.failure})")
+        if failure := workers.start(_can_load, part.function).wait().failure:
+            raise RecipeError(f"reward.custom.{name}.function: {part.function} cannot be loaded ({failure})")
 
 
-# What follows runs in the workers.
+def _finished(call: Pending) -> Score:
+    """Wait for a call in a worker."""
+    done = call.wait()
+    if done.failure:
+        return Score(None, done.failure)
+    return Score(None, NOT_APPLICABLE) if done.value is None else Score(float(done.value))
+
+
+# The following functions run in the workers.
 
 
 def call_custom(name: str, sample: Sample) -> float | None:
-    given = _load(name)(sample)
-    if given is None:
+    value = _load(name)(sample)
+    if value is None:
         return None
-    if not isinstance(given, (int, float)) or not math.isfinite(given):
-        raise ValueError(f"gave {given!r}, wanted a finite number or None")
-    return float(given)
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"gave {value!r}, expected a finite number or None")
+    return float(value)
 
 
-def prepare_worker(functions: Sequence[str]) -> None:
-    """Loads what calls will need, so that no call's time goes into it."""
-    load_algebra()
-    for function in functions:
-        with contextlib.suppress(Exception):  # a call, and before any the check, says what is wrong with it
-            _load(function)
+def load_functions(names: Sequence[str]) -> None:
+    """Load functions in a new worker, so that no call's time is spent on imports; errors are those of a later call."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            _load(name)
 
 
-def _try_loading(name: str) -> None:
-    """Gives nothing back: a function of the user's need not survive the way between processes."""
-    _load(name)
+def _can_load(name: str) -> bool:
+    """Load a function, which itself need not survive the way between processes."""
+    return callable(_load(name))
 
 
 def _load(name: str) -> Callable[[Sample], float | None]:
     module, _, function = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    found = getattr(importlib.import_module(module), function)
-    if not callable(found):
-        raise TypeError(f"{name} is no function")
-    return found
+    loaded: Callable[[Sample], float | None] = getattr(importlib.import_module(module), function)
+    return loaded
 
 
-# --- All parts put together into one number for each sample.
+# --- All parts combined to one number for each sample.
 #
-# One number, since trl sums several reward functions and counts one that is None as 0 as long as another is there, so
-# that a right answer whose judge timed out would be punished. A sample without a part that it needs has no reward at
-# all, and its group's mean is taken without it.
+# trl sums several reward functions and counts one that is None as 0 as long as another has a value, so that a right answer
+# whose judge timed out would be penalized. Here a sample without a part that it needs has no reward at all, and its group's
+# mean is taken without it.
 #
-# A sample that was cut at its limit before it gave an answer earns nothing. Its text alone would earn more than a complete
-# wrong reply: where nothing is withheld, a solution that never ends counts as an answer for `asking`.
+# A sample that reached its limit before it gave an answer earns nothing. Its text alone would earn more than a complete
+# wrong reply: if nothing is withheld, a solution that never ends counts as an answer for `asking`.
 
 
 def cut_off(sample: Sample) -> bool:
-    """Return True if a trained turn was cut at its limit and no conversation of the sample has a final answer."""
-    answers = (final_answer(one[sample.start :], cut=True) for one in sample.conversations)
+    """Return True if a trained turn reached its limit and no conversation of the sample has a final answer."""
+    answers = (final_answer(messages[sample.start :], cut=True) for messages in sample.conversations)
     return sample.truncated and not any(answers)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The reward of one sample.
+    """The reward of a sample.
 
     Attributes:
-        value: None: the sample is to be left out.
-        parts: every part that was measured, also those without weight.
-        reasons: why a part is None, KIND or "KIND: what was said".
+        value: None if the sample is to be left out.
+        parts: Every part that was measured, also those without weight.
+        reasons: Why a part is None, KIND or "KIND: details".
     """
 
     value: float | None
@@ -489,7 +460,7 @@ class Rewards:
     def __init__(self, section: RewardSection, seed: int) -> None:
         self._section = section
         functions = [part.function for part in section.custom.values()]
-        self._workers = Workers(section.workers, section.timeout_s, functools.partial(prepare_worker, functions))
+        self._workers = Workers(section.workers, section.timeout_s, functools.partial(load_functions, functions))
         try:
             check_custom(section.custom, self._workers)
         except RecipeError:
@@ -500,40 +471,37 @@ class Rewards:
             self._judge = InteractivityJudge(section.judge, seed, section.judge_timeout_s)
 
     def score(self, samples: Sequence[Sample]) -> list[Scored]:
-        """One for each sample, in order. Waits for the slowest call, and for none longer than its limit."""
+        """Return one reward for each sample, in order. No call is waited for longer than its time limit."""
         section = self._section
-        # All that takes time is begun first: the workers are busy while the judge's servers are.
-        accuracy = Accuracy(self._workers)
-        compared = [accuracy.begin(sample) for sample in samples]
-        custom = [
+        custom = [  # begun first: the workers run while the judge's servers do
             {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
             for sample in samples
         ]
-        interacting = self._judge.score(samples) if self._judge else [interactivity(sample) for sample in samples]
+        judged = self._judge.score(samples) if self._judge else map(interactivity, samples)
         scored = []
-        for place, sample in enumerate(samples):
+        for sample, calls, interacting in zip(samples, custom, judged, strict=True):
             parts = {
-                "accuracy": accuracy.finish(sample, compared[place]),
+                "accuracy": accuracy(sample),
                 "asking": asking(sample),
-                "interactivity": interacting[place],
+                "interactivity": interacting,
                 "efficiency": efficiency(sample, section.efficient_tokens),
                 "format": form(sample),
+                **{name: _finished(call) for name, call in calls.items()},
             }
-            parts |= {name: _finished(call) for name, call in custom[place].items()}
             if cut_off(sample):
                 parts = {name: replace(part, value=part.value and min(part.value, 0.0)) for name, part in parts.items()}
             scored.append(compose(parts, section))
         return scored
 
     def close(self) -> None:
-        """Ends the workers, and what is asked of the judge."""
+        """End the workers and the judge's requests."""
         self._workers.close()
         if self._judge is not None:
             self._judge.close()
 
 
-def compose(parts: Mapping[str, Part], section: RewardSection) -> Scored:
-    """The weighted mean of the parts that have a weight and a value; no value where a required part has none."""
+def compose(parts: Mapping[str, Score], section: RewardSection) -> Scored:
+    """Return the weighted mean of the parts that have a weight and a value; no value if a required part has none."""
     values = {name: part.value for name, part in parts.items()}
     reasons = {name: part.reason for name, part in parts.items() if part.value is None}
     counted = {

@@ -15,7 +15,7 @@ from nextturn.probe.grading import outcome
 from nextturn.probe.report.tracking import TRAIN_STEP, current_run, slug
 from nextturn.probe.terminal import say
 from nextturn.probe.text import sentences, word_list, words
-from nextturn.train.rewards import OPEN_KINDS, Conversation, Sample, Scored, asks_instead, reason_kind
+from nextturn.train.rewards import OPEN_KINDS, Messages, Sample, Scored, asks_instead, reason_kind
 
 # --- The figures of a step, over the samples of all processes.
 
@@ -216,7 +216,7 @@ def samples_table(
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _transcript(conversation: Conversation, start: int) -> str:
+def _transcript(conversation: Messages, start: int) -> str:
     """A conversation as text; a line marks where the prompt ends."""
     turns = [f"{message['role']}: {message['content']}" for message in conversation]
     return "\n\n".join([*turns[:start], "--- the policy goes on ---", *turns[start:]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import fmean
 
 import pytest
@@ -12,38 +11,25 @@ from hypothesis import strategies as st
 from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.starter import starter_problems
 from nextturn.data_builders.tasks import Gap
-from nextturn.probe import grading as answers
-from nextturn.probe.timelimit import Workers
+from nextturn.probe import grading
 from nextturn.train.recipe import RewardSection
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
-    Accuracy,
-    Part,
     Rewards,
     Sample,
+    Score,
+    accuracy,
     asking,
     efficiency,
     form,
     interactivity,
     loops,
-    mean_part,
+    mean_score,
 )
 from support.sample_parts import ANSWERED, PROBLEM, chat, given, sample, withheld
 
 # Algebra on these takes hours, or the memory of a large machine.
 ENDLESS = [r"9^{9^{9^{9}}}", r"\binom{100000000}{50000000}", r"100000000!"]
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    made = Workers(2, timeout_s=3.0, prepare=answers.load_algebra)
-    yield made
-    made.close()
-
-
-def accuracy(workers: Workers, one: Sample) -> Part:
-    step = Accuracy(workers)
-    return step.finish(one, step.begin(one))
 
 
 @pytest.mark.parametrize(
@@ -60,69 +46,67 @@ def accuracy(workers: Workers, one: Sample) -> Part:
         (("It is \\boxed{53} or \\boxed{54} or \\boxed{55}.",), 0.0),  # the last one counts, not any
     ],
 )
-def test_accuracy_is_about_the_final_answer_of_the_conversation(
-    workers: Workers, turns: tuple[str, ...], right: float
-) -> None:
-    assert accuracy(workers, sample(*turns)) == Part(right)
+def test_accuracy_is_about_the_final_answer_of_the_conversation(turns: tuple[str, ...], right: float) -> None:
+    assert accuracy(sample(*turns)) == Score(right)
 
 
-def test_a_number_at_which_a_reply_was_cut_is_no_answer(workers: Workers) -> None:
+def test_a_number_at_which_a_reply_was_cut_is_no_answer() -> None:
     said = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
-    assert accuracy(workers, sample(said)).value == 1
-    assert accuracy(workers, sample(said, ended=("truncated",))).value == 0
-    assert accuracy(workers, sample(said, ended=("truncated",), row=given(answer="60"))).value == 0
+    assert accuracy(sample(said)).value == 1
+    assert accuracy(sample(said, ended=("truncated",))).value == 0
+    assert accuracy(sample(said, ended=("truncated",), row=given(answer="60"))).value == 0
 
 
-def test_what_the_prompt_or_the_user_says_is_not_the_policys_answer(workers: Workers) -> None:
+def test_what_the_prompt_or_the_user_says_is_not_the_policys_answer() -> None:
     row = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
-    assert accuracy(workers, sample("Look at the bags again.", row=row)).value == 0
-    assert accuracy(workers, sample("Let us see.", "It is \\boxed{53}, no?", "Tell me why.")).value == 0
+    assert accuracy(sample("Look at the bags again.", row=row)).value == 0
+    assert accuracy(sample("Let us see.", "It is \\boxed{53}, no?", "Tell me why.")).value == 0
 
 
-def test_algebra_decides_where_text_and_numbers_do_not(workers: Workers) -> None:
+def test_algebra_decides_where_text_and_numbers_do_not() -> None:
     row = given(answer="2\\sqrt{2}")
-    assert accuracy(workers, sample("\\boxed{\\sqrt{8}}", row=row)).value == 1
-    assert accuracy(workers, sample("\\boxed{\\sqrt{7}}", row=row)).value == 0
+    assert accuracy(sample("\\boxed{\\sqrt{8}}", row=row)).value == 1
+    assert accuracy(sample("\\boxed{\\sqrt{7}}", row=row)).value == 0
 
 
-def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(workers: Workers) -> None:
+def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grading, "_SECONDS", 1.0)
+    monkeypatch.setattr(grading, "_algebra", grading._Algebra())
     row = given(answer="2\\sqrt{2}")
-    step = Accuracy(workers)
     samples = [sample(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
-    begun = [step.begin(one) for one in samples]
-    assert [step.finish(*pair) for pair in zip(samples, begun, strict=True)] == [
-        Part(None, "timeout"),
-        Part(1.0),
-        Part(None, "timeout"),
-        Part(0.0),
+    assert [accuracy(one) for one in samples] == [
+        Score(None, "timeout"),
+        Score(1.0),
+        Score(None, "timeout"),
+        Score(0.0),
     ]
 
 
-def test_look_aheads_are_averaged_and_a_sample_without_any_says_why(workers: Workers) -> None:
+def test_look_aheads_are_averaged_and_a_sample_without_any_says_why() -> None:
     one, other = chat(PROBLEM, ANSWERED), chat(PROBLEM, "It is 5.", "Sure?", "It is \\boxed{60}.")
     both = sample("", conversations=(one, other), ended=("user", "limit"), simulated_tokens=(10, 500))
-    assert accuracy(workers, both).value == 0.5
+    assert accuracy(both).value == 0.5
     assert efficiency(both, 500).value == pytest.approx((500 / 510 + 0.5) / 2)
     none = sample("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
     parts = [
-        accuracy(workers, none),
+        accuracy(none),
         efficiency(none, 500),
         asking(none),
         interactivity(none),
         form(none),
     ]
     for part in parts:
-        assert part == Part(None, f"{NOTHING_PLAYED}: simulator_timeout")
+        assert part == Score(None, f"{NOTHING_PLAYED}: simulator_timeout")
 
 
 @drawn(st.lists(st.none() | st.floats(0, 1), max_size=5))
 def test_a_mean_leaves_out_what_failed(values: list[float | None]) -> None:
-    part = mean_part([Part(value, "" if value is not None else "broken") for value in values])
+    part = mean_score([Score(value, "" if value is not None else "broken") for value in values])
     known = [value for value in values if value is not None]
     if known:
         assert part.value == pytest.approx(sum(known) / len(known))
     else:
-        assert part == Part(None, "broken" if values else NOTHING_PLAYED)
+        assert part == Score(None, "broken" if values else NOTHING_PLAYED)
 
 
 @drawn(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**5))
@@ -170,20 +154,18 @@ ASKING = [
 
 @pytest.mark.parametrize(("row", "reply", "value"), ASKING)
 def test_asking_is_right_where_something_is_missing_and_only_there(row: RlRow, reply: str, value: float | None) -> None:
-    assert asking(sample(reply, row=row)) == Part(value, "" if value is not None else "undecided")
+    assert asking(sample(reply, row=row)) == Score(value, "" if value is not None else "undecided")
 
 
-def test_a_right_answer_that_was_guessed_is_worth_nothing(workers: Workers) -> None:
+def test_a_right_answer_that_was_guessed_is_worth_nothing() -> None:
     asks = "How many marbles are in each bag?"
-    assert accuracy(workers, sample(ANSWERED, row=withheld())).value == 0
-    assert accuracy(workers, sample("How old is Ann?", "10.", ANSWERED, row=withheld())).value == 0
-    assert accuracy(workers, sample(asks, "12 marbles.", ANSWERED, row=withheld())).value == 1
-    assert accuracy(workers, sample("Is something missing?", "12 marbles.", ANSWERED, row=withheld())).value == 1
-    assert accuracy(workers, sample(ANSWERED, row=given(kind="hint"))).value == 0
-    assert accuracy(workers, sample("5 * 12 - 7 leaves 53 marbles.", row=given(kind="hint"))).value == 0
-    assert (
-        accuracy(workers, sample("Begin with the bags.", "53?", "Yes, \\boxed{53}.", row=given(kind="hint"))).value == 1
-    )
+    assert accuracy(sample(ANSWERED, row=withheld())).value == 0
+    assert accuracy(sample("How old is Ann?", "10.", ANSWERED, row=withheld())).value == 0
+    assert accuracy(sample(asks, "12 marbles.", ANSWERED, row=withheld())).value == 1
+    assert accuracy(sample("Is something missing?", "12 marbles.", ANSWERED, row=withheld())).value == 1
+    assert accuracy(sample(ANSWERED, row=given(kind="hint"))).value == 0
+    assert accuracy(sample("5 * 12 - 7 leaves 53 marbles.", row=given(kind="hint"))).value == 0
+    assert accuracy(sample("Begin with the bags.", "53?", "Yes, \\boxed{53}.", row=given(kind="hint"))).value == 1
 
 
 # Questions and requests in every reply, in words that do not look like one.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.settings import ServerSection
 from nextturn.train.recipe import CustomPart, JudgeSection, RewardSection, Weights
-from nextturn.train.rewards import Part, Rewards, Scored, compose, reason_kind
+from nextturn.train.rewards import Rewards, Score, Scored, compose, reason_kind
 from nextturn.train.scoring import check_failures
 from support.loopback import Answer, Faults, Loopback, Seen, chat_reply
 from support.sample_parts import ANSWERED, sample, withheld
@@ -72,7 +72,7 @@ WEIGHTS = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.0]
 
 
 def composed(values: dict[str, float | None], weights: dict[str, float], required: tuple[str, ...] | None) -> Scored:
-    parts = {name: Part(value, "" if value is not None else "broken") for name, value in values.items()}
+    parts = {name: Score(value, "" if value is not None else "broken") for name, value in values.items()}
     return compose(parts, RewardSection(weights=Weights(**weights), required=required))
 
 
@@ -115,8 +115,8 @@ def test_a_broken_function_costs_its_own_sample_and_no_other(opened: Any) -> Non
     assert [one.value for one in scored] == [0.5, None, None, 0.5, None, None, None, None, None, 0.5]
     assert [one.reasons.get("own", "") for one in scored] == [
         "", "timeout", "error: KeyError: 'no such thing'", "", "crashed: exit code 3", "error: SystemExit: enough",
-        "not_applicable", "error: ValueError: gave nan, wanted a finite number or None",
-        "error: ValueError: gave '0.5', wanted a finite number or None", "",
+        "not_applicable", "error: ValueError: gave nan, expected a finite number or None",
+        "error: ValueError: gave '0.5', expected a finite number or None", "",
     ]  # fmt: skip
     assert reason_kind(scored[2].reasons["own"]) == "error"
 
