@@ -213,7 +213,7 @@ def open_model(name: str, probe: ProbeSection) -> tuple[ModelFolder, ProbeSectio
     """
     if name.startswith(("http://", "https://")):
         section = probe.server.model_copy(update={"urls": (name,)}) if probe.server else ServerSection(urls=(name,))
-        probe = replace(probe, engine="openai", server=section)
+        probe = probe.model_copy(update={"engine": "openai", "server": section})
         from nextturn.probe.client import Client
 
         name = Client(section).model
