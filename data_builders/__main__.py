@@ -13,39 +13,37 @@ _USAGE = """Examples:
   nextturn data recipes/written.yaml
   nextturn data recipes/math_collab.yaml --dry-run
   nextturn data recipes/math_rules.yaml --source.path math/train.jsonl --out data/math --dry-run
-Any recipe key can be overridden in its own words: --section.key value."""
+Any recipe key is also an option: --section.key value."""
 
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="nextturn data", description="Problems in, multi-turn collaborative training data out.",
+        prog="nextturn data", description="Turn problems into multi-turn collaborative training data.",
         epilog=_USAGE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     parser.add_argument("recipe", type=Path, help="YAML recipe, such as recipes/demo_data.yaml")
-    parser.add_argument("--out", type=Path, help="output folder (default: the recipe's output.path)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="count problems, conversations and tokens, show one, write nothing"
-    )
+    parser.add_argument("--out", type=Path, help="output directory (default: the recipe's output.path)")
+    dry_run_help = "count problems, conversations and tokens, show one example, write nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry_run_help)
     options, overrides = parser.parse_known_args(argv)
 
     from nextturn.data_builders.recipe import load_data_recipe
 
-    recipe = load_data_recipe(options.recipe, overrides)  # a bad one is told before anything large is imported
+    recipe = load_data_recipe(options.recipe, overrides)  # a wrong recipe is reported before any large import
 
     from nextturn.data_builders.build import Build, finished
+    from nextturn.data_builders.dry_run import dry_run
     from nextturn.probe.errors import DataError, SetOutOfReach
     from nextturn.probe.files import read_json
+    from nextturn.probe.terminal import visible
 
     out = options.out or Path(recipe.output.path)
     if options.dry_run:
-        from nextturn.data_builders.dry_run import dry_run
-        from nextturn.probe.terminal import visible
-
         try:
             build = Build(recipe)
         except SetOutOfReach as error:
             print(
-                f"{options.recipe}: the recipe is valid; its counts are unknown, since a set is out of reach. {error}"
+                f"{options.recipe}: the recipe is valid. Its counts are unknown, since a set is out of reach: {error}"
             )
             return
         for line in dry_run(build, out):

@@ -1,9 +1,9 @@
-"""Builds a data folder from a recipe: problems in, conversations out, shard by shard.
+"""Build a data directory from a recipe, shard by shard.
 
-settings.json is written first, manifest.json last. A shard is a run of problems and is a function of the settings and of
-the shards before it, so a build that was killed skips the finished shards and ends with the same bytes. In self-play a
-shard is written when its conversations have ended and all shards before it are written; until then replies are kept.
-Sources are read and checked in full before the folder is made.
+settings.json is written first, manifest.json last. A shard covers a range of problems and depends only on the settings and
+on earlier shards, so a build that was killed skips the finished shards and ends with the same bytes. In self-play a shard is
+written once its conversations have ended and all earlier shards are written; until then the replies are stored. All sources
+are read and checked before the directory is created.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +22,30 @@ from nextturn.data_builders.dialogue.prompts import Plan, plans_of
 from nextturn.data_builders.dialogue.roles import Roles, ask_all, look_for_models
 from nextturn.data_builders.preferences import write_pairs
 from nextturn.data_builders.problems import Problems, held_out
-from nextturn.data_builders.quality import Gate, probe_files
+from nextturn.data_builders.quality import QualityFilter, probe_files
 from nextturn.data_builders.recipe import DataRecipe, shaping
 from nextturn.data_builders.replay import ReplayRows
 from nextturn.data_builders.rows import rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, written
+from nextturn.probe import files
 from nextturn.probe.errors import BadInput, DataError, SetOutOfReach
-from nextturn.probe.files import (
-    atomic,
-    read_json,
-    read_jsonl,
-    remove_unfinished,
-    sha256_file,
-    write_atomic,
-    write_json,
-    write_jsonl,
-)
+from nextturn.probe.files import read_json, read_jsonl, sha256_file, write_json, write_jsonl
 from nextturn.probe.measure.store import differences, refuse_changes
 from nextturn.probe.sets import PACKAGED
 from nextturn.probe.terminal import say
 
 Row = dict[str, Any]
-Made = Iterable[Iterable[Conversation]]
-"""Of each problem of a shard, in order, its conversations."""
 WORK = ".work"
-"""The folder inside a build's for what is needed only until it ends."""
-_FEW = 50  # conversations, under which shares are left to chance
-_TOLD_AFTER, _REASONS_TOLD = 20, 4  # conversations of self-play after which it is said that none can be used
+"""Subdirectory for files that are needed only during the build."""
+_FEW = 50  # with fewer conversations the shares of kinds are left to chance
+_WARN_AFTER, _REASONS_SHOWN = 20, 4  # conversations of self-play, all unusable, after which a warning is printed
 NEEDS = (
     "self-play needs problems (`source.path`) and a model: a folder or hub id with a GPU (`dialogue.policy.model`), or a "
     "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
 )
-
-
-_ELSEWHERE = ("source.path:", "preferences.model")
+_MAY_DIFFER = ("source.path:", "preferences.model")
 
 
 def build(recipe: DataRecipe, out: Path | None = None) -> Path:
@@ -77,27 +64,26 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
             values: a training recipe does not repeat the options of the build.
 
     Raises:
-        SettingsChanged: `out` holds a build with other settings, or of files that have changed since.
+        SettingsChanged: `out` holds a build with other settings, or from files that have changed since.
     """
     if not (out / "manifest.json").is_file():
         return False
     before = read_json(out / "settings.json")
-    files = {
-        name: sha256_file(Path(name)) if Path(name).is_file() else known for name, known in before["inputs"].items()
-    }
-    now = {**shaping(recipe), "inputs": files}
-    refuse_changes(out, "built", before, now, _ELSEWHERE if elsewhere else ())
+    inputs = before["inputs"].items()
+    hashes = {name: sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
+    now = {**shaping(recipe), "inputs": hashes}
+    refuse_changes(out, "built", before, now, _MAY_DIFFER if elsewhere else ())
     for line in differences(before, now):
         say(f"{out}: using the finished build there, although its recipe differs: {line}")
-    shutil.rmtree(out / WORK, ignore_errors=True)  # of a build that was killed at its very end
+    shutil.rmtree(out / WORK, ignore_errors=True)  # left by a build that was killed at its very end
     return True
 
 
 class Build:
-    """A recipe with everything it names read and checked; nothing is written yet, no server asked, no model loaded.
+    """A recipe whose sources have been read and checked. Nothing is written, no server is asked, no model is loaded yet.
 
     Raises:
-        BadInput: anything in the recipe or in the files it names cannot be used.
+        BadInput: The recipe or a file that it names cannot be used.
     """
 
     def __init__(self, recipe: DataRecipe) -> None:
@@ -110,25 +96,22 @@ class Build:
         self.replay = ReplayRows(recipe, len(self.problems), len(self.written))
         rows = held_out(recipe)
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
-        checked = [*recipe.quality.decontaminate, *PACKAGED]
-        sets = probe_files(recipe.quality.model_copy(update={"decontaminate": list(dict.fromkeys(checked))}))
+        sets = probe_files(dict.fromkeys([*recipe.quality.decontaminate, *PACKAGED]))
         self.quality = recipe.quality.model_copy(update={"decontaminate": list(sets)})
-        files = {given: sha256_file(path) for given, path in sets.items()}
+        hashes = {name: sha256_file(path) for name, path in sets.items()}
         if self.written:
-            files[FILE.name] = sha256_file(FILE)
-        inputs = {**self.problems.inputs(), **self.replay.inputs(), **files}
+            hashes[FILE.name] = sha256_file(FILE)
+        inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
 
-    # --- What is to be made.
-
     def conversations(self, index: int) -> Iterator[Conversation]:
-        """What problem `index` gives without a model, replay and what is written left out."""
+        """Yield the scripted conversations about problem `index`."""
         task, settings, seed = self.problems[index], self.recipe.conversations, self.recipe.seed
         for kind in plan(task, seed, settings):
             yield converse(task, kind, seed, settings)
 
     def plans(self, index: int) -> list[Plan]:
-        """The conversations of self-play about problem `index`."""
+        """Return the planned conversations of self-play about problem `index`."""
         assert self.recipe.dialogue is not None
         return plans_of(self.problems[index], self.recipe.seed, self.recipe.dialogue)
 
@@ -136,44 +119,44 @@ class Build:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
         return [every[start : start + size] for start in every[::size]]
 
-    def gate(self, folder: Path) -> Gate:
-        """The gate of this build, with what grows in `folder`. Raises DataError for a file that it cannot use."""
-        rows = (len(self.problems) * self.recipe.per_problem + len(self.written)) / (1 - self.recipe.replay.fraction)
-        return Gate(self.quality, round(rows), folder / "gate.sqlite")
+    def quality_filter(self, folder: Path) -> QualityFilter:
+        """Return the quality filter of this build, with its index in `folder`.
 
-    # --- Making it.
+        Raises:
+            DataError: A probe set cannot be used.
+        """
+        rows = (len(self.problems) * self.recipe.per_problem + len(self.written)) / (1 - self.recipe.replay.fraction)
+        return QualityFilter(self.quality, round(rows), folder / "kept.sqlite")
 
     def run(self, out: Path) -> dict[str, Any]:
-        """Builds into `out`, or takes up an interrupted build there, and returns the manifest."""
-        dialogue = self.recipe.dialogue
-        if dialogue is not None:
+        """Build into `out`, or resume the build there, and return the manifest."""
+        if self.recipe.dialogue is not None:
             try:
-                look_for_models(dialogue)
+                look_for_models(self.recipe.dialogue)
             except BadInput as error:
                 raise type(error)(f"{error}; {NEEDS}") from None
-        with closing(self.gate(out / WORK)) as gate:  # reads files, so before anything is written
+        with closing(
+            self.quality_filter(out / WORK)
+        ) as quality:  # it reads files, so it comes before anything is written
             claim(out, self.settings)
             self.replay.ask(out / WORK / "replay")
-            if self.written and not self.taken_up(out, "written", gate):
-                places = range(0 if len(self.problems) else len(self.written))
-                replayed = (one for place in places for one in self.replay.rows(place))
-                write_shard(out, "written", self.judged(chain(self.written, replayed), gate))
+            if self.written and not resumed(out, "written", quality):
+                indices = range(0 if len(self.problems) else len(self.written))
+                replay = (row for index in indices for row in self.replay.rows(index))
+                write_shard(out, "written", self.filtered([*self.written, *replay], quality))
             shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
-            while shards and self.taken_up(out, next(iter(shards)), gate):
+            while shards and resumed(out, next(iter(shards)), quality):
                 del shards[next(iter(shards))]
 
-            def write(name: str, made: Made) -> None:
-                """A shard, of what was made of each of its problems and of the replay that goes with it."""
-                rows = (
-                    one
-                    for index, conversations in zip(shards[name], made, strict=True)
-                    for one in (*conversations, *self.replay.rows(index))
-                )
-                write_shard(out, name, self.judged(rows, gate))
+            def write(name: str, by_problem: Iterable[Iterable[Conversation]]) -> None:
+                """Write a shard from the conversations about each of its problems, and the replay of these problems."""
+                pairs = zip(shards[name], by_problem, strict=True)
+                rows = (row for index, made in pairs for row in (*made, *self.replay.rows(index)))
+                write_shard(out, name, self.filtered(rows, quality))
 
             done = len(self.problems) - sum(map(len, shards.values()))
             self.make(shards, out / "calls", write, done)
-        with atomic(out / "rejected.jsonl") as file:
+        with files.atomic(out / "rejected.jsonl") as file:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, file)
@@ -182,22 +165,22 @@ class Build:
         totals = self.totals(out)
         if self.recipe.preferences is not None:
             totals["pairs"] = write_pairs(self.recipe.preferences, out, out / WORK / "preferences", self.recipe.seed)
-        return self.finish(out, totals, gate)
-
-    def taken_up(self, out: Path, name: str, gate: Gate) -> bool:
-        """Return True if an earlier run wrote this shard, and load its kept rows into the gate."""
-        if not (out / f"sft/part-{name}.jsonl").is_file():
-            return False
-        for _, row in read_jsonl(out / f"sft/part-{name}.jsonl"):
-            gate.remember(row["messages"], row["kind"])
-        return True
+        return self.finish(out, totals, quality)
 
     def make(
-        self, shards: Mapping[str, range], folder: Path, write: Callable[[str, Made], object], done: int = 0
+        self,
+        shards: Mapping[str, range],
+        folder: Path,
+        write: Callable[[str, Iterable[Iterable[Conversation]]], object],
+        done: int,
     ) -> None:
-        """Makes the conversations of each shard's problems and has it written, in order; `done` problems came before.
+        """Make the conversations about the problems of each shard, and write the shards in order.
 
-        The replies of models are kept in `folder`.
+        Args:
+            shards: The problems of each shard, by its name.
+            folder: Stores the replies of models.
+            write: Called with a shard's name and, for each of its problems, the conversations.
+            done: Number of problems in earlier shards, for the progress bar.
         """
         dialogue, seed, total = self.recipe.dialogue, self.recipe.seed, done + sum(map(len, shards.values()))
         if dialogue is None:
@@ -210,129 +193,151 @@ class Build:
             return
         left, made, reasons = list(shards), list[list[Conversation]](), Counter[str]()
 
-        async def one(index: int, roles: Roles) -> list[Finished]:
+        async def ask(index: int, roles: Roles) -> list[Finished]:
             return await play(self.plans(index), dialogue, roles, seed)
 
-        def take(index: int, finished: list[Finished]) -> None:
+        def take(index: int, ended: list[Finished]) -> None:
             before = reasons.total()
-            reasons.update(one.reason for one in finished)
-            if before < _TOLD_AFTER <= reasons.total() and not reasons[""]:
-                named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(_REASONS_TOLD))
+            reasons.update(each.reason for each in ended)
+            if before < _WARN_AFTER <= reasons.total() and not reasons[""]:
+                named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(_REASONS_SHOWN))
                 say(
-                    f"warning: of the first {reasons.total()} conversations none can be used ({named}); a small model cannot "
-                    "play all roles: Ctrl-C, and a larger dialogue.policy or dialogue.simulator and dialogue.judge of their own"
+                    f"warning: none of the first {reasons.total()} conversations can be used ({named}). A small model "
+                    "cannot play all roles. Stop with Ctrl-C and set a larger dialogue.policy, or a simulator and a judge."
                 )
-            made.append([one.conversation() for one in finished])
+            made.append([each.conversation() for each in ended])
             if len(made) == len(shards[left[0]]):
                 write(left.pop(0), made)
                 made.clear()
 
-        # In this process a reply may hang on what is asked beside it, so each shard is played by itself.
         together: dict[str, Sequence[int]] = {"": [index for shard in shards.values() for index in shard]}
-        if dialogue.in_process:
+        if dialogue.in_process:  # there a reply may depend on its batch, so each shard is simulated alone
             together = {f"part-{name}": shard for name, shard in shards.items()}
         at_once = dialogue.most_at_once
-        ask_all(together, one, dialogue.roles(), seed, "dialogue", folder, at_once, "problems", take, done)
+        ask_all(together, ask, dialogue.roles(), seed, "dialogue", folder, at_once, "problems", take, done)
 
-    def judged(self, conversations: Iterable[Conversation], gate: Gate) -> dict[str, list[Row]]:
-        """Rows by the folder that they go to: those kept, with what else training reads of them, and those rejected."""
+    def filtered(self, conversations: Iterable[Conversation], quality: QualityFilter) -> dict[str, list[Row]]:
+        """Return the rows by view: rejected ones with their reason, and the sft and rl rows of kept ones."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "rl", "sft")}
-        for made in conversations:
-            if reason := made.reason or gate.reason(made):
-                slips = {} if made.slips is None else {"slips": made.slips}
-                views["rejected"].append({**sft_row(made), "reason": reason, **slips})
+        for conversation in conversations:
+            row = sft_row(conversation)
+            if reason := conversation.reason or quality.reason(conversation):
+                unusable = {} if conversation.unusable is None else {"slips": conversation.unusable}
+                views["rejected"].append({**row, "reason": reason, **unusable})
             else:
-                views["sft"].append(sft_row(made))
-                views["rl"] += map(vars, rl_rows(made))
+                views["sft"].append(row)
+                views["rl"] += map(vars, rl_rows(conversation))
         return views
 
     def totals(self, out: Path) -> dict[str, Any]:
-        """What the manifest says beside counts and files: of self-play the conversations, and replies by role."""
-        calls, played = self.replay.calls(), 0
+        """Return the manifest's numbers of conversations of self-play and of replies by role, and remove the replies."""
+        calls, conversations = self.replay.calls(), 0
         for path in (*(out / "sft").glob("part-*.jsonl"), *(out / "rejected").glob("part-*.jsonl")):
             for row in (row for _, row in read_jsonl(path) if "dialogue" in row):
-                played += 1
+                conversations += 1
                 calls.update(row["dialogue"]["calls"])
         shutil.rmtree(out / "calls", ignore_errors=True)
-        told = {"conversations": played} if self.recipe.dialogue else {}
-        return {**told, "calls": dict(sorted(calls.items()))} if calls else told
+        totals: dict[str, Any] = {"conversations": conversations} if self.recipe.dialogue else {}
+        return {**totals, "calls": dict(sorted(calls.items()))} if calls else totals
 
-    def finish(self, out: Path, totals: dict[str, Any], gate: Gate) -> dict[str, Any]:
-        """Writes the card and, last, the manifest, both counted from the files themselves; `totals` joins the manifest.
+    def finish(self, out: Path, totals: dict[str, Any], quality: QualityFilter) -> dict[str, Any]:
+        """Write the card and then the manifest, both counted from the files themselves.
+
+        Args:
+            totals: Further fields of the manifest.
 
         Raises:
-            DataError: the openings give away what lacks something; the card is there, and no manifest.
+            DataError: The first messages give away what lacks a fact. The card is written then, the manifest is not.
         """
-        rejected: Counter[str] = Counter(row["reason"] for _, row in read_jsonl(out / "rejected.jsonl"))
-        parts = sorted((out / "sft").glob("part-*.jsonl"))
-        kept_rows, lost = (row for part in parts for _, row in read_jsonl(part)), read_jsonl(out / "rejected.jsonl")
-        page, giveaway = card(kept_rows, (row for _, row in lost), self.settings, gate.checked, totals.get("calls"))
-        write_atomic(out / "card.md", page)
-        made = (row for part in [*parts, out / "rejected.jsonl"] for _, row in read_jsonl(part))
-        if short := self.shortfall(Counter(row["kind"] for row in made if row["source"] != "written")):
-            say(f"note: {out}: {short}")
+        parts, lost = sorted((out / "sft").glob("part-*.jsonl")), out / "rejected.jsonl"
+        rejected = Counter[str](row["reason"] for _, row in read_jsonl(lost))
+        page, giveaway = card(_rows(*parts), _rows(lost), self.settings, quality.checked, totals.get("calls"))
+        files.write_atomic(out / "card.md", page)
+        kinds = Counter[str](row["kind"] for row in _rows(*parts, lost) if row["source"] != "written")
+        if shortfall := self.shortfall(kinds):
+            say(f"note: {out}: {shortfall}")
         auc, limit = giveaway.value, self.quality.max_giveaway
         if auc is not None and auc > WARN:
-            found = f"AUC {auc:.2f} of {giveaway.n} openings"
-            told = f"{out}: the first message alone tells what lacks something ({found})"
+            message = (
+                f"{out}: first messages that lack a fact can be recognized by their wording (AUC {auc:.2f} of "
+                f"{giveaway.n} first messages)"
+            )
             if auc > limit:
                 raise DataError(
-                    f"{told}, more than quality.max_giveaway {limit:g}: a model would learn that wording; see "
-                    f"{out / 'card.md'}, reword the openings, or raise the limit"
+                    f"{message}, above quality.max_giveaway {limit:g}: a model would learn the wording instead of when to "
+                    f"ask; see {out / 'card.md'}, reword the first messages, or raise the limit"
                 )
-            say(f"warning: {told}: a model may learn that wording in place of the judgement")
+            say(f"warning: {message}. The model may learn the wording instead of when to ask.")
         views = ("rejected", "rejected.jsonl", "rl", "preference", "eval")
         others = (path for view in views for path in [out / view, *sorted((out / view).glob("*.jsonl"))])
-        files = [*parts, *(path for path in others if path.is_file())]
-        rows = {path: sum(1 for _ in read_jsonl(path)) for path in files}
-        kept = sum(rows[part] for part in parts)
+        counts = {path: sum(1 for _ in read_jsonl(path)) for path in [*parts, *others] if path.is_file()}
+        kept = sum(counts[part] for part in parts)
         manifest = {
             "schema": 1,
-            "asked": kept + sum(rejected.values()),
+            "asked": kept + rejected.total(),
             "kept": kept,
             "rejected": dict(sorted(rejected.items())),
             "seed": self.settings["seed"],
             "settings": self.settings,
             "giveaway": vars(giveaway),
             **totals,
-            "files": {str(path.relative_to(out)): {"rows": rows[path], "sha256": sha256_file(path)} for path in files},
+            "files": {
+                str(path.relative_to(out)): {"rows": n, "sha256": sha256_file(path)} for path, n in counts.items()
+            },
         }
         write_json(out / "manifest.json", manifest)
         shutil.rmtree(out / WORK, ignore_errors=True)
         return manifest
 
     def shortfall(self, kinds: Counter[str]) -> str:
-        """The scripted kinds of which the problems gave less than half of what the recipe asks for; "" where none.
-        `kinds` counts their conversations, rejected ones too."""
-        wanted = self.recipe.conversations.shares
-        made = sum(kinds[kind] for kind in wanted)
-        if self.recipe.dialogue is not None or made < _FEW:
+        """Return a note on scripted kinds with less than half of the share in the recipe; "" if there are none.
+
+        Args:
+            kinds: Conversations by kind, rejected ones included.
+        """
+        shares = self.recipe.conversations.shares
+        total = sum(kinds[kind] for kind in shares)
+        if self.recipe.dialogue is not None or total < _FEW:
             return ""
-        few = [
-            f"{kind} {kinds[kind] / made:.1%} of {made:,} (asked for: {share:.0%})"
-            for kind, share in wanted.items()
-            if kinds[kind] / made < share / 2
-        ]
-        if not few:
-            return ""
-        return f"few of these problems give what it takes for {', '.join(few)}; other problems or self-play give more"
+        few = ", ".join(
+            f"{kind} {kinds[kind] / total:.1%} of {total:,} (expected {share:.0%})"
+            for kind, share in shares.items()
+            if kinds[kind] / total < share / 2
+        )
+        return (
+            f"few of these problems have the material for {few}; other problems or self-play give more" if few else ""
+        )
+
+
+def _rows(*paths: Path) -> Iterator[Row]:
+    return (row for path in paths for _, row in read_jsonl(path))
+
+
+def resumed(out: Path, name: str, quality: QualityFilter) -> bool:
+    """Return True if an earlier run wrote this shard, and load its kept rows into the quality filter."""
+    path = out / f"sft/part-{name}.jsonl"
+    if not path.is_file():
+        return False
+    for _, row in read_jsonl(path):
+        quality.remember(row["messages"], row["kind"])
+    return True
 
 
 def claim(out: Path, settings: dict[str, Any]) -> None:
-    """Writes settings.json first, or checks the one that is there."""
+    """Write settings.json, or check that the existing one has the same settings."""
     if out.exists() and not out.is_dir():
-        raise BadInput(f"{out}: is a file, wanted a folder for the data")
+        raise BadInput(f"{out}: is a file, expected a directory for the data")
     if out.is_dir():
-        remove_unfinished(out)
+        files.remove_unfinished(out)
     if (out / "settings.json").is_file():
         refuse_changes(out, "built", read_json(out / "settings.json"), settings)
     elif out.is_dir() and any(out.iterdir()):
-        raise BadInput(f"{out}: holds other files and is no data build; give an empty or new folder with --out")
+        raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:
         write_json(out / "settings.json", settings)
 
 
 def write_shard(out: Path, name: str, views: dict[str, list[Row]]) -> None:
-    """sft comes last: its file says that the shard is written."""
+    """Write the files of a shard. The sft file comes last: it marks the shard as written."""
     for view, rows in views.items():
         write_jsonl(out / f"{view}/part-{name}.jsonl", rows)

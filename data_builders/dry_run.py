@@ -1,4 +1,4 @@
-"""What `--dry-run` prints: counts of what a build would make, and one example. No model is asked, nothing is written."""
+"""`--dry-run`: counts of what a build would make, and one example. No model is asked and nothing is written."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SAMPLE = 500  # problems whose conversations are made and counted
 
 
 def dry_run(build: Build, out: Path) -> Iterator[str]:
-    """Yield the lines of a dry run. Text from problems stands in them as it is."""
+    """Yield the lines of a dry run. They contain text of problems as it is, so print them with `visible`."""
     recipe, problems, written = build.recipe, len(build.problems), len(build.written)
-    beside = f" and {written:,} written conversations" if written else ""
-    yield f"would write {out}: {problems:,} problems in {len(build.shards()):,} shards{beside}"
+    others = f" and {written:,} written conversations" if written else ""
+    yield f"would write {out}: {problems:,} problems in {len(build.shards()):,} shards{others}"
     if recipe.dialogue is None:
         yield from _scripted(build)
     else:
@@ -30,7 +30,7 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
         asked = f", each asked at most {recipe.replay.tries} times" if recipe.replay.asked else ""
         yield f"replay: {rows:,} questions{asked}"
     if recipe.preferences is not None:
-        yield "pairs of replies: unknown until the build, at most one for each conversation"
+        yield "preference pairs: unknown until the build, at most one per conversation"
     for name, held_out in build.eval_rows.items():
         yield f"{name}: {len(held_out):,} held-out problems"
     if recipe.dialogue is not None:
@@ -41,20 +41,19 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
 
 
 def _scripted(build: Build) -> Iterator[str]:
-    """Yield counts of the conversations that need no model, from a sample of the problems, and one of them."""
+    """Yield counts of the conversations that need no model, from a sample of the problems, and one conversation."""
     problems = len(build.problems)
-    step = max(1, problems // _SAMPLE)
-    made = [one for index in range(0, problems, step) for one in build.conversations(index)]
-    share = len(range(0, problems, step)) / problems if problems else 1
+    sampled = range(0, problems, max(1, problems // _SAMPLE))
+    made = [conversation for index in sampled for conversation in build.conversations(index)]
     sample = [*build.written, *made]
-    rows = len(build.written) + len(made) / share
-    mean = sum(estimated_tokens(one.messages) for one in sample) / len(sample)
-    yield f"about {rows:,.0f} conversations with {rows * mean:,.0f} tokens (estimated without a tokenizer)"
-    kinds = Counter(one.kind for one in sample).most_common()
+    rows = len(build.written) + (len(made) * problems / len(sampled) if problems else 0)
+    tokens = rows * sum(estimated_tokens(each.messages) for each in sample) / len(sample)
+    yield f"about {rows:,.0f} conversations with {tokens:,.0f} tokens (estimated without a tokenizer)"
+    kinds = Counter(each.kind for each in sample).most_common()
     yield "kinds: " + ", ".join(f"{kind} {count / len(sample):.1%}" for kind, count in kinds)
-    with tempfile.TemporaryDirectory() as folder, closing(build.gate(Path(folder))) as gate:
-        reasons = Counter(one.reason or gate.reason(one) for one in sample)
+    with tempfile.TemporaryDirectory() as folder, closing(build.quality_filter(Path(folder))) as quality:
+        reasons = Counter(each.reason or quality.reason(each) for each in sample)
     lost = "".join(f", {count} {reason}" for reason, count in sorted(reasons.items(), key=str) if reason)
-    yield f"of {len(sample):,} conversations made to count, the quality filter keeps {reasons[None]:,}{lost}"
+    yield f"of {len(sample):,} sampled conversations, the quality filter keeps {reasons[None]:,}{lost}"
     yield f"\n--- {sample[0].id} ({sample[0].kind}); assistant turns carry loss, except those marked (no loss)"
     yield from chat(sample[0].messages)

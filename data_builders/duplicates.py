@@ -1,6 +1,6 @@
-"""What conversations are held against: the probe's questions, and the rows kept before.
+"""Find repeated rows and rows that contain questions of the probe.
 
-Both compare runs of words as numbers. Nearly the same is told by MinHash (Broder 1997), and looked up by bands of the
+Both compare runs of words as numbers. Near-duplicates are found by MinHash (Broder 1997), and looked up by bands of the
 signature (locality sensitive hashing; Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, chapter 3).
 """
 
@@ -23,39 +23,39 @@ from nextturn.data_builders.text import ASY
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import read_jsonl
 
-# --- Texts as words, each word and each run of words one number.
+# --- Words and runs of words as numbers.
 #
-# A drawing ([asy] ... [/asy]) counts as one word: its code is most of a problem's text and much the same in many.
+# A drawing ([asy] ... [/asy]) counts as one word: its code is most of a problem's text, and much the same in many problems.
 
 Hashes = NDArray[np.uint64]
 
-# Words, and every other character that is no white space: $x - 1$ is not $x + 1$.
+# Words, and every other character that is not white space: $x - 1$ is not $x + 1$.
 _WORD = re.compile(r"\w+|[^\w\s]")
-# Odd, so that multiplying loses nothing; any such number will do (here 2^64 over the golden ratio).
+# Odd, so that a multiplication loses nothing; any such number works (this one is 2^64 over the golden ratio).
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _ODD = np.uint64(1)
 
 
 def hashed(text: str) -> Hashes:
-    """The words and marks of a text, without case and white space; odd numbers are words."""
-    found = _WORD.findall(ASY.sub(" drawing ", text).lower())
-    return np.fromiter(map(_word_hash, found), dtype=np.uint64, count=len(found))
+    """Return the words and marks of a text, ignoring case and white space: shape (words,). Odd numbers are words."""
+    words = _WORD.findall(ASY.sub(" drawing ", text).lower())
+    return np.fromiter(map(_word_hash, words), dtype=np.uint64, count=len(words))
 
 
-def words_only(found: Hashes) -> Hashes:
-    return found[(found & _ODD) == _ODD]
+def words_only(hashes: Hashes) -> Hashes:
+    return hashes[(hashes & _ODD) == _ODD]
 
 
-def runs(found: Hashes, length: int) -> Hashes:
-    """The hashes of all runs of `length` words, in order: shape (words - length + 1,), or none for fewer words.
+def runs(hashes: Hashes, length: int) -> Hashes:
+    """Return a hash of each run of `length` words, in order: shape (max(0, words - length + 1),).
 
-    A polynomial in the words' own hashes, modulo 2^64, the same in every process.
+    The hash is a polynomial in the hashes of the words, modulo 2^64, and the same in every process.
     """
-    count = max(0, len(found) - length + 1)
-    made = np.zeros(count, dtype=np.uint64)
-    for place in range(length):
-        made = made * _FACTOR + found[place : place + count]
-    return made
+    count = max(0, len(hashes) - length + 1)
+    result = np.zeros(count, dtype=np.uint64)
+    for offset in range(length):
+        result = result * _FACTOR + hashes[offset : offset + count]
+    return result
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -64,19 +64,19 @@ def _word_hash(word: str) -> int:
     return number | 1 if word[0].isalnum() or word[0] == "_" else number & ~1
 
 
-def _hash64(text: bytes, signed: bool = True) -> int:  # signed is what SQLite holds
+def _hash64(text: bytes, signed: bool = True) -> int:  # SQLite stores signed numbers
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), signed=signed)
 
 
-# --- The rows kept before: the same text, nearly the same, or the same but for its numbers and names.
+# --- The rows kept so far: the same text, nearly the same text, or the same text except for numbers and names.
 
 SHINGLE = 3
-"""Words of a run. Longer ones make one changed number weigh more; 3 told the same from the similar in MATH."""
-# Rows whose signature is looked at, those first that have most bands in common.
-_LOOKED_AT = 32
-# Bands are chosen to miss little; what they find too much is dismissed by the whole signature.
-_MISSING_WEIGHS = 0.9
-# Signatures and bands are about 1 kB a row, so they lie in a file, of which 16 MiB are held in memory.
+"""Words of a run. With longer runs, one changed number weighs more; 3 separated the same from the similar on MATH."""
+# How many rows are compared by signature, those with most bands in common first.
+_COMPARED_ROWS = 32
+# Bands are chosen to miss little; false candidates are dismissed by comparing the whole signature.
+_MISSING_WEIGHT = 0.9
+# Signatures and bands take about 1 kB per row, so they are stored in a file, of which 16 MiB are cached in memory.
 _TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
@@ -84,26 +84,27 @@ PRAGMA cache_size = -16384;
 CREATE TABLE signatures (row INTEGER PRIMARY KEY, signature BLOB);
 CREATE TABLE bands (band INTEGER, row INTEGER, PRIMARY KEY (band, row)) WITHOUT ROWID;
 BEGIN;
-"""  # one transaction, never committed: nobody reads the file after this
+"""  # one transaction that is never committed: nobody reads the file after this process
 
 
-class Print(NamedTuple):
-    """What of a conversation is compared: hashes of its text and of its wording, its signature and that one's bands."""
+class Fingerprint(NamedTuple):
+    """What is compared of a row: hashes of its text and its wording, its signature, and the bands of the signature."""
 
     text: int
     wording: int
-    signature: NDArray[np.uint32] | None = None  # [permutations]
+    signature: NDArray[np.uint32] | None = None  # shape (permutations,)
     bands: tuple[int, ...] = ()
 
 
-class Kept:
-    """The prints of all rows kept so far; what is large lies in a new file at `path`, made at the first lookup.
+class KeptRows:
+    """The fingerprints of all rows kept so far.
 
     Args:
-        threshold: share of word runs that two rows of one kind have in common (Jaccard) at which they count as nearly
-            the same; None leaves that out.
-        permutations: numbers in a signature; the similarity is estimated to about sqrt(s * (1 - s) / permutations),
-            0.03 at 0.9.
+        path: A new file for signatures and bands, created with the first lookup.
+        threshold: Share of common word runs (Jaccard) from which two rows of one kind are near-duplicates; None turns the
+            comparison off.
+        permutations: Numbers in a signature. The standard error of an estimated share s is
+            sqrt(s * (1 - s) / permutations), 0.03 at 0.9.
     """
 
     def __init__(self, path: Path, threshold: float | None, permutations: int = 128) -> None:
@@ -116,77 +117,87 @@ class Kept:
             from datasketch import MinHash, MinHashLSH
 
             self._empty = MinHash(permutations, hashfunc=int)
-            # Its own index would hold every row in memory; taken from it is how best to cut a signature into bands.
-            bands = MinHashLSH(threshold, permutations, weights=(1 - _MISSING_WEIGHS, _MISSING_WEIGHS))
+            # Only the best cut of a signature into bands is taken from here; its own index would keep all rows in memory.
+            bands = MinHashLSH(threshold, permutations, weights=(1 - _MISSING_WEIGHT, _MISSING_WEIGHT))
             self._bands, self._width = bands.b, bands.r
 
-    def print_of(self, texts: Sequence[str], words: Sequence[Hashes], kind: str) -> Print:
-        """Of a conversation's turns and their words: without white space, and without numbers and capitalised words."""
-        text = "\n".join("".join(one.split()) for one in texts).lower()
+    def fingerprint(self, texts: Sequence[str], words: Sequence[Hashes], kind: str) -> Fingerprint:
+        """Return the fingerprint of a row.
+
+        Args:
+            texts: Its messages. The text is compared without white space, the wording without numbers and capitalized
+                words.
+            words: `hashed` of each message.
+        """
+        text = "\n".join("".join(message.split()) for message in texts).lower()
         wording = re.sub(r"\b[A-Z]\w*", "@", re.sub(r"\d+", "#", " ".join(" ".join(texts).split())))
         both = _hash64(text.encode(errors="replace")), _hash64(wording.encode(errors="replace"))
         if self._threshold is None:
-            return Print(*both)
-        found = np.concatenate(words)
+            return Fingerprint(*both)
+        hashes = np.concatenate(words)
         minhash = self._empty.copy()
-        minhash.update_batch((runs(found, min(SHINGLE, len(found))) >> np.uint64(32)).tolist())
+        minhash.update_batch((runs(hashes, min(SHINGLE, len(hashes))) >> np.uint64(32)).tolist())
         signature = np.asarray(minhash.hashvalues, dtype=np.uint32)
-        return Print(*both, signature, self.bands_of(signature, kind))
+        return Fingerprint(*both, signature, self.bands_of(signature, kind))
 
     def bands_of(self, signature: NDArray[np.uint32], kind: str) -> tuple[int, ...]:
-        """Rows with a band in common are compared."""
+        """Return a hash of each band of a signature. Rows that share a band are compared."""
         width = self._width
         starts = range(0, self._bands * width, width)
         return tuple(_hash64(f"{kind}/{at}/".encode() + signature[at : at + width].tobytes()) for at in starts)
 
-    def again(self, made: Print, most_alike: int) -> str | None:
-        """Why a row says nothing new; `most_alike` rows may be alike but for their numbers and names."""
-        if made.text in self._texts:
-            return "duplicate"
-        if made.signature is not None and self._threshold is not None:  # rows of its kind with a band in common
-            found = self._file.execute(
-                f"SELECT signature FROM signatures JOIN (SELECT row, COUNT(*) AS common FROM bands "
-                f"WHERE band IN ({', '.join('?' * len(made.bands))}) GROUP BY row ORDER BY common DESC, row DESC "
-                f"LIMIT {_LOOKED_AT}) USING (row)",
-                made.bands,
-            ).fetchall()
-            alike = (np.mean(np.frombuffer(one, dtype=np.uint32) == made.signature) for (one,) in found)
-            if any(float(share) >= self._threshold for share in alike):
-                return "near_duplicate"
-        return "same_wording" if self._wordings[made.wording] >= most_alike else None
+    def repeats(self, row: Fingerprint, most_alike: int) -> str | None:
+        """Return the reason why a row adds nothing new, or None.
 
-    def add(self, made: Print) -> None:
-        self._texts.add(made.text)
-        self._wordings[made.wording] += 1
-        if made.signature is not None:
-            self._file.execute("INSERT INTO signatures VALUES (?, ?)", (self._rows, made.signature.tobytes()))
-            bands = [(band, self._rows) for band in made.bands]
+        Args:
+            most_alike: Number of rows that may differ only in their numbers and names.
+        """
+        if row.text in self._texts:
+            return "duplicate"
+        if row.signature is not None and self._threshold is not None:
+            candidates = self._file.execute(
+                f"SELECT signature FROM signatures JOIN (SELECT row, COUNT(*) AS common FROM bands "
+                f"WHERE band IN ({', '.join('?' * len(row.bands))}) GROUP BY row ORDER BY common DESC, row DESC "
+                f"LIMIT {_COMPARED_ROWS}) USING (row)",
+                row.bands,
+            )
+            shares = [np.mean(np.frombuffer(other, dtype=np.uint32) == row.signature) for (other,) in candidates]
+            if max(shares, default=0.0) >= self._threshold:
+                return "near_duplicate"
+        return "same_wording" if self._wordings[row.wording] >= most_alike else None
+
+    def add(self, row: Fingerprint) -> None:
+        self._texts.add(row.text)
+        self._wordings[row.wording] += 1
+        if row.signature is not None:
+            self._file.execute("INSERT INTO signatures VALUES (?, ?)", (self._rows, row.signature.tobytes()))
+            bands = [(band, self._rows) for band in row.bands]
             self._file.executemany("INSERT OR IGNORE INTO bands VALUES (?, ?)", bands)
         self._rows += 1
 
     def close(self) -> None:
-        if (opened := vars(self).pop("_file", None)) is not None:
-            opened.close()
+        if (connection := vars(self).pop("_file", None)) is not None:
+            connection.close()
             self._path.unlink(missing_ok=True)
 
     @functools.cached_property
     def _file(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)  # of a build that was killed
-        opened = sqlite3.connect(self._path, isolation_level=None)
-        opened.executescript(_TABLES)
-        return opened
+        self._path.unlink(missing_ok=True)  # left by a build that was killed
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        connection.executescript(_TABLES)
+        return connection
 
 
-# --- What a probe asks, which is kept out of the training data.
+# --- Questions of the probe, which are kept out of the training data.
 #
-# As in GPT-3's decontamination (arXiv 2005.14165, appendix C): runs of 13 words, without those that stand in more than
-# ten texts of the probe sets, which are phrases of the genre ("express your answer as a common fraction ..."). Held
-# against the sets are the problem that a conversation is about, so that a contaminated one goes out in all its kinds, and
-# every turn: the user's, and the assistant's, which are what is learned. What a set asks is compared, not its solutions,
-# whose phrases ("multiply the numerator and the denominator by the conjugate of the denominator") are everybody's.
-# A question of fewer words (one in eight of MATH's: "Evaluate $(1+2i)6-3i$.") has no such run. It counts as a whole, marks
-# included, where it is what a conversation asks; a turn may well be as short as that and say what everybody says.
+# As in GPT-3's decontamination (arXiv 2005.14165, appendix C): runs of 13 words, without runs that occur in more than ten
+# texts of the probe sets, which are phrases of the genre ("express your answer as a common fraction ..."). The problem of a
+# conversation is compared, so that a contaminated problem is rejected in all kinds, and so is every turn, since assistant
+# turns are learned. Only the questions of a set are compared, not its solutions, whose phrases are common ("multiply the
+# numerator and the denominator by the conjugate of the denominator"). One question in eight of MATH has fewer than 13 words
+# ("Evaluate $(1+2i)6-3i$."). It is compared as a whole, marks included, with problems and first messages; turns may well be
+# as short as that.
 
 NGRAM = 13
 COMMON = 10
@@ -198,7 +209,7 @@ _TEXT_FIELDS = (
 
 @dataclass(frozen=True)
 class Checked:
-    """A probe set that rows were held against: its rows, and how many of its runs of words and short texts count."""
+    """A probe set that rows were compared with: its rows, and its runs of words and short questions that count."""
 
     name: str
     rows: int
@@ -206,61 +217,63 @@ class Checked:
 
 
 class ProbeTexts:
-    """The runs of words of some probe sets, given as {what the recipe calls it: its file}.
+    """The runs of words of some probe sets.
+
+    Args:
+        sets: The file of each set by its name in the recipe.
 
     Raises:
-        DataError: no such file, a broken line, or a row without any text to compare (file:line).
+        DataError: There is no such file, a line is broken, or a row has no text to compare (file:line).
     """
 
     def __init__(self, sets: Mapping[str, Path]) -> None:
-        self._names = ["/".join(Path(one).parts[-2:]) for one in sets]
-        rows, texts, owners = [0] * len(sets), [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
+        self._names = ["/".join(Path(name).parts[-2:]) for name in sets]
+        rows, grams, owners = [0] * len(sets), [np.zeros(0, dtype=np.uint64)], [np.zeros(0, dtype=np.int64)]
         for owner, path in enumerate(sets.values()):
             for number, row in read_jsonl(path):
-                found = [np.unique(_compared(hashed(text))) for text in _texts(row)]
-                if not found:
-                    wanted = ", ".join(_TEXT_FIELDS)
-                    raise DataError(f"{path}:{number}: nothing to decontaminate against, wanted one of {wanted}")
+                row_grams = [np.unique(_compared(hashed(text))) for text in _texts(row)]
+                if not row_grams:
+                    expected = ", ".join(_TEXT_FIELDS)
+                    raise DataError(f"{path}:{number}: nothing to decontaminate against, expected one of {expected}")
                 rows[owner] += 1
-                texts += found
-                owners += [np.full(len(one), owner) for one in found]
-        # A run belongs to the first set that holds it; `first` points there, since the sets stand in order.
-        unique, first, counts = np.unique(np.concatenate(texts), return_index=True, return_counts=True)
-        self._found = unique[counts <= COMMON]
+                grams += row_grams
+                owners += [np.full(len(each), owner) for each in row_grams]
+        # A run belongs to the first set that contains it: `first` points there, since the sets are in order.
+        unique, first, counts = np.unique(np.concatenate(grams), return_index=True, return_counts=True)
+        self._grams = unique[counts <= COMMON]
         self._owners = np.concatenate(owners)[first][counts <= COMMON]
         sizes = np.bincount(self._owners, minlength=len(sets)).tolist()
         self.checked = tuple(map(Checked, self._names, rows, sizes))
 
-    def holding(self, turns: Iterable[Hashes], asked: Iterable[Hashes]) -> str | None:
-        """The first set that has a run of words in common with one of these texts (`hashed`), or a short text with what is
-        `asked`."""
-        if not len(self._found):
+    def overlap(self, turns: Iterable[Hashes], questions: Iterable[Hashes]) -> str | None:
+        """Return the first set that shares a run of words with these texts, or a short question with `questions`.
+
+        Both arguments hold `hashed` texts.
+        """
+        if not len(self._grams):
             return None
-        hit = len(self._names)
-        for grams in (*(runs(words_only(one), NGRAM) for one in turns), *map(_compared, asked)):
-            grams = np.sort(grams)  # in order they are found faster
-            places = np.searchsorted(self._found, grams)
-            places[places == len(self._found)] = 0
-            hits = self._owners[places[self._found[places] == grams]]
-            hit = min(hit, int(hits.min()) if len(hits) else hit)
-        return self._names[hit] if hit < len(self._names) else None
+        grams = np.concatenate([*(runs(words_only(turn), NGRAM) for turn in turns), *map(_compared, questions)])
+        grams = np.sort(grams)  # sorted keys are found faster
+        positions = np.minimum(np.searchsorted(self._grams, grams), len(self._grams) - 1)
+        owners = self._owners[positions[self._grams[positions] == grams]]
+        return self._names[owners.min()] if len(owners) else None
 
 
 def _compared(text: Hashes) -> Hashes:
-    """The runs of words of a text, or where it has fewer words the whole of it."""
+    """Return the runs of words of a text, or the whole text if it has fewer words."""
     words = words_only(text)
     return runs(text, len(text)) if 0 < len(words) < NGRAM else runs(words, NGRAM)
 
 
 def _texts(row: Any) -> list[str]:
-    """Return the texts of a row in its order. Without recursion, since a row may be nested as deep as JSON is read."""
-    found, left = [], [row]
+    """Return the texts of a row in order. Without recursion, since a row may be nested as deep as JSON can be read."""
+    texts, left = [], [row]
     while left:
         value = left.pop()
         if isinstance(value, str):
-            found.append(value)
+            texts.append(value)
         elif isinstance(value, dict):
             left += [value[name] for name in reversed(_TEXT_FIELDS) if name in value]
         elif isinstance(value, list):
             left += reversed(value)
-    return found
+    return texts

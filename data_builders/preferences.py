@@ -1,10 +1,10 @@
-"""The preference view: a conversation so far and two replies, of which one is to be preferred.
+"""Preference pairs: a conversation so far and two replies, one of which is preferred.
 
-The pairs are minimal: where a given is withheld, asking for it stands over a guess; where the same problem is complete, its
-right answer stands over asking. The side to prefer is the data's own. The other one is what a model really says, best the one
-that will be trained; without a model, and where it never says one, it comes from the other conversations about the same
-problem: the solution that has what is withheld, and the question that asks for what is there. (A model that never asks would
-otherwise leave pairs of one kind alone, and those teach to ask always.)
+The pairs are minimal. If a fact is missing, asking for it is preferred to a guess; if the same problem is complete, the
+right answer is preferred to a question. The preferred reply comes from the data. The other reply comes from a model,
+ideally the one that will be trained. Without a model, or if the model never gives such a reply, it comes from another
+conversation about the same problem: the solution that uses the withheld fact, or the question for a fact that is not
+missing. (A model that never asks would otherwise leave pairs of one kind only, which teach to ask always.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
 from nextturn.data_builders.dialogue.roles import RoleModel, ask_each
 from nextturn.data_builders.recipe import Preferences
-from nextturn.data_builders.rows import RlRow, load_rl_rows, read_sft_rows
+from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.files import write_jsonl
@@ -27,12 +27,12 @@ VIEW = "preference"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A pair to be: the conversation so far and the reply to prefer.
+class PairDraft:
+    """A pair whose other reply may still come from a model.
 
     Attributes:
-        kind: "ask" where something is missing, else "answer".
-        other: the reply to leave, from the conversations; "" where they have none.
+        kind: "ask" if a fact is missing, else "answer".
+        other: The reply from the conversations that is not preferred; "" if they have none.
     """
 
     id: str
@@ -42,70 +42,83 @@ class Wanted:
     other: str
 
 
-def wanted_pairs(out: Path) -> list[Wanted]:
-    """One for each conversation of a build (its shards are all written) whose first reply is as it should be, in order."""
+def draft_pairs(out: Path) -> list[PairDraft]:
+    """Return a draft, in order, for each conversation of a build whose first reply asks or answers as it should.
+
+    All shards of the build must be written.
+    """
     sft, prompts = (sorted((out / view).glob("part-*.jsonl")) for view in ("sft", "rl"))
-    said = {row["id"]: row["messages"] for path in sft for row in read_sft_rows(path)}
-    found: list[tuple[RlRow, Wanted]] = []
+    conversations = {row["id"]: row["messages"] for path in sft for row in read_sft_rows(path)}
+    drafts: list[tuple[str, PairDraft]] = []
     for row in (row for path in prompts for row in load_rl_rows(path) if not row.turn):
-        messages = said[row.id.rpartition("-")[0]]
+        messages = conversations[row.id.rpartition("-")[0]]
         reply = messages[1]["content"]
         if row.clause and outcome(reply, truncated=False) == "asked":
-            later = (message["content"] for message in messages[3::2] if boxed(message["content"]))
-            found.append((row, Wanted(row.id, "ask", row.prompt, reply, next(later, ""))))
+            solutions = (message["content"] for message in messages[3::2] if boxed(message["content"]))
+            drafts.append((row.problem, PairDraft(row.id, "ask", row.prompt, reply, next(solutions, ""))))
         elif not row.clause and same_answer(strict_answer(reply), row.answer):
-            found.append((row, Wanted(row.id, "answer", row.prompt, reply, "")))
-    # What is said of the same problem where it is the other way round; for want of it, a solution has the one after the reveal.
-    first = {(row.problem, pair.kind): pair.chosen for row, pair in reversed(found)}
-    kinds = {"ask": "answer", "answer": "ask"}
-    return [replace(pair, other=first.get((row.problem, kinds[pair.kind]), pair.other)) for row, pair in found]
+            drafts.append((row.problem, PairDraft(row.id, "answer", row.prompt, reply, "")))
+    # The first preferred reply of the opposite kind about the same problem; without one, the solution after the reveal.
+    first = {(problem, draft.kind): draft.chosen for problem, draft in reversed(drafts)}
+    opposite = {"ask": "answer", "answer": "ask"}
+    return [replace(draft, other=first.get((problem, opposite[draft.kind]), draft.other)) for problem, draft in drafts]
 
 
-def unwanted(pair: Wanted, reply: Reply) -> Parsed:
-    """A model's reply, unusable where it does what is wanted anyway."""
+def unwanted(draft: PairDraft, reply: Reply) -> Parsed:
+    """Return a model's reply, marked as unusable if it does what is preferred."""
     parsed = read_assistant(reply)
-    does = outcome(parsed.text, reply.cut)
-    wrong = "answered" if pair.kind == "ask" else "asked"
-    return replace(parsed, unusable=parsed.unusable or ("" if does == wrong else does))
+    reply_outcome = outcome(parsed.text, reply.cut)
+    wrong = "answered" if draft.kind == "ask" else "asked"
+    return replace(parsed, unusable=parsed.unusable or ("" if reply_outcome == wrong else reply_outcome))
 
 
 def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[str, int]:
-    """Writes the view and gives counts for the manifest: pairs by kind, how many of them have the model's reply as the one to
-    leave, conversations that have no such reply, and those for which the model could not be asked.
+    """Write the pairs of a build.
 
-    `work` keeps a model's replies, so that a build that was killed asks for none twice.
+    Args:
+        work: Stores the model's replies, so that a build that resumes asks for none twice.
+
+    Returns:
+        Counts for the manifest: pairs by kind, pairs with the model's reply, conversations without another reply, and
+        conversations for which the model could not be asked.
 
     Raises:
-        EngineError: a server cannot be reached, or answers nothing but failures.
+        EngineError: A server cannot be reached, or returns nothing but failures.
     """
-    pairs = {pair.id: pair for pair in wanted_pairs(out)}
+    drafts = {draft.id: draft for draft in draft_pairs(out)}
 
     async def ask(name: str, model: RoleModel) -> str | None:
-        """What the model says that is of the unwanted kind; "" where it never does, None where it could not be asked."""
-        prompt, read = pairs[name].prompt, partial(unwanted, pairs[name])
-        came = await model.ask(prompt, read, lambda attempt: item_seed(seed, name, VIEW, attempt), section.tries)
-        if came.parsed is None:
-            return "" if len(came.unusable) >= section.tries else None
-        return came.parsed.text
+        """Return a reply that is not preferred; "" if the model gives none, None if it could not be asked."""
+        prompt, read = drafts[name].prompt, partial(unwanted, drafts[name])
+        answer = await model.ask(prompt, read, lambda attempt: item_seed(seed, name, VIEW, attempt), section.tries)
+        if answer.parsed is None:
+            return "" if len(answer.unusable) >= section.tries else None
+        return answer.parsed.text
 
-    others: dict[str, str | None] = {}
+    replies: dict[str, str | None] = {}
     if section.model is not None:
-        others = ask_each(pairs, ask, section.model, seed, "preferences", work, "preferences")
+        replies = ask_each(drafts, ask, section.model, seed, "preferences", work, "preferences")
     rows, counts = [], Counter[str]()
-    for name, pair in pairs.items():
-        of_model = others.get(name, "")
-        if of_model is None:
-            counts[f"{pair.kind}_failed"] += 1
+    for name, draft in drafts.items():
+        reply = replies.get(name, "")
+        if reply is None:
+            counts[f"{draft.kind}_failed"] += 1
             continue
-        left = of_model.strip() or pair.other.strip()
-        if not left or left == pair.chosen.strip():
-            counts[f"{pair.kind}_without_other"] += 1
+        rejected = reply.strip() or draft.other.strip()
+        if not rejected or rejected == draft.chosen.strip():
+            counts[f"{draft.kind}_without_other"] += 1
             continue
-        counts[pair.kind] += 1
+        counts[draft.kind] += 1
         if section.model is not None:
-            counts[f"{pair.kind}_other_of_model"] += bool(of_model.strip())
-        sides = (("chosen", pair.chosen), ("rejected", left))
-        said = {side: [{"role": "assistant", "content": text}] for side, text in sides}
-        rows.append({"id": name, "kind": pair.kind, "prompt": list(pair.prompt), **said})
+            counts[f"{draft.kind}_other_of_model"] += bool(reply.strip())
+        chosen, rejected_turn = ([{"role": "assistant", "content": text}] for text in (draft.chosen, rejected))
+        row = {
+            "id": name,
+            "kind": draft.kind,
+            "prompt": list(draft.prompt),
+            "chosen": chosen,
+            "rejected": rejected_turn,
+        }
+        rows.append(row)
     write_jsonl(out / VIEW / "part-00000.jsonl", rows)
     return dict(sorted(counts.items()))

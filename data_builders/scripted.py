@@ -1,12 +1,11 @@
-"""Turns a problem into a conversation without any model, from what holds without understanding the text.
+"""Write a conversation about a problem without a model.
 
-Four kinds: *complete*, where the question holds everything and is answered at once; *underspecified*, where one needed
-thing is left out and the assistant asks for it; *wrong_start* and *right_start*, where the user brings a result and the
-assistant names the slip or confirms. Some go on with a reaction whose reply gives a reason.
+There are four kinds. *complete*: the problem has all facts and is answered at once. *underspecified*: one needed fact is
+withheld, and the assistant asks for it. *wrong_start* and *right_start*: the user brings a result, and the assistant names
+the mistake or confirms the result. Some conversations go on with a reaction of the user, whose reply gives a reason.
 
-Most problems that are asked about in one conversation are answered at once in another (a contrast pair), in the same
-words. A result is brought along only for problems that know a wrong one, so that nothing but the result tells whether
-it is right.
+Most problems of underspecified conversations also open a complete one in the same words (a contrast pair). Users bring a
+result only for problems with a known wrong result, so that nothing but the result shows whether it is right.
 """
 
 from __future__ import annotations
@@ -18,27 +17,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from nextturn.data_builders.recipe import Conversations, wordings
-from nextturn.data_builders.recipe import ScriptedKind as Kind
-from nextturn.data_builders.tasks import Conversation, Gap, Slip, Step, Task
+from nextturn.data_builders.recipe import Conversations, ScriptedKind, wordings
+from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
 from nextturn.probe.conversations import Message
 
-_CASUAL = 0.3  # conversations whose user types without capital, final dot and, at times, apostrophes
+_CASUAL = 0.3  # share of users who type without capitals, final full stop and, at times, apostrophes
 
 
-def plan(task: Task, seed: int, settings: Conversations) -> list[Kind]:
-    """Which conversations a problem gives, so that the shares hold over all conversations.
+def plan(task: Task, seed: int, settings: Conversations) -> list[ScriptedKind]:
+    """Return the kinds of the conversations about a problem, drawn so that the shares hold over all conversations.
 
-    A pair adds a complete conversation beside the underspecified one, so fewer are drawn complete. Where a problem
-    has no material for a kind (nothing to withhold, no known slip), the share of that kind goes to the others in
-    proportion, so over problems of which some have little, the rarer kinds stay under their shares.
+    A contrast pair adds a complete conversation, so fewer complete ones are drawn. If a problem lacks the material for a
+    kind, the share of that kind goes to the other kinds in proportion.
     """
     rng = random.Random(f"plan:{seed}:{task.id}")
     possible = possible_kinds(task)
     weights = {kind: share for kind, share in settings.shares.items() if kind in possible}
     if "underspecified" in possible:
         weights["complete"] -= settings.paired
-    if not any(weight > 1e-9 for weight in weights.values()):  # possible is only what the recipe leaves out
+    if not any(weight > 1e-9 for weight in weights.values()):  # the recipe wants none of the possible kinds
         return ["complete"]
     kind = rng.choices(list(weights), [max(0.0, weight) for weight in weights.values()])[0]
     if kind == "underspecified" and rng.random() < settings.contrast_pairs:
@@ -46,14 +43,14 @@ def plan(task: Task, seed: int, settings: Conversations) -> list[Kind]:
     return [kind]
 
 
-def possible_kinds(task: Task) -> list[Kind]:
-    """The kinds that a problem has the material for."""
-    material: dict[Kind, bool] = {"complete": True, "underspecified": bool(task.gaps)}
-    return [kind for kind in get_args(Kind) if material.get(kind, bool(task.slips))]
+def possible_kinds(task: Task) -> list[ScriptedKind]:
+    """Return the kinds that a problem has the material for."""
+    material: dict[ScriptedKind, bool] = {"complete": True, "underspecified": bool(task.gaps)}
+    return [kind for kind in get_args(ScriptedKind) if material.get(kind, bool(task.mistakes))]
 
 
-def converse(task: Task, kind: Kind, seed: int, settings: Conversations) -> Conversation:
-    """One conversation of this kind, which must be possible; the same arguments always give the same text."""
+def converse(task: Task, kind: ScriptedKind, seed: int, settings: Conversations) -> Conversation:
+    """Return one conversation of a possible kind. The same arguments always give the same text."""
     frame = random.Random(f"frame:{seed}:{task.id}")
     script = Script(task, random.Random(f"converse:{seed}:{kind}:{task.id}"), frame, frame.random() < _CASUAL)
     getattr(script, kind)()
@@ -65,7 +62,6 @@ def converse(task: Task, kind: Kind, seed: int, settings: Conversations) -> Conv
         messages=tuple(script.messages),
         source=task.source,
         answer=task.answer,
-        hidden=script.gap.value if script.gap else "",
         reveal_at=2 if script.gap else 0,
         task=task,
         gap=script.gap,
@@ -74,13 +70,20 @@ def converse(task: Task, kind: Kind, seed: int, settings: Conversations) -> Conv
     )
 
 
-_OWN_FINAL = 0.4  # of generated problems: their own sentence around the answer
-_SHOWS_WAY = 0.5  # of the results that a user brings along
+_OWN_FINAL = 0.4  # share of the generated problems that use their own sentence with the answer
+_SHOWS_WAY = 0.5  # share of the users who say how they got their result
 
 
 @dataclass
 class Script:
-    """A conversation while it is being written. `frame` draws the words around the problem, alike for both of a pair."""
+    """A conversation in the making.
+
+    Attributes:
+        rng: Draws everything but the words around the problem.
+        frame: Draws the words around the problem, the same ones for both conversations of a pair.
+        casual: The user types carelessly.
+        acts: The acts so far, by their names in `acts.yaml`.
+    """
 
     task: Task
     rng: random.Random
@@ -91,31 +94,28 @@ class Script:
     gap: Gap | None = None
 
     def turn(self, act: str, **slots: str) -> None:
-        """The next turn: the act in one of its wordings."""
+        """Add the next message: an act in one of its wordings."""
         answer = in_sentence(self.task, self.task.answer)
-        text = say(act, self.frame if not self.messages else self.rng, {"answer": answer, **slots}, self.casual)
+        text = say(act, self.rng if self.messages else self.frame, {"answer": answer, **slots}, self.casual)
         self.acts.append(act)
         self.messages.append({"role": acts()[act].speaker, "content": text})
 
     def open(self, question: str, beside: str) -> None:
-        """The problem alone, or with another one on the same sheet."""
+        """Add the first user message: the problem alone, or on a sheet with the other problem `beside`."""
         act = self.frame.choice(("sheet_first", "sheet_second")) if beside else "open"
         self.turn(act, question=question.strip(), beside=beside)
 
     def solution(self) -> str:
-        """The worked solution with the boxed answer; a reference solution that has it word for word."""
+        """Return the worked solution with the boxed answer. A reference solution that boxes it is used word for word."""
         task = self.task
         if task.boxed_solution:
             return task.boxed_solution
         box = f"\\boxed{{{task.answer}}}"
-        if task.template and self.rng.random() < _OWN_FINAL:
-            final = task.final.format(box=box)
-        else:
-            final = say("final", self.rng, {"box": box})
-        return f"{task.solution}\n{final}"
+        own = task.template and self.rng.random() < _OWN_FINAL
+        return f"{task.solution}\n{task.final.format(box=box) if own else say('final', self.rng, {'box': box})}"
 
     def way(self, did: str) -> str:
-        """How the user says that a result came about; at times not at all."""
+        """Return how the user says that a result came about; at times nothing."""
         return say("way", self.rng, {"did": did}) if did and self.rng.random() < _SHOWS_WAY else ""
 
     def complete(self) -> None:
@@ -131,11 +131,10 @@ class Script:
         self.turn("solve_revealed", solution=self.solution(), **slots)
 
     def wrong_start(self) -> None:
-        task, slip = self.task, self.rng.choice(self.task.slips)
-        wrong = in_sentence(task, slip.answer)
-        self.turn("start", question=task.question.strip(), result_of_user=wrong, way=self.way(_did(task, slip)))
-        diagnosis = self.diagnosis(slip)
-        self.turn("correct_start", result_of_user=wrong, diagnosis=diagnosis, solution=self.solution())
+        mistake = self.rng.choice(self.task.mistakes)
+        self.user_result("start", mistake, question=self.task.question.strip())
+        slots = {"result_of_user": in_sentence(self.task, mistake.answer), "diagnosis": self.diagnosis(mistake)}
+        self.turn("correct_start", **slots, solution=self.solution())
 
     def right_start(self) -> None:
         task = self.task
@@ -144,88 +143,81 @@ class Script:
         self.turn("start", question=task.question.strip(), result_of_user=right, way=self.way(did))
         self.turn("confirm_start", result_of_user=right, solution=self.solution())
 
-    def diagnosis(self, slip: Slip) -> str:
-        """Names the slip: another operation, a wrong sum, a step that is missing, or a value on the way."""
-        task, step = self.task, self.task.steps[slip.at]
-        slots = {
-            "result_of_user": in_sentence(task, slip.answer),
-            "did": slip.did,
-            "wrong": slip.did.partition(" =")[0],
-        }
-        if slip.quote:
-            return say("diagnose_value", self.rng, {**slots, "value_of": slip.quote, "asked": f'"{task.asked}"'})
-        if slip.did:
-            act = "diagnose_sum" if slots["wrong"] == step.expression else "diagnose_operation"
-            return say(act, self.rng, slots | _step_slots(step))
-        following = task.steps[slip.at + 1].text
-        return say("diagnose_early", self.rng, {**slots, **_step_slots(step), "following": following})
+    def user_result(self, act: str, mistake: Mistake, **slots: str) -> None:
+        """Add a user message that states a wrong result. The lines of a text solution are not the user's own."""
+        step = self.task.steps[mistake.at]
+        did = mistake.did or (step.equation if step.op and not self.task.boxed_solution else "")
+        self.turn(act, result_of_user=in_sentence(self.task, mistake.answer), way=self.way(did), **slots)
 
-    # --- What a user says after an answer, and the reply, which gives a reason: why an operation fits, a step undone, another
-    # number with everything computed again, or what is wrong with a result that the user names.
+    def diagnosis(self, mistake: Mistake) -> str:
+        """Return what is wrong: the operation, the result of a step, a missing step, or an intermediate value."""
+        task, step = self.task, self.task.steps[mistake.at]
+        wrong = mistake.did.partition(" =")[0]
+        slots = {"result_of_user": in_sentence(task, mistake.answer), "did": mistake.did, "wrong": wrong}
+        if mistake.quote:
+            return say("diagnose_value", self.rng, {**slots, "value_of": mistake.quote, "asked": f'"{task.asked}"'})
+        slots |= _step_slots(step)
+        if mistake.did:
+            return say("diagnose_sum" if wrong == step.expression else "diagnose_operation", self.rng, slots)
+        return say("diagnose_early", self.rng, {**slots, "following": task.steps[mistake.at + 1].text})
 
     def react(self) -> None:
-        """One reaction and its reply; nothing where the problem has the material for none."""
+        """Add a reaction of the user to the answer and its reply, if the problem has the material for a reaction.
+
+        The reply gives a reason: why an operation fits, a step undone, everything computed again with another number, or
+        what is wrong with the user's result.
+        """
         task, rng = self.task, self.rng
-        slips = [] if self.acts[:1] == ["start"] else task.slips
-        steps = [step for step in task.steps if step.op]
-        found: dict[str, list[Step]] = {
-            "why": [step for step in steps if step.why],
-            "check": [step for step in steps if step.undone and not task.boxed_solution],
+        mistakes = [] if self.acts[:1] == ["start"] else task.mistakes
+        steps = {
+            "why": [step for step in task.steps if step.op and step.why],
+            "check": [step for step in task.steps if step.op and step.undone and not task.boxed_solution],
         }
-        possible = [name for name, about in found.items() if about]
-        possible += ["what_if"] * bool(task.what_ifs) + ["doubt"] * bool(slips)
+        possible = [act for act, candidates in steps.items() if candidates]
+        possible += ["what_if"] * bool(task.what_ifs) + ["doubt"] * bool(mistakes)
         if not possible:
             return
-        name = rng.choice(possible)
-        if name == "what_if":
+        act = rng.choice(possible)
+        if act == "what_if":
             change = rng.choice(task.what_ifs)
-            told = " ".join(step.text for step in change.steps)
             self.turn("what_if", condition=change.condition)
-            self.turn("recompute", steps=told, new=change.answer)
-        elif name == "doubt":
-            slip = rng.choice(slips)
-            wrong = in_sentence(task, slip.answer)
-            self.turn("doubt", result_of_user=wrong, way=self.way(_did(task, slip)))
-            self.turn("correct", result_of_user=wrong, diagnosis=self.diagnosis(slip))
+            self.turn("recompute", steps=" ".join(step.text for step in change.steps), new=change.answer)
+        elif act == "doubt":
+            mistake = rng.choice(mistakes)
+            self.user_result("doubt", mistake)
+            wrong = in_sentence(task, mistake.answer)
+            self.turn("correct", result_of_user=wrong, diagnosis=self.diagnosis(mistake))
         else:
-            slots = _step_slots(rng.choice(found[name]))
-            self.turn(name, **slots)
-            self.turn({"why": "because", "check": "checked"}[name], **slots)
-
-
-def _did(task: Task, slip: Slip) -> str:
-    """What a user who made the slip has on paper; "" of a text solution, whose lines are not the user's."""
-    step = task.steps[slip.at]
-    return slip.did or (step.equation if step.op and not task.boxed_solution else "")
+            slots = _step_slots(rng.choice(steps[act]))
+            self.turn(act, **slots)
+            self.turn({"why": "because", "check": "checked"}[act], **slots)
 
 
 def _step_slots(step: Step) -> dict[str, str]:
-    """Everything a phrasing may say about a step that has an equation."""
-    named = {name: getattr(step, name) for name in ("expression", "equation", "left", "result", "why", "undone")}
-    return {**named, "Why": step.why[:1].upper() + step.why[1:]}
+    """Return everything that a wording can say about a step with an equation."""
+    slots = {name: getattr(step, name) for name in ("expression", "equation", "left", "result", "why", "undone")}
+    return {**slots, "Why": step.why[:1].upper() + step.why[1:]}
 
 
 def in_sentence(task: Task, value: str) -> str:
-    """An answer as it stands in a sentence: as a formula where it is LaTeX and no plain number."""
+    """Return an answer for use in a sentence: as a formula if it is LaTeX and no plain number."""
     plain = not task.boxed_solution or re.fullmatch(r"-?\d[\d,.]*", value) or "$" in value
     return value if plain else f"${value}$"
 
 
-# --- How a thing is said: drawn from `acts.yaml`, apart from the mathematics it is said about.
+# --- Wordings, drawn from `acts.yaml`.
 
-# Slots that hold a number or a formula, which have no capital to lose after "Yes, ".
+# Slots for numbers and formulas, which have no capital letter to lose after "Yes, ".
 _CASELESS = "answer|did|equation|expression|left|new|result|result_of_user|short|undone|value_of|wrong"
 _TEXT_FIRST = re.compile(rf"\{{(?!(?:{_CASELESS})\}})")
 _SLOT = re.compile(r"(\{\w+\})")
-# The first letter of a sentence; "I" and "I'm" stay.
-_CAPITAL = re.compile(r"(?:^|(?<=[.?!]\s)|(?<=\n))(?!I\b)[A-Z]")
-# An opener after which the core goes on within the sentence: "Ok,", "One thing:".
-_WITHIN = re.compile(r"[^.?!\n]\Z")
+_CAPITAL = re.compile(r"(?:^|(?<=[.?!]\s)|(?<=\n))(?!I\b)[A-Z]")  # the first letter of a sentence, except "I"
+_WITHIN = re.compile(r"[^.?!\n]\Z")  # an opener after which the sentence goes on: "Ok,", "One thing:"
 
 
 @dataclass(frozen=True)
 class Act:
-    """The parts of an act. A phrasing is opener + core + closer, or `plain` in a share `plain_share` of the uses."""
+    """The wordings of an act: opener + core + closer, or `plain` in a share `plain_share` of its uses."""
 
     speaker: str
     openers: list[str]
@@ -235,62 +227,61 @@ class Act:
     plain_share: float = 0.0
 
     @functools.cached_property
-    def pairs(self) -> list[tuple[int, int]]:
-        """The openers and cores that go together: no sentence of the problem is torn into the middle of another."""
-        torn = [bool(_TEXT_FIRST.match(core)) for core in self.cores]
+    def pairs(self) -> list[tuple[str, str]]:
+        """The (opener, core) pairs that fit: no sentence of the problem continues a sentence of the opener."""
         return [
-            (i, j)
-            for i, opener in enumerate(self.openers)
-            for j in range(len(self.cores))
-            if not (torn[j] and _WITHIN.search(opener))
+            (opener, core)
+            for opener in self.openers
+            for core in self.cores
+            if not (_TEXT_FIRST.match(core) and _WITHIN.search(opener))
         ]
 
-    def template(self, opener: int, core: int, closer: int) -> str:
-        """These three parts as one text, the core's first letter small within a sentence and large after one."""
-        before, text, after = self.openers[opener], self.cores[core], self.closers[closer]
-        if not _WITHIN.search(before):
-            text = text[:1].upper() + text[1:]
-        elif not re.match(r"I\b", text):
-            text = text[:1].lower() + text[1:]
-        before += " " if before and not before.endswith("\n") else ""
-        return before + text + (" " if after and not after.startswith("\n") else "") + after
+
+def joined(opener: str, core: str, closer: str) -> str:
+    """Return the parts as one text. The core starts in lower case within a sentence, and with a capital after one."""
+    if not _WITHIN.search(opener):
+        core = core[:1].upper() + core[1:]
+    elif not re.match(r"I\b", core):
+        core = core[:1].lower() + core[1:]
+    opener += " " if opener and not opener.endswith("\n") else ""
+    return opener + core + (" " if closer and not closer.startswith("\n") else "") + closer
 
 
 @functools.cache
 def acts() -> dict[str, Act]:
-    """The acts of both speakers by name."""
-    return {
-        name: Act(speaker=speaker, **told)
-        for speaker in ("user", "assistant")
-        for name, told in wordings("acts.yaml")[speaker].items()
-    }
+    """Return the acts of both speakers by name."""
+    speakers = ("user", "assistant")
+    return {name: Act(who, **parts) for who in speakers for name, parts in wordings("acts.yaml")[who].items()}
 
 
 def say(name: str, rng: random.Random, slots: Mapping[str, str], casual: bool = False) -> str:
-    """The act in one of its wordings, `slots` filled in; `casual` types a user turn the way people type."""
+    """Return an act in one of its wordings.
+
+    Args:
+        slots: The text for each slot of the wordings.
+        casual: A user message is typed carelessly.
+    """
     act = acts()[name]
     if act.plain_share and rng.random() < act.plain_share:
         template = act.plain
     else:
-        opener, core = rng.choice(act.pairs)
-        template = act.template(opener, core, rng.randrange(len(act.closers)))
+        template = joined(*rng.choice(act.pairs), rng.choice(act.closers))
     if casual and act.speaker == "user":
-        template = _typed_in_a_hurry(template, rng)
-    # Slots are filled once and last, so nothing of a problem's text is ever changed or read as a slot.
-    if empty := "|".join(slot for slot, text in slots.items() if not text):  # it takes the space before it along
+        template = _typed_carelessly(template, rng)
+    # Slots are filled last and once, so a problem's text is never changed, and its braces are never read as slots.
+    if empty := "|".join(slot for slot, text in slots.items() if not text):  # the space before an empty slot goes too
         template = re.sub(rf" \{{(?:{empty})\}}", "", template)
     return template.format_map(slots).strip()
 
 
-def _typed_in_a_hurry(template: str, rng: random.Random) -> str:
-    """No capital at the start of a sentence, no final full stop, and in half of the cases no apostrophes and a small
-    "i". Only our own words: a slot is left as it is."""
+def _typed_carelessly(template: str, rng: random.Random) -> str:
+    """Return a wording without capitals at sentence starts and final full stop; half of the users drop apostrophes too."""
     template = _CAPITAL.sub(lambda match: match[0].lower(), template).removesuffix(".")
     if rng.random() < 0.5:
         return template
-    return "".join(part if part.startswith("{") else _hurried(part) for part in _SLOT.split(template))
+    return "".join(part if part.startswith("{") else _without_apostrophes(part) for part in _SLOT.split(template))
 
 
-def _hurried(text: str) -> str:
+def _without_apostrophes(text: str) -> str:
     text = re.sub(r"(?<=[a-z])'(?=(?:t|s|m|re|ve|d|ll)\b)|(?<=I)'(?=m\b|ve\b|d\b)", "", text)
     return re.sub(r"\bI(m|ve|d|ll)?\b", lambda match: "i" + (match[1] or ""), text)

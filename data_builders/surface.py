@@ -1,9 +1,9 @@
-"""Measure whether the wording of a first message tells that it lacks something.
+"""Measure whether the wording of a first user message shows that a fact is missing.
 
-**Giveaway.** Where wording alone tells a problem that lacks something from a complete one, a model learns that wording in
-place of the judgement. A ridge classifier on runs of characters tries to tell them apart from the first message alone,
-cross-validated so that all forms of one problem are on the same side; its AUC is 0.5 where nothing gives them away. Of
-two, single characters and runs of up to three, the better one counts.
+If it does, a model learns the wording instead of when to ask. A ridge classifier on character n-grams predicts from the
+first message alone whether a fact is missing. It is cross-validated so that all versions of a problem are in the same fold.
+Its AUC (the giveaway) is 0.5 if nothing shows. Two classifiers are tried, with single characters and with n-grams of up to
+three; the better one counts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from nextturn.data_builders.quality import ANSWERED_AT_ONCE, ASKED_ABOUT
 from nextturn.probe.stats import NOTHING, Estimate, auc
 
 Row = dict[str, Any]
-MOST = 500  # openings of each kind that are compared
-LEAST = 50  # with fewer of either kind an AUC is noise: from 30 of each, chance alone gives 0.65 one time in forty
+MOST = 500  # first messages of each class that are compared
+LEAST = 50  # with fewer an AUC is noise: with 30 per class, chance alone gives 0.65 one time in forty
 _FOLDS, _RIDGE = 5, 0.1
 
 
 @dataclass(frozen=True)
 class Opening:
-    """A first message; `problem` is alike for all forms of one problem."""
+    """A first user message.
+
+    Attributes:
+        lacks: Whether a needed fact is missing.
+        problem: The same for all versions of one problem.
+    """
 
     text: str
     lacks: bool
@@ -36,8 +41,8 @@ class Opening:
 
 
 @dataclass
-class Sample:
-    """`most` rows of a stream, each row as likely as any other (reservoir sampling); `rows` in random order."""
+class Reservoir:
+    """A uniform sample of at most `most` rows of a stream (reservoir sampling), in random order."""
 
     most: int
     seed: int
@@ -49,51 +54,55 @@ class Sample:
 
     def add(self, row: Any) -> None:
         self.seen += 1
-        place = self._rng.randrange(self.seen)
+        position = self._rng.randrange(self.seen)
         if len(self.rows) < self.most:
             self.rows.append(row)
-            self.rows[place], self.rows[-1] = self.rows[-1], self.rows[place]
-        elif place < self.most:
-            self.rows[place] = row
+            self.rows[position], self.rows[-1] = self.rows[-1], self.rows[position]
+        elif position < self.most:
+            self.rows[position] = row
 
 
 class Openings:
-    """First messages of rows: those that lack something, and those that lack nothing and show no work (replay left out)."""
+    """A sample of first user messages of both classes. Replay, and kinds in which the user shows work, are left out."""
 
     def __init__(self, seed: int) -> None:
-        self._kinds = {True: Sample(MOST, seed), False: Sample(MOST, seed)}
+        self._classes = {True: Reservoir(MOST, seed), False: Reservoir(MOST, seed)}
 
     def add(self, row: Row) -> None:
         lacks, whole = row["kind"] in ASKED_ABOUT, row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay"
-        # In self-play wishes are as common in both: one class without those for a hint would be told by its wishes.
+        # In self-play both classes wish for hints equally often; without these kinds the wishes would separate the classes.
         if lacks or whole or ("dialogue" in row and row["kind"] in ("hint", "guided")):
-            self._kinds[lacks].add(Opening(row["messages"][0]["content"], lacks, row["problem"]))
+            self._classes[lacks].add(Opening(row["messages"][0]["content"], lacks, row["problem"]))
 
     def giveaway(self) -> Estimate:
-        """The AUC with its interval; no value where one kind has fewer than LEAST."""
-        if any(len(one.rows) < LEAST for one in self._kinds.values()):
+        """Return the AUC with its interval, or no value if a class has fewer than LEAST messages."""
+        if any(len(sample.rows) < LEAST for sample in self._classes.values()):
             return NOTHING
-        return giveaway([opening for one in self._kinds.values() for opening in one.rows])
+        return giveaway([opening for sample in self._classes.values() for opening in sample.rows])
 
 
 def giveaway(openings: Sequence[Opening]) -> Estimate:
-    """How well characters alone tell openings that lack something from complete ones: an AUC, problems resampled."""
-    problems = [one.problem for one in openings]
-    lacks = [one.lacks for one in openings]
-    found = [auc(held_out_scores(alike(openings, longest), lacks, problems), lacks, problems) for longest in (1, 3)]
-    return max(found, key=lambda one: one.value or 0.0)
+    """Return the AUC with which characters alone separate the classes; its interval resamples problems."""
+    problems = [opening.problem for opening in openings]
+    lacks = [opening.lacks for opening in openings]
+    scores = [held_out_scores(similarity(openings, longest), lacks, problems) for longest in (1, 3)]
+    return max((auc(each, lacks, problems) for each in scores), key=lambda estimate: estimate.value or 0.0)
 
 
-def alike(openings: Sequence[Opening], longest: int) -> NDArray[np.float64]:
-    """The cosine of each two texts as bags of character runs, counts by their logarithm: [openings, openings]."""
+def similarity(openings: Sequence[Opening], longest: int) -> NDArray[np.float64]:
+    """Return the cosine similarity of texts as bags of character n-grams with log counts: shape (openings, openings).
+
+    Args:
+        longest: Most characters of an n-gram.
+    """
     from scipy.sparse import csr_matrix
 
     names: dict[str, int] = {}
     values, columns, starts = [], [], [0]
-    for one in openings:
-        text = " ".join(one.text.split())
+    for opening in openings:
+        text = " ".join(opening.text.split())
         counts = Counter(text[at : at + n] for n in range(1, longest + 1) for at in range(len(text) - n + 1))
-        columns += [names.setdefault(run, len(names)) for run in counts]
+        columns += [names.setdefault(ngram, len(names)) for ngram in counts]
         row = 1 + np.log(list(counts.values()))
         values.append(row / np.linalg.norm(row))
         starts.append(len(columns))
@@ -101,21 +110,25 @@ def alike(openings: Sequence[Opening], longest: int) -> NDArray[np.float64]:
     return (bags @ bags.T).toarray()
 
 
-def held_out_scores(likeness: NDArray[np.float64], lacks: Sequence[bool], problems: Sequence[str]) -> list[float]:
-    """Of each opening, by a ridge classifier that has seen no opening of its problem."""
+def held_out_scores(kernel: NDArray[np.float64], lacks: Sequence[bool], problems: Sequence[str]) -> list[float]:
+    """Return the score of each opening by a kernel ridge classifier that was fitted without its problem.
+
+    Args:
+        kernel: Similarities, shape (openings, openings).
+    """
     names = sorted(set(problems))
     random.Random("folds").shuffle(names)
-    places = {name: place for place, name in enumerate(names)}
-    fold = np.array([places[one] % _FOLDS for one in problems])
-    wanted, scores = np.where(lacks, 1.0, -1.0), np.zeros(len(problems))
+    folds = {name: number % _FOLDS for number, name in enumerate(names)}
+    fold = np.array([folds[problem] for problem in problems])
+    targets, scores = np.where(lacks, 1.0, -1.0), np.zeros(len(problems))
     for number in range(_FOLDS):
         seen, new = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        inner, across = likeness[np.ix_(seen, seen)], likeness[np.ix_(new, seen)]
-        # Centred on what was seen, and without an intercept, which would point against the class that is rarer there.
+        inner, across = kernel[np.ix_(seen, seen)], kernel[np.ix_(new, seen)]
+        # Centered on the fitted openings. An intercept would work against the class that is rarer among them.
         mean = inner.mean(axis=0)
         across = across - across.mean(axis=1, keepdims=True) - mean + mean.mean()
         inner = inner - mean - mean[:, None] + mean.mean()
         ridge = _RIDGE * np.trace(inner) / len(seen)
-        weights = np.linalg.solve(inner + ridge * np.eye(len(seen)), wanted[seen] - wanted[seen].mean())
+        weights = np.linalg.solve(inner + ridge * np.eye(len(seen)), targets[seen] - targets[seen].mean())
         scores[new] = across @ weights
     return scores.round(9).tolist()  # equal texts tie

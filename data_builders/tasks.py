@@ -1,7 +1,7 @@
-"""What a conversation is built from: one problem with its steps, and what can be withheld, changed or mistaken.
+"""What a conversation is built from: a problem with its steps, the facts that can be withheld, and the mistakes users can make.
 
-Both sources end here: the starter generator, whose templates know every number's role, and problems read as
-plain text, from which as much is derived as the text supports.
+Every source of problems ends here: generated problems, whose templates know the role of each number, and problems read as
+plain text, from which rules derive as much as the text supports.
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ _INVERSE = {"+": "-", "-": "+", "*": "/", "/": "*"}
 
 @dataclass(frozen=True)
 class Step:
-    """One line of a worked solution. `op` is empty where the line holds no equation of two operands."""
+    """A line of a worked solution.
+
+    Attributes:
+        text: The line itself.
+        left, op, right, result: The equation of the line; empty if the line has no equation of two operands.
+        why: A clause that explains the operation: "each of the 3 bags holds 4 marbles".
+    """
 
     text: str
     left: str = ""
     op: str = ""
     right: str = ""
     result: str = ""
-    why: str = ""  # a clause: "each of the 3 bags holds 4 marbles"
+    why: str = ""
 
     @property
     def expression(self) -> str:
@@ -36,44 +42,57 @@ class Step:
 
     @property
     def undone(self) -> str:
-        """What must give back the first number: "12 / 4"; empty for a percentage."""
+        """The inverse operation, whose result is `left`: "12 / 4". Empty for a percentage."""
         return f"{self.result} {_INVERSE[self.op]} {self.right}" if self.op in _INVERSE else ""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The same question with one needed thing left out, so that what remains reads as if nothing were missing.
+    """A question with one needed fact left out, so that the rest reads as if nothing were missing.
 
-    A *number* is a stated amount, a *formula* one that the solution works with.
+    Attributes:
+        question: The question without the fact.
+        clause: Names the fact and follows "tell me": "how many marbles are in each bag".
+        ask: A whole question for the fact: "How many marbles are in each bag?"
+        reveal: A sentence of the user that states the fact.
+        short: The bare fact: "12 marbles", "$12", "20%", "$x^2+1$".
+        value: The text that no message may contain before the reveal: a number, or a formula of the solution.
+        thing: A noun phrase for the fact, if there is one: "the radius of the circle".
     """
 
     question: str
-    clause: str  # follows "tell me": "how many marbles are in each bag"
-    ask: str  # a whole question that names it: "How many marbles are in each bag?"
-    reveal: str  # a sentence of the user that supplies it
-    short: str  # the bare thing: "12 marbles", "$12", "20%", "$x^2+1$"
-    value: str  # the text that no turn may hold before the reveal
-    thing: str = ""  # a noun phrase, where there is one: "the radius of the circle"
+    clause: str
+    ask: str
+    reveal: str
+    short: str
+    value: str
+    thing: str = ""
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One given changed and everything computed again. `condition` follows "what if"."""
+    """A changed number, with everything computed again.
+
+    Attributes:
+        condition: The change; it follows "what if".
+        steps: Only the steps whose numbers change.
+        answer: The new answer.
+    """
 
     condition: str
-    steps: tuple[Step, ...]  # only those whose numbers change
+    steps: tuple[Step, ...]
     answer: str
 
 
 @dataclass(frozen=True)
-class Slip:
-    """A plausible wrong result, and how it comes about.
+class Mistake:
+    """A plausible wrong result.
 
     Attributes:
-        at: the step that went wrong, or after which somebody stopped, from 0.
-        did: "3 + 4 = 7", what was computed there; empty where somebody only stopped there.
-        answer: what it led to, written as `Task.answer` is: LaTeX without dollars.
-        quote: of a text solution what the number is there: "c - a" where it says "$c - a = 6$".
+        at: Index of the step that went wrong, or after which somebody stopped.
+        did: The wrong equation, "3 + 4 = 7"; empty if somebody only stopped too early.
+        answer: The wrong result, in the format of `Task.answer`: LaTeX without dollars.
+        quote: What the number is in a text solution: "c - a" where the solution says "$c - a = 6$".
     """
 
     at: int
@@ -84,7 +103,16 @@ class Slip:
 
 @dataclass(frozen=True)
 class Task:
-    """A problem prepared for conversation. `final` holds `{box}` where the boxed answer goes."""
+    """A problem prepared for conversations.
+
+    Attributes:
+        final: The sentence with the answer; `{box}` stands for the boxed answer.
+        template: Key of the template of a generated problem.
+        boxed_solution: A reference solution that boxes its answer itself; it is used word for word.
+        asked: The sentence of a text problem that asks for the answer.
+        whole_beside, lacking_beside: Other text problems that may stand on the same sheet: one that is complete, and one
+            that lacks a fact.
+    """
 
     id: str
     question: str
@@ -94,17 +122,16 @@ class Task:
     final: str = "The answer is {box}."
     gaps: tuple[Gap, ...] = ()
     what_ifs: tuple[WhatIf, ...] = ()
-    slips: tuple[Slip, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
     template: str = ""
-    boxed_solution: str = ""  # a reference solution that boxes its answer itself, kept word for word
-    asked: str = ""  # of a text problem: the sentence that says what is wanted
-    # Of a text problem: another one that may stand beside it on a sheet, a whole one and one that lacks something.
+    boxed_solution: str = ""
+    asked: str = ""
     whole_beside: str = ""
     lacking_beside: str = ""
 
     @property
     def solution(self) -> str:
-        """The worked solution, one step a line."""
+        """The worked solution, one step per line."""
         return "\n".join(step.text for step in self.steps)
 
     @property
@@ -115,16 +142,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Conversation:
-    """A finished conversation. `hidden` may not stand in a turn before message `reveal_at`.
+    """A finished conversation.
 
     Attributes:
-        gap: what was withheld.
-        doubts: of each doubt of the user about an answer, in their order, whether it was right.
-        persona: of the user, where a model plays one.
-        prompts: whether its turns are prompts for reinforcement learning.
-        reason: why it cannot be used, where that is known before the gate.
-        row: what else its row holds.
-        slips: replies of models that could not be used; None where nothing is told of them.
+        reveal_at: Index of the message that reveals the withheld fact; 0 if nothing is withheld.
+        gap: What the first user message leaves out.
+        doubts: For each doubt of the user about an answer, in order, whether the doubt is right.
+        persona: The persona of a user that a model plays.
+        prompts: Whether the conversation gives prompts for reinforcement learning.
+        reason: Why the conversation cannot be used, if that is known before the quality filter.
+        row: Further fields of its row.
+        unusable: Unusable replies of models, stored with a rejected row; None if none are stored.
     """
 
     id: str
@@ -132,7 +160,6 @@ class Conversation:
     messages: tuple[Message, ...]
     source: str
     answer: str
-    hidden: str = ""
     reveal_at: int = 0
     task: Task | None = None
     gap: Gap | None = None
@@ -141,4 +168,9 @@ class Conversation:
     prompts: bool = True
     reason: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
-    slips: Sequence[Mapping[str, Any]] | None = None
+    unusable: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def hidden(self) -> str:
+        """The text that no message before `reveal_at` may contain; "" if there is none."""
+        return self.gap.value if self.gap else ""

@@ -1,8 +1,9 @@
-r"""Finds the formulas, drawings and sentences of a text, so that nothing is ever cut inside of one of them.
+r"""Parse a problem or a solution: formulas, drawings, sentences, numbers and equations.
 
-A text in LaTeX keeps its formulas in `$..$`, `\(..\)`, `\[..\]`, `$$..$$` or a display environment, and its
-drawings in `[asy]..[/asy]` or a table. `mask` is the text with all of these blanked out, of the same length, so
-that a pattern over the mask sees the words alone and its positions hold for the text. One pass, no backtracking.
+A LaTeX text has formulas in `$..$`, `\(..\)`, `\[..\]`, `$$..$$` or a display environment, and drawings in
+`[asy]..[/asy]` or a table. `Text.mask` is the text with all of them replaced by placeholders of the same length: a pattern
+on the mask matches words only, and its positions are valid in the text. So nothing is ever cut inside a formula. Parsing
+takes one pass without backtracking.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from fractions import Fraction
 
 from nextturn.probe.conversations import Message
 
-MATH = "\ufffc"  # stands in the mask for each character of a formula
-DRAWING = "\ufffd"  # and of a drawing or a table
+MATH = "\ufffc"  # replaces each character of a formula in the mask
+DRAWING = "\ufffd"  # replaces each character of a drawing or a table
 
 _OPENING = re.compile(
     r"\\\\|\\\$|\[asy\]|\\\[|\\\(|\$\$|\$|\\begin\{((?:align|eqnarray|gather|equation|multline|tabular|array|center)\*?)\}"
@@ -31,7 +32,7 @@ _CLOSING_STOPS = re.compile(r"(?:[.,;:?\s]|\\[,;:!. ]|~)+$")
 _SPACING = re.compile(r"\s+|\\[,;:! ]|\\left(?![a-z])|\\right(?![a-z])|(?<=\\)[dt](?=frac)")
 _DRAWN = ("tabular", "center")
 
-# The end of a sentence in a mask: a stop, and what follows begins a new one. After a display the stop may be missing.
+# The end of a sentence in a mask: a stop, and then the start of a new sentence. After a display the stop may be missing.
 _END = re.compile(
     rf"[.?!][\"')\]]*(?:\s+(?=[\"'(\[]?[A-Z0-9$\\{MATH}{DRAWING}])|(?<={MATH}[.?!])(?=[A-Z]))|\n[ \t]*\n\s*"
 )
@@ -40,55 +41,56 @@ _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|vs|No|no|[A-Z])|\.[a-zA-
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula or a drawing: `text[start:end]` with its delimiters, `text[left:right]` without."""
+    """A formula or a drawing at `text[start:end]`, delimiters included. `inner` is its text without them."""
 
     start: int
     end: int
-    left: int
-    right: int
+    inner: str
     display: bool = False
     drawing: bool = False
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text with its formulas found. `sentences` are (start, end) pairs without the space around them."""
+    """A parsed text.
+
+    Attributes:
+        whole: False if a delimiter is not closed; then nothing may be cut out.
+    """
 
     raw: str
     formulas: tuple[Formula, ...]
     mask: str
-    whole: bool  # False: a delimiter does not close, and nothing should be cut
+    whole: bool
 
     @functools.cached_property
     def sentences(self) -> tuple[tuple[int, int], ...]:
-        found, start = [], 0
+        """The (start, end) of each sentence, without the white space around it."""
+        ends, start = [], 0
         for match in _END.finditer(self.mask):
-            if match.start() < start or _ABBREVIATION.search(self.mask, max(start, match.end() - 8), match.end()):
-                continue
-            found.append((start, match.end()))
-            start = match.end()
-        found.append((start, len(self.raw)))
-        return tuple(_stripped(self.raw, *pair) for pair in found if self.raw[slice(*pair)].strip())
+            if match.start() >= start and not _ABBREVIATION.search(self.mask, max(start, match.end() - 8), match.end()):
+                start = match.end()
+                ends.append(start)
+        spans = zip([0, *ends], [*ends, len(self.raw)], strict=True)
+        return tuple(_stripped(self.raw, *span) for span in spans if self.raw[slice(*span)].strip())
 
     def sentence(self, position: int) -> tuple[int, int]:
-        return next((pair for pair in reversed(self.sentences) if pair[0] <= position), (0, len(self.raw)))
-
-    def inner(self, formula: Formula) -> str:
-        return self.raw[formula.left : formula.right]
+        """Return the (start, end) of the sentence at a position."""
+        return next((span for span in reversed(self.sentences) if span[0] <= position), (0, len(self.raw)))
 
 
 def read(raw: str, latex: bool) -> Text:
-    """The text with its formulas; without `latex` a dollar sign is money and there are none."""
+    """Parse a text. Without `latex` a dollar sign is money, and there are no formulas."""
     formulas, whole = _formulas(raw) if latex else ([], True)
-    pieces, at = [], 0
+    pieces, end = [], 0
     for formula in formulas:
-        pieces += [raw[at : formula.start], _masked(raw, formula)]
-        at = formula.end
-    return Text(raw, tuple(formulas), "".join([*pieces, raw[at:]]), whole)
+        pieces += [raw[end : formula.start], _masked(raw, formula)]
+        end = formula.end
+    return Text(raw, tuple(formulas), "".join([*pieces, raw[end:]]), whole)
 
 
 def balanced(text: str) -> bool:
-    """Whether every formula of the text closes, and no brace is left open."""
+    """Return True if every formula and every brace of the text is closed."""
     bare = text.replace(r"\{", "").replace(r"\}", "")
     if bare.count("{") != bare.count("}") or len(_LEFT.findall(text)) != len(_RIGHT.findall(text)):
         return False
@@ -96,47 +98,48 @@ def balanced(text: str) -> bool:
 
 
 def plain_inner(inner: str) -> str:
-    """A formula's text without the punctuation and spacing that close it in its sentence; a "!" is a factorial."""
+    """Return a formula without the punctuation and spacing at its end. A "!" is a factorial and stays."""
     return _CLOSING_STOPS.sub("", inner).strip()
 
 
 @functools.lru_cache(maxsize=512)
 def squeezed(text: str) -> str:
-    """A text without spaces and spacing commands, to find a formula wherever it stands."""
+    """Return a text without spaces and spacing commands, so that a formula is found however it is spaced."""
     return _SPACING.sub("", text)
 
 
 def _formulas(raw: str) -> tuple[list[Formula], bool]:
-    found: list[Formula] = []
-    at = 0
-    while match := _OPENING.search(raw, at):
+    """Return the formulas of a LaTeX text in order, and False if a delimiter is not closed."""
+    formulas: list[Formula] = []
+    end = 0
+    while match := _OPENING.search(raw, end):
         opening, left = match.group(), match.end()
         if opening in (r"\\", r"\$"):
-            at = left
+            end = left
             continue
         if opening == "$":
-            closed = _DOLLAR.match(raw, left)
-            right, at = (closed.end() - 1, closed.end()) if closed else (-1, left)
+            closing = _DOLLAR.match(raw, left)
+            right, end = (closing.end() - 1, closing.end()) if closing else (-1, left)
         else:
-            closing = _CLOSING.get(opening) or rf"\end{{{match.group(1)}}}"
-            right = raw.find(closing, left)
-            at = right + len(closing)
+            delimiter = _CLOSING.get(opening) or rf"\end{{{match.group(1)}}}"
+            right = raw.find(delimiter, left)
+            end = right + len(delimiter)
         if right < 0:
-            return found, False
+            return formulas, False
         drawing = opening == "[asy]" or (match.group(1) or "").startswith(_DRAWN)
-        found.append(Formula(match.start(), at, left, right, opening not in ("$", r"\("), drawing))
-    return found, True
+        formulas.append(Formula(match.start(), end, raw[left:right], opening not in ("$", r"\("), drawing))
+    return formulas, True
 
 
 def _masked(raw: str, formula: Formula) -> str:
-    """The formula's place in the mask. A stop at its end shows, and so does one that a new sentence implies."""
+    """Return the placeholder of a formula. It keeps a stop at the end, or adds the one that a new sentence implies."""
     length = formula.end - formula.start
     if formula.drawing:
         return DRAWING * length
-    inner = raw[formula.left : formula.right].rstrip()
-    stop = inner[-1:] if inner[-1:] in (".", "?") else ""
-    if not stop and formula.display and re.match(r"\s*(?:[A-Z][a-z]|$)", raw[formula.end : formula.end + 20]):
-        stop = "."
+    stop = formula.inner.rstrip()[-1:]
+    if stop not in (".", "?"):
+        new_sentence = re.match(r"\s*(?:[A-Z][a-z]|$)", raw[formula.end : formula.end + 20])
+        stop = "." if formula.display and new_sentence else ""
     return MATH * (length - len(stop)) + stop
 
 
@@ -145,7 +148,7 @@ def _stripped(raw: str, start: int, end: int) -> tuple[int, int]:
     return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
 
 
-# --- Numbers: what they are worth, and whether two texts are the same answer.
+# --- Numbers: their values, and whether two texts are the same answer.
 
 _UNIT = re.compile(
     r"\^\s*\{?\\circ\}?|\\(?:text|mathrm|textrm|mbox)\{\s*[a-zA-Z. ]*\}(?:\^\d)?|\\%|%|\\\$|\\[!,; ]|~|\s+|\\(?:left|right)(?![a-z])"
@@ -156,7 +159,7 @@ _LARGEST_POWER = 64
 
 @functools.lru_cache(maxsize=4096)
 def number(text: str) -> Fraction | None:
-    r"""The number that a text is, written as a whole, a decimal, `3/4` or `\frac{3}{4}`, with or without unit."""
+    r"""Return the value of a number such as `12`, `0.5`, `3/4` or `\frac{3}{4}`, with or without unit; else None."""
     match = _NUMBER.fullmatch(_UNIT.sub("", text))
     if match is None:
         return None
@@ -166,7 +169,7 @@ def number(text: str) -> Fraction | None:
 
 
 def arithmetic(expression: str) -> Fraction | float | None:
-    """What plain numbers joined by + - * / ** and brackets come to, exactly but for roots; None for anything else."""
+    """Return the value of an expression of plain numbers, + - * / ** and brackets, exact except for roots; else None."""
     if not re.fullmatch(r"[\d.()+*/-]+", expression):
         return None
     try:
@@ -175,36 +178,36 @@ def arithmetic(expression: str) -> Fraction | float | None:
         return None
 
 
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
 def _evaluated(node: ast.expr) -> Fraction | float:
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         return Fraction(str(node.value))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_evaluated(node.operand)
-    if not isinstance(node, ast.BinOp):
+    if not isinstance(node, ast.BinOp) or type(node.op) not in (*_OPERATIONS, ast.Pow):
         raise ValueError("no plain arithmetic")
     left, right = _evaluated(node.left), _evaluated(node.right)
-    if isinstance(node.op, ast.Pow):
-        base, power = float(left), float(right)
-        if abs(power) > _LARGEST_POWER or (base < 0 and power != int(power)):
-            raise ValueError("a power too large, or a root of a negative number")
-        return float(base**power)
-    operations = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-    if type(node.op) not in operations:
-        raise ValueError("no plain arithmetic")
-    value: Fraction | float = operations[type(node.op)](left, right)
-    return value
+    if not isinstance(node.op, ast.Pow):
+        value: Fraction | float = _OPERATIONS[type(node.op)](left, right)
+        return value
+    base, power = float(left), float(right)
+    if abs(power) > _LARGEST_POWER or (base < 0 and power != int(power)):
+        raise ValueError("a power too large, or a root of a negative number")
+    return float(base**power)
 
 
 def same_value(one: str, other: str) -> bool:
-    """Whether two answers are the same by text or by worth."""
+    """Return True if two answers have the same text or the same value."""
     same_text = _UNIT.sub("", one) == _UNIT.sub("", other)
     return same_text or (number(one) is not None and number(one) == number(other))
 
 
 def stands_in(value: str, text: str) -> bool:
-    """Whether a value stands in a text by itself: "12" in "12 pens", not in "112", "12.5" or "1,200".
+    """Return True if a text contains a value by itself: "12" in "12 pens", but not in "112", "12.5" or "1,200".
 
-    A formula counts wherever its characters stand, however they are spaced.
+    A formula is found however it is spaced.
     """
     if value.isalpha():
         return re.search(rf"\b{value}\b", text, re.IGNORECASE) is not None
@@ -212,15 +215,16 @@ def stands_in(value: str, text: str) -> bool:
 
 
 def states(text: str, value: str) -> bool:
-    """Whether a value stands in the text by itself, not as a part of another number."""
+    """Return True if a text contains a value that is not a part of another number."""
     return value in text and re.search(by_itself(value), text) is not None
 
 
 def by_itself(value: str) -> str:
+    """Return a pattern for a value that is not a part of another number."""
     return rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)"
 
 
-# --- Equations of plain numbers, as they stand in a solution.
+# --- Equations of plain numbers in a solution.
 
 # fmt: off
 _PLAIN = r"(?:\\?\$\s?)?(\d[\d,]*(?:\.\d+)?)(\s?\\?%)?"
@@ -239,7 +243,12 @@ _AS_PYTHON = {"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/", r"\times"
 
 @dataclass(frozen=True)
 class Equation:
-    """`text[start:end]`; `left` in Python's signs, the result's digits at `at`."""
+    """An equation at `text[start:end]`.
+
+    Attributes:
+        at: Where the digits of the result start.
+        left: The left side with the operators of Python.
+    """
 
     start: int
     end: int
@@ -261,7 +270,7 @@ class Equation:
 
     @property
     def is_true(self) -> bool:
-        """Exact, or rounded to the decimals that it has: "10 / 3 = 3.33" is, "25 / 2 = 13" is not."""
+        """Whether it is exact, or rounded to the decimals it shows: "10 / 3 = 3.33" is true, "25 / 2 = 13" is not."""
         places = len(self.result.partition(".")[2])
         return self._off_by(0.51 * 10**-places if places else 1e-9)
 
@@ -271,11 +280,11 @@ class Equation:
 
 
 def equations(text: str) -> Iterator[Equation]:
-    """Every "12 * 5 = 60" of a text; not one whose left side begins, or whose right side goes on, out of sight."""
-    place = 0
-    while match := _LEFT_SIDE.search(text, place):
+    """Yield every equation such as "12 * 5 = 60", unless it is a part of a longer expression."""
+    position = 0
+    while match := _LEFT_SIDE.search(text, position):
         result = _RESULT.match(text, match.end())
-        place = match.end() if result else match.start() + 1
+        position = match.end() if result else match.start() + 1
         if result is None or _GOES_ON.match(text, result.end()) or _BEFORE.search(text[: match.start()]):
             continue
         left = ""
@@ -286,15 +295,15 @@ def equations(text: str) -> Iterator[Equation]:
         yield Equation(match.start(), result.end(), result.start(1), left, result.group(1).rstrip(","))
 
 
-# --- How many tokens a text has, about, without loading a tokenizer.
+# --- The approximate number of tokens, without a tokenizer.
 
 _PIECE = re.compile(r"[^\W\d_]+|\d|[^\w\s]")
 
 
 def estimated_tokens(messages: Sequence[Message]) -> int:
-    """Tokens of a conversation without loading a tokenizer: words, digits and signs, and 5 for a turn's header.
+    """Return about how many tokens a conversation has: words, digits and signs, plus 5 per message for its header.
 
-    Measured against SmolLM2's tokenizer: within 10% on starter, GSM8K and MATH conversations, without the
-    system prompt of 20 tokens that its template adds.
+    On starter, GSM8K and MATH conversations the estimate is within 10% of SmolLM2's tokenizer, not counting the system
+    prompt of 20 tokens that its template adds.
     """
     return sum(round(1.1 * len(_PIECE.findall(message["content"]))) + 5 for message in messages)

@@ -35,7 +35,7 @@ from nextturn.data_builders.dialogue.replies import efficiency as token_efficien
 from nextturn.data_builders.dialogue.roles import Roles
 from nextturn.data_builders.recipe import RoleSection
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.user import marked_answer, names_of_withheld, questions, read_question, tells_result
+from nextturn.data_builders.user import marked_answer, names_of_withheld, questions, read_question, states_result
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.errors import EngineError, RecipeError
@@ -201,7 +201,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     """Return the value of `asking` for a first reply; None if the row cannot tell whether to ask."""
     if not row.withholds:
         if _wants_hint(row):
-            return -1.0 if tells_result(row, reply) else 1.0
+            return -1.0 if states_result(row, reply) else 1.0
         if row.kind in OPEN_KINDS:
             return None
         if asks_instead(row, reply):
@@ -220,7 +220,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     # "I mean the price of a pen. Do you see it?"
     asked += [f"{before} {after}" for before, after in pairwise(sentences(reply)) if after.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
-    withheld, messages = named or row.telling, _user_messages(row)
+    withheld, messages = named or row.hidden_sentences, _user_messages(row)
     about = {read_question(question, withheld, messages, named=bool(named), ask=row.ask)[0] for question in asked}
     if "withheld" in about or "anything" in about:
         return 1.0 if "withheld" in about else HALF

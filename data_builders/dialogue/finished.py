@@ -69,7 +69,6 @@ class Finished:
             messages=tuple(self.messages),
             source=plan.task.source,
             answer=plan.task.answer,
-            hidden=given.fact if given is not None else "",
             reveal_at=self.reveal_at,
             task=plan.task,
             gap=gap,
@@ -78,5 +77,5 @@ class Finished:
             prompts=plan.goal not in _NO_PROMPTS,
             reason=self.reason,
             row={"dialogue": row},
-            slips=self.unusable,
+            unusable=self.unusable,
         )

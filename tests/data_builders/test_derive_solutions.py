@@ -34,7 +34,7 @@ WORKED = (
 
 def test_a_slip_is_a_value_on_the_way_and_says_what_it_is() -> None:
     task = latex("Some people stand in line. How many ways are there?", WORKED, "34")
-    assert [(slip.answer, slip.quote, slip.did, slip.at) for slip in task.slips] == [
+    assert [(slip.answer, slip.quote, slip.did, slip.at) for slip in task.mistakes] == [
         ("20", "$4 \\cdot 5$", "", 1), ("25", "$20 + 5$", "", 2),
     ]  # fmt: skip
     assert task.asked == "How many ways are there?"
@@ -67,7 +67,7 @@ def test_a_slip_is_a_value_on_the_way_and_says_what_it_is() -> None:
     ],
 )
 def test_what_may_be_right_or_that_nobody_would_believe_is_no_slip(question: str, solution: str, answer: str) -> None:
-    assert latex(question, solution, answer).slips == ()
+    assert latex(question, solution, answer).mistakes == ()
 
 
 def test_lines_of_a_plain_solution_with_units_or_many_numbers_are_slips_too() -> None:
@@ -76,7 +76,7 @@ def test_lines_of_a_plain_solution_with_units_or_many_numbers_are_slips_too() ->
         "He used 15 gallons * 2 = 30 gallons.\nIn all 3 + 4 + 5 = 12 were sold.\nIt costs $20 x 15% = $3.50 then.\nSo 12 * 2 = 24.",
         "24",
     )
-    assert [(slip.answer, slip.quote) for slip in task.slips] == [("30", "15 × 2"), ("12", "3 + 4 + 5")], (
+    assert [(slip.answer, slip.quote) for slip in task.mistakes] == [("30", "15 × 2"), ("12", "3 + 4 + 5")], (
         "3.50 is false"
     )
     assert task.steps[0].equation == "15 * 2 = 30"
@@ -149,7 +149,7 @@ def test_slips_of_real_solutions_are_wrong_and_stand_there() -> None:
     found = 0
     for problem in list(read_problems(path, "math"))[::EVERY]:
         task = task_from(problem)
-        for slip in task.slips:
+        for slip in task.mistakes:
             found += 1
             assert not same_value(slip.answer, problem.answer) and slip.answer in task.steps[slip.at].text
             assert slip.quote.strip("$") in task.steps[slip.at].text and task.asked in problem.question

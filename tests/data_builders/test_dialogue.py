@@ -56,7 +56,7 @@ from nextturn.data_builders.dialogue.replies import (
     turn_marks,
 )
 from nextturn.data_builders.dialogue.roles import Ask, RoleModel, Roles
-from nextturn.data_builders.quality import Gate, Quality
+from nextturn.data_builders.quality import Quality, QualityFilter
 from nextturn.data_builders.recipe import PERSONAS, DataRecipe, Dialogue, Goals, Output, RoleSection, Source, shaping
 from nextturn.data_builders.rows import rl_rows
 from nextturn.data_builders.starter import starter_problems
@@ -248,7 +248,7 @@ def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(t
     assert given.fact not in opening and given.fact in told and solution == SOLUTION
     assert question == f"Can you tell me {given.name}?"
     assert done.measured == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
-    with closing(Gate(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
+    with closing(QualityFilter(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
         assert gate.reason(done.conversation()) is None
     first, second = rl_rows(done.conversation())
     assert (first.clause, first.hidden, first.problem) == (given.name, (given.fact,), QUESTION)

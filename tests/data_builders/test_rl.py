@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from nextturn.data_builders.build import build
 from nextturn.data_builders.recipe import load_data_recipe
 from nextturn.data_builders.rows import RlRow, load_rl_rows, load_sft_rows, rl_rows
-from nextturn.data_builders.scripted import Conversation
-from nextturn.data_builders.tasks import Gap, Task
+from nextturn.data_builders.tasks import Conversation, Gap, Task
 from nextturn.data_builders.text import states
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import write_jsonl
@@ -107,19 +106,19 @@ GOOD = {"id": "a", "kind": "k", "turn": 0, "prompt": [{"role": "user", "content"
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"id": ""}, "`id` is missing or empty"),
-        ({"answer": 7}, "`answer` is 7, wanted text"),
+        ({"id": ""}, "`id`"),
+        ({"answer": 7}, "`answer`.* given 7"),
         ({"prompt": []}, "an empty conversation"),
         ({"prompt": [*GOOD["prompt"], {"role": "assistant", "content": "y"}]}, "ends with the assistant"),  # type: ignore[misc]
-        ({"turn": -1}, "`turn` is -1"),
-        ({"turn": True}, "`turn` is True"),
-        ({"hidden": "4"}, "`hidden` is '4'"),
-        ({"hidden": [4]}, "`hidden` is"),
-        ({"reveal": None}, "`reveal` is None"),
+        ({"turn": -1}, "`turn`.* given -1"),
+        ({"turn": True}, "`turn`.* given True"),
+        ({"hidden": "4"}, "`hidden`.* given '4'"),
+        ({"hidden": [4]}, "`hidden.0`"),
+        ({"reveal": None}, "`reveal`.* given None"),
         # a reward would want to be asked, and a user would have nothing to say
-        ({"clause": "how many bags there are"}, "nothing tells it: wanted `reveal`"),
-        ({"thing": "the number of bags"}, "nothing tells it: wanted `reveal`"),
-        ({"hidden": ["4"], "problem": "There are 14 bags."}, "nothing tells it: wanted `reveal`"),
+        ({"clause": "how many bags there are"}, "nothing states it; expected `reveal`"),
+        ({"thing": "the number of bags"}, "nothing states it; expected `reveal`"),
+        ({"hidden": ["4"], "problem": "There are 14 bags."}, "nothing states it; expected `reveal`"),
     ],
 )
 def test_a_row_that_is_none_is_named_with_its_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -137,17 +136,17 @@ def test_what_is_withheld_is_told_by_its_own_sentence_or_by_the_problem_s(tmp_pa
     }
     rows = [{**GOOD, **withheld}, {**GOOD, **withheld, "id": "b", "reveal": "Four bags."}]
     write_jsonl(tmp_path / "rows.jsonl", rows)
-    assert [row.told for row in load_rl_rows(tmp_path / "rows.jsonl")] == ["There are 4 bags.", "Four bags."]
+    assert [row.revelation for row in load_rl_rows(tmp_path / "rows.jsonl")] == ["There are 4 bags.", "Four bags."]
 
 
 def test_ids_stand_once_and_a_folder_has_to_be_a_finished_build(built: Path, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [GOOD, GOOD])
-    with pytest.raises(DataError, match=r":2: the id 'a' stands twice"):
+    with pytest.raises(DataError, match=r":2: the id 'a' is used twice"):
         list(load_rl_rows(tmp_path / "rows.jsonl"))
     with pytest.raises(DataError, match="is no data build"):
         list(load_rl_rows(tmp_path))
     (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(DataError, match="holds no rl rows"):
+    with pytest.raises(DataError, match="has no rl rows"):
         list(load_rl_rows(tmp_path))
     with pytest.raises(DataError, match="no such file"):
         list(load_rl_rows(tmp_path / "nowhere.jsonl"))

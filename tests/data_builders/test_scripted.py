@@ -1,193 +1,310 @@
-"""Scripted conversations: right mathematics, targeted questions, no over-asking, reasons in every reply."""
+"""Scripted conversations: right mathematics, questions only when needed, clean wordings, and unchanged problem text."""
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
 from fractions import Fraction
+from functools import cache
+from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.data_builders.scripted import Conversation, Conversations, Kind, Script, converse, plan, possible_kinds
+import nextturn.data_builders
+from nextturn.data_builders.gaps import task_from
+from nextturn.data_builders.problems import Problems
+from nextturn.data_builders.quality import holds
+from nextturn.data_builders.recipe import Conversations, ScriptedKind, Source, wordings
+from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, say
 from nextturn.data_builders.starter import starter_problem, starter_problems
-from nextturn.data_builders.tasks import Slip, Step, Task
+from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
+from nextturn.data_builders.text import states
 from nextturn.probe.conversations import check_messages
 from nextturn.probe.grading import asks, boxed, sentences
+from nextturn.probe.recipe import _Loader
+from nextturn.probe.sets import Problem
 
-DEFAULT = Conversations()
-TALKATIVE = Conversations(reactions=1.0)
-KINDS = get_args(Kind)
+DEFAULT, TALKATIVE = Conversations(), Conversations(reactions=1.0)
+KINDS = get_args(ScriptedKind)
 EQUATION = re.compile(r"(?<![\d.*/+-])(?<![*/+-] )(\d+) ?([-+*/]|% of) ?(\d+) = (\d+)")
 
 
 @st.composite
-def conversations(draw: st.DrawFn, *kinds: Kind, how: Conversations = TALKATIVE) -> Conversation:
+def conversations(draw: st.DrawFn, *kinds: ScriptedKind, settings: Conversations = TALKATIVE) -> Conversation:
     task = starter_problem(draw(st.integers(0, 10**6)), draw(st.integers(0, 1000)), "train")
     possible = [kind for kind in possible_kinds(task) if kind in (kinds or KINDS)]
     if not possible:
-        return draw(conversations(*kinds, how=how))
-    return converse(task, draw(st.sampled_from(possible)), draw(st.integers(0, 1000)), how)
+        return draw(conversations(*kinds, settings=settings))
+    return converse(task, draw(st.sampled_from(possible)), draw(st.integers(0, 1000)), settings)
 
 
-def said(conversation: Conversation, role: str) -> list[str]:
-    return [message["content"] for message in conversation.messages if message["role"] == role]
+def texts(conversation: Conversation, role: str = "") -> list[str]:
+    return [message["content"] for message in conversation.messages if role in ("", message["role"])]
 
 
-def states(text: str, value: str) -> bool:
-    return re.search(rf"(?<![\d.,]){re.escape(value)}(?!\d|[.,]\d)", text) is not None
+def answers(conversation: Conversation) -> list[str]:
+    return [box[1] for text in texts(conversation, "assistant") if (box := boxed(text))]
 
 
 @given(conversations())
-def test_a_conversation_is_whole_right_and_asks_only_where_something_is_missing(conversation: Conversation) -> None:
+def test_a_conversation_is_clean_and_right_and_asks_only_when_a_fact_is_missing(conversation: Conversation) -> None:
     messages = check_messages(list(conversation.messages), "here")
     assert messages[-1]["role"] == "assistant" and conversation.task is not None
-    slips = {slip.did for slip in conversation.task.slips}
-    for text in (message["content"] for message in messages):
-        assert not re.search(r"(?<!\\boxed)\{|\{[a-z_]+\}", text), text
-        assert text == text.strip() and "  " not in text
-        assert not re.search(r" [.,?!]|\.\.|___|\[unreadable\]|\[formula", text), text
+    mistakes = {mistake.did for mistake in conversation.task.mistakes}
+    for text in texts(conversation):
+        assert not re.search(r"(?<!\\boxed)\{|\{[a-z_]+\}| [.,?!]|\.\.|___|\[unreadable\]|\[formula|  ", text), text
+        assert text == text.strip()
         for left, op, right, result in EQUATION.findall(text):
             a, b = Fraction(left), Fraction(right)
             value = {"+": a + b, "-": a - b, "*": a * b, "/": a / b, "% of": a * b / 100}[op]
-            assert value == Fraction(result) or f"{left} {op} {right} = {result}" in slips, (left, op, right, result)
-
-    replies = said(conversation, "assistant")
-    assert [inside[1] for text in replies if (inside := boxed(text))] == [conversation.answer]
+            assert value == Fraction(result) or f"{left} {op} {right} = {result}" in mistakes, (left, op, right, result)
+    replies = texts(conversation, "assistant")
+    assert answers(conversation) == [conversation.answer]
     missing = conversation.kind == "underspecified"
     assert asks(replies[0]) == replies[0].endswith("?") == missing
-    # A question of the problem may be quoted in what is wrong with a result; the assistant itself asks once at the most.
+    # A reply may quote a question of the problem, but the assistant itself asks at most once.
     assert sum(text.endswith("?") for text in replies) == missing
 
 
-@given(conversations("underspecified", how=DEFAULT))
-def test_what_is_withheld_is_asked_for_by_name_and_never_leaks(conversation: Conversation) -> None:
+@given(conversations("underspecified", settings=DEFAULT))
+def test_the_withheld_fact_is_asked_for_by_name_and_never_leaks(conversation: Conversation) -> None:
     gap = conversation.gap
     assert gap is not None and conversation.hidden == gap.value and conversation.reveal_at == 2
-    opening, asked, reveal = (message["content"] for message in conversation.messages[:3])
-    assert not states(opening, gap.value) and not re.search(r"\d", asked), "the question invents no number"
-    assert states(reveal, gap.value)
-    assert asked.endswith("?") and len(sentences(asked)) <= 3 and len(asked.split()) <= 35
-    assert gap.ask in asked or gap.clause in asked, "it names what is missing"
-
-
-@given(conversations("wrong_start", "right_start", how=DEFAULT))
-def test_a_result_is_confirmed_where_it_is_right_and_only_there(conversation: Conversation) -> None:
-    opening, reply = (message["content"] for message in conversation.messages[:2])
+    opening, question, reveal, *_ = texts(conversation)
+    assert not states(opening, gap.value) and not re.search(r"\d", question) and states(reveal, gap.value)
+    assert question.endswith("?") and len(sentences(question)) <= 3 and len(question.split()) <= 35
+    assert gap.ask in question or gap.clause in question
     assert conversation.task is not None
-    brought = opening.split("\n\n")[-1]
-    wrong = [slip.answer for slip in conversation.task.slips]
-    told = [conversation.answer] if conversation.kind == "right_start" else wrong
-    assert any(states(brought, value) for value in told), opening
+    # Both conversations of a contrast pair open with the same words around the problem.
+    seed = random.Random(gap.question).randrange(100)
+    whole, less = (converse(conversation.task, kind, seed, DEFAULT) for kind in ("complete", "underspecified"))
+    assert less.gap is not None
+    assert texts(less)[0] == texts(whole)[0].replace(conversation.task.question, less.gap.question)
+
+
+@given(conversations("wrong_start", "right_start", settings=DEFAULT))
+def test_only_a_right_result_is_confirmed(conversation: Conversation) -> None:
+    opening, reply, *_ = texts(conversation)
+    assert conversation.task is not None
+    wrong = [mistake.answer for mistake in conversation.task.mistakes]
+    results = [conversation.answer] if conversation.kind == "right_start" else wrong
+    assert any(states(opening.split("\n\n")[-1], value) for value in results), opening
     head = reply.partition("\n")[0]
     denied = re.search(r"Not quite|Almost|Close, but|It isn't|something else|not it yet", head)
     assert bool(denied) == (conversation.kind == "wrong_start"), head
     assert conversation.task.solution in reply
 
 
-@given(st.integers(0, 10**6), st.integers(0, 100))
-def test_a_pair_differs_only_in_what_is_withheld(index: int, seed: int) -> None:
-    task = starter_problem(index, 1, "train")
-    whole, less = (converse(task, kind, seed, DEFAULT) for kind in ("complete", "underspecified"))
-    assert less.gap is not None
-    assert less.messages[0]["content"] == whole.messages[0]["content"].replace(task.question, less.gap.question)
-
-
-def test_the_same_arguments_give_the_same_text_and_another_seed_another() -> None:
+def test_the_same_arguments_give_the_same_text_and_other_seeds_other_texts() -> None:
     task = next(task for task in starter_problems(50, 4, "train") if len(possible_kinds(task)) == len(KINDS))
     for kind in KINDS:
         assert converse(task, kind, 1, TALKATIVE) == converse(task, kind, 1, TALKATIVE)
-        texts = {json.dumps(converse(task, kind, seed, TALKATIVE).messages) for seed in range(20)}
-        assert len(texts) > 15, kind
+        assert len({tuple(texts(converse(task, kind, seed, TALKATIVE))) for seed in range(20)}) > 15, kind
 
 
-# --- which conversations a problem gives
+# --- Which conversations a problem gives.
 
 
-def test_shares_are_met_and_results_are_right_as_often_as_wrong() -> None:
-    shares = Conversations(contrast_pairs=0.8)
+def test_shares_are_met() -> None:
+    settings = Conversations(contrast_pairs=0.8)
     tasks = [task for task in starter_problems(2500, 0, "train") if len(possible_kinds(task)) == len(KINDS)]
-    plans = [plan(task, 0, shares) for task in tasks]
+    plans = [plan(task, 0, settings) for task in tasks]
     kinds = Counter(kind for planned in plans for kind in planned)
     total = kinds.total()
-    assert total > 2000
-    for kind, wanted in shares.shares.items():
-        assert abs(kinds[kind] / total - wanted) < 0.03, kinds
+    assert total > 2000 and abs(total / len(plans) - settings.per_problem) < 0.04
+    assert all(abs(kinds[kind] / total - share) < 0.03 for kind, share in settings.shares.items()), kinds
     pairs = sum(set(planned) == {"complete", "underspecified"} for planned in plans)
     assert abs(pairs / kinds["underspecified"] - 0.8) < 0.05
-    assert abs(total / len(plans) - shares.per_problem) < 0.04
 
 
-def test_a_problem_without_a_known_slip_brings_no_result_at_all() -> None:
-    """Else the problem would tell whether the result is right."""
-    plain = Task("p", "What is 1 + 1 + 1?", "3", "jsonl", starter_problem(0, 0, "train").steps[:1])
-    assert possible_kinds(plain) == ["complete"]
-    assert all(plan(plain, seed, DEFAULT) == ["complete"] for seed in range(20))
-
-
-def test_a_problem_of_which_the_recipe_wants_nothing_is_complete() -> None:
-    only = Conversations(complete=0.0, underspecified=1.0, wrong_start=0.0, right_start=0.0, contrast_pairs=0.0)
-    plain = Task("p", "What is 1 + 1?", "2", "jsonl", starter_problem(0, 0, "train").steps[:1])
-    assert all(plan(plain, seed, only) == ["complete"] for seed in range(20))
+def test_a_problem_without_material_gives_only_complete_conversations() -> None:
+    """Without a known mistake it brings no right result either, or the problem would tell whether a result is right."""
+    task = Task("p", "What is 1 + 1 + 1?", "3", "jsonl", starter_problem(0, 0, "train").steps[:1])
+    assert possible_kinds(task) == ["complete"]
+    none = Conversations(complete=0.0, underspecified=1.0, wrong_start=0.0, right_start=0.0, contrast_pairs=0.0)
+    assert all(plan(task, seed, settings) == ["complete"] for seed in range(20) for settings in (DEFAULT, none))
 
 
 @pytest.mark.parametrize(
-    "shares",
-    [{"complete": 0.9}, {"complete": 0.28, "underspecified": 0.52, "contrast_pairs": 1.0}],
+    "shares", [{"complete": 0.9}, {"complete": 0.28, "underspecified": 0.52, "contrast_pairs": 1.0}]
 )
 def test_shares_that_cannot_be_met_are_refused(shares: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="complete: "):
         Conversations(**shares)
 
 
-# --- reactions to an answer
-
-TEXT = Task(
-    "p", "Solve $2x + 4 = 10$ for $x$, then double it. What do you get?", "6", "math",
-    (Step("We have $2x = 6$."), Step("So $x = 3$."), Step("Doubled, it is $\\boxed{6}$.")),
-    slips=(Slip(1, "", "3", "$x$"),),
-    boxed_solution="We have $2x = 6$. So $x = 3$. Doubled, it is $\\boxed{6}$.", asked="What do you get?",
-)  # fmt: skip
+# --- Reactions to an answer.
 
 
 def reaction(task: Task, seed: int | str) -> tuple[str, str, str]:
-    """The act of the user's turn, this turn, and the reply; empty where there is no reaction."""
-    talk = Script(task, random.Random(seed), random.Random(seed), False)
-    talk.react()
-    if not talk.messages:
-        return "", "", ""
-    assert [message["role"] for message in talk.messages] == ["user", "assistant"]
-    user, reply = (message["content"] for message in talk.messages)
-    return talk.acts[0], user, reply
+    """Return the act of the user's reaction, its text, and the reply; empty if there is no reaction."""
+    script = Script(task, random.Random(seed), random.Random(seed), False)
+    script.react()
+    assert [message["role"] for message in script.messages] in ([], ["user", "assistant"])
+    user, reply = (message["content"] for message in script.messages) if script.messages else ("", "")
+    return script.acts[0] if script.acts else "", user, reply
 
 
-def test_a_reply_to_a_reaction_gives_a_reason_with_the_numbers_of_the_problem() -> None:
+def test_the_reply_to_a_reaction_gives_a_reason_with_the_numbers_of_the_problem() -> None:
     seen = Counter[str]()
     for task in starter_problems(400, 11, "train"):
         act, _, reply = reaction(task, task.id)
         seen[act] += 1
-        assert not reply.endswith("?")
-        if act == "why":
-            assert any(step.why[1:] in reply for step in task.steps)
-        elif act == "check":
-            assert any(step.undone in reply and step.left in reply for step in task.steps if step.undone)
-        elif act == "what_if":
-            assert any(change.steps[-1].text in reply for change in task.what_ifs)
-        else:
-            steps = [task.steps[slip.at] for slip in task.slips]
-            assert act == "doubt" and any(step.expression in reply for step in steps), reply
-    assert set(seen) == {"why", "check", "what_if", "doubt"} and min(seen.values()) > 40
+        wrong = [task.steps[mistake.at].expression for mistake in task.mistakes]
+        reasons = {
+            "why": [step.why[1:] for step in task.steps],
+            "check": [step.undone for step in task.steps if step.undone and step.left in reply],
+            "what_if": [change.steps[-1].text for change in task.what_ifs],
+            "doubt": wrong,
+        }
+        assert any(reason in reply for reason in reasons[act]) and not reply.endswith("?"), (act, reply)
+    assert min(seen[act] for act in ("why", "check", "what_if", "doubt")) > 40
 
 
-def test_a_doubt_about_a_text_solution_is_told_what_its_number_is_and_what_was_asked() -> None:
+def test_reactions_to_text_solutions() -> None:
+    solution = "We have $2x = 6$. So $x = 3$. Doubled, it is $\\boxed{6}$."
+    steps = tuple(Step(text) for text in solution.split(". "))
+    doubted = Task(
+        "p", "Solve $2x + 4 = 10$ for $x$, then double it. What do you get?", "6", "math", steps,
+        mistakes=(Mistake(1, "", "3", "$x$"),), boxed_solution=solution, asked="What do you get?",
+    )  # fmt: skip
     for seed in range(100):
-        act, user, reply = reaction(TEXT, seed)
+        act, user, reply = reaction(doubted, seed)
         assert act == "doubt" and "3" in user and "$x$" in reply and '"What do you get?"' in reply
+    nothing = Task("p", "What?", "3", "math", (Step("It is $\\boxed{3}$."),), boxed_solution="...")
+    assert reaction(nothing, 0)[0] == ""
 
 
-def test_a_problem_with_nothing_to_say_about_has_no_reaction() -> None:
-    assert reaction(Task("p", "What?", "3", "math", (Step("It is $\\boxed{3}$."),), boxed_solution="..."), 0)[0] == ""
+# --- Text of problems goes through unchanged.
+
+START = r"Let $M = \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}$ with $x \neq 0$. "
+REST = r"Then $3 \times 5 = 15$. So $\frac{15}{9} = \frac{5}{3}$, and the answer is $\boxed{\frac{5}{3}}$."
+QUESTION = r"Let $f(2) = 5$ where $x \neq 0$. It's known that I is $\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}$. Find $\frac{f(2)}{3}$."
+LATEX = Task(
+    "p", QUESTION, r"\frac{5}{3}", "math",
+    (Step(START.strip()), Step(r"Then $3 \times 5 = 15$."), Step(r"So $\frac{15}{9} = \frac{5}{3}$, and so on.")),
+    gaps=(
+        Gap(QUESTION.replace("$f(2) = 5$ where ", ""), "what $f(2)$ is", "What is $f(2)$?", "It's $f(2) = 5$.", "$f(2) = 5$",
+            "$f(2) = 5$", "the value of $f(2)$"),
+    ),
+    mistakes=(Mistake(1, "", "15", r"$3 \times 5$"),),
+    boxed_solution=START + REST, asked=r"Find $\frac{f(2)}{3}$.",
+)  # fmt: skip
+
+
+@given(st.sampled_from(KINDS), st.integers(0, 10**6))
+def test_every_formula_is_one_of_the_problem(kind: ScriptedKind, seed: int) -> None:
+    conversation = converse(LATEX, kind, seed, TALKATIVE)
+    everything = "\n".join(texts(conversation))
+    formulas = re.findall(r"\$[^$]+\$", everything)
+    known = QUESTION + START + REST + r"$f(2)$ $\frac{5}{3}$ $15$ $3 \times 5$"
+    assert all(formula in known for formula in formulas)
+    assert all(everything.count(brace) == "".join(formulas).count(brace) for brace in "{}")
+    assert START + REST in everything and answers(conversation) == [LATEX.answer]
+    assert kind == "underspecified" or QUESTION in texts(conversation)[0]
+
+
+@given(st.text(alphabet=r"\{}$%_^&x1 .", min_size=1, max_size=60), st.integers(0, 1000))
+def test_braces_of_a_problem_are_never_read_as_slots(text: str, seed: int) -> None:
+    solution = f"{text} so it is $\\boxed{{7}}$."
+    task = task_from(Problem("p", f"What is {text}?", "7", solution, "math"))
+    opening, reply, *_ = texts(converse(task, "complete", seed, TALKATIVE))
+    assert f"What is {text}?" in opening and solution.strip() in reply
+
+
+MATH = Path(__file__).resolve().parents[3] / "shared" / "data" / "math" / "train.jsonl"
+
+
+@pytest.mark.skipif(not MATH.is_file(), reason="needs ../shared/data/math/train.jsonl")
+def test_conversations_from_math() -> None:
+    problems = Problems(Source(kind="math", path=str(MATH)), 7)
+    settings = Conversations(complete=0.3, underspecified=0.3, wrong_start=0.2, right_start=0.2)
+    tasks = [problems[index] for index in range(0, len(problems), 10)]
+    made = [converse(task, kind, 7, settings) for task in tasks for kind in plan(task, 7, settings)]
+    for conversation in made:
+        task, (opening, reply, *later) = conversation.task, texts(conversation)
+        assert task is not None and "[asy]" not in "".join(texts(conversation))
+        assert asks(reply) == (conversation.kind == "underspecified"), conversation.id
+        if conversation.gap:
+            assert holds(later[0], conversation.hidden)
+            assert not any(holds(text, conversation.hidden) for text in (opening, reply))
+            assert not re.search(r"___|\[\w+\]|\bsome\b.*\?", reply)
+        assert any(task.boxed_solution.strip() in text for text in texts(conversation, "assistant"))
+        assert answers(conversation) == [task.answer], conversation.id
+    kinds = Counter(conversation.kind for conversation in made)
+    assert set(kinds) == set(KINDS) and 0.5 < kinds["right_start"] / kinds["wrong_start"] < 2
+
+
+# --- The wordings of acts.yaml.
+
+SIMULATED = wordings("acts.yaml")["simulated_user"]
+
+
+def parts(act: Act) -> list[str]:
+    return [*act.openers, *act.cores, *act.closers, act.plain]
+
+
+@cache
+def slots(name: str) -> dict[str, str]:
+    return {slot: f"<{slot}>" for part in parts(acts()[name]) for slot in re.findall(r"\{(\w+)\}", part)}
+
+
+@pytest.mark.parametrize("name", acts())
+def test_an_act_has_many_clean_wordings(name: str) -> None:
+    act = acts()[name]
+    size = len(act.pairs) * len(act.closers)
+    assert size >= 6 and all(len(set(same)) == len(same) for same in (act.openers, act.cores, act.closers))
+    used = Counter(say(name, random.Random(seed), slots(name)) for seed in range(2000))
+    used.pop(act.plain.format_map(slots(name)).strip(), None)
+    assert used.most_common(1)[0][1] < 10 + 2 * used.total() / size
+    for text in (joined(*pair, closer).format_map(slots(name)).strip() for pair in act.pairs for closer in act.closers):
+        assert not re.search(r"  |\n |[{}]| [.,?!]|[.?!:] ?[.?!,]|,[.?!]", text), text
+        assert not re.search(r"[.?!] [a-z]", text), f"a sentence starts in lower case: {text}"
+        if act.speaker == "assistant":
+            assert name == "ask" or "?" not in text
+            assert not re.search(r"\d", text), "a wording adds no number"
+    if name == "ask":
+        asked = {**slots(name), "ask": "Which?"}
+        assert all(say(name, random.Random(seed), asked).endswith("?") for seed in range(200))
+
+
+@given(
+    st.text(alphabet=r"\{}$%_^&x1I'. Don't it's", min_size=1, max_size=60),
+    st.sampled_from(sorted(acts())),
+    st.integers(0, 10**6),
+)
+def test_the_text_in_a_slot_is_never_changed(text: str, name: str, seed: int) -> None:
+    filled = say(name, random.Random(seed), {slot: f"[{text}]" for slot in slots(name)}, casual=True)
+    rest = filled.replace(f"[{text}]", "")
+    assert "[" not in rest and "]" not in rest
+
+
+def test_casual_users_type_without_capitals_and_at_times_without_apostrophes() -> None:
+    typed = {say("why", random.Random(seed), slots("why"), casual=True) for seed in range(300)}
+    assert not any(re.search(r"(?:^|[.?!] )[A-HJ-Z]", text) for text in typed)
+    assert any("i dont" in text for text in typed) and any("I don't" in text for text in typed)
+
+
+class UniqueKeys(_Loader):
+    """The loader of recipes, which refuses a key that is given twice, with the aliases that packaged files use."""
+
+    compose_node = yaml.SafeLoader.compose_node
+
+
+def test_packaged_files_have_unique_keys_and_known_slots() -> None:
+    for name in ("acts.yaml", "starter.yaml", "words.yaml"):
+        path = Path(nextturn.data_builders.__file__).with_name(name)
+        assert yaml.load(path.read_text(), Loader=UniqueKeys) == wordings(name)
+    for messages in SIMULATED.values():
+        assert len(set(messages)) == len(messages) >= 6
+        assert len({frozenset(re.findall(r"\{(\w+)\}", text)) for text in messages}) == 1
+    used = [
+        *(text for messages in SIMULATED.values() for text in messages),
+        *(t for act in acts().values() for t in parts(act)),
+    ]
+    assert {slot for text in used for slot in re.findall(r"\{(\w+)\}", text)} <= set(wordings("acts.yaml")["slots"])

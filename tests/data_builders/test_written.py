@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextturn.data_builders.build import build
-from nextturn.data_builders.quality import Gate, Quality, all_boxed
+from nextturn.data_builders.quality import Quality, QualityFilter, all_boxed
 from nextturn.data_builders.recipe import Written, load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows, read_sft_rows
 from nextturn.data_builders.user import ScriptedUser
@@ -47,7 +47,7 @@ def recipe(folder: Path, **sections: Any) -> Path:
 
 def test_every_written_conversation_passes_the_gate(tmp_path: Path) -> None:
     made = written(Written(), 7)
-    gate = Gate(Quality(decontaminate=list(PACKAGED)), len(made), tmp_path / "index")
+    gate = QualityFilter(Quality(decontaminate=list(PACKAGED)), len(made), tmp_path / "index")
     assert [gate.reason(one) for one in made] == [None] * 398
     gate.close()
     assert all(not one.answer or same_answer(one.answer, boxes(one.messages)[-1]) for one in made)
@@ -80,7 +80,7 @@ def test_no_run_of_thirteen_words_is_another_s(source: str, tmp_path: Path) -> N
     path = SHARED / f"{source}.jsonl"
     if not path.is_file():
         pytest.skip(f"{path} is not there")
-    gate = Gate(Quality(decontaminate=[str(path)]), 398, tmp_path / "index")
+    gate = QualityFilter(Quality(decontaminate=[str(path)]), 398, tmp_path / "index")
     assert not [one.id for one in written(Written(), 0) if gate.reason(one)]
     gate.close()
 
@@ -174,14 +174,14 @@ def test_what_is_chosen_follows_from_seed_and_wishes() -> None:
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ({"source": {"kind": "written", "path": "x.jsonl"}}, "no path"),
-        ({"source": {"kind": "written", "n": 500}}, "398 conversations of these kinds and subjects, wanted 500"),
+        ({"source": {"kind": "written", "path": "x.jsonl"}}, "take no path"),
+        ({"source": {"kind": "written", "n": 500}}, "398 conversations of these kinds and subjects, .*given 500"),
         ({"source": {"kind": "written", "subjects": ["poetry"]}}, "the subjects: algebra, "),
         ({"source": {"kind": "written", "kinds": ["vague"]}}, "kinds"),
         ({"source": {"kind": "written"}, "written": {"n": 3}}, "`written` has no problems"),
         ({"source": {"kind": "written"}, "eval": {"accuracy_n": 3}}, r"eval\.accuracy_n: given 3"),
         ({"source": {"kind": "starter", "n": 3, "kinds": ["complete"]}}, "only the written"),
-        ({"source": {"kind": "starter", "n": 3}, "written": {"n": 0}}, "wanted 0"),
+        ({"source": {"kind": "starter", "n": 3}, "written": {"n": 0}}, "given 0"),
     ],
 )
 def test_wishes_that_cannot_be_met_are_told(sections: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -280,5 +280,5 @@ def test_null_is_no_mark_and_a_conversation_wants_something_to_learn(tmp_path: P
     every = [{"loss": None, **message} for message in TALK]
     assert list(check_messages(every, "f:1")) == TALK
     write_jsonl(tmp_path / "own.jsonl", [{"messages": TALK[:2]}])
-    with pytest.raises(DataError, match=r"own\.jsonl:1: every assistant turn says `loss: false`"):
+    with pytest.raises(DataError, match=r"own\.jsonl:1: every assistant turn has `loss: false`"):
         list(read_sft_rows(tmp_path / "own.jsonl"))

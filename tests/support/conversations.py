@@ -1,11 +1,10 @@
-"""Conversations for tests, from their turns."""
+"""Conversations for tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nextturn.data_builders.scripted import Conversation
-from nextturn.data_builders.tasks import Task
+from nextturn.data_builders.tasks import Conversation, Gap, Task
 
 
 def conversation(
@@ -16,14 +15,15 @@ def conversation(
     reveal_at: int | None = None,
     task: Task | None = None,
 ) -> Conversation:
-    """Turns in order, the user's first; what is hidden is revealed in the second message of the user."""
-    messages = tuple({"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns))
+    """Return a conversation with these messages, the user's first. The second user message reveals what is `hidden`."""
+    messages = tuple({"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns))
     revealed = (2 if hidden else 0) if reveal_at is None else reveal_at
-    return Conversation("c", kind, messages, "starter", answer, hidden, revealed, task=task)
+    gap = Gap("", "", "", "", hidden, hidden) if hidden else None
+    return Conversation("c", kind, messages, "starter", answer, revealed, task, gap)
 
 
 def spans(loss_mask: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The runs of loss-carrying tokens as (start, end)."""
+    """Yield the (start, end) of each run of tokens that carry loss."""
     start = None
     for position, value in enumerate([*loss_mask, 0]):
         if value and start is None:

@@ -13,7 +13,7 @@ import yaml
 from nextturn.data_builders import preferences
 from nextturn.data_builders.__main__ import main as build_main
 from nextturn.data_builders.dialogue.replies import Reply
-from nextturn.data_builders.preferences import Wanted, unwanted
+from nextturn.data_builders.preferences import PairDraft, unwanted
 from nextturn.probe.chat import Chat
 from nextturn.probe.errors import DataError, TemplateError, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
@@ -112,7 +112,7 @@ def test_where_a_model_never_asks_the_conversations_question_is_left(tmp_path: P
 
 
 def test_which_replies_are_to_be_left() -> None:
-    ask, answer = (Wanted("a", kind, (), "", "") for kind in ("ask", "answer"))
+    ask, answer = (PairDraft("a", kind, (), "", "") for kind in ("ask", "answer"))
     guess, question = Reply("So it is \\boxed{5}."), Reply("How many are there?")
     assert unwanted(ask, guess).unusable == unwanted(answer, question).unusable == ""
     assert unwanted(ask, question).unusable == "asked" and unwanted(answer, guess).unusable == "answered"
