@@ -21,7 +21,7 @@ from nextturn.probe.grading import boxed, sentences
 def sft_row(conversation: Conversation) -> dict[str, Any]:
     """Return a row of OUT/sft. All rows about one problem have the same `problem`."""
     task = conversation.task
-    row = {
+    row: dict[str, Any] = {
         "id": conversation.id,
         "messages": list(conversation.messages),
         "kind": conversation.kind,
