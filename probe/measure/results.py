@@ -36,12 +36,13 @@ class Metric(NamedTuple):
     """The key of a number of a run.
 
     Attributes:
-        measure: "accuracy", "clarify", "followup", "actual" (the real user turns of a transcript set) or "grounding".
+        measure: "accuracy"; "outcome" (how the answers of accuracy ended); "clarify"; user turns as "followup", "perturbed"
+            (follow-up after a perturbed answer) or "actual" (the real turns of a transcript set); "grounding".
         set: Name of the question set.
-        name: "lenient", "strict" or "outcome:asked" of accuracy; "ask_when_needed" or "answer_when_complete" of clarify;
-            "rate", "unscored", "label:new_task" and the like of followup and actual; "AUC" or a label of grounding.
+        name: "lenient" or "strict"; an outcome; "ask_when_needed" or "answer_when_complete"; "rate", "unscored",
+            "label:new_task" and so on of user turns; "AUC" or "label:new_task" of grounding.
         temperature: Decoding of the user turns, such as "T=0.7"; "" for every other measure.
-        perturbation: What was done to the answer before the user turn; "none" for the plain run.
+        perturbation: What was done to the answer before the user turn, or "none".
     """
 
     measure: str
@@ -69,9 +70,7 @@ class AccuracyResults(_Frozen):
     outcomes: dict[str, int]
 
     def figures(self) -> dict[str, Estimate]:
-        """Return the two rates and the share of each outcome."""
-        shares = {f"outcome:{name}": share(count, self.n) for name, count in self.outcomes.items()}
-        return {"lenient": replace(self.lenient, n=self.n), "strict": replace(self.strict, n=self.n), **shares}
+        return {"lenient": replace(self.lenient, n=self.n), "strict": replace(self.strict, n=self.n)}
 
 
 class ClarifyResults(_Frozen):
@@ -153,20 +152,28 @@ class Results(_Frozen):
 
     def figures(self) -> dict[Metric, Estimate]:
         """Return every number that was measured."""
-        parts: dict[tuple[str, str, str, str], AccuracyResults | ClarifyResults | FollowupResults] = {
-            **{("accuracy", name, "", "none"): part for name, part in self.accuracy.items()},
-            **{("clarify", name, "", "none"): part for name, part in self.clarify.items()},
-            **{("actual", name, "", "none"): part for name, part in self.actual.items()},
-        }
+        found: dict[Metric, Estimate] = {}
+
+        def add(measure: str, name: str, figures: dict[str, Estimate], *where: str) -> None:
+            known = ((key, estimate) for key, estimate in figures.items() if estimate.value is not None)
+            found.update((Metric(measure, name, key, *where), estimate) for key, estimate in known)
+
+        for name, accuracy in self.accuracy.items():
+            add("accuracy", name, accuracy.figures())
+            add("outcome", name, {outcome: share(count, accuracy.n) for outcome, count in accuracy.outcomes.items()})
+        for name, clarify in self.clarify.items():
+            add("clarify", name, clarify.figures())
         for name, perturbations in self.followup.items():
             for perturbation, temperatures in perturbations.items():
-                parts |= {("followup", name, at, perturbation): part for at, part in temperatures.items()}
-        return {
-            Metric(measure, name, figure, at, perturbation): estimate
-            for (measure, name, at, perturbation), part in parts.items()
-            for figure, estimate in part.figures().items()
-            if estimate.value is not None
-        }
+                for at, turns in temperatures.items():
+                    add(_followup(perturbation), name, turns.figures(), at, perturbation)
+        for name, turns in self.actual.items():
+            add("actual", name, turns.figures())
+        return found
+
+
+def _followup(perturbation: str) -> str:
+    return "followup" if perturbation == "none" else "perturbed"
 
 
 def share(count: int, n: int) -> Estimate:
@@ -299,8 +306,9 @@ def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
     elif kind not in ("followup", "actual"):
         raise ValueError(f"kind {kind}")
     elif row["label"] is not None:
-        where = (f"T={float(row['temperature'])}", row["perturbation"]) if kind == "followup" else ()
-        yield Metric(kind, name, "rate", *where), row["label"] == GENUINE
+        turn = (f"T={float(row['temperature'])}", row["perturbation"])
+        metric = Metric(_followup(turn[1]), name, "rate", *turn) if kind == "followup" else Metric(kind, name, "rate")
+        yield metric, row["label"] == GENUINE
 
 
 def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:

@@ -130,16 +130,12 @@ class Comparison:
         return tuple(run.name for run in self.runs)
 
     @cached_property
-    def _by_key(self) -> dict[tuple[str, Metric], Figure]:
-        return {(figure.run, figure.metric): figure for figure in self.figures}
-
-    def find(self, run: str, metric: Metric) -> Figure | None:
-        return self._by_key.get((run, metric))
+    def _estimates(self) -> dict[tuple[str, Metric], Estimate]:
+        return {(figure.run, figure.metric): figure.estimate for figure in self.figures}
 
     def estimate(self, run: str, metric: Metric) -> Estimate:
         """Return a figure's estimate, or NOTHING if it was not measured."""
-        figure = self.find(run, metric)
-        return figure.estimate if figure else NOTHING
+        return self._estimates.get((run, metric), NOTHING)
 
     def select(self, *measures: str, **wanted: str) -> list[Figure]:
         """Return the figures of some measures whose metric has these values, such as `set="chat"`."""
@@ -148,18 +144,15 @@ class Comparison:
 
     @cached_property
     def main(self) -> list[Figure]:
-        """The figures of the main tables: accuracy, clarify and follow-up rates of the plain runs."""
-        names = ("lenient", "strict", "ask_when_needed", "answer_when_complete", "rate")
-        plain = self.select("accuracy", "clarify", "followup", perturbation="none")
-        return [figure for figure in plain if figure.metric.name in names]
+        """The figures of the main tables: accuracy, clarify and follow-up rates."""
+        return [*self.select("accuracy", "clarify"), *self.select("followup", name="rate")]
 
     def sets(self, *measures: str) -> list[str]:
         return list(dict.fromkeys(figure.metric.set for figure in self.select(*measures)))
 
     def temperatures(self, name: str) -> list[str]:
-        """Return the decodings of the plain runs of a follow-up set in ascending order: "T=0.0", "T=0.7"."""
-        rates = self.select("followup", set=name, name="rate", perturbation="none")
-        return list(dict.fromkeys(figure.metric.temperature for figure in rates))
+        """Return the decodings of a follow-up set in ascending order: "T=0.0", "T=0.7"."""
+        return list(dict.fromkeys(figure.metric.temperature for figure in self.select("followup", set=name)))
 
     def sizes(self, metric: Metric) -> str:
         """Return the number of observations: 100, or 98–100 if it differs between runs."""
@@ -174,10 +167,9 @@ class Comparison:
 
     def title(self, metric: Metric) -> str:
         """Return what a figure is called within the tables of its set."""
-        if metric.name == "rate":
-            plain = metric.measure == "followup" and metric.perturbation == "none"
-            return f"{self.followup} {metric.temperature}" if plain else self.followup
-        return f"{metric.name} accuracy" if metric.name in ("lenient", "strict") else metric.name
+        if metric.measure == "followup" and metric.name == "rate":
+            return f"{self.followup} {metric.temperature}"
+        return f"{metric.name} accuracy" if metric.measure == "accuracy" else metric.name
 
     # Labels by people. Only if every run has labels do drawings show corrected rates: a mixture would compare two annotators.
 
@@ -191,34 +183,28 @@ class Comparison:
         rate = self.correction.rate(run, metric.set, metric.temperature) if self.correction else None
         return rate.corrected if rate else self.estimate(run, metric)
 
-    def drawn(self, run: str, metric: Metric) -> Estimate:
-        """Return the follow-up rate that a drawing shows."""
-        return self.corrected(run, metric) if self.all_corrected else self.estimate(run, metric)
-
     @cached_property
     def as_judged(self) -> list[str]:
         """The runs whose change in follow-up is the judge's, because not both runs have labels."""
+        changed = {figure.run for figure in self.select("followup") if "baseline" in figure.changes}
         corrected = {change.run for change in self.correction.differences} if self.correction else set()
-        changed = {one.run for one in self.select("followup", name="rate") if "baseline" in one.changes}
-        return [name for name in self.names if name in changed and name not in corrected]
+        return sorted(changed - corrected, key=self.names.index)
 
     @cached_property
     def patterns(self) -> dict[str, tuple[Pattern, ...]]:
         """The pattern of each follow-up set for each run, by labels where the run has any."""
-        found = {}
-        for name in self.sets("followup"):
-            metrics = [Metric("followup", name, "rate", decoding) for decoding in self.temperatures(name)]
-            found[name] = tuple(
-                pattern_of({metric.temperature: self.corrected(run, metric) for metric in metrics})
-                for run in self.names
-            )
-        return found
+
+        def pattern(run: str, name: str) -> Pattern:
+            rates = [Metric("followup", name, "rate", decoding) for decoding in self.temperatures(name)]
+            return pattern_of({metric.temperature: self.corrected(run, metric) for metric in rates})
+
+        return {name: tuple(pattern(run, name) for run in self.names) for name in self.sets("followup")}
 
     @cached_property
-    def overall(self) -> tuple[str, ...]:
-        """The pattern of each run over all sets."""
-        by_run = zip(*self.patterns.values(), strict=True) if self.patterns else [()] * len(self.runs)
-        return tuple(overall([pattern.name for pattern in patterns]) for patterns in by_run)
+    def overall(self) -> list[str]:
+        """The pattern of each run over all clear sets: "context-bound" if they differ, "unclear" if there is none."""
+        clear = [{found[index].name for found in self.patterns.values()} & CLEAR for index in range(len(self.runs))]
+        return ["context-bound" if len(names) > 1 else next(iter(names), "unclear") for names in clear]
 
     # Training runs.
 
@@ -228,17 +214,16 @@ class Comparison:
 
         The model that a training run started from (its step 0) is the first of its path. The baseline is in no path.
         """
-        by_key: dict[tuple[str, ...], list[int]] = {}
-        parents = [str(run.folder.absolute().parent) for run in self.runs]
-        steps = [run.results.model.step or 0 for run in self.runs]
+        steps = [run.results.model.step for run in self.runs]
+        paths: dict[tuple[Path, str], list[int]] = defaultdict(list)
         for index, run in enumerate(self.runs[1:], start=1):
             stem = re.sub(r"[\W_]*(step|checkpoint)?[\W_]*\d+$", "", run.results.model.label)
-            by_key.setdefault((parents[index], stem) if steps[index] else (run.name,), []).append(index)
+            paths[(run.folder.absolute().parent, stem) if steps[index] else (run.folder, "")].append(index)
         for index, run in enumerate(self.runs[1:], start=1):
-            siblings = [key for key in by_key if len(key) == 2 and key[0] == parents[index]]
-            if run.results.model.step == 0 and len(siblings) == 1:
-                by_key[siblings[0]] += by_key.pop((run.name,))
-        return [sorted(path, key=lambda index: steps[index]) for path in by_key.values()]
+            siblings = [path for (folder, _), path in paths.items() if folder == run.folder.absolute().parent]
+            if steps[index] == 0 and len(siblings) == 1:
+                siblings[0] += paths.pop((run.folder, ""))
+        return [sorted(path, key=lambda index: steps[index] or 0) for path in paths.values()]
 
     @cached_property
     def shown(self) -> list[str]:
@@ -266,12 +251,11 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     """Build the comparison of runs in order. Nothing is written and nothing is refused."""
     estimates = {run.name: {**run.results.figures(), **_grounding(run.samples)} for run in runs}
     sets = list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
-    measures = ("accuracy", "clarify", "followup", "actual", "grounding")
+    measures = ("accuracy", "outcome", "clarify", "followup", "perturbed", "actual", "grounding")
 
     def order(metric: Metric) -> tuple[Any, ...]:
         rank = sets.index(metric.set) if metric.set in sets else len(sets)
-        plain = metric.perturbation != "none", metric.perturbation
-        return measures.index(metric.measure), rank, metric.set, *plain, temperature(metric.temperature)
+        return measures.index(metric.measure), rank, metric.perturbation, temperature(metric.temperature)
 
     metrics = sorted(dict.fromkeys(metric for of_run in estimates.values() for metric in of_run), key=order)
     return Comparison(
@@ -297,13 +281,13 @@ def temperature(name: str) -> float:
 
 def _changes(baseline: FinishedRun, run: FinishedRun, metric: Metric) -> Iterator[tuple[str, PairedDifference]]:
     """Yield the paired differences of a figure, with what it is compared with."""
-    before = {"baseline": (baseline, metric)} if run is not baseline else {}
+    others = [("baseline", baseline, metric)] if run is not baseline else []
     if metric.measure == "followup":
-        plain = metric.perturbation == "none"
-        before |= {"actual": (run, Metric("actual", metric.set, metric.name))} if plain else {}
-        before |= {"plain": (run, metric._replace(perturbation="none"))} if not plain else {}
-    for against, (other, other_metric) in before.items():
-        if change := _difference(other.samples, other_metric, run.samples, metric):
+        others.append(("actual", run, Metric("actual", metric.set, metric.name)))
+    if metric.measure == "perturbed":
+        others.append(("plain", run, metric._replace(measure="followup", perturbation="none")))
+    for against, other, of_other in others:
+        if change := _difference(other.samples, of_other, run.samples, metric):
             yield against, change
 
 
@@ -325,10 +309,9 @@ def _grounding(samples: Samples | None) -> dict[Metric, Estimate]:
         items, labels, values = (list(column) for column in zip(*turns, strict=True))
         found[Metric("grounding", name, "AUC")] = auc(values, [label == GENUINE for label in labels], items)
         for label in in_order(set(labels)):
-            of_label = [(value, item) for item, given, value in turns if given == label]
-            found[Metric("grounding", name, f"label:{label}")] = mean_ci(
-                [value for value, _ in of_label], [item for _, item in of_label]
-            )
+            chosen = [place for place, given in enumerate(labels) if given == label]
+            mean = mean_ci([values[place] for place in chosen], [items[place] for place in chosen])
+            found[Metric("grounding", name, f"label:{label}")] = mean
     return {metric: estimate for metric, estimate in found.items() if estimate.value is not None}
 
 
@@ -342,7 +325,7 @@ def _grounding(samples: Samples | None) -> dict[Metric, Estimate]:
 LOW = 0.10
 """Follow-up rate that divides low from high. The paper calls 1-5% collapsed and 15-47% surfacing under sampling."""
 
-CLEAR = ("present", "latent", "absent")
+CLEAR = {"present", "latent", "absent"}
 
 
 def pattern_of(rates: Mapping[str, Estimate]) -> Pattern:
@@ -354,12 +337,6 @@ def pattern_of(rates: Mapping[str, Estimate]) -> Pattern:
         return Pattern("present", greedy, sampled)
     name = {("low", "high"): "latent", ("low", "low"): "absent"}.get(levels)
     return Pattern(name or ("unclear" if greedy.n or sampled.n else "not measured"), greedy, sampled)
-
-
-def overall(patterns: Sequence[str]) -> str:
-    """Return the pattern of all clear sets, "context-bound" if they differ, "unclear" if there is none."""
-    clear = {name for name in patterns if name in CLEAR}
-    return "context-bound" if len(clear) > 1 else next(iter(clear), "unclear")
 
 
 def _level(estimate: Estimate) -> str:
@@ -504,7 +481,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield f"pattern of {printable(name)}{corrected}: {listed}"
     real = {figure.metric.set: figure.estimate for figure in reversed(comparison.select("actual", name="rate"))}
     yield from (f"real users on {printable(name)}: {percent(estimate)}" for name, estimate in real.items())
-    cut = [figure for figure in comparison.select("accuracy", name="outcome:truncated") if figure.estimate.value]
+    cut = [figure for figure in comparison.select("outcome", name="truncated") if figure.estimate.value]
     shares = [f"{figure.run} {figure.estimate.value:.0%} of {figure.metric.set}" for figure in cut]
     if shares:
         yield f"answers that reached the token limit without a marked answer: {printable(', '.join(shares), 1000)}"

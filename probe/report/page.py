@@ -27,7 +27,6 @@ import yaml
 
 from nextturn.probe.files import read_jsonl, sha256_text
 from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.measure.results import Metric
 from nextturn.probe.report.comparison import LOW, Comparison, Figure, measured, percent, points
 from nextturn.probe.stats import holm, p_value_of
 from nextturn.probe.terminal import printable
@@ -89,10 +88,9 @@ def pivot(caption: str, keys: str, entries: Iterable[tuple[Sequence[str], str, C
 
 
 def _head(column: str) -> Part:
-    """The head of a column: of a label or outcome its name alone, in the colour of the label."""
+    """The head of a column: of a label its name, in its colour."""
     kind, _, name = column.partition(":")
-    look = f"chip {label_class(name)}" if kind == "label" else ""
-    return Part(name if kind in ("label", "outcome") else column, most=80, look=look)
+    return Part(name, most=80, look=f"chip {label_class(name)}") if kind == "label" else outside(column)
 
 
 # --- The sections of a report.
@@ -100,40 +98,37 @@ def _head(column: str) -> Part:
 
 def sections(comparison: Comparison) -> Iterator[Section]:
     """Yield the sections that have something to show. Details are those of `Comparison.shown`; comparison.json has all."""
-    words: dict[str, dict[str, str]] = yaml.safe_load(packaged("report/report.yaml"))
-    tests = [figure.changes["baseline"] for figure in comparison.main if "baseline" in figure.changes]
-    facts = {"followup": comparison.followup, "low": f"{LOW:.0%}"}
-    facts |= {"tests": str(len(tests)), "unmatched": str(max((change.unmatched for change in tests), default=0))}
+
+    def details(figures: Sequence[Figure], keys: str, cell: Callable[[Figure], Cell]) -> list[Table]:
+        temperatures = [at for name in comparison.sets("followup") if (at := comparison.temperatures(name))]
+        ends = {"", *(end for at in temperatures for end in (at[0], at[-1]))}
+        shown = [one for one in figures if one.run in comparison.shown and one.metric.temperature in ends]
+        return _tables(comparison, shown, keys, cell)
+
+    main, select = comparison.main, comparison.select
+    changed = [figure for figure in main if "baseline" in figure.changes]
+    tests = [figure.changes["baseline"] for figure in changed]
     significant = holm([p_value_of(change) for change in tests])
-    rates = comparison.select("followup", name="rate", perturbation="none")
-    perturbed = [figure for figure in comparison.select("followup") if figure.metric.perturbation != "none"]
-    outcomes = [figure for figure in comparison.select("accuracy") if figure.metric.name.startswith("outcome:")]
-    real = [*comparison.select("actual", name="rate"), *(figure for figure in rates if "actual" in figure.changes)]
-    changed = [figure for figure in perturbed if figure.metric.name in ("rate", "changed_text")]
-    against_baseline = partial(difference, against="baseline", baseline=comparison.names[0])
+    real = [*select("actual", name="rate"), *(one for one in select("followup") if "actual" in one.changes)]
+    controls = [*select("perturbed", name="rate"), *select("perturbed", name="changed_text")]
+    turns = [figure for figure in select("followup", "perturbed", "actual") if figure.metric.name != "changed_text"]
+    to_plain, to_real = (partial(difference, against=name) for name in ("plain", "actual"))
+    to_baseline = partial(difference, against="baseline", baseline=comparison.names[0])
     blocks: dict[str, Sequence[Table | Cell]] = {
-        "results": _tables(
-            comparison, comparison.main, "run", lambda figure: [*rate(figure), *mark(figure, significant)]
-        ),
+        "results": _tables(comparison, main, "run", lambda one: [*value(one), *mark(one, significant)]),
         "correction": _correction(comparison),
-        "changes": _tables(
-            comparison, [one for one in comparison.main if "baseline" in one.changes], "run", against_baseline
-        ),
+        "changes": _tables(comparison, changed, "run", to_baseline),
         "patterns": _patterns(comparison),
-        "outcomes": _tables(comparison, _details(comparison, outcomes), "run", share),
-        "labels": _labels(comparison),
-        "perturbations": _tables(
-            comparison,
-            _details(comparison, changed),
-            "run perturbation temperature",
-            partial(difference, against="plain"),
-        ),
-        "grounding": _tables(comparison, _details(comparison, comparison.select("grounding")), "run", number),
-        "actual": _tables(
-            comparison, _details(comparison, real), "run turns temperature", partial(difference, against="actual")
-        ),
+        "outcomes": details(select("outcome"), "run", value),
+        "labels": details(turns, "run turns temperature perturbation", partial(_with_bar, turns)),
+        "perturbations": details(controls, "run perturbation temperature", to_plain),
+        "grounding": details(select("grounding"), "run", value),
+        "actual": details(real, "run turns temperature", to_real),
         "measured": _measured(comparison),
     }
+    words: dict[str, dict[str, str]] = yaml.safe_load(packaged("report/report.yaml"))
+    unmatched = max((change.unmatched for change in tests), default=0)
+    facts = {"followup": comparison.followup, "low": f"{LOW:.0%}", "tests": len(tests), "unmatched": unmatched}
     notes = {  # with text from outside
         "results": f"Judge: {comparison.judge_note()}",
         "outcomes": f"The tables from here on show these runs: {', '.join(comparison.shown)}",
@@ -162,13 +157,6 @@ def _tables(
     for name in dict.fromkeys(figure.metric.set for figure in figures):
         tables += pivot(name, keys, [entry(figure) for figure in figures if figure.metric.set == name])
     return tables
-
-
-def _details(comparison: Comparison, figures: Sequence[Figure]) -> list[Figure]:
-    """The figures of the runs of detailed tables, at the lowest and the highest temperature."""
-    temperatures = [at for name in comparison.sets("followup") if (at := comparison.temperatures(name))]
-    ends = {"", *(end for at in temperatures for end in (at[0], at[-1]))}
-    return [one for one in figures if one.run in comparison.shown and one.metric.temperature in ends]
 
 
 def _correction(comparison: Comparison) -> Sequence[Table | Cell]:
@@ -201,23 +189,13 @@ def _patterns(comparison: Comparison) -> list[Table]:
     return pivot("", "run", entries)
 
 
-def _labels(comparison: Comparison) -> list[Table]:
-    """How user turns fail: the share of each label, of the models' turns and of the real ones, which are the same in all runs."""
-    actual = comparison.select("actual")
-    figures = [*comparison.select("followup"), *(figure for figure in actual if figure.run == actual[0].run)]
-    figures = [figure for figure in _details(comparison, figures) if figure.metric.name != "changed_text"]
-    bars: dict[tuple[str, Metric], list[tuple[str, float]]] = defaultdict(list)
-    for figure in figures:
-        kind, _, label = figure.metric.name.partition(":")
-        if kind == "label":
-            bars[figure.run, figure.metric._replace(name="rate")].append((label, 100 * (figure.estimate.value or 0.0)))
-
-    def cell(figure: Figure) -> Cell:
-        if figure.metric.name == "rate":
-            return [*rate(figure), Part("", bar=tuple(bars[figure.run, figure.metric]))]
-        return number(figure) if figure.metric.name == "grounding" else share(figure)
-
-    return _tables(comparison, figures, "run turns temperature perturbation", cell)
+def _with_bar(turns: Sequence[Figure], figure: Figure) -> Cell:
+    """The cell of a figure of user turns; next to the rate a bar of the labels of these turns."""
+    if figure.metric.name != "rate":
+        return value(figure)
+    same = [one for one in turns if one.run == figure.run and one.metric._replace(name="rate") == figure.metric]
+    labels = [(one.metric.name.partition(":"), 100 * (one.estimate.value or 0.0)) for one in same]
+    return [*value(figure), Part("", bar=tuple((name, width) for (kind, _, name), width in labels if kind == "label"))]
 
 
 def _measured(comparison: Comparison) -> list[Table]:
@@ -243,22 +221,14 @@ def with_interval(text: str, link: str = "", look: str = "") -> Cell:
     return [Part(value, link=link, look=look), *([Part(bracket + interval, look="small")] if bracket else [])]
 
 
-def rate(figure: Figure) -> Cell:
-    return with_interval(percent(figure.estimate), address(figure))
-
-
-def number(figure: Figure) -> Cell:
-    """A mean or an AUC: 0.27 [0.22, 0.33]"""
-    bounds = figure.estimate.ci95
-    return with_interval(f"{figure.estimate.value:.2f}" + (f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""))
-
-
-def share(figure: Figure) -> Cell:
-    """A share of labels, outcomes or unscored turns with its count: 48.0 (72). Other shares stand alone."""
-    value, n = figure.estimate.value or 0.0, figure.estimate.n
-    if ":" not in figure.metric.name and figure.metric.name != "unscored":
-        return [Part(f"{100 * value:.1f}")]
-    return [Part(f"{100 * value:.1f} ({round(value * n)})", link=address(figure) if value else "")]
+def value(figure: Figure) -> Cell:
+    """A figure: a count of labels or outcomes as 48.0 (72), a rate as 57.0 [47.2, 66.3], grounding as 0.27 [0.22, 0.33]."""
+    metric, estimate, bounds = figure.metric, figure.estimate, figure.estimate.ci95 or ()
+    if "grounding" in (metric.measure, metric.name):
+        return with_interval(f"{estimate.value:.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
+    counted = metric.measure == "outcome" or metric.name == "unscored" or metric.name.startswith("label:")
+    count = f" ({round((estimate.value or 0.0) * estimate.n)})" if counted else ""
+    return with_interval(percent(estimate) + count, address(figure) if estimate.value else "")
 
 
 def mark(figure: Figure, significant: float) -> Cell:
@@ -276,8 +246,8 @@ def difference(figure: Figure, against: str, baseline: str = "") -> Cell:
     """
     change = figure.changes.get(against)
     if change is None or change.value is None or change.ci95 is None:
-        return rate(figure)
-    parts = [] if baseline else [*rate(figure), Part("; ")]
+        return value(figure)
+    parts = [] if baseline else [*value(figure), Part("; ")]
     parts += with_interval(points(change), look="clear" if change.ci95[0] > 0 or change.ci95[1] < 0 else "")
     p = change.p_value
     parts.append(Part(("" if p is None else ", p < 0.001" if p < 0.001 else f", p = {p:.3f}") + " ("))
@@ -296,12 +266,16 @@ def label_class(label: str) -> str:
 def address(figure: Figure, **others: str) -> str:
     """Return the address of the conversations behind a figure: the page's filters."""
     metric = figure.metric
-    conditions = {"ask_when_needed": "clarify underspecified", "answer_when_complete": "clarify complete"}
-    filters = {"a": figure.run, "kind": conditions.get(metric.name, metric.measure), "set": metric.set}
-    if metric.measure == "followup":
+    kinds = {"ask_when_needed": "clarify underspecified", "answer_when_complete": "clarify complete"}
+    kinds |= {"outcome": "accuracy", "perturbed": "followup"}
+    kind = kinds.get(metric.name) or kinds.get(metric.measure, metric.measure)
+    filters = {"a": figure.run, "kind": kind, "set": metric.set}
+    if kind == "followup":
         filters |= {"temperature": metric.temperature, "perturbation": metric.perturbation}
-    name, _, value = metric.name.partition(":")
-    filters |= {name: value} if value else {"label": "unscored"} if name == "unscored" else {}
+    if metric.measure == "outcome":
+        filters["outcome"] = metric.name
+    if metric.name == "unscored" or metric.name.startswith("label:"):
+        filters["label"] = metric.name.removeprefix("label:")
     return "#" + urlencode({**filters, **others}, quote_via=quote)
 
 

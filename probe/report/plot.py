@@ -60,11 +60,12 @@ def panels_of(comparison: Comparison) -> list[Panel]:
     lenient = list(dict.fromkeys(figure.metric for figure in comparison.select("accuracy", name="lenient")))
     for name in comparison.sets("followup") if lenient else ():
         own = Metric("accuracy", name, "lenient")
-        accuracy = own if all(comparison.find(run, own) for run in comparison.names) else lenient[0]
+        accuracy = own if all(comparison.estimate(run, own).n for run in comparison.names) else lenient[0]
         points: dict[str, list[Point]] = {}
         for decoding in comparison.temperatures(name):
             rate = Metric("followup", name, "rate", decoding)
-            pairs = [(comparison.estimate(run, accuracy), comparison.drawn(run, rate)) for run in comparison.names]
+            followup = comparison.corrected if comparison.all_corrected else comparison.estimate
+            pairs = [(comparison.estimate(run, accuracy), followup(run, rate)) for run in comparison.names]
             points[decoding] = [Point(run, x, y) for run, (x, y) in enumerate(pairs) if x.n and y.n]
         measured = [decoding for decoding, of_decoding in points.items() if of_decoding]
         real = comparison.select("actual", set=name, name="rate")
@@ -167,10 +168,10 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequen
             axis.annotate("", xy=at[end], xytext=at[start], arrowprops=arrow, zorder=3)
         for point in points:
             colour, marker = styles[point.run]
-            # The accuracy of a run is one number at every temperature, so its interval is drawn once.
-            across = None if hollow else _error_bars(point.x)
-            bars: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": 0.7, "alpha": 0.4, "zorder": 2}
-            axis.errorbar(*point.at, xerr=across, yerr=_error_bars(point.y), **bars)
+            (x, y), bar = point.at, dict[str, Any](color=colour, linewidth=0.7, alpha=0.4, zorder=2)
+            axis.plot([x, x], [100 * bound for bound in point.y.ci95 or ()] or [y, y], **bar)
+            if not hollow:  # the accuracy of a run is one number at every temperature
+                axis.plot([100 * bound for bound in point.x.ci95 or ()] or [x, x], [y, y], **bar)
             face = "white" if hollow else colour
             axis.plot(
                 *point.at, marker, color=colour, markerfacecolor=face, markersize=4.5, markeredgewidth=0.9, zorder=4
@@ -203,11 +204,3 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequen
 def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
     """Return whether `a` is better than `b` in one direction and not worse in the other."""
     return a != b and a[0] >= b[0] and a[1] >= b[1]
-
-
-def _error_bars(estimate: Estimate) -> list[list[float]] | None:
-    """Return the lengths of the error bar below and above the value, in percent, as matplotlib takes them."""
-    if estimate.ci95 is None or estimate.value is None:
-        return None
-    low, high = estimate.ci95
-    return [[max(0.0, 100 * (estimate.value - low))], [max(0.0, 100 * (high - estimate.value))]]

@@ -170,10 +170,10 @@ def test_every_paired_difference_is_the_difference_of_the_reported_figures(tmp_p
         for against, change in figure.changes.items():
             run, other = {
                 "baseline": ("base", metric),
-                "plain": (figure.run, metric._replace(perturbation="none")),
+                "plain": (figure.run, metric._replace(measure="followup", perturbation="none")),
                 "actual": (figure.run, Metric("actual", metric.set, "rate")),
             }[against]
-            if against == "baseline" and metric.measure in ("followup", "actual"):
+            if against == "baseline" and metric.measure in ("followup", "perturbed", "actual"):
                 assert change.unmatched == 7, "the items that one run has no label for are left out"
                 continue
             value = (figure.estimate.value or 0) - (comparison.estimate(run, other).value or 0)
@@ -182,7 +182,7 @@ def test_every_paired_difference_is_the_difference_of_the_reported_figures(tmp_p
             checked.append((figure.run, against))
     for name, against, count in (("rl", "baseline", 4), ("base", "plain", 3), ("rl", "plain", 3), ("rl", "actual", 3)):
         assert checked.count((name, against)) == count
-    changed = comparison.select("followup", name="changed_text")
+    changed = comparison.select("perturbed", name="changed_text")
     assert len(changed) == 6 and all(0.7 < (figure.estimate.value or 0) <= 1 for figure in changed)
 
 
@@ -194,7 +194,7 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
     assert {name: patterns[0].name for name, patterns in comparison.patterns.items()} == {name: name for name in rates}
     highest = Metric("followup", "latent", "rate", "T=1.0")
     assert comparison.patterns["latent"][0].sampled == comparison.estimate("base", highest)
-    assert comparison.overall == ("context-bound",)
+    assert comparison.overall == ["context-bound"]
     few = comparison_of(probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20))
     assert few.patterns["absent"][0].name == "unclear", "20 items cannot show a rate below 10%"
 
@@ -322,7 +322,7 @@ def test_samples_of_one_item_count_as_one_in_a_control(tmp_path: Path) -> None:
     genuine = {"chat": (0.0, 0.1, 0.2)}
     folder = probe_run(tmp_path, genuine=genuine, samples=3, perturbations=("none", "truncate(0.5)"))
     comparison = comparison_of(folder)
-    perturbed = comparison.select("followup", name="rate", perturbation="truncate(0.5)")
+    perturbed = comparison.select("perturbed", name="rate")
     greedy, *sampled = (figure.changes["plain"] for figure in perturbed)
     assert greedy.p_value is not None and all(change.n == 60 and change.p_value is None for change in sampled)
     page = markdown(comparison, has_plot=False)
