@@ -46,7 +46,7 @@ class Estimate:
 
     value: float | None
     ci95: Interval | None
-    n: int
+    n: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return {"value", "ci95"}, rounded to six decimals. The caller says what `n` counts."""

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nextturn.probe.checkpoints import numbered
 from nextturn.probe.errors import BadInput, DataError
@@ -52,11 +52,7 @@ class Metric(NamedTuple):
     perturbation: str = "none"
 
 
-# --- The schema of results.json.
-
-Rate = Annotated[
-    Estimate, BeforeValidator(lambda value: {"n": 0, **value} if isinstance(value, dict) else value)
-]  # {"value", "ci95"}; the count stands once for several rates
+# --- The schema of results.json. Its rates are {"value", "ci95"}; the number of observations stands once for several of them.
 
 
 class _Frozen(BaseModel):
@@ -65,8 +61,8 @@ class _Frozen(BaseModel):
 
 class AccuracyResults(_Frozen):
     n: int
-    strict: Rate
-    lenient: Rate
+    strict: Estimate
+    lenient: Estimate
     outcomes: dict[str, int]
 
     def figures(self) -> dict[str, Estimate]:
@@ -75,8 +71,8 @@ class AccuracyResults(_Frozen):
 
 class ClarifyResults(_Frozen):
     n: int
-    ask_when_needed: Rate
-    answer_when_complete: Rate
+    ask_when_needed: Estimate
+    answer_when_complete: Estimate
 
     def figures(self) -> dict[str, Estimate]:
         return {name: replace(getattr(self, name), n=self.n) for name in ("ask_when_needed", "answer_when_complete")}
@@ -97,8 +93,8 @@ class FollowupResults(_Frozen):
     unscored: dict[str, int]
     role_consistency: float | None = None
     specificity: float | None = None
-    grounding: Rate | None = None
-    changed_text: Rate | None = None
+    grounding: Estimate | None = None
+    changed_text: Estimate | None = None
 
     def figures(self) -> dict[str, Estimate]:
         """Return the follow-up rate, the share of each label among judged turns, and what else was measured."""
@@ -232,13 +228,9 @@ def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
 
 def expand(folder: Path) -> list[Path]:
     """Return the finished probes of a training run (base first, then by step), or the folder itself."""
-    if (folder / "results.json").is_file() or not (folder / "probe").is_dir():
-        return [folder]
     probes = [folder / "probe" / "base", *(probe for _, probe in reversed(numbered(folder / "probe", "step")))]
     finished = [probe for probe in probes if (probe / "results.json").is_file()]
-    if not finished:
-        raise BadInput(f"{folder}: this training run has no finished probe in {folder / 'probe'}")
-    return finished
+    return finished if finished and not (folder / "results.json").is_file() else [folder]
 
 
 def read_results(folder: Path) -> Results:
@@ -299,8 +291,7 @@ def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
     """Yield the rates that a row counts in, with its value; nothing for what could not be scored."""
     kind, name = row["kind"], row["set"]
     if kind == "accuracy":
-        scored = [(scoring, row[scoring]) for scoring in ("lenient", "strict")]
-        yield from ((Metric(kind, name, scoring), right) for scoring, right in scored if right is not None)
+        yield from ((Metric(kind, name, scoring), row[scoring]) for scoring in ("lenient", "strict"))
     elif kind == "clarify":
         yield Metric(kind, name, CLARIFY[row["condition"]]), clarify_right(row)
     elif kind not in ("followup", "actual"):
@@ -318,8 +309,8 @@ def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
     """
     plain, families = [], []
     for folder, model in zip(folders, (result.model for result in results), strict=True):
-        has_step = not model.step or re.search(rf"(?<!\d){model.step}(?!\d)", model.label)
-        plain.append(printable(model.label if has_step else f"{model.label} step-{model.step}") or "unnamed")
+        names_step = not model.step or re.search(rf"(?<!\d){model.step}(?!\d)", model.label)
+        plain.append(printable(model.label if names_step else f"{model.label} step-{model.step}") or "unnamed")
         families.append(folder.absolute().parent if model.step else folder.absolute())
     counts = Counter(plain)
     unclear = {family for family, name in zip(families, plain, strict=True) if counts[name] > 1}

@@ -56,10 +56,8 @@ def compare(dirs: Sequence[Path], out: Path, force: bool = False, labels: Path |
         raise BadInput(f"--out {out}: this is a file; give a folder for the comparison")
     comparison = compare_runs(load_runs(dirs))
     if comparison.differences and not force:
-        raise IncomparableRuns(
-            f"these runs were measured differently: {'; '.join(comparison.differences)}. "
-            "Probe them with the same settings, or add --force to compare them anyway"
-        )
+        reasons = "; ".join(comparison.differences)
+        raise IncomparableRuns(f"these runs were measured differently (--force compares them anyway): {reasons}")
     comparison = with_labels(comparison, dirs, labels)
     plot = draw_tradeoff(comparison)
     if plot:

@@ -50,8 +50,8 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class CorrectedRate:
-    """A follow-up rate as judged and as corrected by labels; `bias` is judged minus corrected.
+class CorrectedDifference:
+    """A run minus the baseline, as judged and as corrected by labels.
 
     `set` or `temperature` (such as "T=0.7") is None where all of them are taken together.
     """
@@ -59,21 +59,16 @@ class CorrectedRate:
     run: str
     set: str | None
     temperature: str | None
-    labels: int
     judged: Estimate
     corrected: Estimate
-    bias: Estimate
 
 
 @dataclass(frozen=True)
-class CorrectedDifference:
-    """A run minus the baseline, as judged and as corrected; `set` and `temperature` as in `CorrectedRate`."""
+class CorrectedRate(CorrectedDifference):
+    """A follow-up rate as judged and as corrected by so many labels; `bias` is judged minus corrected."""
 
-    run: str
-    set: str | None
-    temperature: str | None
-    judged: Estimate
-    corrected: Estimate
+    labels: int
+    bias: Estimate
 
 
 @dataclass(frozen=True)
@@ -147,12 +142,12 @@ class Comparison:
         """The figures of the main tables: accuracy, clarify and follow-up rates."""
         return [*self.select("accuracy", "clarify"), *self.select("followup", name="rate")]
 
-    def sets(self, *measures: str) -> list[str]:
-        return list(dict.fromkeys(figure.metric.set for figure in self.select(*measures)))
-
-    def temperatures(self, name: str) -> list[str]:
-        """Return the decodings of a follow-up set in ascending order: "T=0.0", "T=0.7"."""
-        return list(dict.fromkeys(figure.metric.temperature for figure in self.select("followup", set=name)))
+    @cached_property
+    def decodings(self) -> dict[str, list[str]]:
+        """The temperatures of each follow-up set in ascending order: {"chat": ["T=0.0", "T=0.7"]}."""
+        metrics = dict.fromkeys(figure.metric for figure in self.select("followup", name="rate"))
+        names = dict.fromkeys(metric.set for metric in metrics)
+        return {name: [metric.temperature for metric in metrics if metric.set == name] for name in names}
 
     def sizes(self, metric: Metric) -> str:
         """Return the number of observations: 100, or 98–100 if it differs between runs."""
@@ -191,20 +186,20 @@ class Comparison:
         return sorted(changed - corrected, key=self.names.index)
 
     @cached_property
-    def patterns(self) -> dict[str, tuple[Pattern, ...]]:
+    def patterns(self) -> dict[str, dict[str, Pattern]]:
         """The pattern of each follow-up set for each run, by labels where the run has any."""
 
         def pattern(run: str, name: str) -> Pattern:
-            rates = [Metric("followup", name, "rate", decoding) for decoding in self.temperatures(name)]
-            return pattern_of({metric.temperature: self.corrected(run, metric) for metric in rates})
+            decodings = self.decodings[name]
+            return pattern_of({at: self.corrected(run, Metric("followup", name, "rate", at)) for at in decodings})
 
-        return {name: tuple(pattern(run, name) for run in self.names) for name in self.sets("followup")}
+        return {name: {run: pattern(run, name) for run in self.names} for name in self.decodings}
 
     @cached_property
-    def overall(self) -> list[str]:
+    def overall(self) -> dict[str, str]:
         """The pattern of each run over all clear sets: "context-bound" if they differ, "unclear" if there is none."""
-        clear = [{found[index].name for found in self.patterns.values()} & CLEAR for index in range(len(self.runs))]
-        return ["context-bound" if len(names) > 1 else next(iter(names), "unclear") for names in clear]
+        clear = {run: {found[run].name for found in self.patterns.values()} & CLEAR for run in self.names}
+        return {run: "context-bound" if len(names) > 1 else "".join(names) or "unclear" for run, names in clear.items()}
 
     # Training runs.
 
@@ -292,13 +287,11 @@ def _changes(baseline: FinishedRun, run: FinishedRun, metric: Metric) -> Iterato
 
 
 @cache
-def _difference(
-    before: Samples | None, metric: Metric, after: Samples | None, other: Metric
-) -> PairedDifference | None:
-    """Return `other` in the rows `after` minus `metric` in the rows `before`, or None if either has no values."""
-    if before is None or after is None or metric not in before.values or other not in after.values:
+def _difference(a: Samples | None, of_a: Metric, b: Samples | None, of_b: Metric) -> PairedDifference | None:
+    """Return the metric of `b` minus the metric of `a`, or None if either has no values."""
+    if a is None or b is None or of_a not in a.values or of_b not in b.values:
         return None
-    return paired_difference(before.values[metric], after.values[other])
+    return paired_difference(a.values[of_a], b.values[of_b])
 
 
 @cache
@@ -388,14 +381,11 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
     Rates lie in [0, 1]. A change is this figure minus what it is compared with, paired by item.
     """
-    names = comparison.names
-    patterns = {name: [pattern.name for pattern in found] for name, found in comparison.patterns.items()}
+    sets = {name: {run: one.name for run, one in found.items()} for name, found in comparison.patterns.items()}
     return {
         "schema": 2,
-        "baseline": names[0],
-        "runs": [
-            {"name": run.name, "folder": str(run.folder), **run.results.model.model_dump()} for run in comparison.runs
-        ],
+        "baseline": comparison.names[0],
+        "runs": [{"name": one.name, "folder": str(one.folder), **dict(one.results.model)} for one in comparison.runs],
         "settings": comparison.runs[0].results.settings.model_dump(),
         "differences": list(comparison.differences),
         "remarks": list(comparison.remarks),
@@ -403,11 +393,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             {"run": figure.run, **figure.metric._asdict(), **plain(figure.estimate), "changes": plain(figure.changes)}
             for figure in comparison.figures
         ],
-        "patterns": {
-            "low": LOW,
-            "sets": {name: dict(zip(names, found, strict=True)) for name, found in patterns.items()},
-            "overall": dict(zip(names, comparison.overall, strict=True)),
-        },
+        "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
         "correction": plain(comparison.correction),
         "as_judged": comparison.as_judged,
         "warnings": list(comparison.warnings),
@@ -465,19 +451,14 @@ def terminal_table(comparison: Comparison) -> str:
         head = ["set", "percent [95% interval]", "n", *(name if len(name) < 20 else f"…{name[-18:]}" for name in names)]
         lines = aligned([head, *([*row, *cells] for row, cells in zip(rows, columns, strict=True))])
         tables.append("\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]]))
-    wrapped = [
-        textwrap.fill(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for note in _notes(comparison)
-    ]
-    return "\n\n".join([*tables, "\n".join(wrapped)])
+    fill = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_on_hyphens=False).fill
+    return "\n\n".join([*tables, "\n".join(map(fill, _notes(comparison)))])
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
     corrected = ", corrected by labels" if comparison.correction else ""
     for name, patterns in comparison.patterns.items():
-        runs_by_pattern: dict[str, list[str]] = defaultdict(list)
-        for run, pattern in zip(comparison.names, patterns, strict=True):
-            runs_by_pattern[pattern.name].append(run)
-        listed = "; ".join(f"{pattern} ({', '.join(runs)})" for pattern, runs in runs_by_pattern.items())
+        listed = ", ".join(f"{run} {pattern.name}" for run, pattern in patterns.items())
         yield f"pattern of {printable(name)}{corrected}: {listed}"
     real = {figure.metric.set: figure.estimate for figure in reversed(comparison.select("actual", name="rate"))}
     yield from (f"real users on {printable(name)}: {percent(estimate)}" for name, estimate in real.items())

@@ -51,6 +51,7 @@ class Part:
 
 
 Cell = list[Part]
+CellOf = Callable[[Figure], Cell]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def pivot(caption: str, keys: str, entries: Iterable[tuple[Sequence[str], str, C
 def _head(column: str) -> Part:
     """The head of a column: of a label its name, in its colour."""
     kind, _, name = column.partition(":")
-    return Part(name, most=80, look=f"chip {label_class(name)}") if kind == "label" else outside(column)
+    return Part(name, most=80, look=f"chip {label_class(name.split()[0])}") if kind == "label" else outside(column)
 
 
 # --- The sections of a report.
@@ -99,9 +100,8 @@ def _head(column: str) -> Part:
 def sections(comparison: Comparison) -> Iterator[Section]:
     """Yield the sections that have something to show. Details are those of `Comparison.shown`; comparison.json has all."""
 
-    def details(figures: Sequence[Figure], keys: str, cell: Callable[[Figure], Cell]) -> list[Table]:
-        temperatures = [at for name in comparison.sets("followup") if (at := comparison.temperatures(name))]
-        ends = {"", *(end for at in temperatures for end in (at[0], at[-1]))}
+    def details(figures: Sequence[Figure], keys: str, cell: CellOf) -> list[Table]:
+        ends = {"", *(end for at in comparison.decodings.values() for end in (at[0], at[-1]))}
         shown = [one for one in figures if one.run in comparison.shown and one.metric.temperature in ends]
         return _tables(comparison, shown, keys, cell)
 
@@ -140,9 +140,7 @@ def sections(comparison: Comparison) -> Iterator[Section]:
             yield Section(name, words[name]["title"], [*content, note])
 
 
-def _tables(
-    comparison: Comparison, figures: Sequence[Figure], keys: str, cell: Callable[[Figure], Cell]
-) -> list[Table]:
+def _tables(comparison: Comparison, figures: Sequence[Figure], keys: str, cell: CellOf) -> list[Table]:
     """Make a table per set: rows by run or other keys, columns by metric."""
 
     def entry(figure: Figure) -> tuple[Sequence[str], str, Cell]:
@@ -180,12 +178,11 @@ def _correction(comparison: Comparison) -> Sequence[Table | Cell]:
 
 def _patterns(comparison: Comparison) -> list[Table]:
     entries: list[tuple[Sequence[str], str, Cell]] = []
-    for index, run in enumerate(comparison.names if comparison.patterns else ()):
+    for run in comparison.names if comparison.patterns else ():
         for name, patterns in comparison.patterns.items():
-            one = patterns[index]
-            rates = " → ".join(percent(part) for part in (one.greedy, one.sampled) if part.n)
-            entries.append(((run,), name, [Part(one.name, look="badge"), Part(f" {rates}", look="small")]))
-        entries.append(((run,), "all sets", [Part(comparison.overall[index], look="badge")]))
+            rates = " → ".join(percent(rate) for rate in (patterns[run].greedy, patterns[run].sampled) if rate.n)
+            entries.append(((run,), name, [Part(patterns[run].name, look="badge"), Part(f" {rates}", look="small")]))
+        entries.append(((run,), "all sets", [Part(comparison.overall[run], look="badge")]))
     return pivot("", "run", entries)
 
 
@@ -202,12 +199,8 @@ def _measured(comparison: Comparison) -> list[Table]:
     settings = [((key,), "value", [outside(text, 400)]) for key, text in measured(comparison.runs[0]).items()]
     models = []
     for run in comparison.runs:
-        model = run.results.model
-        facts = {
-            "model": model.path,
-            "step": str(model.step or "-"),
-            "weights sha256": (model.weights_sha256 or "-")[:12],
-        }
+        path, step, weights = (run.results.model.model_dump()[key] for key in ("path", "step", "weights_sha256"))
+        facts = {"model": path, "step": str(step or "-"), "weights sha256": (weights or "-")[:12]}
         models += [((run.name,), column, [outside(text)]) for column, text in facts.items()]
     return [*pivot(f"Settings of {comparison.names[0]}", "setting", settings), *pivot("", "run", models)]
 
@@ -289,9 +282,8 @@ def markdown(comparison: Comparison, has_plot: bool) -> str:
     """Return comparison.md. `has_plot`: tradeoff.png lies next to it."""
     parts = ["# Probe runs compared", f"Baseline: **{_escaped(comparison.names[0])}**."]
     parts += ["![Accuracy against follow-up](tradeoff.png)"] if has_plot else []
-    parts += [
-        f"> **Measured differently, compared by force:** {_escaped(line, 400)}" for line in comparison.differences
-    ]
+    forced = "> **Measured differently, compared by force:**"
+    parts += [f"{forced} {_escaped(line, 400)}" for line in comparison.differences]
     for section in sections(comparison):
         parts.append(f"## {section.title}")
         for block in section.blocks:
@@ -357,9 +349,8 @@ def page_template(source: str) -> Any:
     def finalize(value: Any) -> Any:
         return printable(value, len(value)) if type(value) is str else value  # markup is a class of its own
 
-    environment = Environment(
-        autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(finalize=finalize, undefined=StrictUndefined, **options)
     return environment.from_string(source, globals={"label_class": label_class})
 
 
@@ -370,10 +361,8 @@ def packaged(name: str) -> str:
 
 def policy(style: str, script: str) -> str:
     """Return a content security policy that allows this inline style and script and no request."""
-    style_hash, script_hash = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
-    )
-    allowed = f"style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; img-src data:"
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    allowed = "style-src 'sha256-{}'; script-src 'sha256-{}'; img-src data:".format(*hashes)
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 

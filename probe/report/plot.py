@@ -9,7 +9,6 @@ directions; its edge is the frontier.
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 import textwrap
@@ -58,11 +57,11 @@ def panels_of(comparison: Comparison) -> list[Panel]:
     """
     panels = []
     lenient = list(dict.fromkeys(figure.metric for figure in comparison.select("accuracy", name="lenient")))
-    for name in comparison.sets("followup") if lenient else ():
+    for name, decodings in comparison.decodings.items() if lenient else ():
         own = Metric("accuracy", name, "lenient")
         accuracy = own if all(comparison.estimate(run, own).n for run in comparison.names) else lenient[0]
         points: dict[str, list[Point]] = {}
-        for decoding in comparison.temperatures(name):
+        for decoding in decodings:
             rate = Metric("followup", name, "rate", decoding)
             followup = comparison.corrected if comparison.all_corrected else comparison.estimate
             pairs = [(comparison.estimate(run, accuracy), followup(run, rate)) for run in comparison.names]
@@ -122,7 +121,12 @@ def draw_tradeoff(comparison: Comparison) -> bytes | None:
     columns, rows = min(len(panels), 2), math.ceil(len(panels) / 2)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.4 * columns, 3.0 * rows + 0.6), dpi=300, layout="constrained")
-        figure.suptitle(textwrap.fill(_heading(comparison), 58 * columns), fontsize=7, color=SOFT)
+        judge = comparison.runs[0].results.settings.others.get("judge")
+        labels = sum(comparison.correction.labels.values()) if comparison.correction else 0
+        source = f"corrected by {labels} labels" if comparison.all_corrected else f"by {judge}"
+        forced = ", MEASURED DIFFERENTLY" if comparison.differences else ""
+        heading = printable(f"follow-up {source}, 95% intervals{forced}", 200)
+        figure.suptitle(textwrap.fill(heading, 58 * columns), fontsize=7, color=SOFT)
         axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flatten())
         for axis, panel in zip(axes, panels, strict=False):
             _draw_panel(axis, comparison, panel, styles)
@@ -150,14 +154,6 @@ def draw_tradeoff(comparison: Comparison) -> bytes | None:
     return buffer.getvalue()
 
 
-def _heading(comparison: Comparison) -> str:
-    judge = comparison.runs[0].results.settings.others.get("judge")
-    parts = [f"judge {printable(judge if isinstance(judge, str) else json.dumps(judge))}"]
-    if comparison.all_corrected and comparison.correction:
-        parts.append(f"follow-up corrected by {sum(comparison.correction.labels.values())} labels")
-    return "; ".join([*parts, "95% intervals", *(["MEASURED DIFFERENTLY"] if comparison.differences else [])])
-
-
 def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequence[tuple[str, str]]) -> None:
     greedy = next(iter(panel.points.values()))
     for hollow, points in enumerate(panel.points.values()):
@@ -172,18 +168,17 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequen
             axis.plot([x, x], [100 * bound for bound in point.y.ci95 or ()] or [y, y], **bar)
             if not hollow:  # the accuracy of a run is one number at every temperature
                 axis.plot([100 * bound for bound in point.x.ci95 or ()] or [x, x], [y, y], **bar)
-            face = "white" if hollow else colour
-            axis.plot(
-                *point.at, marker, color=colour, markerfacecolor=face, markersize=4.5, markeredgewidth=0.9, zorder=4
-            )
+            looks: dict[str, Any] = {"color": colour, "markerfacecolor": "white" if hollow else colour, "zorder": 4}
+            axis.plot(*point.at, marker, markersize=4.5, markeredgewidth=0.9, **looks)
     for point in greedy:
         model = comparison.runs[point.run].results.model
         if model.step and comparison.names[point.run] in comparison.shown:
             offset: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6, "zorder": 5}
             axis.annotate(str(model.step), point.at, color=styles[point.run][0], **offset)
     if len(comparison.runs) > 1:  # the area under the frontier, as stairs down from the left
-        best = [point.at for point in greedy if not any(_beats(other.at, point.at) for other in greedy)]
-        xs, ys = zip(*sorted(set(best)), strict=True)
+        spots = [point.at for point in greedy]
+        xs = sorted({x for x, _ in spots})
+        ys = [max(y for x, y in spots if x >= left) for left in xs]
         low, bottom = axis.get_xlim()[0], axis.get_ylim()[0]
         axis.fill_between([low, *xs], [ys[0], *ys], bottom, step="pre", color="#f0f0f0", linewidth=0, zorder=0)
         axis.set_xlim(left=low)
@@ -199,8 +194,3 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequen
     axis.grid(True, color="#e4e4e4", linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Return whether `a` is better than `b` in one direction and not worse in the other."""
-    return a != b and a[0] >= b[0] and a[1] >= b[1]

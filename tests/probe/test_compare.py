@@ -191,12 +191,14 @@ def test_patterns_are_read_from_intervals(tmp_path: Path) -> None:
         "absent": (0.0, 0.0, 0.0), "latent": (0.0, 0.1, 0.5), "present": (0.6, 0.1, 0.1), "unclear": (0.1, 0.1, 0.1),
     }  # fmt: skip
     comparison = comparison_of(probe_run(tmp_path, genuine=rates, n=150))
-    assert {name: patterns[0].name for name, patterns in comparison.patterns.items()} == {name: name for name in rates}
+    assert {name: patterns["base"].name for name, patterns in comparison.patterns.items()} == {
+        name: name for name in rates
+    }
     highest = Metric("followup", "latent", "rate", "T=1.0")
-    assert comparison.patterns["latent"][0].sampled == comparison.estimate("base", highest)
-    assert comparison.overall == ["context-bound"]
+    assert comparison.patterns["latent"]["base"].sampled == comparison.estimate("base", highest)
+    assert comparison.overall == {"base": "context-bound"}
     few = comparison_of(probe_run(tmp_path, genuine={"absent": (0.0, 0.0, 0.0)}, n=20))
-    assert few.patterns["absent"][0].name == "unclear", "20 items cannot show a rate below 10%"
+    assert few.patterns["absent"]["base"].name == "unclear", "20 items cannot show a rate below 10%"
 
 
 @pytest.mark.parametrize("decoding", ["T=0.0", "T=1.0"])
@@ -268,7 +270,7 @@ def test_folders_that_hold_no_finished_run_get_one_line_each(tmp_path: Path) -> 
         ([tmp_path / "nowhere"], BadInput, "no results.json"),
         ([tmp_path / "run" / "probe"], BadInput, "did you mean"),
         ([tmp_path / "begun"], BadInput, "unfinished"),
-        ([tmp_path / "untested"], BadInput, "no finished probe"),
+        ([tmp_path / "untested"], BadInput, "no results.json"),
         ([old], BadInput, "schema 2"),
         ([broken], BadInput, "accuracy.maths.strict"),
         ([torn], DataError, "results.json"),

@@ -158,7 +158,7 @@ def test_the_figures_of_the_comparison_stand_on_the_page(comparison: Comparison,
             assert points(figure.changes["baseline"]) in parsed.text, figure
     assert {"results", "patterns", "changes", "labels", "perturbations", "grounding", "actual"} <= parsed.ids()
     [patterns] = re.findall(r'<section id="patterns">(.*?)</section>', page, re.DOTALL)
-    for found in comparison.patterns["maths"]:
+    for found in comparison.patterns["maths"].values():
         assert f"{percent(found.greedy)} → {percent(found.sampled)}" in Parsed(patterns).text
 
 
