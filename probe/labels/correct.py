@@ -117,7 +117,7 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correct
             value = _estimate(stats.corrected_bounds(rate), len(members))
             bias = _estimate(stats.bias_bounds(rate), len(scored)) if scored else stats.NOTHING
             count = sum(turn.key in labels for turn in members)
-            rates.append(CorrectedRate(name, *group, count, judged, value, bias))
+            rates.append(CorrectedRate(name, *group, judged, value, count, bias))
             before = _within(turns[first], group)
             if name == first:
                 baseline[group] = rate

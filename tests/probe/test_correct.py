@@ -417,15 +417,16 @@ def test_patterns_are_corrected_for_runs_with_labels_and_drawings_only_if_all_ru
     before = compare_runs(load_runs([folder]))
     comparison = with_labels(before, [folder], None)
     metric = Metric("followup", "maths", "rate", "T=0.7")
-    assert comparison.correction and comparison.drawn("step-40", metric) == comparison.estimate("step-40", metric)
+    points = {panel.set: panel for panel in panels_of(comparison)}["maths"].points["T=0.7"]
+    assert comparison.correction and points[2].y == comparison.estimate("step-40", metric)
     assert comparison.correction.labels == {"base": 60, "step-20": 0, "step-40": 60}
     assert {rate.run for rate in comparison.correction.rates} == {"base", "step-40"}
     assert "no labels: step-20" in command.correction_table(comparison.correction)
     assert comparison.as_judged == ["step-20"] and "step-20" in markdown(comparison, has_plot=True)
     for name, patterns in comparison.patterns.items():
-        assert patterns[1] == before.patterns[name][1]
-        assert patterns[2].greedy == rate_of(comparison.correction, "step-40", name, "T=0.0").corrected
-        assert patterns[2].greedy != before.patterns[name][2].greedy
+        assert patterns["step-20"] == before.patterns[name]["step-20"]
+        assert patterns["step-40"].greedy == rate_of(comparison.correction, "step-40", name, "T=0.0").corrected
+        assert patterns["step-40"].greedy != before.patterns[name]["step-40"].greedy
 
 
 def test_too_few_labels_are_a_warning_unless_their_file_was_given(folder: Path) -> None:
