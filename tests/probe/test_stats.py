@@ -1,18 +1,27 @@
-"""The statistics that every reported number rests on: known values, properties, coverage, odd inputs."""
+"""The statistics behind every reported number: agreement with scipy and statsmodels, properties, coverage, odd inputs."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.stats import bootstrap, mannwhitneyu, norm
+from statsmodels.api import OLS
+from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
+from statsmodels.stats.inter_rater import cohens_kappa
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
 
 from nextturn.probe.stats import (
     Estimate,
     PairedDifference,
     auc,
+    bias,
     clustered_rate,
     holm,
     kappa_ci,
@@ -25,33 +34,61 @@ from nextturn.probe.stats import (
 
 counts = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 samples = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), min_size=1, max_size=60)
+Samples = list[tuple[str, bool]]
 
 
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (10, 100, 0.0552, 0.1744), (50, 100, 0.4038, 0.5962)],
-)
-def test_wilson_gives_the_values_of_the_textbook(successes: int, n: int, low: float, high: float) -> None:
-    assert wilson(successes, n).ci95 == pytest.approx((low, high), abs=5e-5)
+def rate_of(rows: Samples) -> Estimate:
+    return clustered_rate([value for _, value in rows], [cluster for cluster, _ in rows])
+
+
+# ----- rates
 
 
 @given(counts)
-def test_wilson_contains_its_value_stays_within_0_and_1_and_shrinks_with_n(count: tuple[int, int]) -> None:
-    successes, n = count
-    few, many = wilson(successes, n), wilson(4 * successes, 4 * n)
-    assert few.ci95 and many.ci95 and few.value is not None
-    assert 0 <= few.ci95[0] <= few.value <= few.ci95[1] <= 1
-    assert many.ci95[1] - many.ci95[0] < few.ci95[1] - few.ci95[0]
+def test_wilson_agrees_with_statsmodels(count: tuple[int, int]) -> None:
+    found = wilson(*count)
+    assert (found.value, found.n) == (count[0] / count[1], count[1])
+    assert found.ci95 == pytest.approx(proportion_confint(*count, method="wilson"), abs=1e-6)
+    assert found.ci95 and 0 <= found.ci95[0] <= count[0] / count[1] <= found.ci95[1] <= 1
+
+
+@given(samples)
+def test_clustered_rate_agrees_with_a_cluster_robust_variance(rows: Samples) -> None:
+    """The effective number follows from OLS with one cluster of the rarer value added; Kish's number bounds it."""
+    sizes = Counter(cluster for cluster, _ in rows)
+    found, n, share = rate_of(rows), len(rows), sum(value for _, value in rows) / len(rows)
+    fewest = n**2 / sum(size**2 for size in sizes.values())
+    effective = fewest
+    if 0 < share < 1 and len(sizes) > 1 and n % len(sizes) == 0:
+        added = [*rows, *[("added", share <= 0.5)] * (n // len(sizes))]
+        values, clusters = np.array([value for _, value in added], float), [cluster for cluster, _ in added]
+        codes = np.unique(clusters, return_inverse=True)[1]
+        fit = OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds={"groups": codes})
+        p, scale = values.mean(), len(sizes) / (len(sizes) + 1)
+        effective = min(max(p * (1 - p) / fit.cov_params()[0, 0] * scale, fewest), n)
+    elif 0 < share < 1 and len(sizes) > 1:
+        low, high = proportion_confint(share * n, n, method="wilson")
+        assert found.ci95 and found.ci95[1] - found.ci95[0] >= high - low - 1e-6
+        return
+    assert found.value == pytest.approx(share)
+    assert found.ci95 == pytest.approx(proportion_confint(share * effective, effective, method="wilson"), abs=1e-6)
+
+
+@given(samples)
+def test_clustered_rate_of_the_other_value_is_its_mirror_image(rows: Samples) -> None:
+    assume(2 * sum(value for _, value in rows) != len(rows))  # neither value is the rarer one
+    found, other = rate_of(rows), rate_of([(cluster, not value) for cluster, value in rows])
+    assert found.ci95 and other.ci95 == pytest.approx((1 - found.ci95[1], 1 - found.ci95[0]))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.03, 0.97])
 def test_clustered_rate_covers_a_rare_value_whose_samples_agree_within_items(rate: float) -> None:
-    """Four samples an item, half of the variance between items. The items that hold the rare value are few, and where they
-    say nothing of how alike samples are, the interval has to allow for it: else it covers 87 to 90% at 3%."""
+    """Four samples per item, with half of the variance between items. Few items hold the rare value, so they may not show
+    how alike samples are. Without an allowance for that, the interval covers 87 to 90% at 3%."""
     rng = random.Random(1)
     for items in (30, 60, 200):
-        covered = naive = 0
         trials = 600 if items < 200 else 300
+        covered = naive = 0
         for _ in range(trials):
             chances = [rng.betavariate(rate, 1 - rate) for _ in range(items)]
             values = [rng.random() < chance for chance in chances for _ in range(4)]
@@ -63,161 +100,178 @@ def test_clustered_rate_covers_a_rare_value_whose_samples_agree_within_items(rat
         assert naive < covered
 
 
-@given(samples)
-def test_clustered_rate_of_the_other_value_is_its_mirror_image(rows: list[tuple[str, bool]]) -> None:
-    values, clusters = [value for _, value in rows], [cluster for cluster, _ in rows]
-    assume(2 * sum(values) != len(values))  # neither is the rarer one
-    found, other = clustered_rate(values, clusters), clustered_rate([not value for value in values], clusters)
-    assert found.ci95 and other.ci95
-    assert other.ci95 == pytest.approx((1 - found.ci95[1], 1 - found.ci95[0]))
-
-
-@given(samples)
-def test_clustered_rate_is_a_rate_between_wilson_on_samples_and_on_items(rows: list[tuple[str, bool]]) -> None:
-    values, clusters = [value for _, value in rows], [cluster for cluster, _ in rows]
-    found, plain = clustered_rate(values, clusters), wilson(sum(values), len(values))
-    assert found.ci95 and plain.ci95 and found.value is not None
-    assert found.value == pytest.approx(sum(values) / len(values))
-    assert 0 <= found.ci95[0] <= found.value <= found.ci95[1] <= 1
-    assert found.ci95[1] - found.ci95[0] >= plain.ci95[1] - plain.ci95[0] - 1e-12
-
-
 def test_rates_at_the_edges() -> None:
-    """Samples that all failed still leave room for what was not seen, and one value per item is plain Wilson."""
-    values, clusters = [False] * 30, [str(index // 3) for index in range(30)]
-    assert clustered_rate([True] * 7 + values, list(map(str, range(37)))).ci95 == wilson(7, 37).ci95
-    assert clustered_rate(values, clusters).ci95 == pytest.approx(wilson(0, 10).ci95)
+    """Samples that all failed still leave room for what was not seen."""
+    assert clustered_rate([False] * 30, [str(index // 3) for index in range(30)]).ci95 == pytest.approx(
+        wilson(0, 10).ci95
+    )
     assert clustered_rate([True, True], ["a", "a"]).ci95 == pytest.approx(wilson(1, 1).ci95)
+    assert clustered_rate([0.25, 0.75], ["a", "b"]).value == 0.5
     assert clustered_rate([], []) == wilson(0, 0) == Estimate(None, None, 0)
     assert wilson(0, 0).as_json() == {"value": None, "ci95": None}
-    with pytest.raises(ValueError, match="3 successes of 2"):
-        wilson(3, 2)
+    assert Estimate(1 / 3, (0.1, 2 / 3), 3).as_json() == {"value": 0.333333, "ci95": [0.1, 0.666667]}
+    for call in (lambda: wilson(3, 2), lambda: wilson(-1, 2), lambda: clustered_rate([1.5], ["a"])):
+        with pytest.raises(ValueError):
+            call()
 
 
 @given(samples, st.randoms(use_true_random=False))
-def test_no_figure_depends_on_the_order_of_the_rows(rows: list[tuple[str, bool]], rng: random.Random) -> None:
-    shuffled = rng.sample(rows, len(rows))
-
-    def figures(some: list[tuple[str, bool]]) -> tuple[Estimate, ...]:
+def test_no_figure_depends_on_the_order_of_the_rows(rows: Samples, rng: random.Random) -> None:
+    def figures(some: Samples) -> tuple[Estimate, ...]:
         clusters, values = [cluster for cluster, _ in some], [value for _, value in some]
-        labels = [str(value) for value in values]
-        numbers = [0.1 + value / 3 for value in values]
-        rate, mean = clustered_rate(values, clusters), mean_ci(numbers, clusters, draws=50)
+        labels, numbers = [str(value) for value in values], [0.1 + value / 3 for value in values]
         separation = auc([ord(cluster) for cluster in clusters], values, clusters, draws=50)
-        return rate, mean, kappa_ci(labels, clusters, clusters, draws=50), separation
+        kappa = kappa_ci(labels, clusters, clusters, draws=50)
+        return rate_of(some), mean_ci(numbers, clusters, draws=50), kappa, separation
 
-    assert figures(rows) == figures(shuffled)
+    assert figures(rows) == figures(rng.sample(rows, len(rows)))
 
 
-def test_mean_of_one_item_has_no_interval_and_nan_is_refused() -> None:
-    assert mean_ci([1.0, 2.0], ["a", "a"]) == Estimate(1.5, None, 2)
+# ----- means and differences
+
+
+def test_a_mean_has_the_percentile_bootstrap_of_scipy_over_clusters() -> None:
+    rng = np.random.default_rng(5)
+    values = rng.gamma(2.0, size=40)
+    other = bootstrap((values,), np.mean, method="percentile", n_resamples=20_000, rng=rng).confidence_interval
+    found = mean_ci(list(values), draws=20_000)
+    assert found.value == pytest.approx(values.mean())
+    assert found.ci95 == pytest.approx((other.low, other.high), abs=0.02)
+    doubled = mean_ci([*values, *values], [str(index % 40) for index in range(80)], draws=20_000)
+    assert doubled.ci95 == pytest.approx((other.low, other.high), abs=0.02), "a cluster of equal values counts once"
+    few = mean_ci([0.0, 1.0] * 20, draws=20_000)
+    assert few.ci95 == pytest.approx((0.35, 0.65), abs=0.026), "equal rows are drawn together"
+    uneven = mean_ci([1.0, 3.0, 5.0], ["a", "a", "b"])
+    assert (uneven.value, uneven.ci95, uneven.n) == (3.0, (2.0, 5.0), 3)
+    assert mean_ci([1.0, 2.0], ["a", "a"]) == Estimate(1.5, None, 2), "one cluster has no interval"
     assert mean_ci([]) == Estimate(None, None, 0)
     with pytest.raises(ValueError, match="not finite"):
         mean_ci([float("nan")])
 
 
-@pytest.mark.parametrize(("gained", "lost", "p"), [(0, 0, 1.0), (5, 0, 0.0625), (10, 2, 0.03857421875), (3, 3, 1.0)])
-def test_mcnemar_gives_the_exact_binomial_p(gained: int, lost: int, p: float) -> None:
-    assert mcnemar(gained, lost) == pytest.approx(p)
-    assert mcnemar(lost, gained) == mcnemar(gained, lost)
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_mcnemar_agrees_with_statsmodels(gained: int, lost: int) -> None:
+    table = [[0, gained], [lost, 0]]
+    assert mcnemar(gained, lost) == pytest.approx(
+        statsmodels_mcnemar(table, exact=True).pvalue if gained + lost else 1.0
+    )
     assert 0 < mcnemar(900, 600) < 1e-10, "more items than a float can count"
 
 
-def test_holm_corrects_for_the_number_of_tests_and_intervals_imply_a_p_value() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == 0.01, "0.03 is more than 0.05 / 2, so 0.04 is not looked at"
-    assert holm([0.02, 0.04]) == 0.04 and holm([0.03, 0.04]) == holm([]) == 0.0
-    assert p_value_of(paired_difference({"a": [0.0]}, {"a": [1.0]})) == 1.0, "McNemar's, of one item"
-    at_the_bound = PairedDifference(-0.2, (-0.3, 0.0), 20)
-    assert p_value_of(at_the_bound) == pytest.approx(0.05, abs=1e-6)
-    assert p_value_of(replace(at_the_bound, value=0.0)) == 1.0
+@given(st.lists(st.sampled_from([0.001, 0.005, 0.01, 0.012, 0.016, 0.02, 0.03, 0.04, 0.3]), min_size=1, max_size=6))
+def test_holm_agrees_with_statsmodels(p_values: list[float]) -> None:
+    rejected = multipletests(p_values, alpha=0.05, method="holm")[0]
+    assert holm(p_values) == max((p for p, reject in zip(p_values, rejected, strict=True) if reject), default=0.0)
+    assert holm([]) == 0.0 and holm([0.05]) == 0.05
 
 
-def test_paired_difference_counts_flips_leaves_out_items_of_one_side_and_takes_samples() -> None:
+@pytest.mark.parametrize("value", [0.2, -0.2])
+def test_an_interval_implies_a_p_value(value: float) -> None:
+    ci95 = (value - 0.1, value + 0.1)
+    change = PairedDifference(value, ci95, 20)
+    assert p_value_of(change) == pytest.approx(2 * norm.sf(abs(value), scale=0.1 / norm.ppf(0.975)), rel=1e-4)
+    assert p_value_of(replace(change, value=0.0)) == p_value_of(replace(change, ci95=None)) == 1.0
+    assert p_value_of(replace(change, ci95=(value, value))) == 0.0
+    assert p_value_of(replace(change, p_value=0.3)) == 0.3, "McNemar's p value is used where there is one"
+
+
+def test_paired_difference_counts_changed_items_and_takes_binary_values_and_samples() -> None:
     a = {str(item): [float(item < 40)] for item in range(100)} | {"only a": [1.0]}
     b = {str(item): [float(10 <= item < 80)] for item in range(100)} | {"no value": []}
     found = paired_difference(a, b)
-    assert found.value == pytest.approx(0.3)
     assert (found.gained, found.lost, found.n, found.unmatched) == (40, 10, 100, 1)
-    assert found.p_value == mcnemar(40, 10)
-    assert found.gained_items == tuple(sorted(str(item) for item in range(40, 80)))
-    assert found.lost_items == tuple(sorted(str(item) for item in range(10)))
-    assert found.ci95 and 0.15 < found.ci95[0] < 0.3 < found.ci95[1] < 0.45
-    # Several samples an item: a bootstrap's interval, and no McNemar.
+    assert (found.value, found.p_value) == (pytest.approx(0.3), mcnemar(40, 10))
+    # Bonett and Price (2012): (b + 1) / (n + 2) and (c + 1) / (n + 2) in place of the shares.
+    half = 1.959964 * ((41 / 102 + 11 / 102 - (30 / 102) ** 2) / 102) ** 0.5
+    assert found.ci95 == pytest.approx((30 / 102 - half, 30 / 102 + half))
+    assert found.as_json() == {
+        "value": 0.3, "ci95": [round(bound, 6) for bound in found.ci95 or ()], "p_value": float(f"{mcnemar(40, 10):.6g}"),
+        "gained": 40, "lost": 10, "n": 100, "unmatched": 1,
+    }  # fmt: skip
+    # Several samples per item: a bootstrap and no McNemar test.
     none = {str(item): [0.0, 0.0] for item in range(50)}
     some = {str(item): [1.0, 0.0] if item % 2 else [0.0, 0.0] for item in range(50)}
-    found = paired_difference(none, some)
+    found = paired_difference(none, some, draws=20_000)
     assert (found.value, found.gained, found.p_value) == (pytest.approx(0.25), 25, None)
-    assert found.ci95 and 0.15 < found.ci95[0] < 0.25 < found.ci95[1] < 0.35
+    # The mean of 25 halves and 25 zeros with plus and minus one half added.
+    spread = 1.96 * np.std([0.5] * 26 + [0.0] * 25 + [-0.5]) / 52**0.5
+    assert found.ci95 == pytest.approx((0.24 - spread, 0.24 + spread), abs=0.01)
+    partly = paired_difference({"a": [0.5], "b": [0.0]}, {"a": [1.0], "b": [1.0]})
+    assert (partly.value, partly.p_value) == (0.75, None), "McNemar's test takes 0 and 1 only"
+    with pytest.raises(ValueError):
+        paired_difference({"a": [2.0]}, {"a": [1.0]})
 
 
 values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.booleans(), max_size=3))
 
 
 @given(values_by_item, values_by_item)
-def test_gained_and_lost_items_are_those_whose_mean_moved_and_swap_with_the_runs(
+def test_gained_and_lost_items_are_those_whose_mean_changed_and_swap_with_the_runs(
     a: dict[str, list[bool]], b: dict[str, list[bool]]
 ) -> None:
     there, back = paired_difference(a, b, draws=10), paired_difference(b, a, draws=10)
     common = sorted(item for item in {*a, *b} if a.get(item) and b.get(item))
-    moved = {item: sum(b[item]) / len(b[item]) - sum(a[item]) / len(a[item]) for item in common}
-    assert there.gained_items == tuple(item for item in common if moved[item] > 1e-9)
-    assert there.lost_items == tuple(item for item in common if moved[item] < -1e-9)
-    assert (there.gained, there.lost) == (len(there.gained_items), len(there.lost_items))
+    changes = {item: sum(b[item]) / len(b[item]) - sum(a[item]) / len(a[item]) for item in common}
+    assert there.gained_items == tuple(item for item in common if changes[item] > 1e-9)
+    assert there.lost_items == tuple(item for item in common if changes[item] < -1e-9)
     assert (back.gained_items, back.lost_items) == (there.lost_items, there.gained_items)
-    assert "gained_items" not in there.as_json()
+    if there.ci95 and there.value is not None:
+        assert -1 <= there.ci95[0] <= there.value <= there.ci95[1] <= 1
 
 
-def test_the_interval_of_a_binary_difference_agrees_with_its_test() -> None:
-    before = {str(item): [0.0] for item in range(200)}
-    after = {item: [1.0 if int(item) < 4 else 0.0] for item in before}
-    found = paired_difference(before, after)
-    assert found.p_value == pytest.approx(0.125)
-    assert found.ci95 is not None
-    assert found.ci95[0] < 0 < found.value < found.ci95[1], "four gains of 200 are no proof"  # type: ignore[operator]
-    # Bonett and Price (2012): (b + 1) / (n + 2) and (c + 1) / (n + 2) in place of the shares.
-    up, down = 5 / 202, 1 / 202
-    half = 1.959964 * ((up + down - (up - down) ** 2) / 202) ** 0.5
-    assert found.ci95 == pytest.approx((up - down - half, up - down + half))
-
-
-def test_few_changed_items_of_several_samples_are_no_proof_either() -> None:
-    """The bootstrap alone leaves out 0 after four gains of 200; of an item with two samples McNemar's test does not apply."""
-    before = {str(item): [0.0, 0.0] for item in range(200)}
+@pytest.mark.parametrize(("size", "fewest"), [(1, 6), (2, 7)])
+def test_four_changed_items_of_200_are_no_proof(size: int, fewest: int) -> None:
+    """A bootstrap alone leaves out 0 after four gains of 200, with one sample per item and with two."""
+    before = {str(item): [0.0] * size for item in range(200)}
 
     def low(gains: int) -> float:
-        found = paired_difference(before, {item: [1.0, 1.0] if int(item) < gains else [0.0, 0.0] for item in before})
+        found = paired_difference(before, {item: [float(int(item) < gains)] * size for item in before})
         assert found.ci95 and found.value is not None and found.ci95[0] <= found.value < found.ci95[1]
         return found.ci95[0]
 
-    assert low(4) <= 0 < low(7)
+    assert low(4) <= 0 < low(fewest)
 
 
-def test_no_item_changed_does_not_mean_that_none_ever_would() -> None:
+def test_no_changed_item_does_not_mean_that_none_ever_would() -> None:
     same = {str(item): [1.0] for item in range(20)}
     found = paired_difference(same, same)
-    assert found.value == 0 and found.p_value == 1.0
-    assert found.ci95 == pytest.approx((-0.125991, 0.125991), abs=1e-4)
-    assert paired_difference(same, {}).as_json()["value"] is None
+    assert (found.value, found.p_value) == (0, 1.0) and found.ci95 == pytest.approx((-0.125991, 0.125991), abs=1e-4)
+    alike = paired_difference({"a": [0.5] * 2, "b": [0.5] * 2}, {"a": [0.75] * 2, "b": [0.75] * 2})
+    missed = (wilson(0, 2).ci95 or (0, 0))[1]
+    assert alike.ci95 == pytest.approx((0.25 - missed, 0.25 + missed))
+    assert paired_difference(same, {}) == PairedDifference(None, None, 0, unmatched=20)
 
 
-def test_kappa_gives_the_values_of_the_textbook() -> None:
-    a = ["yes"] * 25 + ["no"] * 25
-    b = ["yes"] * 20 + ["no"] * 5 + ["yes"] * 10 + ["no"] * 15
-    values = [kappa_ci(*both).value for both in ((a, b), (a, a), (["yes"] * 5, ["yes"] * 5), ([], []))]
-    assert values == [pytest.approx(0.4), 1, None, None]
+# ----- judges
 
 
-def test_kappa_interval_is_wider_where_turns_share_a_conversation_and_never_without_width() -> None:
+labels = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=2, max_size=60)
+
+
+@given(labels)
+def test_kappa_agrees_with_statsmodels(pairs: list[tuple[str, str]]) -> None:
+    names = sorted({label for pair in pairs for label in pair})
+    assume(len(names) > 1)
+    table = np.array([[pairs.count((a, b)) for b in names] for a in names])
+    found = kappa_ci(*zip(*pairs, strict=True), draws=50)
+    assert found.value == pytest.approx(cohens_kappa(table).kappa) and found.n == len(pairs)
+    assert found.ci95 and found.ci95[0] <= (found.value or 0) <= found.ci95[1]
+
+
+def test_kappa_interval_with_many_labels_agrees_with_statsmodels_and_widens_with_clusters() -> None:
     rng = random.Random(3)
-    a = [rng.choice("gno") for _ in range(40)] * 5
-    b = [label if rng.random() < 0.8 else "x" for label in a[:40]] * 5
-    alone, shared = kappa_ci(a, b), kappa_ci(a, b, [str(index % 40) for index in range(200)])
-    assert alone.ci95 and shared.ci95 and alone.value is not None
-    assert alone.ci95[0] < alone.value < alone.ci95[1]
-    assert shared.ci95[1] - shared.ci95[0] > 1.5 * (alone.ci95[1] - alone.ci95[0])
-    agreed = kappa_ci(a, a).ci95
-    assert agreed and 0.9 < agreed[0] < 1 == agreed[1]
-    with pytest.raises(ValueError, match="expected one per value"):
+    a = [rng.choice("gno") for _ in range(400)]
+    b = [label if rng.random() < 0.8 else rng.choice("gno") for label in a]
+    table = np.array([[list(zip(a, b, strict=True)).count((x, y)) for y in "gno"] for x in "gno"])
+    other = cohens_kappa(table)
+    alone = kappa_ci(a, b).ci95
+    assert alone == pytest.approx((other.kappa_low, other.kappa_upp), abs=0.015)
+    shared = kappa_ci(a * 4, b * 4, [str(index % 400) for index in range(1600)]).ci95
+    assert shared == pytest.approx(alone, abs=0.015), "four equal turns of a conversation count once"
+    agreed = kappa_ci(a, a)
+    assert agreed.value == 1 and agreed.ci95 and 0.95 < agreed.ci95[0] < 1 == agreed.ci95[1]
+    assert kappa_ci(["yes"] * 5, ["yes"] * 5) == Estimate(None, None, 5) and kappa_ci([], []).value is None
+    with pytest.raises(ValueError):
         kappa_ci(["a"], [])
 
 
@@ -226,53 +280,53 @@ def test_kappa_interval_covers_the_true_one_where_the_judge_hardly_ever_says_gen
     never = kappa_ci([*"yyy", *"n" * 17], ["n"] * 20)
     assert never.value == 0 and never.ci95 and never.ci95[0] < -0.05 and never.ci95[1] > 0.2
     rng = random.Random(6)
-    for labels in (20, 60):
+    for size in (20, 60):
         # Read genuine 30%, judged genuine 5%: kappa is 0.1.
-        pairs = [rng.choices(["yy", "yn", "ny", "nn"], [0.031, 0.269, 0.019, 0.681], k=labels) for _ in range(150)]
+        pairs = [rng.choices(["yy", "yn", "ny", "nn"], [0.031, 0.269, 0.019, 0.681], k=size) for _ in range(150)]
         found = [kappa_ci(*zip(*drawn, strict=True), draws=500).ci95 or (0, 0) for drawn in pairs]
-        assert sum(low <= 0.1 <= high for low, high in found) >= 0.92 * len(found), labels
+        assert sum(low <= 0.1 <= high for low, high in found) >= 0.92 * len(found), size
 
+
+def test_bias_is_a_paired_difference_and_clusters_of_equal_errors_count_once() -> None:
+    judged, read = [True] * 12 + [False] * 28, [True] * 4 + [False] * 30 + [True] * 6
+    found = bias(judged, read, list(map(str, range(40))))
+    paired = paired_difference(*({str(i): [float(x)] for i, x in enumerate(side)} for side in (read, judged)))
+    assert found == Estimate(pytest.approx(0.05), pytest.approx(paired.ci95), 40)
+    assert bias(judged * 3, read * 3, list(map(str, range(40))) * 3).ci95 == pytest.approx(paired.ci95)
+    right = bias([True] * 30, [True] * 30, [str(index // 3) for index in range(30)])
+    assert right.ci95 == pytest.approx(bias([True] * 10, [True] * 10, list("abcdefghij")).ci95), "as many as clusters"
+    assert bias([], [], []) == Estimate(None, None, 0)
+    with pytest.raises(ValueError):
+        bias([True], [], [])
+
+
+# ----- AUC
 
 signals = st.lists(st.tuples(st.integers(-6, 6), st.booleans(), st.sampled_from("abcdef")), min_size=1, max_size=40)
+Signals = list[tuple[int, bool, str]]
 
 
-def by_definition(rows: list[tuple[int, bool, str]]) -> float | None:
-    """Wins of positives over the others, ties half, over all pairs."""
-    pairs = [(x, y) for x, positive, _ in rows if positive for y, other, _ in rows if not other]
-    return sum((x > y) + (x == y) / 2 for x, y in pairs) / len(pairs) if pairs else None
-
-
-def separation(rows: list[tuple[int, bool, str]], power: int = 1, swapped: bool = False) -> Estimate:
-    values, positives = [float(value**power) for value, _, _ in rows], [one != swapped for _, one, _ in rows]
+def separation(rows: Signals, power: int = 1, swapped: bool = False) -> Estimate:
+    values, positives = [float(value**power) for value, _, _ in rows], [positive != swapped for _, positive, _ in rows]
     return auc(values, positives, [cluster for _, _, cluster in rows], draws=100)
 
 
 @given(signals)
-def test_auc_is_the_share_of_pairs_that_the_positive_one_wins(rows: list[tuple[int, bool, str]]) -> None:
-    found = separation(rows)
-    assert found.value == pytest.approx(by_definition(rows))
-    assert found.n == len(rows)
-    assert auc([float(value) for value, _, _ in rows], [one for _, one, _ in rows], draws=10).value == found.value
-    if found.ci95:
-        assert 0 <= found.ci95[0] <= found.ci95[1] <= 1
-    else:
-        assert found.value is None or len({cluster for _, _, cluster in rows}) == 1
-
-
-@given(signals)
-def test_auc_depends_on_the_order_of_values_alone_and_mirrors_with_the_classes(
-    rows: list[tuple[int, bool, str]],
-) -> None:
+def test_auc_agrees_with_scipy_and_depends_on_the_order_of_values_alone(rows: Signals) -> None:
     found, cubed, mirrored = separation(rows), separation(rows, power=3), separation(rows, swapped=True)
-    assert cubed == found
+    classes = [[value for value, positive, _ in rows if positive is kind] for kind in (True, False)]
+    value = mannwhitneyu(*classes).statistic / len(classes[0]) / len(classes[1]) if all(classes) else None
+    assert (found.value, found.n) == (pytest.approx(value), len(rows)) and cubed == found
+    assert (found.ci95 is None) == (value is None or len({cluster for _, _, cluster in rows}) == 1)
     if found.value is not None and mirrored.value is not None:
         assert mirrored.value == pytest.approx(1 - found.value)
     if found.ci95 and mirrored.ci95:
+        assert 0 <= found.ci95[0] <= found.ci95[1] <= 1
         assert mirrored.ci95 == pytest.approx((1 - found.ci95[1], 1 - found.ci95[0]))
 
 
 def test_auc_covers_the_true_one_also_where_one_class_is_rare() -> None:
-    """Normal values 0.8 apart: an AUC of 0.714. Of 4 positive ones no bootstrap can learn how they vary."""
+    """Normal values 0.8 apart: an AUC of 0.714. Four positive values cannot show a bootstrap how they vary."""
     rng = random.Random(4)
     for positives in (4, 25):
         covered = 0
@@ -283,14 +337,24 @@ def test_auc_covers_the_true_one_also_where_one_class_is_rare() -> None:
         assert covered >= 87, positives
 
 
-def test_auc_of_full_separation_leaves_room_and_of_one_class_is_nothing() -> None:
+def test_auc_interval_is_a_bootstrap_over_clusters_or_wilsons() -> None:
+    rng = np.random.default_rng(2)
+    high, low = rng.normal(1, 1, 30), rng.normal(0, 1, 40)
+
+    def area(positive: np.ndarray, other: np.ndarray) -> float:
+        return float(mannwhitneyu(positive, other).statistic / len(positive) / len(other))
+
+    rows = [*((value, True) for value in high), *((value, False) for value in low)]
+    found = auc([value for value, _ in rows], [positive for _, positive in rows])
+    other = bootstrap((high, low), area, method="percentile", vectorized=False, n_resamples=1000, rng=rng)
+    assert found.ci95 == pytest.approx(tuple(other.confidence_interval), abs=0.03)
     apart = auc([float(value) for value in range(40)], [value >= 20 for value in range(40)])
-    assert apart.value == 1 and apart.ci95 == pytest.approx(wilson(20, 20).ci95)
+    assert apart.value == 1 and apart.ci95 == pytest.approx(wilson(20, 20).ci95), "full separation leaves room"
+    nine = auc([float(value) for value in range(40)], [value % 4 == 0 and value < 36 for value in range(40)])
+    assert nine.ci95 == pytest.approx(proportion_confint(9 * (nine.value or 0), 9, method="wilson"), abs=1e-6)
     assert auc([1.0] * 40, [value >= 20 for value in range(40)]).value == 0.5
-    assert auc([1.0, 2.0], [True, True]) == Estimate(None, None, 2)
-    assert auc([], []) == Estimate(None, None, 0)
+    assert auc([1.0, 2.0], [True, True]) == Estimate(None, None, 2) and auc([], []) == Estimate(None, None, 0)
     assert auc([1.0, 2.0], [False, True], ["a", "a"]) == Estimate(1.0, None, 2)
-    with pytest.raises(ValueError, match="not finite"):
-        auc([float("inf"), 0.0], [True, False])
-    with pytest.raises(ValueError, match="expected one per value"):
-        auc([1.0], [])
+    for call in (lambda: auc([float("inf"), 0.0], [True, False]), lambda: auc([1.0], [])):
+        with pytest.raises(ValueError):
+            call()
