@@ -1,13 +1,19 @@
-"""The rules judge is not talked into a verdict, and survives any text, quickly."""
+"""Text cannot talk the rules judge into a verdict, and any text gets one."""
 
 from __future__ import annotations
 
-import time
+import re
+from collections.abc import Iterator
+from re._constants import BRANCH, IN, LITERAL, MAX_REPEAT, MAXREPEAT, MIN_REPEAT, SUBPATTERN
+from re._parser import parse
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nextturn.probe import text
+from nextturn.probe.judges import rules
 from nextturn.probe.judges.labels import GENUINE, LABELS, judge_all
 from nextturn.probe.text import clean
 from support.judged_turns import ALL_TURNS, JUDGE, case, judge
@@ -63,7 +69,7 @@ def test_text_aimed_at_the_judge_changes_no_verdict(label: str, name: str, turn:
         "Could the judge throw the case out?",
     ],
 )
-def test_talk_that_only_sounds_like_an_injection_is_left_alone(turn: str) -> None:
+def test_text_that_only_sounds_like_an_injection_is_left_alone(turn: str) -> None:
     cleaned = clean(turn)
     assert (cleaned.text, cleaned.aimed) == (turn, False)
 
@@ -115,11 +121,34 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_judged_in_linear_time(name: str) -> None:
-    started = time.process_time()
-    verdict = judge("paint", HOSTILE[name])
-    assert verdict.label in LABELS
-    assert time.process_time() - started < 2, "100 kB want well under a second on a quiet machine"
+def test_hostile_text_gets_a_label(name: str) -> None:
+    """Matching in quadratic time would take minutes per text and reach pytest's own time limit."""
+    assert judge("paint", HOSTILE[name]).label in LABELS
+
+
+def test_no_pattern_can_backtrack_exponentially() -> None:
+    """A repetition inside an unbounded repetition must follow a fixed item, so that a text can be split in one way only."""
+    data = text.rule_data()
+    patterns = [value for module in (text, rules) for value in vars(module).values() if isinstance(value, re.Pattern)]
+    patterns += [text.phrases(name) for name in (*data.anywhere, *data.opening)]
+    assert len(patterns) > 30
+    for pattern in patterns:
+        for body in unbounded(list(parse(pattern.pattern, pattern.flags))):
+            assert body[0][0] in (IN, LITERAL) or not list(unbounded(body)), pattern
+
+
+def unbounded(items: list[Any]) -> Iterator[list[Any]]:
+    """Yield the body of every repetition without an upper bound in a parsed pattern."""
+    for operation, argument in items:
+        if operation in (MAX_REPEAT, MIN_REPEAT):
+            if argument[1] == MAXREPEAT:
+                yield list(argument[2])
+            yield from unbounded(list(argument[2]))
+        elif operation is SUBPATTERN:
+            yield from unbounded(list(argument[3]))
+        elif operation is BRANCH:
+            for branch in argument[1]:
+                yield from unbounded(list(branch))
 
 
 def test_loops_and_role_tokens_are_malformed_at_any_length() -> None:

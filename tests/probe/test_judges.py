@@ -1,4 +1,4 @@
-"""The rules judge labels what it was never shown, says how sure it is, and its weights can be made anew."""
+"""The rules judge labels turns that it was never shown, and its weights can be fitted again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from pathlib import Path
 import pytest
 import yaml
 
+import support.fit_rules as fit_rules
 from nextturn.probe.errors import BadInput
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, judge_all, names_answer
 from nextturn.probe.judges.rules import RulesJudge, Turn, signals
 from nextturn.probe.labels.agreement import agreement, read_labelled
 from nextturn.probe.text import phrases, rule_data
-from support import fit_rules
 from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, judge, labelled_rows
 
-ROOT = Path(__file__).resolve().parents[2]
 DEV_TURNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "user_turns"
 
 
+def turn_after(text: str, *messages: str) -> Turn:
+    """Return a turn after messages of user and assistant in turn."""
+    roles = ("user", "assistant") * len(messages)
+    context = [{"role": role, "content": content} for role, content in zip(roles, messages, strict=False)]
+    return Turn(Case(tuple(context), text))
+
+
 @pytest.mark.parametrize(("label", "name", "turn"), ALL_TURNS)
-def test_labels_turns_it_was_not_made_from(label: str, name: str, turn: str) -> None:
+def test_labels_turns_it_was_not_fitted_on(label: str, name: str, turn: str) -> None:
     verdict = judge(name, turn)
     assert verdict.label == label, verdict.raw
 
@@ -42,32 +48,105 @@ def test_every_label_has_several_examples_in_different_conversations() -> None:
         ("paint", CONVERSATIONS["paint"][1], "assistant_restatement"),
         ("paint", "Are you sure about the break after panel 18? The job is over then.", GENUINE),
         ("paint", "How many minutes would it take with breaks after every 9 panels?", GENUINE),
-        # The answer in other words is no task of its own.
+        # A request about the answer is no task of its own.
         ("email", "Could you present that text in a more formal tone?", GENUINE),
         ("sourdough", "Please condense those tips into a rhyme for my kitchen wall.", GENUINE),
         ("python", "Explain it with an analogy from cooking.", GENUINE),
-        # Nor is asking for the reason of a step, and how people do a thing is one.
+        # Neither is a question for the reason of a step; a question about how people do a thing is.
         ("paint", "Can you explain why you multiplied by 25?", GENUINE),
         ("paint", "Please explain why you added 30 to 450.", GENUINE),
         ("paint", "Can you explain where the 30 comes from?", GENUINE),
         ("paint", "Explain how you bake a cake at home.", "new_task"),
         ("paint", "Explain where the name Vienna comes from.", "new_task"),
-        # A question about nothing that was said is one.
+        # A question about nothing that was said is a new task.
         *((name, "What is the largest planet?", "new_task") for name in ("email", "paint", "sourdough")),
         *((name, "Which colours does a rainbow have?", "new_task") for name in ("email", "paint", "sourdough")),
+        # Thanks that go on are no thanks.
+        ("paint", "thanks, and what about that?", GENUINE),
+        ("paint", "thanks again", "generic_filler"),
     ],
 )
 def test_labels_single_cases(name: str, turn: str, label: str | None) -> None:
-    """Other languages are unscored, which is no failure."""
     verdict = judge(name, turn)
     assert (verdict.label, verdict.unscored) == (label, None if label else "not_english"), verdict.raw
 
 
 @pytest.mark.parametrize(
-    "turn", ["6-sided die?", "El Niño, you mean?", "is Jürgen Müller the same man", "résumé or CV?", "mañana, got it"]
+    ("turn", "english"),
+    [
+        *(
+            (turn, True)
+            for turn in ("6-sided die?", "El Niño, you mean?", "is Jürgen Müller the same man", "résumé or CV?")
+        ),
+        # One foreign function word among six words is too much; among seven it is a quotation.
+        ("und Bonn Mainz Trier Worms Speyer", False),
+        ("und Bonn Mainz Trier Worms Speyer Aachen", True),
+        # A long turn without function words is read only if the conversation holds its words.
+        ("Bonn Mainz Trier Worms Speyer Aachen Kleve Moers", False),
+        ("barking midnight indoors sleep neighbour dog quiet keep", True),
+        ("Bonn Köln Trier Worms", False),
+        ("Bonn Köln Trier", True),
+    ],
 )
-def test_foreign_names_and_accents_do_not_make_a_turn_foreign(turn: str) -> None:
-    assert judge("email", turn).label is not None
+def test_foreign_names_and_accents_do_not_make_a_turn_foreign(turn: str, english: bool) -> None:
+    assert judge("email", turn).unscored == (None if english else "not_english")
+
+
+def test_a_few_words_are_in_the_language_of_the_conversation() -> None:
+    spanish = Case(
+        ({"role": "user", "content": "¿Cómo se dice?"}, {"role": "assistant", "content": "Con el verbo."}), "Bonn"
+    )
+    assert judge_all(JUDGE, [spanish])[0].unscored == "not_english"
+    assert judge_all(JUDGE, [dataclasses.replace(spanish, messages=())])[0].unscored is None
+
+
+@pytest.mark.parametrize(
+    ("text", "points_back"),
+    [
+        ("it was 480 then", True),
+        ("why that?", True),
+        ("that is wrong", True),
+        ("that ladder shines", False),
+        ("a ladder and it breaks", False),
+        ("30 panels and it breaks", False),
+        ("Vienna and its parks, are they large", False),
+        ("and Vienna, is it large", False),
+        ("Write it down", True),
+        ("is it true of Bonn", False),
+    ],
+)
+def test_a_pronoun_before_any_noun_points_back(text: str, points_back: bool) -> None:
+    assert turn_after(text).points_back is points_back
+
+
+def test_planning_needs_two_phrases_where_users_are_the_subject() -> None:
+    plan = "Speed matters here. The user would ask. Fine."
+    said = "Good. The user would probably check. The assistant answered."
+    for question, text, label in (
+        ("Why is it slow?", plan, "meta_planning"),
+        ("Why does the user wait?", plan, None),
+        ("Why does the user wait?", said, "meta_planning"),
+        ("Why does the user wait?", "The user would ask.", "meta_planning"),
+    ):
+        messages = ({"role": "user", "content": question}, {"role": "assistant", "content": "Because of the disk."})
+        verdict = judge_all(JUDGE, [Case(messages, text)])[0]
+        assert (verdict.label == "meta_planning") == (label == "meta_planning"), (question, text, verdict.raw)
+
+
+def test_signals_count_what_their_names_say() -> None:
+    words = ("Why do cats purr?", "They purr at 25 hertz.", "How long do dogs sleep?", "For 12 hours.")
+    repeated = signals(turn_after("Why do cats purr?", *words))
+    assert repeated["question_likeness"] == 1 and repeated["in_answer"] == 0, (
+        "likeness to any question, the last answer"
+    )
+    assert signals(turn_after("does 12 fit", *words))["answer_numbers"] == 1
+    form = signals(turn_after("a = 1, b = 2 and Ω"))
+    assert (form["equations"], form["foreign_letters"]) == (0.5, 1.0)
+    assert [signals(turn_after(word))["odd_words"] for word in ("ae" * 8, "ae" * 7 + "i", "iPod", "xkcd", "strngths")] == [
+        1, 0, 1, 1, 1
+    ]  # fmt: skip
+    tasks = [signals(turn_after(text, *words))["imperative"] for text in ("Write a poem.", "Shorten it.", "List it.")]
+    assert tasks == [1, 0, 0], "with a pronoun for something in the answer, a request is no task of its own"
 
 
 def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:
@@ -80,12 +159,16 @@ def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:
     assert judge_all(JUDGE, [Case(messages, first.user_turn)])[0].label == "user_restatement"
 
 
+def test_a_question_with_a_number_of_its_own_asks_for_no_given() -> None:
+    assert judge("paint", "How many minutes does each of the 18 panels take?").raw.startswith("score")
+
+
 def test_verdicts_do_not_depend_on_the_batch() -> None:
     cases = [case(name, turn) for _, name, turn in ALL_TURNS]
     assert judge_all(JUDGE, cases) == [judge_all(RulesJudge(), [each])[0] for each in cases]
 
 
-def test_an_unknown_judge_is_refused_with_those_there_are() -> None:
+def test_an_unknown_judge_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match="'gpt'.*rules"):
         get_judge("gpt")
 
@@ -100,21 +183,18 @@ def test_an_unknown_judge_is_refused_with_those_there_are() -> None:
         ("thanks for the answer!", False),
     ],
 )
-def test_specificity_wants_something_that_only_the_answer_brought_up(turn: str, named: bool) -> None:
+def test_specificity_needs_something_that_only_the_answer_introduced(turn: str, named: bool) -> None:
     assert names_answer(case("paint", turn)) is named
 
 
 @pytest.mark.parametrize("name", ["real_dev.jsonl", "constructed_dev.jsonl"])
 def test_agrees_with_people_on_labelled_turns(name: str) -> None:
-    """Not a test of generalising, since weights were made from these turns; it fails when a change breaks the judge."""
+    """Not a test of generalization, because the weights were fitted on these turns. It fails if a change breaks the judge."""
     if not (DEV_TURNS / name).is_file():
         pytest.skip(f"no labelled turns at {DEV_TURNS / name}")
-    found = agreement(read_labelled(DEV_TURNS / name), JUDGE)
-    assert found["binary"]["kappa"] >= 0.6
-    assert sum(found["unscored"].values()) <= 0.05 * found["n"]
-
-
-# ----- the data file
+    report = agreement(read_labelled(DEV_TURNS / name), JUDGE)
+    assert report["binary"]["kappa"] >= 0.6
+    assert sum(report["unscored"].values()) <= 0.05 * report["n"]
 
 
 def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -> None:
@@ -124,19 +204,15 @@ def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -
     assert all(phrases(name).pattern for name in (*data.anywhere, *data.opening))
 
 
-# ----- the weights made anew
-
-
-def test_the_fitting_command_reports_leaves_out_and_prints_what_the_data_file_wants(
+def test_fitting_reports_kappa_and_prints_the_rows_of_the_data_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = {name: rule_data().weights[name] for name in ("leaning", "imperative", "filler")}
     monkeypatch.setattr(fit_rules, "rule_data", lambda: dataclasses.replace(rule_data(), weights=few))
-    for half in (0, 1):
-        rows = [row for row, (_, name, _) in zip(labelled_rows(), ALL_TURNS, strict=True) if (name < "m") == bool(half)]
-        (tmp_path / f"{half}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fit_rules.main([str(tmp_path / "0.jsonl"), str(tmp_path / "1.jsonl"), "--seeds", "1"])
-    said = capsys.readouterr().out
-    assert said.count("cross-validated kappa, genuine or not") == 2
-    printed = yaml.safe_load(said[said.index("\nbias:") :])
-    assert set(printed["bias"]) == set(rule_data().bias) and set(printed["weights"]) == set(few)
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in labelled_rows()))
+    fit_rules.main([str(path)])
+    report, _, printed = capsys.readouterr().out.partition("bias:")
+    assert "cross-validated kappa" in report
+    fitted = yaml.safe_load(f"bias:{printed}")
+    assert set(fitted["bias"]) == set(rule_data().bias) and set(fitted["weights"]) == set(few)

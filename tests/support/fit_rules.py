@@ -1,150 +1,104 @@
-"""Makes the weights of the rules judge, and says what they are worth on conversations they were not made from.
+"""Fit the weights of the rules judge, and report their cross-validated agreement.
 
-    python -m tests.fit_rules LABELS.jsonl [MORE.jsonl ...]
+    PYTHONPATH=tests python -m support.fit_rules LABELS.jsonl [MORE.jsonl ...]
 
-A multinomial logistic regression over the turns that no rule settles; it ends with `bias` and `weights` as
-`probe/judges/rules.yaml` wants them. Which signal may speak for or against which label is chosen by reason, and is
-read off the signs of the weights there; a weight that comes out on the other side wants a reason, or no place. The
-penalty pulls each weight not to zero but to half a point for one standard deviation of the signal in that direction:
-a few hundred labelled turns say too little about a rare signal to start it from nothing, and weights made so agree
-better with people on turns of other origin. Folds hold whole conversations, so no question is both learned from and
-judged.
+A multinomial logistic regression over the turns that no rule settles. It prints `bias` and `weights` as
+`probe/judges/rules.yaml` holds them. The signs of the weights there say which signal may speak for or against which label,
+and were chosen by reason; a fitted weight of the other sign needs a reason, or should go. The penalty pulls each weight
+not to zero but to half a point for one standard deviation of the signal in that direction: a few hundred labelled turns say
+too little about a rare signal to start it from nothing, and such weights agree better with people on turns of other origin.
+Folds hold whole conversations, so no question is both fitted on and judged.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
+
 from nextturn.probe import stats
-from nextturn.probe.errors import DataError, run_command
+from nextturn.probe.errors import run_command
 from nextturn.probe.judges.labels import GENUINE
-from nextturn.probe.judges.rules import Settled, Turn, best_label, label_scores, settle, signals
+from nextturn.probe.judges.rules import Turn, best_label, label_scores, settle, signals
 from nextturn.probe.labels.agreement import LabelledTurn, read_labelled
 from nextturn.probe.text import rule_data
 
 PENALTY = 3.0
-# Points for a standard deviation that a weight starts from, and the least deviation counted: a signal that hardly
-# ever shows would get boundless points for showing once.
+# Points for a standard deviation that a weight starts from, and the smallest deviation that is counted: a signal that
+# hardly ever shows would get boundless points for showing once.
 PRIOR, LEAST_DEVIATION = 0.5, 0.05
 FOLDS = 10
 
 Weights = Mapping[str, Mapping[str, float]]
-Decision = str | None
-"""A label; None where unscored."""
 
 
-@dataclass(frozen=True)
-class Example:
-    """A labelled turn of one file (`source`), what the rules make of it, and its signals."""
+def fit(turns: Sequence[LabelledTurn], allowed: Weights) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Return weights and bias, fitted by full-batch L-BFGS. Only the weights in `allowed` are free.
 
-    source: str
-    turn: LabelledTurn
-    settled: Settled | None
-    signals: dict[str, float]
-
-
-def read_examples(paths: Sequence[Path]) -> list[Example]:
-    examples = []
-    for path in paths:
-        for labelled in read_labelled(path):
-            turn = Turn(labelled.case)
-            examples.append(Example(path.name, labelled, settle(turn), signals(turn)))
-    return examples
-
-
-def fit(examples: Sequence[Example], allowed: Weights) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Fits the weights in `allowed`, whose signs say which way reason points; gives weights and bias.
-
-    Deterministic; float64; full-batch L-BFGS until it converges.
+    Args:
+        turns: Labelled turns; those that a rule settles are left out.
+        allowed: Weights whose signs say which way each signal may speak.
     """
-    import torch
-
     labels, names = list(rule_data().bias), list(allowed)
-    used = [example for example in examples if example.settled is None and example.turn.label in labels]
-    if not used:
-        raise DataError("no labelled turn is left that the score decides; wanted some hundreds")
-    inputs = torch.tensor([[example.signals[name] for name in names] for example in used], dtype=torch.float64)
-    targets = torch.tensor([labels.index(example.turn.label) for example in used])
-    free = torch.tensor([[float(label in allowed[name]) for label in labels] for name in names], dtype=torch.float64)
-    signs = [[math.copysign(1.0, allowed[name].get(label, 1.0)) for label in labels] for name in names]
-    prior = PRIOR * free * torch.tensor(signs, dtype=torch.float64)
-    mean, deviation = inputs.mean(0), inputs.std(0, correction=0).clamp(min=LEAST_DEVIATION)
+    used = [turn for turn in turns if settle(Turn(turn.case)) is None and turn.label in labels]
+    rows = [signals(Turn(turn.case)) for turn in used]
+    inputs = np.array([[row[name] for name in names] for row in rows])
+    targets = np.array([labels.index(turn.label) for turn in used])
+    free = np.array([[label in allowed[name] for label in labels] for name in names], dtype=float)
+    prior = PRIOR * free * np.sign([[allowed[name].get(label, 1.0) for label in labels] for name in names])
+    mean, deviation = inputs.mean(0), inputs.std(0).clip(min=LEAST_DEVIATION)
     standard = (inputs - mean) / deviation
-    weights = prior.clone().requires_grad_()
-    bias = torch.zeros(len(labels), dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights, bias], max_iter=300, line_search_fn="strong_wolfe")
 
-    def loss() -> torch.Tensor:
-        optimizer.zero_grad()
-        fitted = weights * free
-        value = torch.nn.functional.cross_entropy(standard @ fitted + bias, targets, reduction="sum")
-        value = value + PENALTY * ((fitted - prior) ** 2).sum()
-        value.backward()
-        return value
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights, bias = flat[: free.size].reshape(free.shape) * free, flat[free.size :]
+        logits = standard @ weights + bias
+        entropy = (logsumexp(logits, axis=1) - logits[np.arange(len(targets)), targets]).sum()
+        residual = softmax(logits, axis=1) - np.eye(len(labels))[targets]
+        slope = (standard.T @ residual + 2 * PENALTY * (weights - prior)) * free
+        return entropy + PENALTY * ((weights - prior) ** 2).sum(), np.concatenate([slope.ravel(), residual.sum(0)])
 
-    optimizer.step(loss)
-    # Back to the signals' own units, so that the table reads without means and deviations.
-    raw = (weights * free / deviation[:, None]).detach()
-    start = (bias - mean @ raw).detach()
-    return (
-        {name: {label: float(raw[i, labels.index(label)]) for label in allowed[name]} for i, name in enumerate(names)},
-        {label: float(start[i]) for i, label in enumerate(labels)},
-    )
+    start = np.concatenate([prior.ravel(), np.zeros(len(labels))])
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000}).x
+    # Back to the units of the signals, so that the table needs no means and deviations.
+    weights = found[: free.size].reshape(free.shape) * free / deviation[:, None]
+    bias = found[free.size :] - mean @ weights
+    table = {
+        name: {label: float(weights[i, labels.index(label)]) for label in allowed[name]} for i, name in enumerate(names)
+    }
+    return table, dict(zip(labels, map(float, bias), strict=True))
 
 
-def decide(example: Example, weights: Weights, bias: Mapping[str, float]) -> Decision:
-    if example.settled is not None:
-        return example.settled[0]
-    return best_label(label_scores(example.signals, weights, bias))
+def decide(turn: LabelledTurn, weights: Weights, bias: Mapping[str, float]) -> str | None:
+    pieces = Turn(turn.case)
+    settled = settle(pieces)
+    return settled[0] if settled else best_label(label_scores(signals(pieces), weights, bias))
 
 
-def cross_validated(examples: Sequence[Example], allowed: Weights, seed: int = 0) -> list[Decision]:
-    """What is decided of each example under weights made without its conversation."""
-    conversations = sorted({example.turn.conversation for example in examples})
-    random.Random(seed).shuffle(conversations)
+def cross_validated(turns: Sequence[LabelledTurn], allowed: Weights) -> list[str | None]:
+    """Return the decision on each turn under weights that were fitted without its conversation."""
+    conversations = sorted({turn.conversation for turn in turns})
+    random.Random(0).shuffle(conversations)
     fold = {conversation: index % FOLDS for index, conversation in enumerate(conversations)}
-    fits = [fit([one for one in examples if fold[one.turn.conversation] != number], allowed) for number in range(FOLDS)]
-    return [decide(example, *fits[fold[example.turn.conversation]]) for example in examples]
-
-
-def kappas(examples: Sequence[Example], found: Sequence[Decision]) -> tuple[float, float]:
-    """Cohen's kappa genuine or not, and over all labels, of the scored ones."""
-    pairs = [(one.turn.label, label) for one, label in zip(examples, found, strict=True) if label is not None]
-    binary = stats.kappa_ci([str(a == GENUINE) for a, _ in pairs], [str(b == GENUINE) for _, b in pairs], draws=1)
-    full = stats.kappa_ci([a for a, _ in pairs], [b for _, b in pairs], draws=1)
-    return binary.value or 0.0, full.value or 0.0
-
-
-def by_source(examples: Sequence[Example]) -> dict[str, list[int]]:
-    sources = dict.fromkeys(example.source for example in examples)
-    return {source: [i for i, example in enumerate(examples) if example.source == source] for source in sources}
-
-
-def mean_kappas(examples: Sequence[Example], runs: Sequence[Sequence[Decision]]) -> dict[str, list[float]]:
-    """Source -> binary and full kappa, each the mean over several ways to cut the folds."""
-    result = {}
-    for source, places in by_source(examples).items():
-        pairs = [kappas([examples[i] for i in places], [run[i] for i in places]) for run in runs]
-        result[source] = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
-    return result
+    fits = [fit([turn for turn in turns if fold[turn.conversation] != number], allowed) for number in range(FOLDS)]
+    return [decide(turn, *fits[fold[turn.conversation]]) for turn in turns]
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fit_rules", description="Makes the rules judge's weights.")
+    parser = argparse.ArgumentParser(prog="python -m support.fit_rules", description="Fit the rules judge's weights.")
     parser.add_argument("labels", nargs="+", type=Path, help="labelled user turns, JSONL")
-    parser.add_argument("--seeds", type=int, default=10, help="how many ways to cut the folds (default 10)")
-    arguments = parser.parse_args(argv)
-    examples, allowed, seeds = read_examples(arguments.labels), rule_data().weights, range(arguments.seeds)
-    runs = [cross_validated(examples, allowed, seed) for seed in seeds]
-    for source, (binary, full) in mean_kappas(examples, runs).items():
-        print(f"{source}: cross-validated kappa, genuine or not {binary:.3f}, all labels {full:.3f}")
-    weights, bias = fit(examples, allowed)
+    turns = [turn for path in parser.parse_args(argv).labels for turn in read_labelled(path)]
+    allowed = rule_data().weights
+    pairs = zip(turns, cross_validated(turns, allowed), strict=True)
+    scored = [(str(turn.label == GENUINE), str(label == GENUINE)) for turn, label in pairs if label is not None]
+    kappa = stats.kappa_ci(*zip(*scored, strict=True))
+    print(f"cross-validated kappa, genuine or not: {kappa.value} {kappa.ci95}")
+    weights, bias = fit(turns, allowed)
     print("bias:", *(f"  {label}: {value:.2f}" for label, value in bias.items()), sep="\n")
     print("weights:")
     for name, row in weights.items():
