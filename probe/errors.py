@@ -79,7 +79,7 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
     """Runs `main(argv)` and returns its exit code; our own errors become one line on stderr.
 
     Ctrl-C (SIGINT) gives one line and 130. SIGTERM ends training after the step that is under way, with a checkpoint and 143
-    (`train.guards.StopsWhenTold`). Everything else it ends at once, as SIGKILL does, and what is on disk by then is whole, so
+    (`train.guards.StopsOnSigterm`). Everything else it ends at once, as SIGKILL does, and what is on disk by then is whole, so
     the same command goes on from there.
     """
     try:

@@ -18,6 +18,7 @@ HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "
 # A trainer callback or a tensor class needs its base at import; these modules are themselves imported late.
 EXCEPTIONS = {
     "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"},
+    "train/overrides.py": {"peft", "torch", "transformers", "trl"},
     "probe/engines/decoding.py": {"torch", "transformers"},
 }  # fmt: skip
 FILES = sorted(str(path.relative_to(ROOT)) for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
@@ -77,7 +78,7 @@ def test_a_module_imports_heavy_packages_inside_the_functions_that_use_them(file
 
 
 def test_the_exceptions_are_imported_late() -> None:
-    for file in FILES:
+    for file in set(FILES) - EXCEPTIONS.keys():
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         at_once = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
         for exception in EXCEPTIONS:

@@ -1,21 +1,21 @@
-"""Where a run takes up after a crash: at the newest complete checkpoint, where transformers takes the highest number.
+"""Checkpoints of a training run: which one to resume from, what is set aside first, and whether the disk has room.
 
-What a resumed run would write again is set aside first, as `set-aside-checkpoint-N`: an interrupted checkpoint, and
-everything past the one taken up, its probes included, which measured other weights. Left in place, old files would
-mix with new ones behind a marker that still fits (equal shapes give equal sizes), and the rotation of
-`save_total_limit`, which counts all folders called `checkpoint-*`, would delete a whole checkpoint to make room for a
-broken one. They are moved, not deleted: a folder without a marker may be another tool's good checkpoint.
+A run resumes from the newest complete checkpoint, whereas transformers takes the highest number. What the resumed run
+would write again is first renamed to `set-aside-...`: interrupted checkpoints, and all checkpoints and probes past the
+one that the run resumes from. Left in place, old files would mix with new ones under a marker that still fits (equal
+shapes give equal sizes), and the rotation of `save_total_limit`, which counts all folders called `checkpoint-*`, would
+delete a complete checkpoint to make room for a broken one. They are renamed, not deleted: a folder without a marker may
+be another tool's good checkpoint.
 
-A checkpoint also remembers the launch that saved it. Without DeepSpeed one process saves the whole state of the optimizer, which
-any number of them can load; ZeRO saves a part for each process, which fits no other launch.
+The completion marker also records the launch that saved the checkpoint. Without DeepSpeed, one process saves the whole
+state of the optimizer, which any number of processes can load. ZeRO saves a part for each process, which fits no other
+launch.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from nextturn.probe.errors import BadInput
 from nextturn.probe.files import read_json
 from nextturn.probe.report.watch import command
 from nextturn.probe.terminal import say
-from nextturn.train.setup import zero_in_force
+from nextturn.train.policy import zero_in_force
 
 GIB = 2**30
 
@@ -45,9 +45,9 @@ class Launch:
     """What a step and the optimizer's saved state depend on.
 
     Attributes:
-        processes: over all nodes.
-        zero: the stage of ZeRO, 0 without DeepSpeed.
-        per_step: rows, for GRPO samples, of one optimizer step over all processes.
+        processes: Over all nodes.
+        zero: The ZeRO stage, 0 without DeepSpeed.
+        per_step: Rows, or samples of GRPO, of one optimizer step over all processes.
     """
 
     processes: int
@@ -60,19 +60,19 @@ class Launch:
 
 
 def this_launch(args: Any) -> Launch:
-    """`args`: trl's config in this launch."""
+    """Return this launch. `args` is trl's config."""
     batch = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
     return Launch(args.world_size, zero_in_force(args), batch)
 
 
 def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
-    """The checkpoint that `--resume auto|never|weights|PATH` takes up, or None to start from the beginning.
+    """Return the checkpoint that `--resume auto|never|weights|PATH` selects, or None to start from the beginning.
 
-    Changes nothing on disk, so every process may call it; one of them says what it takes up and skips.
+    Nothing changes on disk, so every process may call it. The main process prints what is selected and skipped.
 
     Raises:
-        BadInput: the path is no complete checkpoint of this run, there is none for `weights`, `never` was given for a folder
-            that holds a run, or what the checkpoint holds does not fit this launch.
+        BadInput: The path is no complete checkpoint of this run, there is none for `weights`, `never` was given for a run
+            directory in use, or the checkpoint does not fit this launch.
     """
     if resume == "never":
         present = [path.name for _, path in list_checkpoints(run_dir)]
@@ -84,167 +84,84 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
                 "give --resume auto, another train.output_dir, or delete it"
             )
         return None
-    if resume not in ("auto", "weights"):
-        folder = Path(resume)
-        reason = is_complete(folder)
-        if reason is not None:
-            whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
-            instead = f"; {whole} is complete" if whole else ""
-            raise BadInput(f"--resume {resume}: not a complete checkpoint ({reason}){instead}")
-        # Probes, the model card and the next `auto` look for a step's checkpoint under its own name in the run's folder.
-        own = run_dir / f"checkpoint-{read_json(folder / MARKER)['step']}"
-        if folder.resolve() != own.resolve():
-            raise BadInput(
-                f"--resume {resume}: wanted a checkpoint of this run, {run_dir}, under its own name: move or copy it to {own} "
-                f"first, or begin anew with its weights: --model.name {folder} --train.output_dir ANOTHER"
-            )
-        say(f"resumes from {folder}")
-        _check_fits(folder, launch)
-        return folder
-    chosen, skipped = newest_complete(run_dir)
-    if chosen is None and resume == "weights":
-        raise BadInput(f"--resume weights: no complete checkpoint in {run_dir} to take them from")
-    start = f"resumes from {chosen}" if chosen else f"starts from the beginning: no complete checkpoint in {run_dir}"
-    say("; ".join([start, *(f"skips {path.name} ({reason})" for path, reason in skipped)]))
-    if chosen is not None:
-        _check_fits(chosen, launch, resume == "weights")
-    return chosen
+    weights_only = resume == "weights"
+    if resume == "auto" or weights_only:
+        checkpoint, skipped = newest_complete(run_dir)
+        if weights_only and checkpoint is None:
+            raise BadInput(f"--resume weights: no complete checkpoint in {run_dir}")
+        if weights_only and not (checkpoint / "scheduler.pt").is_file():  # type: ignore[operator]
+            raise BadInput(f"--resume weights: {checkpoint} has no scheduler.pt, so its learning rate is not known")
+        start = f"resumes from {checkpoint}" if checkpoint else "starts from the beginning: no complete checkpoint"
+        say("; ".join([start, *(f"skips {path.name} ({reason})" for path, reason in skipped)]))
+    else:
+        checkpoint = _checkpoint_at(Path(resume), run_dir)
+        say(f"resumes from {checkpoint}")
+    if checkpoint is not None:
+        _check_fits(checkpoint, launch, weights_only)
+    return checkpoint
 
 
-def _check_fits(checkpoint: Path, now: Launch, weights_alone: bool = False) -> None:
-    """Raises BadInput where a step or the optimizer's state of the checkpoint is not this launch's; says what changes."""
-    told = read_json(checkpoint / MARKER).get("launch")
+def _checkpoint_at(folder: Path, run_dir: Path) -> Path:
+    """Return `folder` if it is a complete checkpoint of this run under its own name. Raises BadInput."""
+    if (reason := is_complete(folder)) is not None:
+        whole, _ = newest_complete(folder.parent if folder.name.startswith("checkpoint-") else folder)
+        instead = f"; {whole} is complete" if whole else ""
+        raise BadInput(f"--resume {folder}: not a complete checkpoint ({reason}){instead}")
+    # Probes, the model card and the next `auto` look for a step's checkpoint under its own name in the run directory.
+    own = run_dir / f"checkpoint-{read_json(folder / MARKER)['step']}"
+    if folder.resolve() != own.resolve():
+        raise BadInput(
+            f"--resume {folder}: expected a checkpoint of this run, {run_dir}, under its own name: copy it to {own} "
+            f"first, or begin a new run with its weights: --model.name {folder} --train.output_dir ANOTHER"
+        )
+    return folder
+
+
+def _check_fits(checkpoint: Path, now: Launch, weights_only: bool) -> None:
+    """Raise BadInput if this launch has other steps or cannot load the optimizer's state. Print what changes."""
+    saved_by = read_json(checkpoint / MARKER).get("launch")
     try:
-        then = Launch(**told) if told is not None else now  # older versions did not write it
+        then = Launch(**saved_by) if saved_by is not None else now  # markers of older runs have no launch
     except TypeError:
         raise BadInput(
-            f"{checkpoint / MARKER}: `launch` is damaged; move the folder away to resume from one before"
+            f"{checkpoint / MARKER}: `launch` is damaged; move the folder away to resume from an earlier one"
         ) from None
     if then.per_step != now.per_step:
         raise BadInput(
-            f"{checkpoint}: its steps are of {then.per_step} rows or samples ({then}), those of this launch of "
-            f"{now.per_step} ({now}), so that it would not be at its step: launch as then, or begin anew with its weights, "
-            f"--model.name {checkpoint} --train.output_dir ANOTHER; data.rows_per_step or rollout.samples_per_step would hold "
-            "on any launch"
+            f"{checkpoint}: saved with {then.per_step} rows or samples a step ({then}), but this launch has {now.per_step} "
+            f"({now}): launch as before, or begin a new run with its weights, --model.name {checkpoint} --train.output_dir "
+            "ANOTHER; data.rows_per_step or rollout.samples_per_step keeps the number on any launch"
         )
-    if weights_alone:
+    if weights_only:
         say(
-            "--resume weights: WITHOUT THE STATE OF THE OPTIMIZER, whose means begin anew at zero; the weights, the step, the "
-            f"schedule and the place in the data are those of {checkpoint}"
+            "--resume weights: WITHOUT THE STATE OF THE OPTIMIZER, whose means begin at zero; weights, step, schedule and "
+            f"position in the data are those of {checkpoint}"
         )
     elif then != now and (then.zero or now.zero):
         raise BadInput(
-            f"{checkpoint}: saved by {then}, and this is {now}, which its optimizer's state does not fit: launch as then, "
+            f"{checkpoint}: saved by {then}, and this is {now}, which cannot load its optimizer's state: launch as before, "
             "or give --resume weights for all but that state"
         )
     elif then != now:
         say(
-            f"saved by {then}, and this is {now}: a step stays {now.per_step}, the rows keep their order, and the optimizer "
-            "goes on; random numbers such as those of dropout begin anew"
+            f"saved by {then}, and this is {now}: a step still has {now.per_step} rows, the order of the rows and the "
+            "optimizer continue; random numbers such as those of dropout begin anew"
         )
 
 
-def without_optimizer(trainer: Any, checkpoint: Path) -> None:
-    """Has `trainer`, whose model was loaded from the checkpoint, resume from it but for the state of the optimizer.
-
-    transformers loads weights, optimizer and schedule where it prepares for training, under DeepSpeed all at once from files
-    that fit one launch alone; so nothing is loaded there, and the schedule after it.
-
-    Raises:
-        BadInput: the checkpoint has no schedule of its own, since DeepSpeed's configuration makes one.
-    """
-    import torch
-
-    schedule = checkpoint / "scheduler.pt"
-    if not schedule.is_file():
-        raise BadInput(f"--resume weights: {checkpoint} has no {schedule.name}, so its learning rate is not known")
-    prepare = trainer._prepare_for_training
-
-    def prepare_without(max_steps: int, dataloader: Any, resumed: str | None) -> Any:
-        prepared = prepare(max_steps, dataloader, None)
-        scheduler = trainer.lr_scheduler
-        groups, saved = scheduler.optimizer.param_groups, torch.load(schedule, map_location="cpu", weights_only=True)
-        # ZeRO drops a group without weights (an adapter has none that is not decayed), one process keeps it; their rates,
-        # the first and the last ones, are all alike.
-        for name in ("base_lrs", "_last_lr", "lr_lambdas"):
-            if name in saved:
-                saved[name] = saved[name][:1] * len(groups)
-        scheduler.load_state_dict(saved)
-        for group, rate in zip(groups, scheduler.get_last_lr(), strict=True):
-            group["lr"] = rate  # which a resumed optimizer would have brought along
-        # Later checkpoints carry the log on, and so the model card knows.
-        trainer.state.log_history.append({"optimizer_anew": 1, "step": trainer.state.global_step})
-        return prepared
-
-    trainer._prepare_for_training = prepare_without
-
-
-def order_by_epoch(trainer: Any) -> None:
-    """Has `trainer` take the rows of an epoch in an order that hangs on seed and epoch alone.
-
-    transformers resumes by skipping the rows of the epoch that were trained on, which are others in another order. It draws
-    that of `group_by_length` from the process's own random numbers, before it has restored them; trl's sampler of prompts
-    begins at every start with the order of the first epoch. What `RandomSampler` gives accelerate seeds in this way itself.
-    """
-    from torch.utils.data import RandomSampler
-    from transformers.trainer_pt_utils import LengthGroupedSampler
-
-    sampler_of = trainer._get_train_sampler
-
-    def ordered(dataset: Any = None) -> Any:
-        sampler = sampler_of(dataset)
-        if isinstance(sampler, LengthGroupedSampler):
-            # It groups the rows of one process's step. Those of a whole step are as many on any number of processes.
-            sampler.batch_size = this_launch(trainer.args).per_step
-        if isinstance(sampler, RandomSampler) or not hasattr(sampler, "generator"):
-            return sampler
-        return _epoch_sampler(sampler, trainer)
-
-    trainer._get_train_sampler = ordered
-
-
-def _epoch_sampler(sampler: Any, trainer: Any) -> Any:
-    import torch
-
-    class EpochSampler(torch.utils.data.Sampler):  # type: ignore[type-arg]
-        """Reads the epoch from the trainer: transformers' `set_epoch` does not get through accelerate's samplers of batches."""
-
-        def __len__(self) -> int:
-            return len(sampler)
-
-        def __iter__(self) -> Iterator[int]:
-            args, epoch = trainer.args, int(trainer.state.epoch)  # of one that begins, or is resumed in its middle
-            seed = args.seed if args.data_seed is None else args.data_seed
-            sampler.generator = torch.Generator().manual_seed(seed + epoch)
-            return iter(sampler)
-
-    return EpochSampler()
-
-
-def end_at_last_step(trainer: Any) -> None:
-    """Has `trainer` take no step more where it resumes from its last checkpoint, as after a kill in the last probe.
-
-    transformers looks whether it is done only after a step.
-    """
-    run_epoch = trainer._run_epoch
-
-    def unless_done(**kwargs: Any) -> None:
-        if trainer.state.global_step < trainer.state.max_steps:
-            run_epoch(**kwargs)
-        else:
-            trainer.control.should_training_stop = True
-
-    trainer._run_epoch = unless_done
-
-
 def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
-    """Sets aside what this run would write again or trip over; returns where it went. Main process only.
+    """Set aside every incomplete checkpoint, and every checkpoint and probe past the one that the run resumes from.
 
-    That is every incomplete checkpoint, and every checkpoint and probe past the step of `resume`, which is what
-    `choose_resume` returned (None: past the beginning). `finished.json` is deleted: a run about to train is not.
+    `finished.json` is deleted: a run about to train is not finished. Call it on the main process only.
+
+    Args:
+        resume: What `choose_resume` returned. None sets everything aside.
+
+    Returns:
+        The new names of the folders.
     """
-    reached = read_json(resume / MARKER)["step"] if resume else 0
-    past = f"training goes on from step {reached}"
+    step_now = read_json(resume / MARKER)["step"] if resume else 0
+    past = f"training continues from step {step_now}"
     moved = []
 
     def move(folder: Path, reason: str) -> None:
@@ -252,22 +169,22 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
         say(f"moved {folder} to {moved[-1].name} ({reason}); delete it when you need the space")
 
     for step, folder in list_checkpoints(run_dir):
-        if reason := is_complete(folder) or (past if step > reached else None):
+        if reason := is_complete(folder) or (past if step > step_now else None):
             move(folder, reason)
     # `probe watch` leaves a checkpoint when the model that it kept is gone. Deleted after the checkpoints, that model cannot
     # be kept again; deleted before the probes are moved, nothing is measured into the folders of the checkpoints to come.
     for step, kept in numbered(run_dir / "probe" / KEPT, "step"):
-        if step > reached:
+        if step > step_now:
             shutil.rmtree(kept, ignore_errors=True)
     for step, folder in numbered(run_dir / "probe", "step"):
-        if step > reached:
+        if step > step_now:
             move(folder, past)
     (run_dir / FINISHED).unlink(missing_ok=True)
     return moved
 
 
 def mark_checkpoints(trainer: Any) -> None:
-    """Has `trainer` mark each checkpoint once all processes have saved it, and refuse to start where they have no room.
+    """Have `trainer` mark each checkpoint complete once all processes have saved it, and check the disk before step 1.
 
     Call it before adding callbacks that read checkpoints. transformers' rotation (`save_total_limit`) stays as it is.
     """
@@ -293,42 +210,36 @@ def mark_checkpoints(trainer: Any) -> None:
 
 
 def watch_line(run_dir: Path) -> str:
-    """How to measure a run with `probe.when: watch`, which starts no probe of its own.
+    """Return how to measure a run with `probe.when: watch`, which starts no probe of its own.
 
-    A watcher takes the first GPU that it sees, and that one trains here: where there are GPUs the line names another.
+    A watcher takes the first GPU that it sees, which trains here, so the line asks for another one.
     """
     import torch
 
-    gpus, taken = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    line = command(run_dir)
-    if not gpus:
-        return f"probe     not here; start it in this directory, on another GPU or machine: {line}"
-    if gpus > taken:  # the processes take the first ones of those that are visible
-        numbers = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-        return (
-            f"probe     not here; start it in this directory: CUDA_VISIBLE_DEVICES={numbers.split(',')[taken]} {line}"
-        )
-    where = "on another machine, or on a GPU that does not train"
-    return f"probe     not here; start it in this directory, {where}: CUDA_VISIBLE_DEVICES=<GPU> {line}"
+    device = "CUDA_VISIBLE_DEVICES=<a GPU that does not train> " if torch.cuda.device_count() else ""
+    return f"probe     start the watcher in this directory, also on another machine: {device}{command(run_dir)}"
 
 
-# --- Room for them on the disk: each is written before the oldest is deleted.
+# --- Room on the disk. Each checkpoint is written before the oldest is deleted.
 
 
 def checkpoint_bytes(
     parameters: int, trained: int, tied: int, adapter: bool, width: int, zero: int, whole: bool = True
 ) -> dict[str, float]:
-    """Bytes of one checkpoint by part: of an adapter's or of all weights, and of AdamW's state.
+    """Return the bytes of one checkpoint by part: "weights" (of the adapter or all) and AdamW's "optimizer" state.
 
-    `model.safetensors` holds all weights once. ZeRO-1 and -2 write a head that is tied to the embedding out there as well,
-    and all weights once more into `mp_rank_00_model_states.pt`. The optimizer has two float32 moments for each trained
-    weight, and under ZeRO its float32 copy. (Seen in the files of transformers 5.17 with DeepSpeed 0.19.)
+    `model.safetensors` holds all weights once. ZeRO-1 and -2 also write a head that is tied to the embedding, and all
+    weights once more into `mp_rank_00_model_states.pt`. The optimizer has two float32 moments for each trained weight, and
+    under ZeRO its float32 copy. (From files of transformers 5.17 with DeepSpeed 0.19.)
 
     Args:
-        tied: numbers of the head that are the embedding's.
-        width: bytes of a saved number.
-        zero: the stage, 0 without DeepSpeed.
-        whole: the optimizer as well (not `save_only_model`).
+        parameters: The number of all weights.
+        trained: The number of trained weights.
+        tied: The number of weights of the head that are the embedding's.
+        adapter: Whether an adapter is trained.
+        width: Bytes of a saved number.
+        zero: The ZeRO stage, 0 without DeepSpeed.
+        whole: Whether the optimizer is saved (not `save_only_model`).
     """
     saved = trained if adapter else parameters
     weights = saved * width
@@ -338,7 +249,7 @@ def checkpoint_bytes(
 
 
 def saves(strategy: str, every: float, steps: int, epochs: float) -> int:
-    """How many checkpoints `steps` more steps make; `every` below 1 is a share of them, and the last step is saved too."""
+    """Return how many checkpoints `steps` steps make. `every` below 1 is a share of them; the last step is saved too."""
     if strategy == "no" or steps < 1:
         return 0
     if strategy == "epoch":
@@ -346,43 +257,43 @@ def saves(strategy: str, every: float, steps: int, epochs: float) -> int:
     return math.ceil(steps / (every if every >= 1 else math.ceil(steps * every)))
 
 
-def held_at_once(limit: int | None, there: int, more: int) -> int:
-    """Checkpoints on the disk at most, where `there` of them are by now and `more` come: one over the limit for a while."""
-    return there + more if limit is None else max(there, min(there + more, limit + 1))
+def held_at_once(limit: int | None, present: int, more: int) -> int:
+    """Return the most checkpoints on disk, if `present` exist and `more` come: for a while one over the limit."""
+    return present + more if limit is None else max(present, min(present + more, limit + 1))
 
 
 def free_bytes(folder: Path) -> int:
-    """On the disk that `folder` is on, or will be."""
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    return shutil.disk_usage(there).free
+    """Return the free bytes of the disk that `folder` is on, or will be on."""
+    folder = folder.absolute()
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
 
 
 def check_room(trainer: Any, state: Any) -> None:
-    """Call it on every process, before the first step.
+    """Check that the checkpoints of this run fit on the disk. Call it on every process, before the first step.
 
     Raises:
-        BadInput: the checkpoints of this run will not fit on the disk.
+        BadInput: They do not fit.
     """
-    args, plugin = trainer.args, trainer.accelerator.state.deepspeed_plugin
-    weights = list(trainer.model.parameters())
-    sizes = [getattr(weight, "ds_numel", weight.numel()) for weight in weights]  # under ZeRO-3 a weight is its part
-    trained = [weight for weight in weights if weight.requires_grad]
-    whole = trainer.model.get_base_model() if hasattr(trainer.model, "get_base_model") else trainer.model
-    head = whole.get_output_embeddings().weight
-    is_tied = head is whole.get_input_embeddings().weight
+    args, run_dir = trainer.args, Path(trainer.args.output_dir)
+    numbers = [
+        (getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in trainer.model.parameters()
+    ]  # ZeRO-3: parts
+    base = trainer.model.get_base_model() if hasattr(trainer.model, "get_base_model") else trainer.model
+    head = base.get_output_embeddings().weight
+    is_tied = head is base.get_input_embeddings().weight
     parts = checkpoint_bytes(
-        parameters=sum(sizes),
-        trained=sum(size for size, weight in zip(sizes, weights, strict=True) if weight.requires_grad),
+        parameters=sum(number for number, _ in numbers),
+        trained=sum(number for number, is_trained in numbers if is_trained),
         tied=getattr(head, "ds_numel", head.numel()) if is_tied else 0,
-        adapter=whole is not trainer.model,
-        width=trained[0].element_size(),
-        zero=plugin.zero_stage if plugin else 0,
+        adapter=base is not trainer.model,
+        width=next(p for p in trainer.model.parameters() if p.requires_grad).element_size(),
+        zero=zero_in_force(args),
         whole=not args.save_only_model,
     )
-    run_dir, there = Path(args.output_dir), len(list_checkpoints(Path(args.output_dir)))
+    present = len(list_checkpoints(run_dir))
     left = state.max_steps - state.global_step
     more = saves(args.save_strategy, state.save_steps, left, left / state.max_steps * state.num_train_epochs)
-    room = held_at_once(args.save_total_limit, there, more) - there
+    room = held_at_once(args.save_total_limit, present, more) - present
     needed, free = room * sum(parts.values()), free_bytes(run_dir)
     if needed > free:
         listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())

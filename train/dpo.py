@@ -2,8 +2,8 @@
 
     accelerate launch train/dpo.py recipes/qwen2b_dpo.yaml [--dry-run] [--resume auto|never|weights|PATH]
 
-A pair is one conversation so far and two replies: where something is missing, asking for it over a guess; where nothing is,
-the answer over asking. Reads top to bottom: input, pairs, trainer, train. The same command works on no GPU, one, or many.
+A pair is one conversation so far and two replies. If information is missing, the preferred reply asks for it and the other
+guesses; if nothing is missing, the preferred reply answers and the other asks. The same command works on no GPU, one, or many.
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> None:
     from nextturn.train.run import command
 
-    command("dpo", "Trains a chat model to prefer one reply over another", argv, train)
+    command("dpo", "Train a chat model to prefer one reply over another", argv, train)
 
 
 def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
-    """`callbacks`: of your own, called before ours."""
+    """Train by the recipe, unless its run directory holds the finished run.
+
+    Args:
+        recipe: The recipe.
+        resume: What `--resume` says.
+        callbacks: Additional trainer callbacks, called before the built-in ones.
+    """
     from nextturn.train.run import Run, already_finished
 
     if already_finished(recipe):
@@ -35,20 +41,21 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from trl import DPOConfig
 
+    from nextturn.train.overrides import PairTrainer
+    from nextturn.train.policy import new_adapter
     from nextturn.train.rows import as_dataset, load_pairs, make_pairs
-    from nextturn.train.setup import dpo_trainer_class, new_adapter
 
-    # Everything that can be wrong with the input is found before the model is loaded.
+    # All input is checked before the model is loaded.
     run = Run(recipe, resume)
     args = run.arguments(DPOConfig)
 
-    # Pairs as token ids: both replies after exactly what inference would show.
+    # Pairs as token ids: both replies after exactly the prompt that inference would show.
     rows, counts = make_pairs(load_pairs(run.data), run.chat, args.max_length)
     run.begin()
 
-    # The model, whole or with LoRA, and trl's trainer; what it is compared with is the base, frozen or under the adapter.
+    # The model, all weights or LoRA, and trl's trainer. The reference is a frozen copy, or the model without its adapter.
     model = run.load_policy()
-    trainer = dpo_trainer_class()(
+    trainer = PairTrainer(
         model=model,
         args=args,
         train_dataset=as_dataset(rows),

@@ -16,8 +16,8 @@ from typing import Any
 
 from nextturn.probe.engines.hf import CHOICE_BYTES, cache_bytes
 from nextturn.probe.errors import DataError
+from nextturn.train.policy import new_adapter
 from nextturn.train.recipe import ModelSection
-from nextturn.train.setup import new_adapter
 
 GIB = 2**30
 # Shapes of models that recipes name, for machines that cannot reach the hub. Text part only.

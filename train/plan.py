@@ -30,6 +30,7 @@ from nextturn.train.memory import (
     width_of,
     zero_stage,
 )
+from nextturn.train.policy import held_in
 from nextturn.train.recipe import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of
 from nextturn.train.rows import (
     IGNORED,
@@ -42,7 +43,7 @@ from nextturn.train.rows import (
     read_conversations,
     show_loss,
 )
-from nextturn.train.setup import cpu_wanted, held_in
+from nextturn.train.setup import cpu_wanted
 
 # Numbers of processes for which a plan for GPUs has lines, in addition to this launch's.
 LAUNCHES = {1: "1 GPU", 8: "8 GPUs", 16: "2 x 8 GPUs"}

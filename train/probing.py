@@ -27,7 +27,8 @@ from nextturn.probe.report.tracking import declare_figures, track_probe
 from nextturn.probe.settings import ProbeSection
 from nextturn.probe.terminal import say
 from nextturn.train.checkpoints import watch_line
-from nextturn.train.colocated import ColocatedVllm, awake
+from nextturn.train.colocated import ColocatedVllm
+from nextturn.train.overrides import awake
 
 
 def sets_to_probe(probe: ProbeSection | None, run_dir: Path, before_build: bool = False) -> list[LoadedSet]:

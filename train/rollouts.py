@@ -34,7 +34,7 @@ from nextturn.train.rewards import Sample
 
 
 def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:
-    """The `rollout_func` for a trainer of `train.setup.grpo_trainer_class`.
+    """The `rollout_func` for a trainer of `train.overrides.RolloutTrainer`.
 
     Args:
         rows: by id; the trainer's `row_ids` name them.

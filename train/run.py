@@ -1,7 +1,7 @@
-"""What all stages do around their trainer: the command, the input, the run's folder, guards and probes, the model card.
+"""What all stages do around their trainer: the command, the input, the run directory, guards and probes, the model card.
 
-A stage makes a `Run`, then its rows, then its trainer; `Run.train` trains from the beginning or from a checkpoint. The folder
-of a run: recipe.json first, checkpoints and probes as they come, finished.json and the card last.
+A stage makes a `Run`, then its rows, then its trainer. `Run.train` trains from the beginning or from a checkpoint. Files of
+a run directory, in the order in which they are written: recipe.json, checkpoints and probes, README.md, finished.json.
 """
 
 from __future__ import annotations
@@ -24,39 +24,28 @@ from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.report.tracking import check_tracker, start_tracking
 from nextturn.probe.terminal import is_main_process, say, visible
 from nextturn.probe.weights import sha256_of_seen
-from nextturn.train.checkpoints import (
-    choose_resume,
-    end_at_last_step,
-    mark_checkpoints,
-    order_by_epoch,
-    remove_incomplete,
-    this_launch,
-    without_optimizer,
-)
+from nextturn.train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch
+from nextturn.train.policy import held_in, load_adapter, load_policy, policy_folder, zero_in_force
 from nextturn.train.recipe import LOADERS, TrainRecipe, fitted
-from nextturn.train.setup import (
-    check_shared,
-    held_in,
-    launch_line,
-    load_policy,
-    on_main_process,
-    policy_folder,
-    take_adapter,
-    training_arguments,
-    trains_on_gpus,
-    zero_in_force,
-)
+from nextturn.train.setup import check_shared, launch_line, on_main_process, training_arguments, trains_on_gpus
 
 if TYPE_CHECKING:
     from nextturn.probe.measure.run import LoadedSet
 
 
-def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, str], None]) -> None:
-    """The command of a stage, which names its script and the kind of its recipe; `train` is given recipe and `--resume`."""
+def command(stage: str, summary: str, argv: Sequence[str], train: Callable[[Any, str], None]) -> None:
+    """Run the command of a stage.
+
+    Args:
+        stage: "sft", "dpo" or "grpo": the script and the kind of recipe.
+        summary: What the stage does, for `--help`.
+        argv: The words after the script's name.
+        train: Called with the recipe and the value of `--resume`.
+    """
     parser = argparse.ArgumentParser(
         prog=f"accelerate launch train/{stage}.py",
-        description=f"{does} and probes it before training and at every checkpoint.",
-        epilog="Options in the recipe's own words override it: --train.learning_rate 2e-5",
+        description=f"{summary}, and probe it before training and at every checkpoint.",
+        epilog="Every recipe key is also an option: --train.learning_rate 2e-5",
     )
     parser.add_argument("recipe", type=Path, help=f"a recipe such as recipes/qwen2b_{stage}.yaml")
     parser.add_argument("--dry-run", action="store_true", help="check everything, show the plan, change nothing")
@@ -64,32 +53,33 @@ def command(stage: str, does: str, argv: Sequence[str], train: Callable[[Any, st
         "--resume",
         default="auto",
         metavar="auto|never|weights|PATH",
-        help="default: the newest whole checkpoint; weights: that, with a new optimizer, on another number of GPUs",
+        help="default: the newest complete checkpoint; weights: the same with a new optimizer, on another number of GPUs",
     )
     arguments, overrides = parser.parse_known_args(argv)
     recipe = LOADERS[stage](arguments.recipe, overrides)
-    if arguments.dry_run:
-        if is_main_process():  # one plan speaks for all processes
-            from nextturn.train.plan import describe
-
-            print(visible(describe(recipe)))
-    else:
+    if not arguments.dry_run:
         train(recipe, arguments.resume)
+    elif is_main_process():  # one plan for all processes
+        from nextturn.train.plan import describe
+
+        print(visible(describe(recipe)))
 
 
 class Run:
-    """One run of a recipe in this launch. The constructor reads all input but the rows, before the process group exists and
-    before a model is loaded: process 0 downloads, converts and builds while the others wait.
+    """One run of a recipe in this launch.
+
+    The constructor reads all input but the rows, before the process group exists and before a model is loaded: process 0
+    downloads, converts and builds while the others wait.
 
     Args:
-        resume: what `--resume` says.
+        resume: The value of `--resume`.
 
     Attributes:
-        folder: of the model that training starts from.
-        data: the folder or file of the rows.
-        sets: what the inline probe asks; on process 0 alone.
+        folder: The model that training starts from.
+        data: The folder or file of the rows.
+        sets: What the inline probe measures, on process 0 only.
         args: trl's config, after `arguments`.
-        checkpoint: the one that is taken up, known after `begin`; None from the beginning.
+        checkpoint: The checkpoint to resume from, after `begin`; None from the beginning.
     """
 
     args: Any
@@ -112,14 +102,15 @@ class Run:
         from nextturn.train.rows import data_path  # which needs numpy, and a recipe is read without it
 
         policy_folder(self.recipe.model)
-        sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)  # a set that cannot be had costs no build
+        # A set that cannot be downloaded ends the run before the data is built.
+        sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)
         data = data_path(self.recipe.data.path, self.recipe.data.recipe)
         self.sets = sets_to_probe(self.recipe.probe, self.run_dir)
         return data, sha256_of_seen
 
-    def arguments(self, config_class: type, **ours: Any) -> Any:
+    def arguments(self, config_class: type, **fixed: Any) -> Any:
         """Return trl's config, see `training_arguments`. Creates the process group."""
-        self.args = training_arguments(self.recipe, config_class, **ours)
+        self.args = training_arguments(self.recipe, config_class, **fixed)
         check_shared(self.data)
         return self.args
 
@@ -136,40 +127,39 @@ class Run:
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         if not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
-        # A new name in every launch, so that a folder that another node has for itself cannot hold it.
+        # A new name in every launch, so that a folder of another node's own cannot hold it.
         handle, token = tempfile.mkstemp(prefix=".shared-", dir=self.run_dir)
         os.close(handle)
         return checkpoint, self.run_dir / Path(token).name
 
-    @property
-    def weights(self) -> Path | None:
-        """The checkpoint whose weights alone are taken (`--resume weights`)."""
-        return self.checkpoint if self.resume == "weights" else None
-
     def load_policy(self) -> Any:
-        """The model to train, whole or with LoRA, on no device yet; a checkpoint's adapter is put on it by `train`."""
+        """Return the model to train, all weights or LoRA, on no device yet. `train` loads a checkpoint's adapter."""
         section = self.recipe.model
-        weights = self.weights if section.lora is None else None
+        weights = self.checkpoint if self.resume == "weights" and section.lora is None else None
         return load_policy(self.folder, section, held_in(section, zero_in_force(self.args)), weights)
 
     def train(self, trainer: Any, stage: str) -> None:
-        """Trains from the beginning, or from the checkpoint after setting aside what a killed run left past it.
+        """Train from the beginning, or from the checkpoint after setting aside what a killed run left past it.
 
-        At every step nothing that is not finite reaches a weight. At every checkpoint comes first the mark that it is whole,
-        then the probe, whose results the tracker shows. SIGTERM ends it after a step, with a checkpoint, or within a probe.
+        No step with a loss or gradient that is not finite changes a weight. Each checkpoint first gets its completion
+        marker, then its probe, whose results go to the tracker. SIGTERM ends training after a step, with a checkpoint, or
+        within a probe.
+
+        Args:
+            trainer: One of train/overrides.py.
+            stage: "sft", "dpo" or "grpo".
         """
-        from nextturn.train.guards import ReturnsFreedMemory, StopsWhenTold, guard_tracking, install_guard
+        from nextturn.train.guards import FiniteGuard, ReturnsFreedMemory, StopsOnSigterm
+        from nextturn.train.overrides import guard_tracking
         from nextturn.train.probing import probe_checkpoints
 
         recipe, probe = self.recipe, self.recipe.probe
         say(launch_line(trainer))
-        install_guard(trainer)
+        trainer.add_callback(FiniteGuard(trainer))
         guard_tracking(trainer)
-        order_by_epoch(trainer)
-        end_at_last_step(trainer)
         mark_checkpoints(trainer)
-        trainer.add_callback(told := StopsWhenTold(trainer))
-        probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype, told.check)
+        trainer.add_callback(sigterm := StopsOnSigterm(trainer))
+        probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype, sigterm.check)
         if self.args.use_cpu:
             trainer.add_callback(ReturnsFreedMemory())
         shared = probe is not None and probe.when == "watch"
@@ -178,19 +168,20 @@ class Run:
         if trainer.accelerator.is_main_process:
             remove_incomplete(self.run_dir, self.checkpoint)
         trainer.accelerator.wait_for_everyone()
-        if self.weights is not None:
+        if self.resume == "weights" and self.checkpoint is not None:
+            trainer.weights_only = self.checkpoint
             if recipe.model.lora is not None:
-                take_adapter(trainer.model, self.weights)
-            without_optimizer(trainer, self.weights)
-        with told.listening():
+                load_adapter(trainer.model, self.checkpoint)
+        with sigterm.listening():
             trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
 
-    def conclude(self, trainer: Any, did: str, summary: str, **facts: dict[str, Any]) -> None:
-        """Write the model card and `finished.json`. Does nothing on other than the main process.
+    def conclude(self, trainer: Any, verb: str, summary: str, **facts: dict[str, Any]) -> None:
+        """Write the model card and `finished.json`, on the main process.
 
         Args:
-            did: what was done to the model, such as "fine-tuned"; `summary` says on what.
-            facts: counts for finished.json.
+            verb: What was done to the model, such as "fine-tuned".
+            summary: The data and the result, for the card.
+            facts: Counts for finished.json.
         """
         if not trainer.accelerator.is_main_process:
             return
@@ -198,16 +189,16 @@ class Run:
         comparison = run_dir / "probe" / "comparison" / "comparison.md"
         table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
         table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
-        anew = [row["step"] for row in trainer.state.log_history if "optimizer_anew" in row]
-        since = f"The optimizer began anew at step {', '.join(map(str, anew))} (`--resume weights`). " if anew else ""
+        resets = [str(row["step"]) for row in trainer.state.log_history if "optimizer_anew" in row]
+        reset = f"The optimizer began anew at step {', '.join(resets)} (`--resume weights`). " if resets else ""
         card = f"""---
 {self._metadata().to_yaml()}
 ---
 
 # {run_dir.name}
 
-{recipe.model.name}, {did} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
-{since}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+{recipe.model.name}, {verb} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
+{reset}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
 #{table}
 ## Recipe
@@ -221,31 +212,31 @@ class Run:
         print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
 
     def _metadata(self) -> Any:
-        """Return the hub's metadata of the model card (ModelCardData), with what is known of base, license and data."""
+        """Return the hub's metadata of the model card (ModelCardData), with base, license and data set if known."""
         from huggingface_hub import ModelCardData, try_to_load_from_cache
 
         from nextturn.probe.embedded import EMBEDDED_NAME, ON_HUB
         from nextturn.probe.sets import HUB
 
-        name, lora, settings = self.recipe.model.name, self.recipe.model.lora, self.data / "settings.json"
-        local = Path(name).is_dir()
-        if local:  # a checkpoint's card lies in its run directory
-            cards = [Path(name) / "README.md", Path(name).parent / "README.md"]
-        else:
-            cards = [Path(found)] if isinstance(found := try_to_load_from_cache(name, "README.md"), str) else []
-        known = next((metadata for card in cards if (metadata := _metadata_of(card))), {})
-        base: str | None = ON_HUB if name == EMBEDDED_NAME else name
-        if local:  # no name for others; what this project trained names the model that its training started from
+        name, settings = self.recipe.model.name, self.data / "settings.json"
+        if Path(name).is_dir():
+            # A checkpoint's card is in its run directory. It names the base if nextturn wrote it.
+            cards = (_metadata_of(folder / "README.md") for folder in (Path(name), Path(name).parent))
+            known = next(filter(None, cards), {})
             base = known.get("base_model") if "nextturn" in (known.get("tags") or []) else None
+        else:
+            cached = try_to_load_from_cache(name, "README.md")
+            known = _metadata_of(Path(cached)) if isinstance(cached, str) else {}
+            base = ON_HUB if name == EMBEDDED_NAME else name
         source = read_json(settings).get("source", {}) if settings.is_file() else {}
         on_hub = HUB.get(f"{source.get('kind')}_train") if not source.get("path") else None
         return ModelCardData(
             base_model=base,
             license=known.get("license"),
             datasets=[on_hub.hub_id] if on_hub else None,
-            library_name="peft" if lora else "transformers",
+            library_name="peft" if self.recipe.model.lora else "transformers",
             pipeline_tag="text-generation",
-            tags=["nextturn", "trl", *(["lora"] if lora else [])],
+            tags=["nextturn", "trl", *(["lora"] if self.recipe.model.lora else [])],
         )
 
 
@@ -263,8 +254,7 @@ def _run_dir(recipe: TrainRecipe) -> Path:
     return Path(recipe.train.output_dir)  # type: ignore[attr-defined]
 
 
-# What may differ when a run is taken up again: it changes what is kept or shown, or where and how patiently servers are
-# asked, not what is computed.
+# What may differ when a run is resumed: it changes what is kept or shown, or how servers are asked, not what is computed.
 _SERVED = ("server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
 _FREE = (
     "model.fallback",
@@ -276,19 +266,20 @@ _FREE = (
 
 
 def already_finished(recipe: TrainRecipe) -> bool:
-    """Return True if the recipe's folder holds a finished run of it, as process 0 sees the folder. Writes nothing: the input
-    may still prove wrong.
+    """Return True if the recipe's run directory holds a finished run of it, as process 0 sees the directory.
+
+    Writes nothing: the input may still prove wrong.
 
     Raises:
-        SettingsChanged: the folder holds a run of another recipe; the differing keys are named.
+        SettingsChanged: The directory holds a run of another recipe; the message names the keys that differ.
     """
-    return on_main_process("read the run's folder", lambda: _already_finished(recipe))
+    return on_main_process("read the run directory", lambda: _already_finished(recipe))
 
 
 def _already_finished(recipe: TrainRecipe) -> bool:
     run_dir = _run_dir(recipe)
     if (run_dir / "recipe.json").is_file():
-        # Where a step's rows are stated, how many of them a process takes at once changes memory alone.
+        # If the recipe states a step's rows, how many of them a process takes at once changes memory only.
         free = (*_FREE, "train.per_device_train_batch_size") if recipe.rows_per_step else _FREE
         refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
     done = finished(run_dir)
@@ -298,19 +289,22 @@ def _already_finished(recipe: TrainRecipe) -> bool:
 
 
 def reward_line(history: Sequence[Mapping[str, Any]]) -> str:
-    """For GRPO's model card: the mean reward at the beginning and at the end of the run, from the trainer's log.
+    """Return the mean reward at the beginning and at the end of a GRPO run, for its model card.
 
-    The interval is Welch's for the means of two samples, each step's mean counting once.
+    The interval is Welch's for the means of two samples; each step's mean counts once.
+
+    Args:
+        history: The trainer's log.
     """
     rewards = [row["reward"] for row in history if row.get("reward") is not None]
     if not rewards:
         return "No reward was logged."
     fifth = max(1, len(rewards) // 5)
     first, last = rewards[:fifth], rewards[-fifth:]
-    said = f"Mean reward: {fmean(first):.3f} in the first fifth of the logged steps, {fmean(last):.3f} in the last"
-    if len(set(first)) < 2 and len(set(last)) < 2:  # nothing to take an interval from
-        return f"{said}."
+    line = f"Mean reward: {fmean(first):.3f} in the first fifth of the logged steps, {fmean(last):.3f} in the last"
+    if len(set(first)) < 2 and len(set(last)) < 2:  # no variance, so no interval
+        return f"{line}."
     from scipy.stats import ttest_ind
 
     low, high = ttest_ind(last, first, equal_var=False).confidence_interval(0.95)
-    return f"{said}: {fmean(last) - fmean(first):+.3f} [{low:+.3f}, {high:+.3f}]."
+    return f"{line}: {fmean(last) - fmean(first):+.3f} [{low:+.3f}, {high:+.3f}]."

@@ -252,7 +252,7 @@ def _show_in_wandb(table: dict[str, list[Any]], step: int) -> None:
 
 
 def keep_samples(trainer: Any, reward: Any) -> None:
-    """Has `trainer`, of `train.setup.grpo_trainer_class`, write samples of the last generation that was trained on whenever it
+    """Has `trainer`, of `train.overrides.RolloutTrainer`, write samples of the last generation that was trained on whenever it
     logs, and show them in wandb."""
     from transformers import TrainerCallback
 

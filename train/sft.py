@@ -2,7 +2,7 @@
 
     accelerate launch train/sft.py recipes/qwen2b_sft.yaml [--dry-run] [--resume auto|never|weights|PATH]
 
-Reads top to bottom: input, rows, trainer, train. The same command works on no GPU, one, or many.
+The same command works on no GPU, one, or many.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> None:
     from nextturn.train.run import command
 
-    command("sft", "Fine-tunes a chat model on conversations", argv, train)
+    command("sft", "Fine-tune a chat model on conversations", argv, train)
 
 
 def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCallback] = ()) -> None:
-    """`callbacks`: of your own, called before ours."""
+    """Train by the recipe, unless its run directory holds the finished run.
+
+    Args:
+        recipe: The recipe.
+        resume: What `--resume` says.
+        callbacks: Additional trainer callbacks, called before the built-in ones.
+    """
     from nextturn.train.run import Run, already_finished
 
     if already_finished(recipe):
@@ -34,20 +40,21 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from trl import SFTConfig
 
+    from nextturn.train.overrides import ConversationTrainer
+    from nextturn.train.policy import new_adapter
     from nextturn.train.rows import as_dataset, make_rows, read_conversations
-    from nextturn.train.setup import new_adapter, trainer_class
 
-    # Everything that can be wrong with the input is found before the model is loaded.
+    # All input is checked before the model is loaded.
     run = Run(recipe, resume)
     args = run.arguments(SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})
 
-    # Rows of token ids and labels: loss falls on what the assistant says, after exactly what inference would show.
+    # Rows of token ids and labels: the loss is on assistant turns, each after exactly the prompt that inference would show.
     rows, counts = make_rows(read_conversations(run.data), run.chat, recipe.data.loss_on, args.max_length)
     run.begin()
 
-    # The model, whole or with LoRA, and trl's trainer.
+    # The model, all weights or LoRA, and trl's trainer.
     model = run.load_policy()
-    trainer = trainer_class(args)(
+    trainer = ConversationTrainer(
         model=model,
         args=args,
         train_dataset=as_dataset(rows, args.max_length if args.packing else None),

@@ -21,13 +21,13 @@ from typing import Any
 from nextturn.probe.chat import Chat
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train import rollouts
+from nextturn.train.overrides import RolloutTrainer
+from nextturn.train.policy import load_policy
 from nextturn.train.recipe import ModelSection, RewardSection, RolloutSection
 from nextturn.train.rewards import Rewards
 from nextturn.train.rollouts import Sampler, make_rollout
 from nextturn.train.rows import prompt_dataset
 from nextturn.train.scoring import ComposedReward
-from nextturn.train.setup import grpo_trainer_class as trainer_class
-from nextturn.train.setup import load_policy, quiet_trl
 from support.grpo_parts import rl_row
 
 ROUNDS, STEPS, WARM = 2, 4, 1
@@ -61,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     import torch
 
     torch.set_num_threads(arguments.threads)
-    quiet_trl()
     Sampler.stop_ids = ()  # type: ignore[assignment]  # nothing stops a turn before its limit
     Sampler.is_whole = lambda self, turn: True  # type: ignore[method-assign]
     plain: list[float] = []
@@ -105,7 +104,7 @@ def _train(arguments: argparse.Namespace, look_ahead: bool) -> list[dict[str, fl
             generation_kwargs=None if look_ahead else {"min_new_tokens": arguments.tokens},
         )  # fmt: skip
         reward = ComposedReward(rewards, arguments.samples, 1.0) if look_ahead else _length
-        trainer = trainer_class(args)(
+        trainer = RolloutTrainer(
             model=load_policy(folder, ModelSection(name=arguments.model, dtype="float32")), reward_funcs=reward,
             args=args, train_dataset=prompt_dataset(rows.values()), processing_class=tokenizer,
             rollout_func=rollout if look_ahead else None, callbacks=[Steps()],

@@ -1,4 +1,4 @@
-"""SIGTERM ends training after the step that is under way, with a checkpoint that the same command goes on from."""
+"""SIGTERM ends training after the current step, with a checkpoint that the same command resumes from."""
 
 from __future__ import annotations
 
@@ -16,58 +16,55 @@ from nextturn.train.recipe import LOADERS
 from nextturn.train.sft import main, train
 from support.commands import start
 from support.launches import Launched, history
-from support.sft_parts import told_in, write_data, write_recipe
+from support.sft_parts import sigterm_in, write_data, write_recipe
 
-RARELY = {"save_steps": 100, "max_steps": 4}  # of itself it would save the last step alone
+RARELY = {"save_steps": 100, "max_steps": 4}  # without a signal, only the last step is saved
 
 
-def test_a_run_that_is_told_to_end_goes_on_as_if_it_had_not_been(
+def test_a_run_that_gets_sigterm_resumes_to_the_figures_of_one_that_does_not(
     tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = {"path": str(write_data(tmp_path))}
-    for name in ("whole", "told"):
+    for name in ("whole", "ended"):
         (tmp_path / name).mkdir()
-    whole, told = (write_recipe(tmp_path / name, tiny_chatml, data, RARELY) for name in ("whole", "told"))
+    whole, ended = (write_recipe(tmp_path / name, tiny_chatml, data, RARELY) for name in ("whole", "ended"))
     assert run_command(main, [str(whole)]) == 0
 
-    before, run = signal.getsignal(signal.SIGTERM), tmp_path / "told" / "run"
-    with pytest.raises(
-        ToldToEnd, match=r"ended after step 2, saved as checkpoint-2; the same command goes on"
-    ) as ended:
-        train(LOADERS["sft"](told, []), callbacks=[told_in(2)])
-    assert ended.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
+    before, run = signal.getsignal(signal.SIGTERM), tmp_path / "ended" / "run"
+    with pytest.raises(ToldToEnd, match="checkpoint-2") as error:
+        train(LOADERS["sft"](ended, []), callbacks=[sigterm_in(2)])
+    assert error.value.exit_code == 143 and signal.getsignal(signal.SIGTERM) is before
     assert newest_complete(run) == (run / "checkpoint-2", []) and not (run / "finished.json").exists()
-    assert not (run / "probe" / "step-2").exists(), "who is told to end has seconds, and a probe takes minutes"
+    assert not (run / "probe" / "step-2").exists(), "there are seconds left, and a probe takes minutes"
 
     capsys.readouterr()
-    assert run_command(main, [str(told)]) == 0
+    assert run_command(main, [str(ended)]) == 0
     assert f"resumes from {run / 'checkpoint-2'}" in capsys.readouterr().out
     assert (run / "probe" / "step-2" / "results.json").is_file(), "every checkpoint is measured"
     ours, theirs = history(run / "checkpoint-4"), history(tmp_path / "whole" / "run" / "checkpoint-4")
     assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
 
 
-def test_a_probe_that_is_told_to_end_stops_between_batches_and_is_resumed(
+def test_a_probe_that_gets_sigterm_stops_between_batches_and_is_resumed(
     tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nextturn.probe.engines.hf import HfEngine
 
     recipe, run = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}), tmp_path / "run"
-    made, stream = [], HfEngine.stream
+    calls, stream = [], HfEngine.stream
 
-    def told(self: Any, requests: Any) -> Any:
-        made.append(self)
+    def signalled(self: Any, requests: Any) -> Any:
+        calls.append(self)
         if (run / "checkpoint-2").exists():
             os.kill(os.getpid(), signal.SIGTERM)
         yield from stream(self, requests)
 
-    monkeypatch.setattr(HfEngine, "stream", told)
+    monkeypatch.setattr(HfEngine, "stream", signalled)
     with pytest.raises(ToldToEnd, match="in the probe at step 2"):
         train(LOADERS["sft"](recipe, []))
-    assert len({id(engine) for engine in made}) == 2 and len([one for one in made if one is made[-1]]) == 1
-    assert (
-        newest_complete(run) == (run / "checkpoint-2", []) and not (run / "probe" / "step-2" / "results.json").exists()
-    )
+    assert len({id(engine) for engine in calls}) == 2 and calls.count(calls[-1]) == 1
+    assert newest_complete(run) == (run / "checkpoint-2", [])
+    assert not (run / "probe" / "step-2" / "results.json").exists()
 
     monkeypatch.setattr(HfEngine, "stream", stream)
     assert run_command(main, [str(recipe)]) == 0
@@ -75,9 +72,9 @@ def test_a_probe_that_is_told_to_end_stops_between_batches_and_is_resumed(
         assert (run / "probe" / f"step-{step}" / "results.json").is_file()
 
 
-def test_in_its_last_step_it_finishes(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_a_run_that_gets_sigterm_in_its_last_step_finishes(tiny_chatml: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
-    train(LOADERS["sft"](recipe, []), callbacks=[told_in(4)])
+    train(LOADERS["sft"](recipe, []), callbacks=[sigterm_in(4)])
     assert (tmp_path / "run" / "finished.json").is_file()
 
 
@@ -85,9 +82,9 @@ WITHOUT_WANDB = """
 import pathlib, psutil, sys
 from transformers import TrainerCallback
 from nextturn.probe.errors import run_command
-from support.sft_parts import told_in
 from nextturn.train.recipe import LOADERS
 from nextturn.train.sft import train
+from support.sft_parts import sigterm_in
 
 class EndsWandb(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
@@ -97,21 +94,17 @@ class EndsWandb(TrainerCallback):
             core[0].wait()
 
 def main(argv):
-    callbacks = [EndsWandb(), told_in(3)]
-    train(LOADERS["sft"](pathlib.Path(argv[0]), ["--tracking.to", "wandb"]), callbacks=callbacks)
+    train(LOADERS["sft"](pathlib.Path(argv[0]), ["--tracking.to", "wandb"]), callbacks=[EndsWandb(), sigterm_in(3)])
 
 sys.exit(run_command(main))
 """
 
 
-def test_the_checkpoint_is_saved_though_wandb_is_gone(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_the_checkpoint_is_saved_though_wandbs_process_has_ended(tiny_chatml: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
     (tmp_path / "sft.py").write_text(WITHOUT_WANDB)
-    process = start(
-        [str(tmp_path / "sft.py"), str(recipe)],
-        environment={"WANDB_MODE": "offline", "TMPDIR": str(tmp_path)},
-        log=tmp_path / "log",
-    )
+    environment = {"WANDB_MODE": "offline", "TMPDIR": str(tmp_path)}
+    process = start([str(tmp_path / "sft.py"), str(recipe)], environment=environment, log=tmp_path / "log")
     assert process.wait() == 143, process.output
     assert newest_complete(tmp_path / "run") == (tmp_path / "run" / "checkpoint-3", [])
     assert process.output.count("warning: wandb") == 1 and "Traceback" not in process.output
@@ -120,18 +113,15 @@ def test_the_checkpoint_is_saved_though_wandb_is_gone(tiny_chatml: Path, tmp_pat
 ONE_OF_TWO = """
 import pathlib, sys
 from nextturn.probe.errors import run_command
-from support.sft_parts import told_in
 from nextturn.train.recipe import LOADERS
 from nextturn.train.sft import train
+from support.sft_parts import sigterm_in
 
-def main(argv):
-    train(LOADERS["sft"](pathlib.Path(argv[0]), []), callbacks=[told_in(2, rank=1)])
-
-sys.exit(run_command(main))
+sys.exit(run_command(lambda argv: train(LOADERS["sft"](pathlib.Path(argv[0]), []), callbacks=[sigterm_in(2, rank=1)])))
 """
 
 
-def test_all_processes_end_with_the_one_that_is_told(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_all_processes_end_with_the_one_that_gets_sigterm(tiny_chatml: Path, tmp_path: Path) -> None:
     data = {"path": str(write_data(tmp_path))}
     recipe = write_recipe(tmp_path, tiny_chatml, data, {**RARELY, "use_cpu": True}, {"when": "never"})
     (tmp_path / "sft.py").write_text(ONE_OF_TWO)
@@ -140,4 +130,3 @@ def test_all_processes_end_with_the_one_that_is_told(tiny_chatml: Path, tmp_path
     checkpoint = tmp_path / "run" / "checkpoint-2"
     assert newest_complete(tmp_path / "run") == (checkpoint, [])
     assert read_json(checkpoint / "complete.json")["launch"]["processes"] == 2
-    assert "error: SIGTERM: ended after step 2" in launched.output

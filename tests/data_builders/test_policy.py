@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from nextturn.probe.errors import ModelError
 from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.train.policy import held_in, load_adapter, load_policy, new_adapter, policy_folder, zero_in_force
 from nextturn.train.recipe import LoraSection, ModelSection
 from nextturn.train.rows import as_dataset
-from nextturn.train.setup import held_in, load_policy, new_adapter, policy_folder, take_adapter, zero_in_force
 from support.model_parts import logits, lora_on
 
 CONTINUE = LoraSection(adapter="continue")
@@ -111,7 +111,7 @@ def test_weights_of_a_checkpoint_stand_on_the_base_that_the_run_began_from(
         config = new_adapter(section, model)
         assert (config is None) == (lora == CONTINUE)
         model = model if config is None else get_peft_model(model, config)
-        take_adapter(model, checkpoint)
+        load_adapter(model, checkpoint)
     assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(checkpoint)), device="cpu")), atol=1e-5)
     assert not torch.allclose(logits(model), logits(load_model(folder, device="cpu")), atol=1e-3)
     assert model.config._name_or_path == str(tiny_model)
@@ -127,7 +127,7 @@ def test_an_adapter_that_does_not_fit_the_model_is_not_taken(adapter: Path, tiny
         checkpoint = lora_on(tiny_model, tmp_path / "checkpoint-2")
         save_file(wrong, checkpoint / "adapter_model.safetensors")
         with pytest.raises(ModelError, match="checkpoint-2: its adapter does not fit its base"):
-            take_adapter(model, checkpoint)
+            load_adapter(model, checkpoint)
 
 
 def test_there_must_be_an_adapter_to_train_on(tiny_model: Path) -> None:

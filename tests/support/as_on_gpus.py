@@ -17,6 +17,7 @@ from accelerate.state import DistributedType, PartialState
 
 from nextturn.probe.errors import run_command
 from nextturn.train import run, setup
+from nextturn.train.overrides import reduce_with_gloo
 
 
 def tell_types() -> None:
@@ -37,6 +38,6 @@ if __name__ == "__main__":
     PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
     transformers.training_args.is_torch_bf16_gpu_available = lambda: True
     setup.trains_on_gpus = run.trains_on_gpus = lambda given: True
-    setup.reduce_with_gloo()
+    reduce_with_gloo()
     tell_types()
     sys.exit(run_command(import_module(f"nextturn.train.{sys.argv[1]}").main, sys.argv[2:]))

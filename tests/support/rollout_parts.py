@@ -105,8 +105,8 @@ def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, 
     """trl's own trainer on the CPU. `stops_early` is added to the logit of the turn end: random weights hardly stop."""
     from trl import GRPOConfig
 
+    from nextturn.train.overrides import RolloutTrainer
     from nextturn.train.rows import prompt_dataset
-    from nextturn.train.setup import grpo_trainer_class
 
     model = load_model(resolve(str(folder)), "float32", "cpu")
     if stops_early:
@@ -123,7 +123,7 @@ def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, 
         "learning_rate": 1e-3, "shuffle_dataset": False, **args,
     }  # fmt: skip
     config = GRPOConfig(output_dir=str(out), **given)
-    return grpo_trainer_class(config)(
+    return RolloutTrainer(
         model=model,
         reward_funcs=lambda samples, **kwargs: [float(one.tokens) for one in samples],
         args=config,

@@ -37,11 +37,11 @@ def write_data(folder: Path) -> Path:
 def write_recipe(
     folder: Path, model: Path, data: dict[str, Any], train: Any = None, probe: Any = None, **section: Any
 ) -> Path:
-    """A recipe that trains a tiny model for a few steps and probes it at every checkpoint.
+    """Write a recipe that trains a tiny model for a few steps and probes it at every checkpoint.
 
     Args:
-        train, probe: what these sections have beside, or in place of, what they have here.
-        section: the same of `model`.
+        train, probe: Keys of these sections that are added or changed.
+        section: Keys of `model` that are added or changed.
     """
     recipe = {
         "model": {"name": str(model), "dtype": "float32", **section},
@@ -60,18 +60,18 @@ def write_recipe(
 
 
 def take_back(run: Path, steps: int) -> None:
-    """As if the run had been killed after so many steps."""
+    """Leave the run directory as if the run had been killed after so many steps."""
     (run / "finished.json").unlink()
     for _, folder in list_checkpoints(run):
         if int(folder.name.rpartition("-")[2]) > steps:
             shutil.rmtree(folder)
 
 
-def told_in(step: int, rank: int = 0) -> Any:
-    """A callback by which one process gets SIGTERM in a step."""
+def sigterm_in(step: int, rank: int = 0) -> Any:
+    """Return a callback by which one process gets SIGTERM in a step."""
     from transformers import TrainerCallback
 
-    class Told(TrainerCallback):  # type: ignore[misc]
+    class Sigterm(TrainerCallback):  # type: ignore[misc]
         def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == step - 1 and args.process_index == rank:
                 for _ in range(2):  # from Slurm, and from the launcher
@@ -79,4 +79,4 @@ def told_in(step: int, rank: int = 0) -> Any:
 
         on_step_begin = on_substep_end
 
-    return Told()
+    return Sigterm()

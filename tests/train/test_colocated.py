@@ -23,7 +23,7 @@ from nextturn.probe.engines.vllm import RUNNING
 from nextturn.probe.errors import BadInput, RecipeError
 from nextturn.probe.files import read_json
 from nextturn.probe.models import load_model, load_tokenizer, resolve
-from nextturn.train.colocated import ColocatedVllm, colocated_vllm, rows_at_once
+from nextturn.train.colocated import ColocatedVllm, colocated_settings, rows_at_once
 from nextturn.train.recipe import RolloutSection, load_grpo_recipe, load_sft_recipe
 from support.grpo_parts import teach_to_talk, write_recipe
 
@@ -109,7 +109,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[HeldModel]]:
     monkeypatch.setattr(vllm_generation, "LLM", HeldModel, raising=False)
     monkeypatch.setattr(vllm_generation, "SamplingParams", dict, raising=False)
     monkeypatch.setattr(vllm_generation, "empty_cache", lambda: None)  # of a GPU
-    monkeypatch.setattr("nextturn.train.setup.check_engine", lambda args: None)  # which wants a GPU
+    monkeypatch.setattr("nextturn.train.setup.check_devices", lambda *_: None)  # which wants a GPU
     monkeypatch.setattr(HeldModel, "started", [])
     environment = dict(os.environ)  # trl sets RANK and its like for vLLM
     yield HeldModel.started
@@ -206,13 +206,15 @@ def test_trl_starts_vllm_with_that_room_and_without_prefix_caching_for_linear_at
     from accelerate import Accelerator
     from trl.generation import vllm_generation
 
+    from nextturn.train.overrides import vllm_settings
+
     folder = resolve(str(request.getfixturevalue(kind)))
     args = SimpleNamespace(
         use_vllm=True, vllm_mode="colocate", per_device_train_batch_size=2, steps_per_generation=4,
         vllm_tensor_parallel_size=1,
     )  # fmt: skip
     model = load_model(folder, "auto", "cpu")
-    with colocated_vllm(args, folder, RolloutSection(samples=3), False):
+    with vllm_settings(colocated_settings(args, folder, RolloutSection(samples=3), False)):
         vllm_generation.VLLMGeneration(model, Accelerator(cpu=True), load_tokenizer(folder), max_num_seqs=8)
     assert vllm_generation.LLM is HeldModel, "afterwards trl's module is as it was"
     settings = held[0].settings

@@ -80,8 +80,9 @@ def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
     """Two groups through trl's own trainer, one with a failed judge: the batch that it would train on."""
     from trl import GRPOConfig
 
+    from nextturn.train.overrides import RolloutTrainer
+    from nextturn.train.policy import load_policy
     from nextturn.train.rows import prompt_dataset
-    from nextturn.train.setup import grpo_trainer_class, load_policy
 
     folder = resolve(str(tiny_chatml))
     tokenizer = load_tokenizer(folder)
@@ -113,7 +114,7 @@ def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
         output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=4, shuffle_dataset=False,
         per_device_train_batch_size=8, max_steps=1, logging_steps=1, disable_tqdm=True, save_strategy="no",
     )  # fmt: skip
-    trainer = grpo_trainer_class(args)(
+    trainer = RolloutTrainer(
         model=load_policy(folder, ModelSection(name="m", dtype="float32")), reward_funcs=reward, args=args,
         train_dataset=prompt_dataset(rows), eval_dataset=prompt_dataset(rows),
         processing_class=tokenizer, rollout_func=rollout,

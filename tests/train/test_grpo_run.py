@@ -15,8 +15,8 @@ import nextturn.train.run
 from nextturn.probe.errors import TrainingStopped, run_command
 from nextturn.probe.models import load_model, load_tokenizer, resolve
 from nextturn.train.grpo import main
+from nextturn.train.policy import load_adapter, load_policy, new_adapter, policy_folder
 from nextturn.train.recipe import LoraSection, ModelSection
-from nextturn.train.setup import grpo_trainer_class, load_policy, new_adapter, policy_folder, take_adapter
 from support.grpo_parts import rl_row, write_recipe
 from support.loopback import Answer, Loopback
 from support.model_parts import logits, lora_on
@@ -91,7 +91,7 @@ def test_however_a_lora_run_is_taken_up_it_has_its_weights_and_its_reference(
     adapter: Literal["new", "continue"], tiny_chatml: Path, tmp_path: Path
 ) -> None:
     """The reference is what the run began from: the base, or the adapter that is gone on with, of which trl makes a copy in
-    every launch. Plain resuming loads a checkpoint as transformers does, `--resume weights` by `take_adapter`."""
+    every launch. Plain resuming loads a checkpoint as transformers does, `--resume weights` by `load_adapter`."""
     import torch
     from trl.trainer.utils import use_adapter
 
@@ -114,7 +114,7 @@ def test_however_a_lora_run_is_taken_up_it_has_its_weights_and_its_reference(
         if resumed == "auto":
             trainer._load_from_checkpoint(str(checkpoint))
         else:
-            take_adapter(trainer.model, checkpoint)
+            load_adapter(trainer.model, checkpoint)
         model = trainer.model.eval()
         torch.testing.assert_close(logits(model), saved, rtol=1e-4, atol=1e-4)
         with use_adapter(model, "ref" if "ref" in model.peft_config else None):  # as trl takes it for the KL
@@ -127,6 +127,7 @@ def lora_trainer(section: ModelSection, folder: Path) -> Any:
     """A trainer with a KL term, as `train.grpo` makes it."""
     from trl import GRPOConfig
 
+    from nextturn.train.overrides import RolloutTrainer
     from nextturn.train.rows import prompt_dataset
 
     args = GRPOConfig(
@@ -135,7 +136,7 @@ def lora_trainer(section: ModelSection, folder: Path) -> Any:
     )  # fmt: skip
     start = policy_folder(section)
     model = load_policy(start, section)
-    return grpo_trainer_class(args)(
+    return RolloutTrainer(
         model=model, reward_funcs=lambda **_: [0.0], args=args, train_dataset=prompt_dataset([rl_row(5)]),
         processing_class=load_tokenizer(start), peft_config=new_adapter(section, model),
     )  # fmt: skip
@@ -183,6 +184,7 @@ def test_the_cpu_trainer_has_the_log_probabilities_entropy_and_gradients_of_trl(
     import torch
     from trl import GRPOConfig
 
+    from nextturn.train.overrides import RolloutTrainer
     from nextturn.train.rows import prompt_dataset
 
     folder = resolve(str(talker))
@@ -190,7 +192,7 @@ def test_the_cpu_trainer_has_the_log_probabilities_entropy_and_gradients_of_trl(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2, temperature=0.7,
         per_device_train_batch_size=2, gradient_checkpointing=False,
     )  # fmt: skip
-    trainer = grpo_trainer_class(args)(
+    trainer = RolloutTrainer(
         model=load_policy(folder, ModelSection(name="m", dtype="float32")), reward_funcs=lambda **_: [0.0], args=args,
         train_dataset=prompt_dataset([rl_row(5)]), processing_class=load_tokenizer(folder),
     )  # fmt: skip

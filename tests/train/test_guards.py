@@ -1,5 +1,4 @@
-"""A non-finite loss or gradient stops the run before the step: weights and checkpoints stay as they were. Freed memory is
-returned."""
+"""A loss or gradient that is not finite stops the run before the step: weights and checkpoints stay as they were."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ import pytest
 from nextturn.probe.checkpoints import is_complete, newest_complete
 from nextturn.probe.errors import TrainingStopped
 from nextturn.train.checkpoints import mark_checkpoints
-from nextturn.train.guards import install_guard
 from support.commands import start
 from support.launches import Launched
 
 POISONED = "model.layers.1.mlp.down_proj.weight"
+LORA = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight"
 
-# Trains a tiny Qwen3.5 on two processes and multiplies one gradient of rank 1 in step 3. Each process compares its own
-# weights (under ZeRO-3: its part of them) with those at the end of step 2.
+# Trains a tiny Qwen3.5 on two processes and multiplies one gradient of rank 1 by NaN in step 3. Each process compares its
+# own weights (under ZeRO-3: its part of them) with those at the end of step 2.
 SCRIPT = """
 import sys, torch, transformers
 from nextturn.probe.errors import TrainingStopped, run_command
 from nextturn.train.checkpoints import mark_checkpoints
-from nextturn.train.guards import install_guard
-from nextturn.train.setup import reduce_with_gloo
+from nextturn.train.guards import FiniteGuard
+from nextturn.train.overrides import reduce_with_gloo
 
 def weights(model):
     return [getattr(p, "ds_tensor", p).detach().clone() for p in model.parameters()]
@@ -36,7 +35,7 @@ class Snapshot(transformers.TrainerCallback):
         self.weights = weights(model)
 
 def main(argv):
-    model_folder, run_dir, factor = argv
+    model_folder, run_dir = argv
     reduce_with_gloo()
     args = transformers.TrainingArguments(
         output_dir=run_dir, per_device_train_batch_size=1, max_steps=4, save_steps=1, learning_rate=1e-2,
@@ -46,10 +45,10 @@ def main(argv):
     trainer = transformers.Trainer(model, args, train_dataset=rows)
     rank, snapshot = trainer.accelerator.process_index, Snapshot()
     poisoned = dict(model.named_parameters())["model.layers.1.mlp.down_proj.weight"]
-    poisoned.register_hook(lambda g: g * float(factor) if rank == 1 and trainer.state.global_step == 2 else g)
+    poisoned.register_hook(lambda g: g * float("nan") if rank == 1 and trainer.state.global_step == 2 else g)
     mark_checkpoints(trainer)
     trainer.add_callback(snapshot)
-    install_guard(trainer)
+    trainer.add_callback(FiniteGuard(trainer))
     try:
         trainer.train()
     except TrainingStopped:
@@ -59,65 +58,40 @@ def main(argv):
 
 sys.exit(run_command(main))
 """
-
-
-ZERO = """
+ZERO_3 = """
 use_cpu: true
 num_machines: 1
 num_processes: 2
 mixed_precision: 'no'
 distributed_type: DEEPSPEED
-deepspeed_config:
-  zero_stage: {stage}
-  zero3_init_flag: true
-  zero3_save_16bit_model: true
-  offload_optimizer_device: none
-  offload_param_device: none
-  gradient_accumulation_steps: 1
+deepspeed_config: {zero_stage: 3, zero3_init_flag: true, zero3_save_16bit_model: true, gradient_accumulation_steps: 1}
 """
 
 
-def launch(kind: str, script: list[str], tmp_path: Path) -> Launched:
-    """On a CPU, accelerate's launcher starts several processes for DeepSpeed, for plain DDP only through MPI."""
-    if kind == "ddp":
-        return Launched(script, None, tmp_path)
-    (tmp_path / "launch.yaml").write_text(ZERO.format(stage=kind[-1]))
-    return Launched(script, tmp_path / "launch.yaml", tmp_path)
-
-
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "kind, factor, found",
-    [
-        ("ddp", "nan", f"the gradient of {POISONED}"),
-        ("zero3", "nan", f"the gradient of {POISONED}"),
-        # Finite on every process, but too large to reduce: DeepSpeed skips such a step and goes on in silence.
-        ("zero2", "1e30", "the norm of the gradient over all processes"),
-    ],
-)
-def test_all_processes_stop_together_with_their_weights_unchanged(
-    kind: str, factor: str, found: str, tiny_model: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", ["MULTI_CPU", "DEEPSPEED"])
+def test_all_processes_stop_together_with_their_weights_unchanged(kind: str, tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "guarded.py").write_text(SCRIPT)
-    script = [str(tmp_path / "guarded.py"), str(tiny_model), str(tmp_path / "run"), factor]
-    launched = launch(kind, script, tmp_path)
+    (tmp_path / "zero3.yaml").write_text(ZERO_3)
+    words = [str(tmp_path / "guarded.py"), str(tiny_model), str(tmp_path / "run")]
+    launched = Launched(words, tmp_path / "zero3.yaml" if kind == "DEEPSPEED" else None, tmp_path)
     codes, output = launched.wait(), launched.output
     assert all(codes), output
-    expected = "DistributedType.MULTI_CPU" if kind == "ddp" else "DistributedType.DEEPSPEED"
     for rank in (0, 1):
-        assert f"rank {rank}: type {expected}, weights same" in output, output
+        assert f"rank {rank}: type DistributedType.{kind}, weights same" in output, output
     message = next(line for line in output.splitlines() if line.startswith("error: "))
-    assert f"stopped before step 3: {found} is not finite" in message
-    assert f"Last good checkpoint: {tmp_path}/run/checkpoint-2." in message
+    assert "before step 3" in message and POISONED in message and f"{tmp_path}/run/checkpoint-2" in message
     assert newest_complete(tmp_path / "run") == (tmp_path / "run/checkpoint-2", [])
 
 
 class Steps:
     """A trainer of a tiny Llama on one process, with the weights after every step."""
 
-    def __init__(self, folder: Path, tmp_path: Path, lora: bool = False, **arguments: Any) -> None:
+    def __init__(self, folder: Path, run_dir: Path, lora: bool = False, **arguments: Any) -> None:
         import torch
         from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+        from nextturn.train.guards import FiniteGuard
 
         model: Any = AutoModelForCausalLM.from_pretrained(folder)
         if lora:
@@ -126,80 +100,67 @@ class Steps:
             model = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"]))
         settings: dict[str, Any] = {"max_steps": 4, "save_steps": 1, "learning_rate": 1e-2, **arguments}
         args = TrainingArguments(
-            output_dir=str(tmp_path / "run"),
-            per_device_train_batch_size=1,
-            report_to="none",
-            use_cpu=True,
-            disable_tqdm=True,
+            output_dir=str(run_dir), per_device_train_batch_size=1, report_to="none", use_cpu=True, disable_tqdm=True,
             **settings,
-        )
+        )  # fmt: skip
         rows = [{"input_ids": torch.arange(12) + i, "labels": torch.arange(12) + i} for i in range(16)]
-        snapshots: list[Any] = []
+        self.model, self.parameters = model, dict(model.named_parameters())
+        self.snapshots = [{name: p.detach().clone() for name, p in self.parameters.items()}]
 
         class Snapshot(TrainerCallback):
-            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                snapshots.append({name: p.detach().clone() for name, p in model.named_parameters()})
+            def on_step_end(callback, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: N805
+                self.snapshots.append({name: p.detach().clone() for name, p in self.parameters.items()})
 
-        self.model, self.snapshots = model, snapshots
         self.trainer: Any = Trainer(model, args, train_dataset=rows, callbacks=[Snapshot()])
         mark_checkpoints(self.trainer)
-        install_guard(self.trainer)
+        self.trainer.add_callback(FiniteGuard(self.trainer))
 
     def scale_gradient(self, name: str, factor: float, at_backward: int) -> None:
-        """Multiplies one parameter's gradient in the backward pass of that number, counted from 1."""
+        """Multiply one parameter's gradient in the backward pass of that number, counted from 1."""
         calls: list[int] = []
 
         def scale(gradient: Any) -> Any:
             calls.append(1)
             return gradient * factor if len(calls) == at_backward else gradient
 
-        dict(self.model.named_parameters())[name].register_hook(scale)
+        self.parameters[name].register_hook(scale)
 
     def stopped(self) -> str:
-        """Trains until it is stopped; checks that no weight has moved since the last whole step."""
+        """Train until it is stopped; check that no weight has changed since the last whole step."""
         import torch
 
         with pytest.raises(TrainingStopped) as error:
             self.trainer.train()
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.parameters.items():
             assert torch.equal(parameter, self.snapshots[-1][name]), name
         return str(error.value)
 
 
-def test_nan_in_one_gradient_names_step_parameter_and_checkpoint(tiny_chatml: Path, tmp_path: Path) -> None:
-    steps = Steps(tiny_chatml, tmp_path)
-    steps.scale_gradient(POISONED, math.nan, at_backward=3)
+@pytest.mark.parametrize(
+    ("name", "factor", "backward", "step", "arguments"),
+    [
+        (POISONED, math.nan, 3, 3, {}),
+        (POISONED, math.inf, 4, 2, {"gradient_accumulation_steps": 3}),  # in an early micro-batch
+        (LORA, math.nan, 2, 2, {"lora": True}),
+        # Every entry is finite, the norm is not: clipping would scale the whole gradient to nothing.
+        (POISONED, 1e30, 2, 2, {"max_grad_norm": 1.0}),
+        (POISONED, 1e30, 2, 2, {"max_grad_norm": 0.0}),
+    ],
+)
+def test_a_gradient_that_is_not_finite_stops_its_step_and_is_named(
+    name: str, factor: float, backward: int, step: int, arguments: Any, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    steps = Steps(tiny_chatml, tmp_path / "run", **arguments)
+    steps.scale_gradient(name, factor, backward)
     message = steps.stopped()
-    assert "\n" not in message
-    assert f"before step 3: the gradient of {POISONED} is not finite" in message
-    assert f"Last good checkpoint: {tmp_path / 'run/checkpoint-2'}." in message and "learning_rate" in message
-    assert is_complete(tmp_path / "run/checkpoint-2") is None and len(steps.snapshots) == 2
+    assert f"before step {step}: " in message and name in message and "\n" not in message
+    checkpoint = tmp_path / f"run/checkpoint-{step - 1}"
+    assert str(checkpoint) in message and is_complete(checkpoint) is None and len(steps.snapshots) == step
 
 
-def test_nan_in_an_early_micro_batch_stops_its_step(tiny_chatml: Path, tmp_path: Path) -> None:
-    steps = Steps(tiny_chatml, tmp_path, gradient_accumulation_steps=3)
-    steps.scale_gradient(POISONED, math.inf, at_backward=4)
-    assert "before step 2: the gradient of" in steps.stopped()
-
-
-def test_lora_run_names_the_adapter_weight(tiny_chatml: Path, tmp_path: Path) -> None:
-    steps = Steps(tiny_chatml, tmp_path, lora=True)
-    name = next(name for name, p in steps.model.named_parameters() if p.requires_grad and "lora_B" in name)
-    steps.scale_gradient(name, math.nan, at_backward=2)
-    assert f"before step 2: the gradient of {name} is not finite" in steps.stopped()
-
-
-@pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
-def test_gradient_too_large_to_measure_stops_too(tiny_chatml: Path, tmp_path: Path, max_grad_norm: float) -> None:
-    # Every entry is finite, its square is not: clipping would scale the whole gradient to nothing.
-    steps = Steps(tiny_chatml, tmp_path, max_grad_norm=max_grad_norm)
-    steps.scale_gradient(POISONED, 1e30, at_backward=2)
-    assert "before step 2: the norm of the gradient is not finite" in steps.stopped()
-
-
-def test_infinite_loss_with_finite_gradients_stops(tiny_chatml: Path, tmp_path: Path) -> None:
-    # A ruled-out label: -log 0 is infinite, while softmax minus one-hot is an ordinary gradient.
-    steps = Steps(tiny_chatml, tmp_path)
+def test_a_loss_that_is_not_finite_stops_though_the_gradients_are(tiny_chatml: Path, tmp_path: Path) -> None:
+    """A label that is ruled out: -log 0 is infinite, while softmax minus one-hot is an ordinary gradient."""
+    steps = Steps(tiny_chatml, tmp_path / "run")
     usual = steps.trainer.compute_loss
 
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
@@ -210,26 +171,24 @@ def test_infinite_loss_with_finite_gradients_stops(tiny_chatml: Path, tmp_path: 
     assert "before step 2: the loss is not finite" in steps.stopped()
 
 
-def test_batch_without_a_trained_token_stops_before_the_first_step(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_a_batch_without_a_trained_token_stops_before_the_first_step(tiny_chatml: Path, tmp_path: Path) -> None:
     import torch
 
-    steps = Steps(tiny_chatml, tmp_path)
-    steps.snapshots.append({name: p.detach().clone() for name, p in steps.model.named_parameters()})
+    steps = Steps(tiny_chatml, tmp_path / "run")
     for row in steps.trainer.train_dataset:
         row["labels"] = torch.full_like(row["labels"], -100)
-    message = steps.stopped()
-    assert "before step 1: the loss is not finite. No checkpoint was saved yet" in message
+    assert "before step 1: the loss is not finite" in steps.stopped()
 
 
-def test_healthy_run_is_left_alone_and_the_guard_takes_its_hooks_back(tiny_chatml: Path, tmp_path: Path) -> None:
-    steps = Steps(tiny_chatml, tmp_path)
+def test_a_healthy_run_is_left_alone_and_the_guard_removes_its_hooks(tiny_chatml: Path, tmp_path: Path) -> None:
+    steps = Steps(tiny_chatml, tmp_path / "run")
     steps.trainer.train()
-    assert len(steps.snapshots) == 4
+    assert len(steps.snapshots) == 5
     assert "backward" not in vars(steps.trainer.accelerator)
     assert not any(p._backward_hooks for p in steps.model.parameters())
 
 
-# Freed memory goes back to the system, also where it lies between blocks that are still in use.
+# Frees memory that lies below a block in use.
 HOLES = """
 import ctypes
 from pathlib import Path
@@ -244,7 +203,7 @@ size = 100_000  # below the size from which glibc maps a block by itself
 blocks = [libc.malloc(size) for _ in range(2000)]
 for block in blocks:
     ctypes.memset(block, 1, size)
-for block in blocks[:-1]:  # the last one stays, so the top of the heap does
+for block in blocks[:-1]:  # the last block stays, so the top of the heap does
     libc.free(block)
 before = resident()
 assert return_freed()
@@ -253,6 +212,6 @@ print(before - resident())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's call")
-def test_what_lies_free_below_a_block_in_use_is_returned(tmp_path: Path) -> None:
+def test_freed_memory_below_a_block_in_use_is_returned(tmp_path: Path) -> None:
     (tmp_path / "holes.py").write_text(HOLES)
     assert int(start([str(tmp_path / "holes.py")]).finish()) > 150 * 2**20

@@ -6,15 +6,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train.memory import ERROR, TILE_VOCABULARY, Size, activation_bytes, memory_parts, size_of
+from nextturn.train.policy import held_in, new_adapter
 from nextturn.train.recipe import LoraSection, ModelSection
-from nextturn.train.setup import held_in, new_adapter
 from support.grpo_parts import rl_row
 from support.model_parts import LargestTensor, LiveBytes
 
@@ -47,8 +46,8 @@ def test_the_estimate_is_within_its_stated_error_of_what_a_step_allocates(
     from transformers import AutoConfig, AutoModelForCausalLM
     from trl import SFTConfig
 
+    from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.rows import as_dataset
-    from nextturn.train.setup import trainer_class
 
     config = AutoConfig.for_model(kind, **SHAPE, **(LINEAR if kind != "llama" else {}))
     config.save_pretrained(tmp_path)
@@ -64,7 +63,7 @@ def test_the_estimate_is_within_its_stated_error_of_what_a_step_allocates(
         output_dir=str(tmp_path / "run"), use_cpu=True, report_to=[], max_steps=2, save_strategy="no",
         disable_tqdm=True, dataset_kwargs={"skip_prepare_dataset": True}, **given,
     )  # fmt: skip
-    trainer = trainer_class(args)(
+    trainer = ConversationTrainer(
         model=model, args=args, train_dataset=as_dataset([{"input_ids": row, "labels": row} for row in ids]),
         processing_class=load_tokenizer(resolve(str(tiny_chatml))), peft_config=new_adapter(section, model),
     )  # fmt: skip
@@ -115,17 +114,16 @@ def a_tile() -> int:
 def test_the_loss_of_sft_on_gpus_holds_no_logits(tiny_chatml: Path, tmp_path: Path) -> None:
     """trl's own trainer and head, whose tiles torch folds where Triton has no GPU."""
     import torch
-    from trl import SFTConfig
+    from trl import SFTConfig, SFTTrainer
 
     from nextturn.train.rows import as_dataset
-    from nextturn.train.setup import trainer_class
 
     rows = torch.randint(0, VOCABULARY, TOKENS, generator=torch.Generator().manual_seed(0)).tolist()
     args = SFTConfig(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], max_steps=1, save_strategy="no",
         disable_tqdm=True, per_device_train_batch_size=TOKENS[0], dataset_kwargs={"skip_prepare_dataset": True},
     )  # fmt: skip
-    trainer = trainer_class(SimpleNamespace(use_cpu=False))(
+    trainer = SFTTrainer(
         model=wide_model(), args=args, train_dataset=as_dataset([{"input_ids": row, "labels": row} for row in rows]),
         processing_class=load_tokenizer(resolve(str(tiny_chatml))),
     )  # fmt: skip
@@ -136,17 +134,15 @@ def test_the_loss_of_sft_on_gpus_holds_no_logits(tiny_chatml: Path, tmp_path: Pa
 
 def test_the_log_probabilities_of_grpo_on_gpus_hold_no_logits(tiny_chatml: Path, tmp_path: Path) -> None:
     import torch
-    from trl import GRPOConfig
+    from trl import GRPOConfig, GRPOTrainer
 
     from nextturn.train.rows import prompt_dataset
-    from nextturn.train.setup import grpo_trainer_class, quiet_trl
 
-    quiet_trl()
     args = GRPOConfig(
         output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], max_completion_length=32,
         per_device_train_batch_size=TOKENS[0], num_generations=4,
     )  # fmt: skip
-    trainer = grpo_trainer_class(SimpleNamespace(use_cpu=False))(
+    trainer = GRPOTrainer(
         model=wide_model(), args=args, train_dataset=prompt_dataset([rl_row(3)]), reward_funcs=lambda **_: [],
         processing_class=load_tokenizer(resolve(str(tiny_chatml))),
     )  # fmt: skip

@@ -13,10 +13,11 @@ import pytest
 from nextturn.probe.chat import Chat
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.train.policy import load_policy
 from nextturn.train.recipe import LoraSection, ModelSection, load_sft_recipe
 from nextturn.train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
 from nextturn.train.run import Run
-from nextturn.train.setup import check_devices, load_policy, trainer_class
+from nextturn.train.setup import check_devices
 
 CONVERSATION = [
     {"role": "user", "content": "Ann has 3 apples and buys 4. How many?"},
@@ -103,6 +104,8 @@ def trainers(tiny_model: Path, tmp_path: Path) -> Any:
     """The same model and rows under the CPU trainer and under trl's own."""
     from trl import SFTConfig, SFTTrainer
 
+    from nextturn.train.overrides import ConversationTrainer
+
     folder = resolve(str(tiny_model))
     tokenizer = load_tokenizer(folder)
     rows, _ = make_rows([CONVERSATION] * 4, Chat(tokenizer), "assistant", None)
@@ -111,7 +114,6 @@ def trainers(tiny_model: Path, tmp_path: Path) -> Any:
         per_device_train_batch_size=3, gradient_accumulation_steps=2, dataset_kwargs={"skip_prepare_dataset": True},
         logging_steps=1, disable_tqdm=True, save_strategy="no",
     )  # fmt: skip
-    assert trainer_class(args) is not SFTTrainer
     return [
         kind(
             model=load_policy(folder, ModelSection(name="m", dtype="float32")),
@@ -119,7 +121,7 @@ def trainers(tiny_model: Path, tmp_path: Path) -> Any:
             train_dataset=as_dataset(rows),
             processing_class=tokenizer,
         )
-        for kind in (trainer_class(args), SFTTrainer)
+        for kind in (ConversationTrainer, SFTTrainer)
     ]
 
 

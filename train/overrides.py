@@ -1,0 +1,406 @@
+"""Everything that nextturn overrides in trl, transformers, accelerate and DeepSpeed.
+
+Each override says with `relies_on` what it depends on: the object, one line of its source, and a digest of the whole
+source, in the versions of `VERSIONS`. tests/train/test_overrides.py fails if an installed library has other source. Then
+read the new source, change the override if needed, and record the digest that the test prints.
+
+The module imports trl's trainers, which takes seconds, so it is itself imported only when a stage is about to train.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from peft import PeftModel
+from peft.tuners.lora import LoraLayer
+from torch.utils.data import RandomSampler, Sampler
+from transformers import Trainer
+from transformers.integrations import WandbCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from trl import DPOTrainer, GRPOTrainer, SFTTrainer
+from trl.generation import vllm_generation
+
+from nextturn.probe.report.tracking import leave_run
+from nextturn.train.checkpoints import this_launch
+from nextturn.train.policy import ADAPTER, load_adapter, zero_in_force
+
+T = TypeVar("T")
+VERSIONS = {"accelerate": "1.15.0", "deepspeed": "0.19.8", "transformers": "5.17.0", "trl": "1.16.0"}
+
+
+class Source(NamedTuple):
+    """What an override depends on.
+
+    Attributes:
+        name: The object, as "module:qualified name".
+        line: The line of its source that matters, without indentation.
+        digest: The first 12 hexadecimal digits of the source's sha256.
+        override: The name of the override.
+    """
+
+    name: str
+    line: str
+    digest: str
+    override: str
+
+
+SOURCES: list[Source] = []
+
+
+def relies_on(name: str, line: str, digest: str) -> Callable[[T], T]:
+    """Decorate an override with what it depends on, see `Source`."""
+
+    def record(override: T) -> T:
+        SOURCES.append(Source(name, line, digest, getattr(override, "__qualname__", "")))
+        return override
+
+    return record
+
+
+# --- Resuming: transformers' Trainer.
+
+
+class ResumableTrainer(Trainer):
+    """A Trainer that resumes in the middle of an epoch, after its last step, and without the optimizer's state.
+
+    It comes before trl's trainer in the bases of the trainers below, so that `super()` is trl's method.
+    """
+
+    weights_only: Path | None = None
+    """The checkpoint that a run continues from without the optimizer's state (`--resume weights`)."""
+
+    @relies_on(
+        "transformers.trainer:Trainer._prepare_for_training",
+        "self._load_optimizer_and_scheduler(resume_from_checkpoint)", "0a4d89b3fdfd",
+    )  # fmt: skip
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
+        """Prepare as transformers does; with `weights_only`, load the schedule of that checkpoint and nothing else.
+
+        transformers loads weights, optimizer and schedule here, under DeepSpeed all at once from files that fit one launch
+        only.
+        """
+        if self.weights_only is None:
+            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        scheduler = self.lr_scheduler
+        groups = scheduler.optimizer.param_groups
+        state = torch.load(self.weights_only / "scheduler.pt", map_location="cpu", weights_only=True)
+        # ZeRO drops a parameter group without weights (an adapter has none without decay), one process keeps it. The
+        # rates of all groups are equal, so those of the first group stand for all.
+        for name in ("base_lrs", "_last_lr", "lr_lambdas"):
+            if name in state:
+                state[name] = state[name][:1] * len(groups)
+        scheduler.load_state_dict(state)
+        for group, rate in zip(groups, scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate  # a resumed optimizer would have brought it along
+        # Later checkpoints keep the log, and so the model card knows.
+        self.state.log_history.append({"optimizer_anew": 1, "step": self.state.global_step})
+        return prepared
+
+    @relies_on(
+        "transformers.trainer:Trainer._run_epoch",
+        "train_dataloader = skip_first_batches(train_dataloader, steps_trained_in_current_epoch)", "ebe374933064",
+    )  # fmt: skip
+    @relies_on(
+        "transformers.trainer:Trainer._inner_training_loop", "if self.control.should_training_stop:", "59b69168df65"
+    )
+    def _run_epoch(self, **arguments: Any) -> None:
+        """Train one epoch, unless the run has made its last step, which transformers checks only after a step."""
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(**arguments)
+        else:
+            self.control.should_training_stop = True
+
+    @relies_on("transformers.trainer:Trainer._get_train_sampler", "return LengthGroupedSampler(", "1580d7493244")
+    @relies_on("trl.trainer.grpo_trainer:GRPOTrainer._get_train_sampler", "seed=self.args.seed,", "36497afb4d31")
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Return a sampler whose order depends on the seed and the epoch only.
+
+        A resumed run skips the rows of the epoch that it has trained on, so the order has to be the same again.
+        transformers draws that of `group_by_length` from the random numbers of the process before it restores them, and
+        trl's sampler of prompts begins with the order of the first epoch at every start. accelerate seeds a RandomSampler
+        itself.
+        """
+        sampler = super()._get_train_sampler(train_dataset)
+        if isinstance(sampler, LengthGroupedSampler):
+            # transformers groups the rows of one process. Those of a step are as many on any number of processes.
+            sampler.batch_size = this_launch(self.args).per_step
+        if isinstance(sampler, RandomSampler) or not hasattr(sampler, "generator"):
+            return sampler
+        return EpochSampler(sampler, self)
+
+
+class EpochSampler(Sampler[int]):
+    """A sampler that seeds another one by the trainer's epoch at the start of each iteration.
+
+    It reads the epoch from the trainer, because transformers' `set_epoch` does not reach it through accelerate's samplers.
+    """
+
+    def __init__(self, sampler: Any, trainer: Any) -> None:
+        self.sampler, self.trainer = sampler, trainer
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        args, epoch = self.trainer.args, int(self.trainer.state.epoch)
+        seed = args.seed if args.data_seed is None else args.data_seed
+        self.sampler.generator = torch.Generator().manual_seed(seed + epoch)
+        return iter(self.sampler)
+
+
+# --- The stages' trainers.
+#
+# On CPUs they use the model's own head in place of trl's fused head, which never holds all logits, as a GPU needs, but
+# computes them twice and accumulates in float32. On two cores, SmolLM2 trained 1.5 times as fast without it (5.3 against
+# 8.3 s a step); on one core, GRPO took 1.4 times as long with it. Losses and log probabilities are the same.
+
+
+class ConversationTrainer(ResumableTrainer, SFTTrainer):
+    """trl's SFTTrainer."""
+
+    @relies_on(
+        "trl.trainer.sft_trainer:SFTTrainer.compute_loss",
+        "outputs = model(**inputs, fused_lm_head=True)",
+        "ca448211ff65",
+    )
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if self.args.use_cpu and self.args.loss_type == "nll":
+            return Trainer.compute_loss(self, model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+class PairTrainer(ResumableTrainer, DPOTrainer):
+    """trl's DPOTrainer on rows that are token ids already."""
+
+    @relies_on(
+        "trl.trainer.dpo_trainer:DPOTrainer._prepare_dataset",
+        "def tokenize_fn(example, processing_class):",
+        "35e349e8e826",
+    )
+    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        return dataset
+
+
+class RolloutTrainer(ResumableTrainer, GRPOTrainer):
+    """trl's GRPOTrainer with what rollouts and sample tables need.
+
+    Attributes:
+        row_ids: The rows of the current prompts, which trl does not pass to a rollout function.
+        trained_advantages: The advantages of all processes' samples in the last generation that was trained on.
+    """
+
+    @relies_on(
+        "trl.trainer.grpo_trainer:GRPOTrainer.__init__", 'model.add_adapter("ref", default_config)', "18f01b7a46c9"
+    )
+    @relies_on(
+        "trl.generation.vllm_generation:VLLMGeneration._iter_named_params", "model.merge_adapter()", "baab615d5c7b"
+    )
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # rollout_func is known to be experimental.
+        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+        logging.getLogger("trl.trainer.grpo_trainer").addFilter(_has_no_transcript)
+        super().__init__(*args, **kwargs)
+        if isinstance(self.model, PeftModel):
+            # If a model comes with its adapter, trl adds a copy, "ref", for the KL reference. Every launch makes the copy
+            # again, and a resumed run would load it from a checkpoint in place of the trained adapter.
+            self.model.save_pretrained = partial(self.model.save_pretrained, selected_adapters=[ADAPTER])
+            if self.use_vllm and zero_in_force(self.args) != 3:
+                sync_weights = self.vllm_generation.sync_weights
+                self.vllm_generation.sync_weights = partial(_keep_base_weights, self.model, sync_weights)
+
+    @relies_on("transformers.trainer:Trainer._load_from_checkpoint", "model.load_adapter(", "4711d0506786")
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the trained adapter alone: transformers would also load a `ref` adapter, which older checkpoints have."""
+        if isinstance(self.model, PeftModel):
+            load_adapter(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    @relies_on(
+        "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
+        'self._logs["advantages"].extend(all_process_advantages.tolist())', "1fa48922792d",
+    )  # fmt: skip
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        self.row_ids = [row["row"] for row in inputs]
+        scored = super()._generate_and_score_completions(inputs)
+        if self.model.training:  # trl's log has those of evaluations as well
+            self.trained_advantages = list(self._logs["advantages"])
+        return scored
+
+    @relies_on(
+        "trl.trainer.grpo_trainer:GRPOTrainer._get_per_token_logps_and_entropies",
+        "outputs = model(**model_inputs, labels=labels, fused_lm_head=True)", "ea73c3909275",
+    )  # fmt: skip
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
+        compute_entropy: bool = False, **inputs: Any,
+    ) -> Any:  # fmt: skip
+        """Return log probabilities and entropies of the last K = `logits_to_keep` tokens of `input_ids` [B, T].
+
+        Returns:
+            Log probabilities [B, K], entropies [B, K] or None, and None for the auxiliary loss of mixtures of experts.
+        """
+        if not self.args.use_cpu:
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **inputs
+            )
+        log_probs, entropies = [], []
+        size = batch_size or len(input_ids)
+        for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True):
+            with self.accelerator.autocast():
+                # One more than is kept: the logits of a token stand at the position before it.
+                output = model(input_ids=ids, attention_mask=mask, logits_to_keep=logits_to_keep + 1, use_cache=False)
+            log_p = (output.logits[:, :-1].float() / self.temperature).log_softmax(dim=-1)
+            log_probs.append(log_p.gather(-1, ids[:, -logits_to_keep:, None])[..., 0])
+            if compute_entropy:
+                with torch.set_grad_enabled(torch.is_grad_enabled() and self._entropy_bonus_enabled):
+                    entropies.append(-(log_p.exp() * log_p).sum(dim=-1))
+        return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
+
+
+@relies_on(
+    "trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards",
+    'f"All reward functions returned None for the following kwargs:\\n{row_reward_kwargs}\\n"', "736ae29b0838",
+)  # fmt: skip
+def _has_no_transcript(record: logging.LogRecord) -> bool:
+    """Filter out a warning that prints the whole transcript of a sample without a reward. Those are counted by reason."""
+    return not record.getMessage().startswith("All reward functions returned None")
+
+
+# --- trl's vLLM in the training processes.
+
+
+def _keep_base_weights(model: Any, sync_weights: Callable[[], None]) -> None:
+    """Send a LoRA policy to vLLM and leave the base weights as they are.
+
+    trl merges the adapter into the base in place, sends the weights, and subtracts the adapter again. In bfloat16 that is
+    no inverse: the base drifts at every transfer, and with it the KL reference (trl issue 6688). So the merged weights are
+    copies, as large as the adapted layers, during the transfer. Under ZeRO-3 the gathered weights are copies already.
+    """
+    weights = [layer.get_base_layer().weight for layer in model.modules() if isinstance(layer, LoraLayer)]
+    originals = [weight.data for weight in weights]
+    for weight in weights:
+        weight.data = weight.data.clone()
+    try:
+        sync_weights()
+    finally:
+        for weight, data in zip(weights, originals, strict=True):
+            weight.data = data
+
+
+@contextmanager
+@relies_on("trl.generation.vllm_generation:VLLMGeneration._init_vllm", "self.llm = LLM(", "0e584002e0f6")
+def vllm_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Start the vLLM of a trainer that is made in this block with more arguments of `vllm.LLM`.
+
+    trl's config has no field for them. So the name by which trl's module calls `vllm.LLM` is replaced until the trainer is
+    made.
+
+    Under ZeRO-3, vLLM starts and compiles in a process whose `torch.nn.functional.linear` is DeepSpeed's: `zero.Init`
+    replaces it and leaves it there (deepspeed/runtime/zero/partition_parameters.py). That does no harm, since vLLM runs and
+    compiles in inference mode, in which DeepSpeed's function is traced through to the same matrix product. Training needs
+    it, or each layer's gathered weights stay in memory.
+    """
+    original: Any = getattr(vllm_generation, "LLM", None)  # not there without vLLM
+    vllm_generation.LLM = lambda **arguments: original(**{**arguments, **settings})
+    try:
+        yield
+    finally:
+        vllm_generation.LLM = original
+
+
+@contextmanager
+@relies_on(
+    "trl.generation.vllm_generation:VLLMGeneration.sync_weights", 'self.llm.wake_up(tags=["weights"])', "63d669fb3230"
+)
+@relies_on(
+    "trl.generation.vllm_generation:VLLMGeneration.generate", "self._llm_weights_sleeping = True", "2d2ac2be5b13"
+)
+def awake(generation: Any) -> Iterator[Any]:
+    """Context manager: trl's vLLM (`vllm.LLM`) with the live weights, ready to generate.
+
+    Afterwards it sleeps again if the recipe has it sleep. Enter and leave on all processes together: under ZeRO-3 the
+    weights are gathered.
+    """
+    generation.sync_weights()  # wakes what holds the weights
+    if generation.enable_sleep_mode:
+        generation.llm.wake_up(tags=["kv_cache"])
+    try:
+        yield generation.llm
+    finally:
+        if generation.enable_sleep_mode:
+            generation.llm.sleep(level=2)
+            generation._llm_weights_sleeping = True  # so that trl sends the weights again
+
+
+# --- Launch, gradients, tracker.
+
+
+@relies_on(
+    "transformers.training_args:TrainingArguments._setup_devices",
+    "self._n_gpu = torch.cuda.device_count()",
+    "4a6325d187d5",
+)
+def use_one_gpu(args: Any) -> None:
+    """Train on one GPU if one process sees several. transformers would spread the process by nn.DataParallel."""
+    args._n_gpu = 1
+
+
+@relies_on(
+    "deepspeed.comm.torch:build_shm_op",
+    "if builder is None or not deepspeed.ops.__compatible_ops__.get(builder.NAME, False):", "2bf3cff9e3d1",
+)  # fmt: skip
+def reduce_with_gloo() -> None:
+    """Keep DeepSpeed on CPUs from compiling a helper for sums among the processes of one machine.
+
+    That takes a compiler and two minutes at the first start, under a lock that torch never breaks: after a start that was
+    killed meanwhile, every later one would wait for ever. torch's gloo does the same.
+    """
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+@relies_on("accelerate.accelerator:Accelerator.backward", "self.deepspeed_engine_wrapped.backward(", "fb25ccb046ca")
+@relies_on("accelerate.utils.deepspeed:DeepSpeedEngineWrapper.backward", "self.engine.step()", "0185cad8f450")
+def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
+    """Replace the method `name` of one object by `wrapper(method, ...)`, and return a function that undoes it.
+
+    The guard against steps that are not finite (train/guards.py) wraps `Accelerator.backward`, and DeepSpeed's `step`,
+    which accelerate calls inside `backward`, before any callback.
+    """
+    setattr(owner, name, partial(wrapper, getattr(owner, name)))
+    return partial(delattr, owner, name)
+
+
+@relies_on(
+    "transformers.integrations.integration_utils:WandbCallback.on_log", "if self._wandb is None:", "7b3a3b87c6ec"
+)
+def guard_tracking(trainer: Any) -> None:
+    """Have transformers' wandb callback warn once and stop if it raises. Call it before `train()`.
+
+    A SIGTERM to all processes also ends wandb's process, and the next log, which comes before the checkpoint, would raise.
+    """
+
+    def guarded(callback: Any, event: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if callback._wandb is not None:
+            try:
+                event(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - no failure of a tracker may stop training
+                callback._wandb = None  # as if wandb were not installed
+                leave_run(error)
+
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, WandbCallback):
+            for name in (name for name in vars(WandbCallback) if name.startswith("on_")):
+                setattr(callback, name, partial(guarded, callback, getattr(callback, name)))
