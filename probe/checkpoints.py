@@ -1,7 +1,7 @@
-"""Which checkpoint may be trusted, and whether a training run has come to its end.
+"""Completion markers of checkpoints and of training runs.
 
-A checkpoint counts only once its marker, `complete.json`, stands in it: written last, by rename, with the size of every
-file, after all processes have saved. Training resumes from such checkpoints only, and `probe watch` measures no others.
+A checkpoint counts only with its marker, `complete.json`, which is written last, by rename, with the size of every file, after
+all processes have saved. Training resumes from such checkpoints only, and `probe watch` measures no others.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ STATE = "trainer_state.json"
 FINISHED = "finished.json"
 ASIDE = "set-aside-"
 KEPT = ".kept"
-"""The folder in RUN_DIR/probe with the models of checkpoints that `probe watch` is still to measure."""
+"""The folder in RUN_DIR/probe with models of checkpoints that `probe watch` has not measured yet."""
 
 
 def mark_complete(folder: Path, step: int, launch: dict[str, int] | None = None) -> None:
-    """Writes the marker; call it on one process, after all of them have written their part.
+    """Write the marker. Call it on one process, after all of them have written their files.
 
-    The files are synced to disk first, so that after a power cut a marker never outlives what it vouches for.
+    The files are synced to disk first, so that after a power cut no marker stands for files that are lost.
 
     Args:
-        launch: what saved it, as train/checkpoints.py has it; not in the markers of older runs.
+        launch: The launch that saved the checkpoint (train/checkpoints.py). Markers of older runs have none.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_marker(path, folder)]
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    told = {} if launch is None else {"launch": launch}
-    write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **told, "files": sizes})
+    saved_by = {} if launch is None else {"launch": launch}
+    write_json(folder / MARKER, {"schema": SCHEMA, "step": step, **saved_by, "files": sizes})
 
 
 def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
-    """Return None for a complete checkpoint, else the reason why it is none, in words.
+    """Return None for a complete checkpoint, else the reason why it is not complete.
 
     Args:
-        left_out: Beginnings of file names that need not be there.
+        left_out: Prefixes of file names that need not exist.
     """
     if not folder.is_dir():
         return "no such folder"
@@ -61,11 +61,11 @@ def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
         if left_out and name.startswith(left_out):
             continue
         try:
-            found = (folder / name).stat().st_size
+            actual = (folder / name).stat().st_size
         except OSError:
             return f"{name} is missing"
-        if found != size:
-            return f"{name} has {found} bytes, {size} were saved"
+        if actual != size:
+            return f"{name} has {actual} bytes, {size} were saved"
     if STATE in sizes:
         try:
             read_json(folder / STATE)
@@ -75,12 +75,12 @@ def is_complete(folder: Path, left_out: tuple[str, ...] = ()) -> str | None:
 
 
 def list_checkpoints(run_dir: Path) -> list[tuple[int, Path]]:
-    """Every folder `checkpoint-N` of a run as (N, folder), newest first, complete or not."""
+    """Return every folder `checkpoint-N` of a run as (N, folder), newest first, complete or not."""
     return numbered(run_dir, "checkpoint")
 
 
 def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """The newest complete checkpoint of a run, and the newer ones that were skipped, each with the reason."""
+    """Return the newest complete checkpoint of a run, or None, and the newer checkpoints, each with its reason."""
     skipped: list[tuple[Path, str]] = []
     for _, folder in list_checkpoints(run_dir):
         reason = is_complete(folder)
@@ -91,22 +91,22 @@ def newest_complete(run_dir: Path) -> tuple[Path | None, list[tuple[Path, str]]]
 
 
 def none_complete(skipped: list[tuple[Path, str]]) -> str:
-    """What to say where `newest_complete` found none, after a folder's name."""
+    """Return a message for a folder in which `newest_complete` found none."""
     return "no complete checkpoint in it" + (f" ({skipped[0][0].name}: {skipped[0][1]})" if skipped else "")
 
 
-# What `keep` leaves out: the beginnings of the names of the files that only training reads.
+# What `keep` leaves out: prefixes of the names of files that only training reads.
 _TRAINING_STATE = ("optimizer", "scheduler", "scaler", "rng_state", "global_step")
 
 
 def keep(checkpoint: Path, kept: Path) -> None:
-    """Link a complete checkpoint's model files into the folder `kept`, which rotation (`save_total_limit`) leaves alone.
+    """Link a complete checkpoint's model files into the folder `kept`, which rotation (`save_total_limit`) does not delete.
 
-    A hard link needs no space while the checkpoint stands. Files are copied where links are impossible. A checkpoint that
-    was saved again replaces what was kept before.
+    A hard link needs no space while the checkpoint exists. Files are copied if links are impossible. A checkpoint that was
+    saved again replaces the older one.
 
     Raises:
-        OSError: The checkpoint was deleted meanwhile, or the file system takes neither links nor copies.
+        OSError: The checkpoint was deleted meanwhile, or there is no room for a copy.
     """
     if saved_at(kept) == saved_at(checkpoint) is not None:
         return
@@ -131,7 +131,7 @@ def _link(source: str, target: str) -> None:
 
 
 def saved_at(folder: Path) -> int | None:
-    """Return when a checkpoint was saved, in nanoseconds; a kept one has the time of its original. None without a marker."""
+    """Return when a checkpoint was saved, in nanoseconds, or None without a marker. A kept checkpoint keeps the time."""
     try:
         with (folder / MARKER).open("rb") as file:  # NFS answers `stat` from a cache, but asks the server for an `open`
             return os.fstat(file.fileno()).st_mtime_ns
@@ -140,21 +140,21 @@ def saved_at(folder: Path) -> int | None:
 
 
 def finish_run(run_dir: Path, step: int, recipe_sha256: str, **facts: Any) -> None:
-    """Writes `finished.json`, last of all: the run has trained all its steps with this recipe."""
+    """Write `finished.json`, the last file of a run: it has trained all its steps with this recipe."""
     write_json(run_dir / FINISHED, {"schema": SCHEMA, "step": step, "recipe_sha256": recipe_sha256, **facts})
 
 
 def finished(run_dir: Path) -> dict[str, Any] | None:
-    """What `finish_run` wrote, or None for a run that has not come to its end."""
+    """Return what `finish_run` wrote, or None for a run that has not finished. Raises DataError for a damaged file."""
     path = run_dir / FINISHED
-    found = read_json(path) if path.is_file() else None
-    if found is not None and not (isinstance(found, dict) and "step" in found):
-        raise DataError(f"{path}: holds no `step`, so the file is damaged; delete it to resume the run")
-    return found
+    facts = read_json(path) if path.is_file() else None
+    if facts is not None and not (isinstance(facts, dict) and "step" in facts):
+        raise DataError(f"{path}: has no `step`, so the file is damaged; delete it to resume the run")
+    return facts
 
 
 def set_aside(folder: Path) -> Path:
-    """Renames a folder beside itself, so that nothing takes it for what its name said; returns where it went."""
+    """Rename a folder to `set-aside-NAME`, so that nothing uses it any more, and return its new path."""
     names = [f"{ASIDE}{folder.name}", *(f"{ASIDE}{folder.name}.{number}" for number in range(2, 1000))]
     target = next(folder.with_name(name) for name in names if not folder.with_name(name).exists())
     return folder.rename(target)
@@ -165,7 +165,7 @@ def _is_marker(path: Path, folder: Path) -> bool:
 
 
 def numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
-    """(N, folder) of the folders `PREFIX-N` in `parent`, highest first."""
+    """Return (N, folder) of the folders `PREFIX-N` in `parent`, highest first."""
     if not parent.is_dir():
         return []
     named = [(re.fullmatch(rf"{prefix}-(\d+)", path.name), path) for path in parent.iterdir() if path.is_dir()]

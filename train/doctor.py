@@ -2,7 +2,7 @@
 
     nextturn doctor
 
-Nothing is changed. Exit code 0: fit to train, on a CPU at least; 1: something that is needed does not work.
+Nothing is changed. Exit code 0: fit to train, on a CPU at least. Exit code 1: something that is needed does not work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,10 +36,10 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        level: "problem" keeps something from working here; "note" is worth knowing; "ok" is fine.
-        about: what was checked, such as "torch".
-        found: what is there.
-        do: what to do, a command if possible; empty if nothing is to be done.
+        level: "problem" if something cannot work here, "note" for advice, "ok" otherwise.
+        about: What was checked, such as "torch".
+        found: The state, such as a version.
+        do: What to do, a command if possible; empty if nothing is to be done.
     """
 
     level: Literal["ok", "note", "problem"]
@@ -69,7 +68,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 def examine() -> Iterator[Finding]:
-    importing = start_imports()  # takes many seconds, beside the rest
+    """Yield all findings, in the order in which they are printed."""
+    importing = start_imports()  # takes many seconds, so it runs during the other checks
     gpus = list(check_gpus())
     on_gpus = [finding.found for finding in gpus if finding.about.startswith("GPU ")]
     yield from check_packages(bool(on_gpus))
@@ -77,10 +77,9 @@ def examine() -> Iterator[Finding]:
     if on_gpus:
         yield from check_compilers(any("capability 9." in found for found in on_gpus))
     yield from check_imports(bool(on_gpus), importing)
-    yield check_default_config(bool(on_gpus))
 
 
-# --- Installed packages against the ranges in the installed packages' own metadata.
+# --- Installed packages, compared with the ranges in the metadata of the packages that need them.
 
 # Extras that a machine may do without, and what each is for.
 OPTIONAL = {
@@ -99,7 +98,7 @@ def check_packages(has_gpu: bool) -> Iterator[Finding]:
     wanted = {name: need for need in needs if (name := canonicalize_name(need.name)) != "nextturn"}
     here, python = platform.python_version(), metadata.metadata("nextturn")["Requires-Python"]
     if python and not SpecifierSet(python).contains(here, prereleases=True):
-        yield problem("python", f"{here}, wanted {python}", "make a new environment with a newer Python")
+        yield problem("python", f"{here}, expected {python}", "make a new environment with a newer Python")
     else:
         yield ok("python", here)
     for name, need in wanted.items():
@@ -108,7 +107,7 @@ def check_packages(has_gpu: bool) -> Iterator[Finding]:
             level = note if has_gpu else ok
             yield level(name, f"not installed; needed only {OPTIONAL[name]}", install if has_gpu else "")
         elif version is None or not need.specifier.contains(version, prereleases=True):
-            yield problem(name, f"{version or 'not installed'}, wanted {need.specifier}", install)
+            yield problem(name, f"{version or 'not installed'}, expected {need.specifier}", install)
         else:
             yield ok(name, version)
     yield from check_conflicts(wanted)
@@ -147,6 +146,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def check_gpus() -> Iterator[Finding]:
+    """Check torch, the NVIDIA driver and each GPU."""
     try:
         import torch
     except ImportError as error:
@@ -155,80 +155,78 @@ def check_gpus() -> Iterator[Finding]:
     driver, built = driver_version(), torch.version.cuda
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
-            seen = torch.cuda.get_device_properties(number)
-            found = (
-                f"{seen.name}, {seen.total_memory / GIB:.0f} GiB, capability {seen.major}.{seen.minor}, driver {driver}"
-            )
-            if (seen.major, seen.minor) >= BF16_SINCE:
+            gpu = torch.cuda.get_device_properties(number)
+            capability = f"capability {gpu.major}.{gpu.minor}"
+            found = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {capability}, driver {driver}"
+            if (gpu.major, gpu.minor) >= BF16_SINCE:
                 yield ok(f"GPU {number}", found)
             else:
                 do = "--model.dtype float32 --train.bf16 false --train.fp16 true"
-                yield note(f"GPU {number}", f"{found}; no bf16, which the recipes compute in", do)
+                yield note(f"GPU {number}", f"{found}; it has no bf16, which the recipes use", do)
         return
     oldest = OLDEST_DRIVER.get(int((built or "0").partition(".")[0]), 0)
     if driver is None:
-        do = "make demo, recipes/demo_*.yaml and every --dry-run work here; a container sees GPUs with `--gpus all`"
+        do = "make demo, recipes/demo_*.yaml and --dry-run work on a CPU; a container needs `--gpus all` to see GPUs"
         yield ok("GPU", "none on this machine: training runs on the CPU", do)
     elif built is None:
         version = torch.__version__.partition("+")[0]
-        found = f"NVIDIA driver {driver} is here, but torch {version} is built without CUDA"
+        found = f"NVIDIA driver {driver} is installed, but torch {version} is built without CUDA"
         yield problem("GPU", found, f"pip install --force-reinstall 'torch=={version}'")
     elif int(driver.partition(".")[0]) < oldest:
-        found = f"NVIDIA driver {driver} is too old: torch {torch.__version__} is built for CUDA {built}, wanted {oldest} or newer"
-        do = f"apt-get install nvidia-driver-{oldest} and restart; a container has the driver of its host and cannot upgrade it: "
-        yield problem("driver", found, f"{do}start it on a host with driver {oldest} or newer")
+        found = f"NVIDIA driver {driver} is too old for torch {torch.__version__} (CUDA {built}), expected {oldest} or newer"
+        do = f"apt-get install nvidia-driver-{oldest} and restart; for a container, upgrade the driver of its host"
+        yield problem("driver", found, do)
     else:
-        found = f"NVIDIA driver {driver} is here, but torch (CUDA {built}) finds no GPU"
+        found = f"NVIDIA driver {driver} is installed, but torch (CUDA {built}) finds no GPU"
         yield problem("GPU", found, "check nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with `--gpus all`")
 
 
 def driver_version() -> str | None:
-    """The kernel's driver, such as "580.95.05", which is the host's in a container too; None without one."""
-    try:
-        found = re.search(r"\b\d{3}\.[\d.]+\b", DRIVER.read_text())
-    except OSError:
-        return None
-    return found[0] if found else None
+    """Return the version of the NVIDIA driver, such as "580.95.05" (in a container, the host's), or None."""
+    match = re.search(r"\b\d{3}\.[\d.]+\b", DRIVER.read_text() if DRIVER.is_file() else "")
+    return match[0] if match else None
 
 
 # --- Compilers that kernels need at a run's first step.
 
 
 def check_compilers(hopper: bool) -> Iterator[Finding]:
-    """Compile with Python's headers, as Triton does with C (triton/runtime/build.py) and TileLang's nvcc with g++."""
+    """Compile with Python's headers, as Triton does with C (triton/runtime/build.py) and TileLang's nvcc with g++.
+
+    Args:
+        hopper: Whether a GPU has compute capability 9.
+    """
     do = f"apt-get install -y gcc g++ libc6-dev python{sys.version_info.major}.{sys.version_info.minor}-dev"
     compiler = os.environ.get("CC") or ("gcc" if shutil.which("gcc") else "clang")
-    if wrong := _failed(compiler, "c"):
-        yield problem("C compiler", f"{compiler}: {wrong}; Triton compiles C at a run's first step", do)
-    if os.environ.get("FLA_TILELANG") != "0" and (wrong := _failed("g++", "cpp")):
-        found = f"g++: {wrong}; on Hopper TileLang compiles the linear attention's gradients with nvcc and g++"
-        instead = "export FLA_TILELANG=0 and `bash recipes/gpu_check.sh --stages kernels`, which compares gradients"
+    if reason := _compile_error(compiler, "c"):
+        yield problem("C compiler", f"{compiler}: {reason}; Triton compiles C at a run's first step", do)
+    if os.environ.get("FLA_TILELANG") != "0" and (reason := _compile_error("g++", "c++")):
+        found = f"g++: {reason}; on Hopper, TileLang compiles the gradients of linear attention with nvcc and g++"
+        instead = "export FLA_TILELANG=0 and run `bash recipes/gpu_check.sh --stages kernels`, which compares gradients"
         yield (problem if hopper else note)("C++ compiler", found, f"{do}; or {instead}")
 
 
-def _failed(compiler: str, suffix: str) -> str:
-    """Why it cannot compile; empty if it can."""
+def _compile_error(compiler: str, language: str) -> str:
+    """Return why the compiler fails; empty if it works."""
     if not shutil.which(compiler):
         return "no such command"
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
-    include = sysconfig.get_paths(scheme=scheme)["include"]
-    with tempfile.TemporaryDirectory() as folder:
-        source = f"{folder}/tried.{suffix}"
-        Path(source).write_text("#include <Python.h>\n#include <dlfcn.h>\n#include <stdbool.h>\n")
-        command = [compiler, source, "-shared", "-fPIC", "-o", f"{folder}/tried.so", f"-I{include}"]
-        done = subprocess.run(command, capture_output=True, text=True)
+    include = f"-I{sysconfig.get_paths(scheme=scheme)['include']}"
+    source = "#include <Python.h>\n#include <dlfcn.h>\n#include <stdbool.h>\n"
+    command = [compiler, "-x", language, "-fsyntax-only", include, "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True)
     errors = [line for line in done.stderr.splitlines() if "error" in line]
     return (errors or [f"exit code {done.returncode}"])[0] if done.returncode else ""
 
 
-# --- Packages with compiled parts, each imported in a process of its own: a bad one may crash it.
+# --- Packages with compiled parts, each imported in a process of its own, since a bad one may crash it.
 
 IMPORT_SECONDS = 180.0
 INSTEAD = "transformers runs plain torch in its place, which is several times slower"
 
 
-# By module: what is taken from it, what its failure means, and what installs it again. fla, causal_conv1d: what transformers
-# takes (transformers/models/qwen3_5/modeling_qwen3_5.py). vllm: its platform imports the compiled part, whose name differs
+# By module: what is imported, what its failure means, and what installs it again. fla and causal_conv1d: what transformers
+# imports (transformers/models/qwen3_5/modeling_qwen3_5.py). vllm: its platform imports the compiled part, whose name differs
 # between versions (vllm._C_stable_libtorch in 0.31).
 IMPORTS = {
     "fla": (
@@ -247,6 +245,7 @@ IMPORTS = {
 
 
 def start_imports() -> dict[str, subprocess.Popen[str]]:
+    """Start a process for each package of IMPORTS that is installed."""
     return {
         name: subprocess.Popen(
             [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -257,7 +256,7 @@ def start_imports() -> dict[str, subprocess.Popen[str]]:
 
 
 def check_imports(has_gpu: bool, importing: dict[str, subprocess.Popen[str]]) -> Iterator[Finding]:
-    """`importing` is from `start_imports`; its processes have ended when this has."""
+    """Wait for the processes of `start_imports` and yield what became of them. Without a GPU, end them."""
     if not has_gpu:
         for process in importing.values():
             process.kill()
@@ -276,39 +275,16 @@ def check_imports(has_gpu: bool, importing: dict[str, subprocess.Popen[str]]) ->
 
 
 def _failure(process: subprocess.Popen[str]) -> str:
-    """Why an import failed, in one line; empty if it did not."""
+    """Return why an import failed, in one line; empty if it did not."""
     try:
-        _, said = process.communicate(timeout=IMPORT_SECONDS)
+        _, errors = process.communicate(timeout=IMPORT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return f"not done within {IMPORT_SECONDS:.0f} s"
+        return f"it takes more than {IMPORT_SECONDS:.0f} s"
     if process.returncode < 0:
         return f"it crashes: {signal.Signals(-process.returncode).name}"
-    return (said.strip().splitlines() or ["no reason given"])[-1] if process.returncode else ""
-
-
-# --- accelerate's own default settings.
-
-
-def check_default_config(has_gpu: bool) -> Finding:
-    """accelerate reads its default file wherever no --config_file is given."""
-    import yaml
-
-    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    path = home.expanduser() / "accelerate" / "default_config.yaml"
-    if not path.is_file():
-        return ok("accelerate", "no default config: `accelerate launch` takes every GPU that is here")
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        kind = f"{config['distributed_type']} on {config.get('num_processes', 1)} processes"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        return problem("accelerate", f"{path} cannot be read ({' '.join(str(error).split())})", f"rm {path}")
-    found = f"{path} is in force without a --config_file: {kind}"
-    if config.get("use_cpu") and has_gpu:
-        return problem("accelerate", f"{found}, with use_cpu although there is a GPU", f"rm {path}")
-    replaced = "it replaces the recipe's own `deepspeed:`; " if config["distributed_type"] == "DEEPSPEED" else ""
-    return note("accelerate", found, f"{replaced}give --config_file recipes/accelerate/..., or remove it")
+    return (errors.strip().splitlines() or ["no reason given"])[-1] if process.returncode else ""
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 A LoRA adapter is merged into its base in float32: weights = base + scale * alpha / r * B A, rounded once to the type of the
 base. `vllm serve DIR` and the next training stage (`model.name: DIR`) load the folder: text-only weights, tokenizer, chat
-template and generation config. `export.json` says what was merged.
+template and generation config. `export.json` records what was merged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nextturn.probe.models import checkpoint_dtype, fingerprint, resolve, whole_
 from nextturn.probe.weights import is_plain_lora
 
 LARGEST = 2.0
-"""The largest scale: twice the update that training made."""
+"""The largest scale: twice the update of training."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -36,35 +36,38 @@ def main(argv: Sequence[str]) -> None:
 
 
 def export(checkpoint: str, out: Path, scale: float = 1.0) -> Path:
-    """Write the model of a checkpoint to a new folder, which appears when it is complete, and return the folder.
+    """Write the model of a checkpoint to a new folder, which appears when it is complete.
 
     Args:
-        checkpoint: a folder or hub id with an adapter or a whole model; a training run stands for its newest complete
+        checkpoint: A folder or hub id with an adapter or a whole model. A run directory stands for its newest complete
             checkpoint.
-        out: left as it is where the same export is there already.
-        scale: factor of the adapter's update. 0 gives the base; a whole model takes 1 alone.
+        out: The new folder. It is left as it is if it holds the same export.
+        scale: The factor of the adapter's update; 0 gives the base. Only 1 is allowed for a whole model.
+
+    Returns:
+        `out`.
 
     Raises:
         BadInput: `out` holds something else, or the scale cannot be used.
-        ModelError: the model is missing or quantised, or the disk has no room for it.
+        ModelError: The model is missing or quantised, or the disk has no room for it.
     """
     folder = resolve(checkpoint)
     if not 0 <= scale <= LARGEST:
-        raise BadInput(f"--scale {scale:g}: wanted a number from 0 (the base) to {LARGEST:g}")
+        raise BadInput(f"--scale: given {scale:g}, expected a number from 0 (the base) to {LARGEST:g}")
     if scale != 1 and (folder.base is None or not is_plain_lora(folder.path)):
         raise BadInput(
-            f"--scale {scale:g}: only the update of a plain LoRA adapter can be scaled, and {folder.path} holds none"
+            f"--scale: given {scale:g}, but only a plain LoRA adapter can be scaled, and {folder.path} holds none"
         )
-    made_of = {"schema": 1, "checkpoint": str(folder.path), "sha256": fingerprint(folder), "scale": scale}
+    facts = {"schema": 1, "checkpoint": str(folder.path), "sha256": fingerprint(folder), "scale": scale}
     if out.exists():
-        if (out / "export.json").is_file() and read_json(out / "export.json") == made_of:
+        if (out / "export.json").is_file() and read_json(out / "export.json") == facts:
             return out
         raise BadInput(f"{out}: exists and is not {folder.path} at scale {scale:g}; name another folder, or delete it")
     out.parent.mkdir(parents=True, exist_ok=True)
     dtype = checkpoint_dtype(folder)
-    with new_folder(out, whole_bytes(folder, dtype), "name a folder on another disk with --out") as making:
-        write_whole(folder, making, dtype, scale)
-        write_json(making / "export.json", made_of)
+    with new_folder(out, whole_bytes(folder, dtype), "name a folder on another disk with --out") as unfinished:
+        write_whole(folder, unfinished, dtype, scale)
+        write_json(unfinished / "export.json", facts)
     return out
 
 

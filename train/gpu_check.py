@@ -2,9 +2,9 @@
 
     bash recipes/gpu_check.sh [--out DIR] [--stages NAME ...]
 
-Each stage is a process of its own, so that one that crashes or hangs leaves the others. DIR/STAGE.log holds what it printed,
-and DIR/verdict.txt one page to paste into an issue. Exit code 1: a stage failed. A stage that needs a GPU or a library that
-is not here is skipped.
+Each stage is a process of its own, so that one that crashes or hangs does not stop the others. DIR/STAGE.log holds its output,
+and DIR/verdict.txt is one page to paste into an issue. Exit code 1: a stage failed. A stage is skipped if its GPU or library
+is missing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ STEPS = 2
 
 
 class Stage(NamedTuple):
-    """A command and what to read of its results.
+    """A command and how to read its results.
 
     Attributes:
-        command: without the Python that runs it.
-        read: returns what the results say; it is given the log, and raises an error if they are not there.
-        seconds: the most that it may take; the first run on a machine compiles kernels and CUDA graphs.
-        skip: why it cannot run here.
+        command: The words after `python`.
+        read: Takes the log and returns a summary of the results. Raises an error if they are missing.
+        seconds: The time limit. The first run on a machine compiles kernels and CUDA graphs.
+        skip: Why the stage cannot run here; empty if it can.
     """
 
     command: list[str]
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     make_model(arguments.out / "model")
     stages = stages_in(arguments.out)
     if unknown := set(arguments.stages or ()) - set(stages):
-        parser.error(f"--stages: {', '.join(sorted(unknown))}: wanted some of {', '.join(stages)}")
+        parser.error(f"--stages: given {', '.join(sorted(unknown))}, expected some of {', '.join(stages)}")
     page, failed = arguments.out / "verdict.txt", []
     lines = [f"gpu_check of {time.strftime('%Y-%m-%d %H:%M')}"]
     for name in arguments.stages or stages:
@@ -73,15 +73,15 @@ def main(argv: Sequence[str]) -> None:
         versions = doctor.read_text(errors="replace") if doctor.is_file() else ""
         write_atomic(page, "\n".join([*lines, "", versions]))
     if failed:
-        raise NextturnError(f"{', '.join(failed)} failed; {page} is one page about it for an issue")
-    print(f"all stages are fine: {page}")
+        raise NextturnError(f"{', '.join(failed)} failed; paste {page} into an issue")
+    print(f"no stage failed: {page}")
 
 
-# --- A stage: its process, all that it starts, and its end.
+# --- A stage's process, and the end of all that it started.
 
 
 def run_stage(name: str, stage: Stage, out: Path) -> tuple[str, str]:
-    """Return ("ok", "failed" or "skipped", what was found)."""
+    """Run a stage and return "ok", "failed" or "skipped", and a summary."""
     if stage.skip:
         return "skipped", stage.skip
     shutil.rmtree(out / name, ignore_errors=True)
@@ -103,31 +103,37 @@ def run_stage(name: str, stage: Stage, out: Path) -> tuple[str, str]:
     if left:  # they may hold memory that later stages need
         failure = f"{failure or 'ended'}, but processes {left} cannot be killed"
     try:
-        found = failure or stage.read(log)
+        summary = failure or stage.read(log)
     except (NextturnError, OSError, LookupError) as error:
-        found = failure = f"its results cannot be read: {error!r}"
+        summary = failure = f"its results cannot be read: {error!r}"
     seconds = f"{time.monotonic() - started:.0f} s"
-    return ("failed", f"{found} ({log}, {seconds})") if failure else ("ok", f"{found} ({seconds})")
+    return ("failed", f"{summary} ({log}, {seconds})") if failure else ("ok", f"{summary} ({seconds})")
 
 
 def end(process: subprocess.Popen[bytes], mark: str, seconds: float = 30.0) -> list[int]:
-    """Kill a process and all that it has started, wait until nothing of it runs, and return the ids of what still does.
+    """Kill a process and all that it has started, and wait until they have ended.
 
-    A killed process holds its memory on a GPU for a moment, which the next stage needs. The workers of an accelerate launch
-    are in sessions of their own, and lose their parent if it dies first: they are known by `mark`, which is in the stage's
-    environment and so in theirs.
+    A killed process holds its GPU memory for a moment, which the next stage needs. The workers of an accelerate launch are in
+    sessions of their own and lose their parent if it dies first. They are found by `mark` in the environment that they
+    inherit.
+
+    Args:
+        seconds: The time limit.
+
+    Returns:
+        The ids of processes that still run.
     """
-    started, until = {psutil.Process(process.pid)} if process.poll() is None else set(), time.monotonic() + seconds
+    family, deadline = {psutil.Process(process.pid)} if process.poll() is None else set(), time.monotonic() + seconds
     while True:
-        started |= {one for one in psutil.process_iter() if _carries(one, mark)}
-        left = [one for one in started if _runs(one)]
-        if not left or time.monotonic() > until:
+        family |= {member for member in psutil.process_iter() if _carries(member, mark)}
+        running = [member for member in family if _runs(member)]
+        if not running or time.monotonic() > deadline:
             process.poll()
-            return sorted(one.pid for one in left)
-        for one in left:
+            return sorted(member.pid for member in running)
+        for member in running:
             with suppress(psutil.Error):
-                one.kill()
-        process.poll()  # takes up what it left, which would count as running
+                member.kill()
+        process.poll()  # collects a zombie, which would count as running
         time.sleep(0.02)
 
 
@@ -138,7 +144,7 @@ def _carries(process: psutil.Process, mark: str) -> bool:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """A zombie with threads has not ended: one of them may still be giving back the GPU's memory."""
+    """Return True if the process runs, also if it is a zombie with threads, which may still hold GPU memory."""
     with suppress(psutil.Error):
         return process.is_running() and (process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1)
     return False
@@ -148,19 +154,20 @@ _RAISED = re.compile(r"(?:\[rank\d+\]: |\([^)]*\) )?(?:error: .|[\w.]+(?:Error|E
 
 
 def reason(log: Path) -> str:
-    """The first line of the last error in a log, which may go on with advice; without one, the log's last line."""
+    """Return the first line of the last error in a log; without an error, the log's last line."""
     lines = [line.rstrip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1] if lines else "it said nothing")
+    return next((line for line in reversed(lines) if _RAISED.match(line)), lines[-1] if lines else "no output")
 
 
-# --- The stages: recipes for Qwen3.5-2B, cut down to the small model and two steps.
+# --- The stages: recipes for Qwen3.5-2B with a small model and two steps.
 
 
 def stages_in(out: Path) -> dict[str, Stage]:
+    """Return the stages in their order. They write under `out`."""
     import torch
 
     gpus = torch.cuda.device_count()
-    no_gpu = "" if gpus else "there is no GPU"
+    no_gpu = "" if gpus else "no GPU"
     no_vllm = no_gpu or ("" if importlib.util.find_spec("vllm") else "vllm is not installed")
     no_fla = no_gpu or ("" if importlib.util.find_spec("fla") else "flash-linear-attention is not installed")
     launch = ["-m", "accelerate.commands.launch", "--main_process_port", "0", "--config_file"]
@@ -189,7 +196,7 @@ def stages_in(out: Path) -> dict[str, Stage]:
         ),
         "zero2": Stage(
             [*on_all, *sft, *training("zero2", "model", **{"data.rows_per_step": 2 * gpus})], _trained(out / "zero2"),
-            1200, "" if gpus > 1 else "two GPUs are needed",
+            1200, "" if gpus > 1 else "needs two GPUs",
         ),
     }  # fmt: skip
 
@@ -219,8 +226,8 @@ def _trained(run: Path) -> Callable[[Path], str]:
         rows = read_json(run / f"checkpoint-{STEPS}" / "trainer_state.json")["log_history"]
         for name in ("base", f"step-{STEPS}"):
             read_json(run / "probe" / name / "results.json")
-        (launched,) = [line for line in log.read_text().splitlines() if line.startswith("launch ")]
-        return f"loss {[row['loss'] for row in rows if 'loss' in row][-1]:.3g}, {launched.partition(' ')[2].strip()}"
+        (launch,) = [line for line in log.read_text().splitlines() if line.startswith("launch ")]
+        return f"loss {[row['loss'] for row in rows if 'loss' in row][-1]:.3g}, {launch.partition(' ')[2].strip()}"
 
     return read
 
@@ -252,7 +259,7 @@ def make_model(folder: Path) -> None:
 
 
 def _byte_tokenizer() -> Any:
-    """Qwen3.5's tokenizer class, special tokens and chat template (trl ships it) over a vocabulary of the 256 bytes."""
+    """Return a tokenizer of the 256 bytes with Qwen3.5's class, special tokens and chat template (trl ships it)."""
     import trl
     from tokenizers import AddedToken, pre_tokenizers
     from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
@@ -268,15 +275,15 @@ def _byte_tokenizer() -> Any:
     return tokenizer
 
 
-# --- Gradients of flash-linear-attention against plain torch.
+# --- Gradients of flash-linear-attention, compared with plain torch.
 
-# Of the norm. bfloat16 rounds each number by up to 0.4% and the errors of a chunk add up; wrong gradients, as some
-# versions of triton made on Hopper (fla issues 640 and 984), are off by far more.
+# The largest relative error, by the norm. bfloat16 rounds each number by up to 0.4% and the errors of a chunk add up. Wrong
+# gradients, which some versions of triton made on Hopper (fla issues 640 and 984), are off by far more.
 GRADIENT_ERROR = 0.05
 
 
 def compare_kernels() -> str:
-    """The gated delta rule with the installed kernels against plain torch in float32: outputs and all gradients."""
+    """Compare the gated delta rule of the installed kernels with plain torch in float32."""
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
     from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
 
@@ -288,7 +295,7 @@ def differences(kernel: Callable[..., Any], plain: Callable[..., Any], device: s
     """Return the largest relative difference of the output and of the gradients of q, k, v, g and beta.
 
     Raises:
-        NextturnError: it is more than GRADIENT_ERROR.
+        NextturnError: The difference is more than GRADIENT_ERROR.
     """
     import torch
 
@@ -302,16 +309,17 @@ def differences(kernel: Callable[..., Any], plain: Callable[..., Any], device: s
             name: value.to(torch.float32 if name == "g" else dtype).requires_grad_() for name, value in inputs.items()
         }
         q, k, v, g, beta = leaves.values()
-        made, _ = rule(q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)
-        (made.float() * weights).sum().backward()
-        results.append({"output": made.detach().float(), **{name: one.grad.float() for name, one in leaves.items()}})
+        output, _ = rule(q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)
+        (output.float() * weights).sum().backward()
+        gradients = {name: leaf.grad.float() for name, leaf in leaves.items()}
+        results.append({"output": output.detach().float(), **gradients})
     errors = {
-        name: float((found - results[1][name]).norm() / results[1][name].norm()) for name, found in results[0].items()
+        name: float((value - results[1][name]).norm() / results[1][name].norm()) for name, value in results[0].items()
     }
     worst = max(errors, key=errors.__getitem__)
     if not errors[worst] <= GRADIENT_ERROR:
         raise NextturnError(
-            f"the kernels' {worst} is off by {errors[worst]:.1%}, wanted {GRADIENT_ERROR:.0%} at most: do not train with "
+            f"the kernels' {worst} is off by {errors[worst]:.1%}, expected at most {GRADIENT_ERROR:.0%}: do not train with "
             "them; install other versions of flash-linear-attention or triton, or uninstall flash-linear-attention"
         )
     return f"largest difference {errors[worst]:.2%}, of {worst}"

@@ -1,8 +1,8 @@
 """Everything that nextturn overrides in trl, transformers, accelerate and DeepSpeed.
 
-Each override says with `relies_on` what it depends on: the object, one line of its source, and a digest of the whole
-source, in the versions of `VERSIONS`. tests/train/test_overrides.py fails if an installed library has other source. Then
-read the new source, change the override if needed, and record the digest that the test prints.
+Each override has comments that say what it relies on: library and version, a digest of a source, the source's name, and
+the line that matters. tests/train/test_overrides.py reads these comments and fails if an installed library has another
+source. Then read the new source, change the override if needed, and record the digest that the test prints.
 
 The module imports trl's trainers, which takes seconds, so it is itself imported only when a stage is about to train.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -31,39 +31,6 @@ from nextturn.probe.report.tracking import leave_run
 from nextturn.train.checkpoints import this_launch
 from nextturn.train.policy import ADAPTER, load_adapter, zero_in_force
 
-T = TypeVar("T")
-VERSIONS = {"accelerate": "1.15.0", "deepspeed": "0.19.8", "transformers": "5.17.0", "trl": "1.16.0"}
-
-
-class Source(NamedTuple):
-    """What an override depends on.
-
-    Attributes:
-        name: The object, as "module:qualified name".
-        line: The line of its source that matters, without indentation.
-        digest: The first 12 hexadecimal digits of the source's sha256.
-        override: The name of the override.
-    """
-
-    name: str
-    line: str
-    digest: str
-    override: str
-
-
-SOURCES: list[Source] = []
-
-
-def relies_on(name: str, line: str, digest: str) -> Callable[[T], T]:
-    """Decorate an override with what it depends on, see `Source`."""
-
-    def record(override: T) -> T:
-        SOURCES.append(Source(name, line, digest, getattr(override, "__qualname__", "")))
-        return override
-
-    return record
-
-
 # --- Resuming: transformers' Trainer.
 
 
@@ -76,10 +43,8 @@ class ResumableTrainer(Trainer):
     weights_only: Path | None = None
     """The checkpoint that a run continues from without the optimizer's state (`--resume weights`)."""
 
-    @relies_on(
-        "transformers.trainer:Trainer._prepare_for_training",
-        "self._load_optimizer_and_scheduler(resume_from_checkpoint)", "0a4d89b3fdfd",
-    )  # fmt: skip
+    # Relies on transformers 5.17.0 (0a4d89b3fdfd) transformers.trainer:Trainer._prepare_for_training
+    #   self._load_optimizer_and_scheduler(resume_from_checkpoint)
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
         """Prepare as transformers does; with `weights_only`, load the schedule of that checkpoint and nothing else.
 
@@ -104,13 +69,10 @@ class ResumableTrainer(Trainer):
         self.state.log_history.append({"optimizer_anew": 1, "step": self.state.global_step})
         return prepared
 
-    @relies_on(
-        "transformers.trainer:Trainer._run_epoch",
-        "train_dataloader = skip_first_batches(train_dataloader, steps_trained_in_current_epoch)", "ebe374933064",
-    )  # fmt: skip
-    @relies_on(
-        "transformers.trainer:Trainer._inner_training_loop", "if self.control.should_training_stop:", "59b69168df65"
-    )
+    # Relies on transformers 5.17.0 (ebe374933064) transformers.trainer:Trainer._run_epoch
+    #   train_dataloader = skip_first_batches(train_dataloader, steps_trained_in_current_epoch)
+    # Relies on transformers 5.17.0 (59b69168df65) transformers.trainer:Trainer._inner_training_loop
+    #   if self.control.should_training_stop:
     def _run_epoch(self, **arguments: Any) -> None:
         """Train one epoch, unless the run has made its last step, which transformers checks only after a step."""
         if self.state.global_step < self.state.max_steps:
@@ -118,8 +80,10 @@ class ResumableTrainer(Trainer):
         else:
             self.control.should_training_stop = True
 
-    @relies_on("transformers.trainer:Trainer._get_train_sampler", "return LengthGroupedSampler(", "1580d7493244")
-    @relies_on("trl.trainer.grpo_trainer:GRPOTrainer._get_train_sampler", "seed=self.args.seed,", "36497afb4d31")
+    # Relies on transformers 5.17.0 (1580d7493244) transformers.trainer:Trainer._get_train_sampler
+    #   return LengthGroupedSampler(
+    # Relies on trl 1.16.0 (36497afb4d31) trl.trainer.grpo_trainer:GRPOTrainer._get_train_sampler
+    #   seed=self.args.seed,
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Return a sampler whose order depends on the seed and the epoch only.
 
@@ -157,20 +121,17 @@ class EpochSampler(Sampler[int]):
 
 
 # --- The stages' trainers.
-#
-# On CPUs they use the model's own head in place of trl's fused head, which never holds all logits, as a GPU needs, but
-# computes them twice and accumulates in float32. On two cores, SmolLM2 trained 1.5 times as fast without it (5.3 against
-# 8.3 s a step); on one core, GRPO took 1.4 times as long with it. Losses and log probabilities are the same.
 
 
 class ConversationTrainer(ResumableTrainer, SFTTrainer):
-    """trl's SFTTrainer."""
+    """trl's SFTTrainer; on CPUs with the model's own head in place of trl's fused head.
 
-    @relies_on(
-        "trl.trainer.sft_trainer:SFTTrainer.compute_loss",
-        "outputs = model(**inputs, fused_lm_head=True)",
-        "ca448211ff65",
-    )
+    The fused head never holds all logits, as a GPU needs, but computes them twice and accumulates in float32. On two cores,
+    SmolLM2 trained 1.5 times as fast without it (5.3 against 8.3 s a step). The loss is the same.
+    """
+
+    # Relies on trl 1.16.0 (ca448211ff65) trl.trainer.sft_trainer:SFTTrainer.compute_loss
+    #   outputs = model(**inputs, fused_lm_head=True)
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -182,11 +143,8 @@ class ConversationTrainer(ResumableTrainer, SFTTrainer):
 class PairTrainer(ResumableTrainer, DPOTrainer):
     """trl's DPOTrainer on rows that are token ids already."""
 
-    @relies_on(
-        "trl.trainer.dpo_trainer:DPOTrainer._prepare_dataset",
-        "def tokenize_fn(example, processing_class):",
-        "35e349e8e826",
-    )
+    # Relies on trl 1.16.0 (35e349e8e826) trl.trainer.dpo_trainer:DPOTrainer._prepare_dataset
+    #   def tokenize_fn(example, processing_class):
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
         return dataset
 
@@ -199,12 +157,10 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
         trained_advantages: The advantages of all processes' samples in the last generation that was trained on.
     """
 
-    @relies_on(
-        "trl.trainer.grpo_trainer:GRPOTrainer.__init__", 'model.add_adapter("ref", default_config)', "18f01b7a46c9"
-    )
-    @relies_on(
-        "trl.generation.vllm_generation:VLLMGeneration._iter_named_params", "model.merge_adapter()", "baab615d5c7b"
-    )
+    # Relies on trl 1.16.0 (18f01b7a46c9) trl.trainer.grpo_trainer:GRPOTrainer.__init__
+    #   model.add_adapter("ref", default_config)
+    # Relies on trl 1.16.0 (baab615d5c7b) trl.generation.vllm_generation:VLLMGeneration._iter_named_params
+    #   model.merge_adapter()
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # rollout_func is known to be experimental.
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -218,7 +174,8 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
                 sync_weights = self.vllm_generation.sync_weights
                 self.vllm_generation.sync_weights = partial(_keep_base_weights, self.model, sync_weights)
 
-    @relies_on("transformers.trainer:Trainer._load_from_checkpoint", "model.load_adapter(", "4711d0506786")
+    # Relies on transformers 5.17.0 (4711d0506786) transformers.trainer:Trainer._load_from_checkpoint
+    #   model.load_adapter(
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the trained adapter alone: transformers would also load a `ref` adapter, which older checkpoints have."""
         if isinstance(self.model, PeftModel):
@@ -226,10 +183,8 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
-    @relies_on(
-        "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
-        'self._logs["advantages"].extend(all_process_advantages.tolist())', "1fa48922792d",
-    )  # fmt: skip
+    # Relies on trl 1.16.0 (1fa48922792d) trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions
+    #   self._logs["advantages"].extend(all_process_advantages.tolist())
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self.row_ids = [row["row"] for row in inputs]
         scored = super()._generate_and_score_completions(inputs)
@@ -237,41 +192,9 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
             self.trained_advantages = list(self._logs["advantages"])
         return scored
 
-    @relies_on(
-        "trl.trainer.grpo_trainer:GRPOTrainer._get_per_token_logps_and_entropies",
-        "outputs = model(**model_inputs, labels=labels, fused_lm_head=True)", "ea73c3909275",
-    )  # fmt: skip
-    def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, batch_size: int | None = None,
-        compute_entropy: bool = False, **inputs: Any,
-    ) -> Any:  # fmt: skip
-        """Return log probabilities and entropies of the last K = `logits_to_keep` tokens of `input_ids` [B, T].
 
-        Returns:
-            Log probabilities [B, K], entropies [B, K] or None, and None for the auxiliary loss of mixtures of experts.
-        """
-        if not self.args.use_cpu:
-            return super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **inputs
-            )
-        log_probs, entropies = [], []
-        size = batch_size or len(input_ids)
-        for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True):
-            with self.accelerator.autocast():
-                # One more than is kept: the logits of a token stand at the position before it.
-                output = model(input_ids=ids, attention_mask=mask, logits_to_keep=logits_to_keep + 1, use_cache=False)
-            log_p = (output.logits[:, :-1].float() / self.temperature).log_softmax(dim=-1)
-            log_probs.append(log_p.gather(-1, ids[:, -logits_to_keep:, None])[..., 0])
-            if compute_entropy:
-                with torch.set_grad_enabled(torch.is_grad_enabled() and self._entropy_bonus_enabled):
-                    entropies.append(-(log_p.exp() * log_p).sum(dim=-1))
-        return torch.cat(log_probs), torch.cat(entropies) if compute_entropy else None, None
-
-
-@relies_on(
-    "trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards",
-    'f"All reward functions returned None for the following kwargs:\\n{row_reward_kwargs}\\n"', "736ae29b0838",
-)  # fmt: skip
+# Relies on trl 1.16.0 (736ae29b0838) trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards
+#   f"All reward functions returned None for the following kwargs:\n{row_reward_kwargs}\n"
 def _has_no_transcript(record: logging.LogRecord) -> bool:
     """Filter out a warning that prints the whole transcript of a sample without a reward. Those are counted by reason."""
     return not record.getMessage().startswith("All reward functions returned None")
@@ -299,7 +222,8 @@ def _keep_base_weights(model: Any, sync_weights: Callable[[], None]) -> None:
 
 
 @contextmanager
-@relies_on("trl.generation.vllm_generation:VLLMGeneration._init_vllm", "self.llm = LLM(", "0e584002e0f6")
+# Relies on trl 1.16.0 (0e584002e0f6) trl.generation.vllm_generation:VLLMGeneration._init_vllm
+#   self.llm = LLM(
 def vllm_settings(settings: Mapping[str, Any]) -> Iterator[None]:
     """Start the vLLM of a trainer that is made in this block with more arguments of `vllm.LLM`.
 
@@ -320,12 +244,10 @@ def vllm_settings(settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-@relies_on(
-    "trl.generation.vllm_generation:VLLMGeneration.sync_weights", 'self.llm.wake_up(tags=["weights"])', "63d669fb3230"
-)
-@relies_on(
-    "trl.generation.vllm_generation:VLLMGeneration.generate", "self._llm_weights_sleeping = True", "2d2ac2be5b13"
-)
+# Relies on trl 1.16.0 (63d669fb3230) trl.generation.vllm_generation:VLLMGeneration.sync_weights
+#   self.llm.wake_up(tags=["weights"])
+# Relies on trl 1.16.0 (2d2ac2be5b13) trl.generation.vllm_generation:VLLMGeneration.generate
+#   self._llm_weights_sleeping = True
 def awake(generation: Any) -> Iterator[Any]:
     """Context manager: trl's vLLM (`vllm.LLM`) with the live weights, ready to generate.
 
@@ -346,20 +268,15 @@ def awake(generation: Any) -> Iterator[Any]:
 # --- Launch, gradients, tracker.
 
 
-@relies_on(
-    "transformers.training_args:TrainingArguments._setup_devices",
-    "self._n_gpu = torch.cuda.device_count()",
-    "4a6325d187d5",
-)
+# Relies on transformers 5.17.0 (4a6325d187d5) transformers.training_args:TrainingArguments._setup_devices
+#   self._n_gpu = torch.cuda.device_count()
 def use_one_gpu(args: Any) -> None:
     """Train on one GPU if one process sees several. transformers would spread the process by nn.DataParallel."""
     args._n_gpu = 1
 
 
-@relies_on(
-    "deepspeed.comm.torch:build_shm_op",
-    "if builder is None or not deepspeed.ops.__compatible_ops__.get(builder.NAME, False):", "2bf3cff9e3d1",
-)  # fmt: skip
+# Relies on deepspeed 0.19.8 (2bf3cff9e3d1) deepspeed.comm.torch:build_shm_op
+#   if builder is None or not deepspeed.ops.__compatible_ops__.get(builder.NAME, False):
 def reduce_with_gloo() -> None:
     """Keep DeepSpeed on CPUs from compiling a helper for sums among the processes of one machine.
 
@@ -371,8 +288,10 @@ def reduce_with_gloo() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-@relies_on("accelerate.accelerator:Accelerator.backward", "self.deepspeed_engine_wrapped.backward(", "fb25ccb046ca")
-@relies_on("accelerate.utils.deepspeed:DeepSpeedEngineWrapper.backward", "self.engine.step()", "0185cad8f450")
+# Relies on accelerate 1.15.0 (fb25ccb046ca) accelerate.accelerator:Accelerator.backward
+#   self.deepspeed_engine_wrapped.backward(
+# Relies on accelerate 1.15.0 (0185cad8f450) accelerate.utils.deepspeed:DeepSpeedEngineWrapper.backward
+#   self.engine.step()
 def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
     """Replace the method `name` of one object by `wrapper(method, ...)`, and return a function that undoes it.
 
@@ -383,9 +302,8 @@ def wrap(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], Non
     return partial(delattr, owner, name)
 
 
-@relies_on(
-    "transformers.integrations.integration_utils:WandbCallback.on_log", "if self._wandb is None:", "7b3a3b87c6ec"
-)
+# Relies on transformers 5.17.0 (7b3a3b87c6ec) transformers.integrations.integration_utils:WandbCallback.on_log
+#   if self._wandb is None:
 def guard_tracking(trainer: Any) -> None:
     """Have transformers' wandb callback warn once and stop if it raises. Call it before `train()`.
 

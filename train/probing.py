@@ -1,10 +1,8 @@
-"""Probes the model in training: the base before step 1, and every checkpoint right after it is saved.
+"""Probe the model in training: the base before step 1, and every checkpoint right after it is saved.
 
-All ranks share the work. Rank 0 runs the probe as `probe run` would; its engine sends each batch of prompts to
-all ranks, every rank completes its share on the live weights (gathered under ZeRO-3), or with the vLLM that GRPO has in the
-process anyway, which gets them first; and rank 0 collects.
-The results lie in RUN_DIR/probe/{base,step-N}, the comparison of all of them in RUN_DIR/probe/comparison, which rank 0 makes
-while the others wait.
+All ranks share the work. Rank 0 runs the probe as `probe run` would. Its engine sends batches of prompts to all ranks, each
+rank generates its share with the live weights (gathered under ZeRO-3), or with the vLLM that GRPO has in the process, and
+rank 0 collects. The results are in RUN_DIR/probe/{base,step-N}, their comparison in RUN_DIR/probe/comparison.
 """
 
 from __future__ import annotations
@@ -32,29 +30,32 @@ from nextturn.train.overrides import awake
 
 
 def sets_to_probe(probe: ProbeSection | None, run_dir: Path, before_build: bool = False) -> list[LoadedSet]:
-    """Return the sets that the inline probe asks, without gated ones that cannot be had; none unless `when: inline`.
+    """Return the sets that the inline probe measures, without gated sets that cannot be downloaded.
 
     Args:
-        before_build: Skip the files that are not there yet, which the build of the data may write.
+        before_build: Skip files that do not exist yet, which the build of the data may write.
+
+    Returns:
+        The sets; none unless `when: inline`.
 
     Raises:
-        DataError: A set cannot be used, or every set is left out.
+        DataError: A set cannot be used, or none of the sets can be downloaded.
     """
     if probe is None or probe.when != "inline":
         return []
-    there = probe.sets
+    sets = probe.sets
     if before_build:
-        there = {name: one for name, one in probe.sets.items() if one.path is None or Path(one.path).exists()}
-        if not there:
+        sets = {name: section for name, section in sets.items() if not section.path or Path(section.path).exists()}
+        if not sets:
             return []
-    found = load_sets(probe.model_copy(update={"sets": there}), run_dir / "probe" / "base")
-    if not found and there == probe.sets:  # before a build and a model's load, not at the first probe
-        raise DataError("probe.sets: none of the sets can be had; name one that can, or give a file with its `path`")
-    return found
+    loaded = load_sets(probe.model_copy(update={"sets": sets}), run_dir / "probe" / "base")
+    if not loaded and sets == probe.sets:
+        raise DataError("probe.sets: none of the sets can be downloaded; name another, or give a file with its `path`")
+    return loaded
 
 
 def asks_vllm(probe: ProbeSection | None) -> bool:
-    """Whether the live weights are measured by trl's vLLM, in the training processes."""
+    """Return True if the inline probe uses trl's vLLM."""
     return probe is not None and probe.when == "inline" and probe.engine == "vllm"
 
 
@@ -67,16 +68,17 @@ def probe_checkpoints(
     dtype: str,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Has `trainer` probe as `probe.when` says, and say how where that is elsewhere; call it after `mark_checkpoints`.
+    """Have `trainer` probe as `probe.when` says. Call it after `mark_checkpoints`.
 
     Args:
-        folder: of the base model.
-        dtype: the recipe's `model.dtype`, in which live weights are measured where `probe.dtype` is auto, also where they
-            are held in float32 for the optimizer's sake.
-        check: called on rank 0 between batches and verdicts; what it raises ends the run on all ranks.
+        folder: The base model.
+        sets: What is measured, on rank 0.
+        dtype: The recipe's `model.dtype`, in which live weights are measured if `probe.dtype` is auto, also if they are
+            stored in float32 for the optimizer.
+        check: Called on rank 0 between batches and verdicts. An exception of it ends the run on all ranks.
 
     Raises:
-        BadInput: `probe.dtype` is none that DeepSpeed's live weights can be measured in.
+        BadInput: DeepSpeed's live weights cannot be measured in `probe.dtype`.
     """
     if probe is None or probe.when == "never":
         return
@@ -85,9 +87,11 @@ def probe_checkpoints(
         trainer.add_callback(WatchedCallback())
         return
     if probe.dtype != "auto" and trainer.is_deepspeed_enabled:
-        raise BadInput(f"probe.dtype: {probe.dtype}, wanted auto: DeepSpeed's live weights are measured as they are")
+        raise BadInput(
+            f"probe.dtype: given {probe.dtype}, expected auto: DeepSpeed's live weights are measured as they are"
+        )
     if probe.dtype == "bfloat16" and trainer.args.use_cpu and emulates_bfloat16():
-        say("probe.dtype: float32 in place of bfloat16, for which this CPU has no instructions")
+        say("probe.dtype: float32 instead of bfloat16, for which this CPU has no instructions")
         probe = probe.model_copy(update={"dtype": "float32"})
     if probe.dtype != "auto" or trainer.is_deepspeed_enabled:
         dtype = probe.dtype
@@ -95,7 +99,7 @@ def probe_checkpoints(
 
 
 class ProbeCallback(TrainerCallback):
-    """Runs the probe inside training and hands its results to the tracker."""
+    """Runs the probe inside training and sends its results to the tracker. Arguments as of `probe_checkpoints`."""
 
     def __init__(
         self,
@@ -114,7 +118,7 @@ class ProbeCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:
             self._measure("base", 0)
-        else:  # resumed: the live weights are those of the checkpoint, whose probe a kill may have cut short
+        else:  # resumed: the live weights are those of the checkpoint, whose probe a kill may have interrupted
             self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -125,40 +129,42 @@ class ProbeCallback(TrainerCallback):
 
         accelerator, out = self.trainer.accelerator, self.run_dir / "probe" / label
         accelerator.wait_for_everyone()
-        with ExitStack() as opened:
-            # Training goes on as if nothing had been measured: loading a base draws numbers, with which trl would shuffle the
-            # next samples otherwise than a resumed run.
+        with ExitStack() as stack:
+            # Loading a base draws random numbers. With others, trl would shuffle the next samples differently than in a
+            # resumed run.
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-            opened.enter_context(torch.random.fork_rng(devices))
+            stack.enter_context(torch.random.fork_rng(devices))
             # trl's vLLM gets the weights before they are gathered for the model that scores.
-            llm = opened.enter_context(awake(self.trainer.vllm_generation)) if asks_vllm(self.probe) else None
-            model = opened.enter_context(live_model(self.trainer, self.dtype))
+            llm = stack.enter_context(awake(self.trainer.vllm_generation)) if asks_vllm(self.probe) else None
+            model = stack.enter_context(live_model(self.trainer, self.dtype))
             engine: Engine = HfEngine(model, self.chat.tokenizer, self.probe.batch_tokens)
             if llm is not None:
                 engine = ColocatedVllm(llm, self.chat.tokenizer, scores=engine)
-            shared = SharedEngine(engine, accelerator)
-            if accelerator.is_main_process:
-                try:
-                    folder = resolve(str(self.run_dir / f"checkpoint-{step}")) if step else self.folder
-                    info = model_info(folder, self.chat, label, step)
-                    run_probe(shared, self.chat, info, self.probe, out, self.sets, self.check)
-                except Exception as error:
-                    shared.close(error)
-                    raise
-                shared.close()
+            if accelerator.num_processes == 1:
+                self._run(engine, label, step, out)
             else:
-                shared.serve()
+                shared = SharedEngine(engine, accelerator)
+                if accelerator.is_main_process:
+                    with shared:
+                        self._run(shared, label, step, out)
+                else:
+                    shared.serve()
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # the caches of large batches, which training takes in other pieces
+            torch.cuda.empty_cache()  # caches of large batches, which training needs in other sizes
         if accelerator.is_main_process:
             compare([self.run_dir], self.run_dir / "probe" / "comparison")
             track_probe(out, self.run_dir)
-        # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`, DeepSpeed's own.
+        # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`: DeepSpeed's own.
         accelerator.wait_for_everyone()
+
+    def _run(self, engine: Engine, label: str, step: int, out: Path) -> None:
+        folder = resolve(str(self.run_dir / f"checkpoint-{step}")) if step else self.folder
+        info = model_info(folder, self.chat, label, step)
+        run_probe(engine, self.chat, info, self.probe, out, self.sets, self.check)
 
 
 class WatchedCallback(TrainerCallback):
-    """Stands where watchers measure the run: what they have shown must stay declared in the run that they share."""
+    """Declares the figures of watchers again, since the process that writes last replaces what a shared run declares."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -170,81 +176,87 @@ class WatchedCallback(TrainerCallback):
 
 # --- One engine on all ranks.
 
-# Requests per rank and round of an engine that makes each by itself: enough that its stragglers weigh little, few enough
-# that a kill loses a minute at most.
+# Requests per rank and round of an engine that makes each by itself: enough that slow requests weigh little, few enough that
+# a kill loses a minute at most.
 _ROUND = 1024
 
 
 class SharedEngine:
-    """An engine over all ranks: rank 0 streams, the others `serve` until rank 0 closes.
+    """An engine over several ranks. Rank 0 asks it within a `with` block; the others `serve` until that block ends.
 
-    Where the engine makes requests in batches, each rank gets one of them at a time.
+    If the engine makes requests in batches, each rank gets one batch at a time.
     """
 
     def __init__(self, engine: Engine, accelerator: Any) -> None:
-        self.engine = engine
-        self.name = engine.name
-        self.accelerator = accelerator
+        self.engine, self.name = engine, engine.name
         self._ranks: int = accelerator.num_processes
+        self._rank: int = accelerator.process_index
         self._failed = False
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """The engine's own on one rank, as in `probe run`; on several, what all of them make in a round."""
-        own = self.engine.batches(requests)
-        if self._ranks == 1 or all(len(batch) == 1 for batch in own):
-            return own
-        return [[index for batch in shares for index in batch] for shares in self._rounds(own)]
+        """Return what all ranks make in a round, for each round; single requests if the engine makes those."""
+        batches = self.engine.batches(requests)
+        if _are_single(batches):
+            return batches
+        return [[index for batch in shares for index in batch] for shares in self._rounds(batches)]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        if self._ranks == 1:
-            yield from self.engine.stream(requests)
-        elif requests:
-            own = self.engine.batches(requests)
-            if all(len(batch) == 1 for batch in own):
-                own = list(_pieces([index for batch in own for index in batch], -(-len(own) // _ROUND)))
-            for shares in self._rounds(own):
-                yield from self._share("stream", requests, shares)
+        batches = self.engine.batches(requests)
+        if _are_single(batches):
+            batches = list(_parts([index for batch in batches for index in batch], -(-len(batches) // _ROUND)))
+        for shares in self._rounds(batches):
+            yield from self._share("stream", requests, shares)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        """Equal prefixes stay together, so that a rank prefills a context once for all its user turns."""
-        if self._ranks == 1:
-            yield from self.engine.score(requests)
-        elif requests:
+        """Yield scores. Equal prefixes stay together, so that a rank computes a context once for all its user turns."""
+        if requests:
             order = sorted(range(len(requests)), key=lambda index: requests[index].prefix_ids)
-            yield from self._share("score", requests, list(_pieces(order, self._ranks)))
+            yield from self._share("score", requests, list(_parts(order, self._ranks)))
 
     def serve(self) -> None:
-        """Do this rank's shares until rank 0 closes. Raises NextturnError where rank 0 closes with an error."""
+        """Make this rank's shares until rank 0 is done. Raises NextturnError if rank 0 fails."""
         while self._round() is not None:
             pass
 
-    def close(self, error: Exception | None = None) -> None:
-        """Let the other ranks go on, or end them with the error of rank 0."""
+    def close(self) -> None:
+        """Do nothing: the `with` block ends the other ranks."""
+
+    def __enter__(self) -> SharedEngine:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, *_: Any) -> None:
+        """Let the other ranks continue, or end them with the error of rank 0."""
         from accelerate.utils import broadcast_object_list
 
         if error is not None and not isinstance(error, NextturnError):
             error = NextturnError(f"the probe failed; rank 0: {type(error).__name__}: {one_line(error)}")
-        if self._ranks > 1 and not self._failed:  # after a failure every rank has left already
+        # After a failed round every rank has left. An interrupt may come within a round, where a broadcast would not match.
+        if not self._failed and (error is None or isinstance(error, Exception)):
             broadcast_object_list([error])
 
     def _rounds(self, batches: list[list[int]]) -> Iterator[list[list[int]]]:
-        """One share for each rank, round after round: a batch each, and even parts of what is left at the end."""
+        """Yield one share for each rank, round after round: a batch each, and even parts of the rest at the end."""
         whole = len(batches) // self._ranks * self._ranks
         for start in range(0, whole, self._ranks):
             yield batches[start : start + self._ranks]
         if rest := [index for batch in batches[whole:] for index in batch]:
-            yield list(_pieces(rest, self._ranks))
+            yield list(_parts(rest, self._ranks))
 
     def _share(self, method: str, requests: Sequence[Any], shares: list[list[int]]) -> Iterator[Any]:
-        """A round of `method` on all ranks, each with the requests at these indices."""
+        """Do a round of `method` on all ranks, each with the requests at its indices."""
         order = [index for share in shares for index in share]
-        for position, done in self._round(method, [[requests[index] for index in share] for share in shares]):
-            yield order[position], done
+        for position, result in self._round(method, [[requests[index] for index in share] for share in shares]):
+            yield order[position], result
 
     def _round(self, method: str | None = None, shares: list[list[Any]] | None = None) -> Any:
-        """Does one broadcast round; gives (position, completion or score) pairs, or None when rank 0 has closed.
+        """Do one round on this rank.
 
-        Rank 0 says which method of the engine and what requests for each rank; the others call it bare and are told.
+        Args:
+            method: The engine's method, on rank 0. The other ranks receive it.
+            shares: The requests of each rank, on rank 0.
+
+        Returns:
+            Pairs (position in all shares, completion or score), or None if rank 0 is done.
         """
         from accelerate.utils import broadcast_object_list, gather_object
 
@@ -254,21 +266,23 @@ class SharedEngine:
         if isinstance(work, NextturnError):
             raise work
         method, shares = work
-        rank = self.accelerator.process_index
-        first = sum(len(share) for share in shares[:rank])
+        first = sum(len(share) for share in shares[: self._rank])
         try:
-            own: Any = [(first + index, done) for index, done in getattr(self.engine, method)(shares[rank])]
-        except Exception as error:  # noqa: BLE001 - told to every rank below, so that none waits for one that is gone
-            own = [(None, f"rank {rank}: {type(error).__name__}: {error}")]
-        found = gather_object(own)
-        failed = [what for position, what in found if position is None]
-        if failed:
+            own: Any = [(first + index, result) for index, result in getattr(self.engine, method)(shares[self._rank])]
+        except Exception as error:  # noqa: BLE001 - raised on every rank below, so that none waits for this one
+            own = [(None, f"rank {self._rank}: {type(error).__name__}: {error}")]
+        gathered = gather_object(own)
+        if errors := [result for position, result in gathered if position is None]:
             self._failed = True
-            raise NextturnError(f"the probe failed; {failed[0]}")
-        return found
+            raise NextturnError(f"the probe failed; {errors[0]}")
+        return gathered
 
 
-def _pieces(indices: Sequence[int], number: int) -> Iterator[list[int]]:
-    """`number` even parts, in order."""
+def _are_single(batches: list[list[int]]) -> bool:
+    return all(len(batch) == 1 for batch in batches)
+
+
+def _parts(indices: Sequence[int], number: int) -> Iterator[list[int]]:
+    """Yield `number` even parts, in order."""
     for part in range(number):
         yield list(indices[len(indices) * part // number : len(indices) * (part + 1) // number])

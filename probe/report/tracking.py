@@ -5,8 +5,7 @@ The files in the run directory stay the truth: a failure of wandb costs a warnin
 
 Training metrics come from transformers' `WandbCallback`, which joins the run that `start_tracking` has opened. Probe
 figures use an axis of their own, `probe/step`, because they may arrive late or out of order and wandb drops points
-that lie behind its own step counter. Each set's follow-up rates are shown a second time over the set's accuracy
-(`tradeoff/SET/T=0_0` over `tradeoff/SET/accuracy`), which wandb draws for all runs of a project together.
+that lie behind its own step counter.
 
 Two properties of the libraries decide the details:
 
@@ -251,30 +250,26 @@ def report_run(section: TrackingSection, out: Path, recipe: dict[str, Any]) -> N
 def log_probe(
     results: dict[str, Any], samples: Sequence[dict[str, Any]], run_dir: Path, plot: Path | None = None
 ) -> None:
-    """Send one results.json at its step, with tables of labels and samples and, if given, the trade-off plot.
+    """Send one results.json at its step, with a table of samples and, if given, the trade-off plot.
 
     Does nothing if this process has no wandb run.
     """
     if (run := current_run()) is None:
         return
-    values = flatten(results)
-    for figures in tradeoff(results).values():
-        values |= figures
     axes = known_axes(run_dir) if _is_shared(run) else {}
-    axes |= axes_of(results) | dict.fromkeys(("probe/labels", "probe/samples", "probe/tradeoff"), STEP)
+    axes |= axes_of(results) | dict.fromkeys(("probe/samples", "probe/tradeoff"), STEP)
 
     def tables() -> dict[str, Any]:
         import wandb
 
-        media: dict[str, Any] = {"probe/labels": wandb.Table(columns=list(LABEL_COLUMNS), data=label_rows(results))}
-        media["probe/samples"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=sample_rows(samples))
-        return media | ({"probe/tradeoff": wandb.Image(str(plot))} if plot is not None else {})
+        samples_table = wandb.Table(columns=list(SAMPLE_COLUMNS), data=sample_rows(samples))
+        return {"probe/samples": samples_table} | ({"probe/tradeoff": wandb.Image(str(plot))} if plot else {})
 
     # Tables are uploaded as artifacts, which can fail by themselves. Then the numbers are sent without them.
-    for what, media in (("tables and plot", tables), ("figures", dict)):
+    for what, media in (("table and plot", tables), ("figures", dict)):
         try:
             declare(run, axes)
-            run.log({**values, **media()})
+            run.log({**flatten(results), **media()})
             return
         except Exception as error:  # noqa: BLE001 - no failure of a tracker may stop training
             _warn(f"did not take the probe's {what}, which stay in {run_dir / 'probe'}", error)
@@ -308,11 +303,8 @@ def known_axes(run_dir: Path) -> dict[str, str]:
 
 
 def axes_of(results: dict[str, Any]) -> dict[str, str]:
-    """Return {name: axis} of one results.json: probe figures by step, rates of the trade-off by accuracy."""
-    axes = {name: STEP for name in flatten(results) if name != STEP}
-    for axis, figures in tradeoff(results).items():
-        axes |= dict.fromkeys(figures, axis)
-    return axes
+    """Return {name: axis} of one results.json."""
+    return {name: STEP for name in flatten(results) if name != STEP}
 
 
 def without_secrets(value: Any, key: str = "") -> Any:
@@ -328,14 +320,13 @@ def _is_shared(run: Any) -> bool:
     return bool(run.settings.mode == "shared")
 
 
-# --- Probe results as wandb wants them: scalars with flat names, points of the trade-off, rows of two tables.
+# --- Probe results as wandb wants them: scalars with flat names, and rows of a table.
 #
 # Names hold no dots, because wandb's pages lose the axis of a name with a dot, no spaces, and slashes only between their
 # parts: `T=0.7` is called `T=0_7`. A perturbation by a question keeps its words and gets a short hash, so that two
 # questions never share a name.
 
 SAMPLE_ROWS = 200
-LABEL_COLUMNS = ("step", "set", "perturbation", "temperature", "label", "count")
 SAMPLE_COLUMNS = (
     *("kind", "set", "item", "perturbation", "temperature", "sample", "messages", "user_turn", "label", "unscored"),
     *("grounding", "changed", "extracted", "reference", "strict", "lenient", "outcome", "condition"),
@@ -373,28 +364,6 @@ def flatten(results: dict[str, Any]) -> dict[str, float]:
     return values
 
 
-def tradeoff(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return {axis: {figure: value}}: each set's follow-up rates of the plain run, and the accuracy they are drawn over.
-
-    The axis `tradeoff/SET/accuracy` is the lenient accuracy of the set itself, else of the first set that has one. It is
-    among its own figures. A set without rates, or a run without accuracy, is left out.
-    """
-    accuracies = {
-        name: entry["lenient"]["value"]
-        for name, entry in results.get("accuracy", {}).items()
-        if (entry.get("lenient") or {}).get("value") is not None
-    }
-    points: dict[str, dict[str, float]] = {}
-    for (name, perturbation, temperature), cell in _followup_cells(results):
-        if perturbation != "none" or cell.get("rate") is None or not accuracies:
-            continue
-        axis = f"tradeoff/{slug(name)}/accuracy"
-        accuracy = accuracies.get(name, next(iter(accuracies.values())))
-        figures = points.setdefault(axis, {axis: float(accuracy)})
-        figures[f"tradeoff/{slug(name)}/{slug(temperature)}"] = float(cell["rate"])
-    return points
-
-
 def slug(text: str) -> str:
     """Return a text as part of a figure's name: letters, digits, `=` and `-`, and `_` in place of all else.
 
@@ -405,16 +374,6 @@ def slug(text: str) -> str:
         return short
     digest = hashlib.sha256(text.encode()).hexdigest()[:4]
     return f"{short[:_SLUG_LENGTH].strip('_')}_{digest}".lstrip("_")
-
-
-def label_rows(results: dict[str, Any]) -> list[list[Any]]:
-    """Return LABEL_COLUMNS of every label of every condition; unscored turns are labelled `unscored: REASON`."""
-    rows: list[list[Any]] = []
-    for condition, cell in _followup_cells(results):
-        unscored = {f"unscored: {reason}": count for reason, count in cell.get("unscored", {}).items()}
-        counts = {**cell.get("labels", {}), **unscored}
-        rows += [[_step(results), *condition, label, count] for label, count in counts.items()]
-    return rows
 
 
 def sample_rows(samples: Sequence[dict[str, Any]]) -> list[list[Any]]:

@@ -1,12 +1,12 @@
 """`nextturn probe watch`: measure a training run's checkpoints from another process, GPU or machine.
 
-The watcher needs nothing of the training process but its run directory, on a shared file system where machines differ. It
-measures the base model first, then every complete checkpoint in step order, each once, into RUN_DIR/probe/{base,step-N} as
-a probe inside training would. After each probe it writes the comparison to RUN_DIR/probe/comparison and updates the tracker.
+The watcher reads the run directory, which has to be on a shared file system if machines differ. It measures the base model
+first, then every complete checkpoint in step order, each once, into RUN_DIR/probe/{base,step-N} as a probe inside training
+would. After each probe it writes the comparison to RUN_DIR/probe/comparison and updates the tracker.
 
 One watcher works on a run at a time: it holds a lock on RUN_DIR/probe/watch.lock, which the system releases when the process
-ends, however it ends. A killed watcher's probe is resumed by the same command. A probe that fails is reported at the end
-and stops no other.
+ends, however it ends. The same command resumes a killed watcher's probe. A failed probe is reported at the end and does not
+stop the others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the training run's folder; it may not exist yet")
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe with `probe:`, or the run's recipe.json")
     parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS", help="how often to look (default: 10)")
-    parser.add_argument("--once", action="store_true", help="measure what is there now, then end")
+    parser.add_argument("--once", action="store_true", help="measure the checkpoints that exist, then end")
     parser.add_argument("--dry-run", action="store_true", help="show what would be measured, and change nothing")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
 
@@ -54,27 +54,31 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     from nextturn.probe.settings import load_probe_recipe
 
     if args.poll <= 0:
-        raise BadInput(f"--poll {args.poll:g}: wanted seconds above 0")
+        raise BadInput(f"--poll: given {args.poll:g}, expected seconds above 0")
     begun = args.run_dir / "recipe.json"  # the first thing that training writes into its folder
-    if args.recipe.resolve() != begun.resolve():  # a bad recipe is told before any waiting
+    if args.recipe.resolve() != begun.resolve():  # a bad recipe is refused before any waiting
         load_probe_recipe(args.recipe, overrides)
     if not begun.is_file():
         if args.once or args.dry_run:
-            raise BadInput(f"{args.run_dir}: no training run there yet, wanted its {begun.name}")
+            raise BadInput(f"{args.run_dir}: expected the {begun.name} of a training run")
         say(f"waits for a training run to begin in {args.run_dir}")
         while not begun.is_file():
             time.sleep(args.poll)
     probe = load_probe_recipe(args.recipe, overrides).probe
     if probe.engine == "openai":
-        raise BadInput("probe.engine: openai, wanted hf or vllm: a server cannot be given each checkpoint's weights")
+        raise BadInput(
+            "probe.engine: given openai, expected hf or vllm: a server cannot load each checkpoint's weights"
+        )
     sets = load_sets(probe, args.run_dir / "probe" / "base")
     watcher = Watcher(args.run_dir, probe, sets, args.device, args.poll)
     if not args.dry_run:
         watcher.follow(args.once)
         return
     for loaded in watcher.sets:
-        of = work_of(loaded, probe)
-        say(f"set       {loaded.name}: {of.answers} answers, {of.user_turns} user turns, at most {of.tokens:,} tokens")
+        work = work_of(loaded, probe)
+        say(
+            f"set       {loaded.name}: {work.answers} answers, {work.user_turns} user turns, at most {work.tokens:,} tokens"
+        )
     for step in watcher.steps():
         say(f"{_name(step):<9} {'measured' if watcher.is_measured(step) else 'to measure'}")
     say("nothing was written")

@@ -19,13 +19,11 @@ from nextturn.probe.report.tracking import (
     SAMPLE_COLUMNS,
     SAMPLE_ROWS,
     flatten,
-    label_rows,
     log_probe,
     sample_rows,
     slug,
     start_tracking,
     track_probe,
-    tradeoff,
     without_secrets,
 )
 from nextturn.probe.settings import TrackingSection
@@ -135,25 +133,9 @@ def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_unique(
     assert values[f"probe/followup/v1_5/{question}/T=0_0/changed_text_hi"] == 0.6
     assert values["probe/actual/talks/rate"] == 0.25 and values["probe/actual/talks/grounding"] == 0.5
     assert all(re.fullmatch(r"[A-Za-z0-9_=/-]+", name) for name in values)
-    assert [2, "talks", "actual", "", "genuine_followup", 1] in label_rows(whole)
 
 
-def test_the_tradeoff_uses_the_sets_own_accuracy_else_that_of_the_first_set() -> None:
-    whole = results(2)
-    whole["accuracy"]["v1.5"] = {"n": 4, "lenient": {"value": 0.75, "ci95": None}, "strict": None, "outcomes": {}}
-    whole["followup"]["talks"] = {"none": whole["followup"]["v1.5"]["none"], "truncate(0.5)": {"T=0.0": {"rate": 1.0}}}
-    assert tradeoff(whole) == {
-        "tradeoff/v1_5/accuracy": {"tradeoff/v1_5/accuracy": 0.75, "tradeoff/v1_5/T=0_0": 0.25},
-        "tradeoff/talks/accuracy": {"tradeoff/talks/accuracy": 0.5, "tradeoff/talks/T=0_0": 0.25},
-    }
-    assert tradeoff({**whole, "accuracy": {}}) == {}
-
-
-def test_tables_show_unscored_turns_and_at_most_200_spread_samples() -> None:
-    assert label_rows(results(6))[:2] == [
-        [6, "v1.5", "none", "T=0.0", "genuine_followup", 1],
-        [6, "v1.5", "none", "T=0.0", "unscored: timeout", 1],
-    ]
+def test_the_table_shows_at_most_200_spread_samples() -> None:
     rows = sample_rows(SAMPLES)
     items = [row[SAMPLE_COLUMNS.index("item")] for row in rows]
     assert len(rows) <= SAMPLE_ROWS and items[:2] == ["0", "3"] and int(items[-1]) > 440
@@ -172,15 +154,14 @@ def test_probes_in_any_order_reach_the_run_and_each_figure_is_declared_by_its_fu
         log_probe(results(step, rate=(step or 0) / 10), SAMPLES, run_dir)
     everything = list(records(run_dir))
     axes = {r.metric.name: r.metric.step_metric for r in everything if r.HasField("metric") and r.metric.name}
-    figures = flatten(results(2)).keys() - {"probe/step"} | {"probe/labels", "probe/samples"}
+    figures = flatten(results(2)).keys() - {"probe/step"} | {"probe/samples"}
     assert {name: axes.get(name) for name in figures} == dict.fromkeys(figures, "probe/step")
-    assert axes["tradeoff/v1_5/T=0_0"] == "tradeoff/v1_5/accuracy"
     probes = [row for row in history(run_dir) if "probe/step" in row]
     assert [row["probe/step"] for row in probes] == [4, 0, 2]
     for row, step in zip(probes, (4, None, 2), strict=True):
         expected = flatten(results(step, rate=(step or 0) / 10))
         assert {key: row[key] for key in expected} == expected
-        assert row["tradeoff/v1_5/accuracy"] == 0.5 and "train/global_step" not in row
+        assert "train/global_step" not in row
     tables = list((run_dir / "wandb").glob("offline-run-*/files/media/table/probe/samples*.json"))
     assert len(tables) == 3 and len(json.loads(tables[0].read_text())["data"]) == 150
 
@@ -323,7 +304,7 @@ def test_figures_are_sent_if_the_tables_or_the_plot_cannot_be(
 ) -> None:
     start_tracking(TrackingSection(), tmp_path, {})
     log_probe(results(4), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
-    assert "warning: wandb did not take the probe's tables and plot" in capsys.readouterr().out
+    assert "warning: wandb did not take the probe's table and plot" in capsys.readouterr().out
     rows = [row for row in history(tmp_path) if "probe/step" in row]
     assert len(rows) == 1 and rows[0]["probe/accuracy/gsm8k/strict"] == 0.5 and "probe/samples" not in rows[0]
 

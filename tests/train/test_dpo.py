@@ -81,34 +81,31 @@ def test_pairs_are_minimal_and_come_from_the_conversations_themselves(tmp_path: 
     assert not any(json.dumps(prompt)[1:-1] in held_out for prompt in prompts), "evaluation pairs are never trained on"
 
 
-def test_a_model_says_what_is_to_be_left_and_is_asked_again_where_it_does_right(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_a_model_writes_the_rejected_reply_and_is_asked_again_if_it_does_right(tmp_path: Path) -> None:
+    prompts: list[str] = []
 
-    def said(seen: Seen) -> dict[str, Any]:
-        text = seen.body["messages"][-1]["content"]
-        asked.append(text)
-        return chat_reply(
-            "What else is known?" if asked.count(text) == 1 else "It is \\boxed{1}."  # the other kind
-        )
+    def reply(seen: Seen) -> dict[str, Any]:
+        prompts.append(text := seen.body["messages"][-1]["content"])
+        return chat_reply("What else is known?" if prompts.count(text) == 1 else "It is \\boxed{1}.")
 
-    with Loopback({"/chat/completions": said}) as server:
+    with Loopback({"/chat/completions": reply}) as server:
         model = {"server": {"urls": [server.url], "model": "base", "concurrency": 1}, "max_tokens": 100}
         manifest, rows = built(tmp_path, model=model, tries=3)
-        count = len(asked)
-    assert rows and manifest["pairs"]["ask"] == sum(row["kind"] == "ask" for row in rows)
+    pairs = manifest["pairs"]
+    assert rows and pairs["ask"] == pairs["ask_other_of_model"] == sum(row["kind"] == "ask" for row in rows)
     for row in rows:
-        left = row["rejected"][0]["content"]
-        assert left == "It is \\boxed{1}." if row["kind"] == "ask" else left.endswith("?")
-    assert count > len(rows) and manifest["pairs"]["ask_other_of_model"] == manifest["pairs"]["ask"]
+        rejected = row["rejected"][0]["content"]
+        assert rejected == "It is \\boxed{1}." if row["kind"] == "ask" else rejected.endswith("?")
+    assert len(prompts) > len(rows)
 
 
-def test_where_a_model_never_asks_the_conversations_question_is_left(tmp_path: Path) -> None:
+def test_if_a_model_never_asks_the_conversations_question_is_rejected(tmp_path: Path) -> None:
     with Loopback({"/chat/completions": lambda seen: chat_reply("It is \\boxed{1}.")}) as server:
         model = {"server": {"urls": [server.url], "model": "base", "concurrency": 4}, "max_tokens": 100}
         manifest, rows = built(tmp_path, model=model, tries=1)
     pairs = manifest["pairs"]
     assert pairs["answer"] > 3 and pairs["answer_other_of_model"] == 0 < pairs["ask_other_of_model"] == pairs["ask"]
-    assert all(row["rejected"][0]["content"].count("?") for row in rows if row["kind"] == "answer")
+    assert all("?" in row["rejected"][0]["content"] for row in rows if row["kind"] == "answer")
 
 
 def test_which_replies_are_to_be_left() -> None:

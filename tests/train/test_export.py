@@ -20,7 +20,7 @@ def export(*words: object) -> int:
 
 
 def in_float32(adapter: Path, scale: float) -> dict[str, Any]:
-    """PEFT's own merge of an adapter into its base in float32, with the update scaled by alpha."""
+    """Return PEFT's own merge of an adapter into its base in float32, with the update scaled by alpha."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -33,8 +33,15 @@ def in_float32(adapter: Path, scale: float) -> dict[str, Any]:
     return dict(merged.state_dict())
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [("float32", 1.0), ("bfloat16", 1.0), ("bfloat16", 0.5), ("float32", 0.0)])
-@pytest.mark.parametrize("family", ["tiny_chatml", "tiny_multimodal"])
+@pytest.mark.parametrize(
+    ("family", "dtype", "scale"),
+    [
+        ("tiny_chatml", "float32", 1.0),
+        ("tiny_chatml", "bfloat16", 1.0),
+        ("tiny_chatml", "float32", 0.0),
+        ("tiny_multimodal", "bfloat16", 0.5),
+    ],
+)
 def test_an_adapter_is_merged_in_float32_and_rounded_once(
     family: str, dtype: str, scale: float, tmp_path: Path, request: pytest.FixtureRequest, own_cache: Path
 ) -> None:
@@ -48,9 +55,9 @@ def test_an_adapter_is_merged_in_float32_and_rounded_once(
     assert export(adapter, "--out", tmp_path / "out", "--scale", scale) == 0
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
     assert str(model.dtype) == f"torch.{dtype}" and model.config.architectures == [type(model).__name__]
-    wanted = in_float32(adapter, scale)
-    assert model.state_dict().keys() == wanted.keys()
-    assert all(torch.equal(found, wanted[name].to(model.dtype)) for name, found in model.state_dict().items())
+    expected = in_float32(adapter, scale)
+    assert model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name].to(model.dtype)) for name, weight in model.state_dict().items())
 
 
 def test_a_run_folder_becomes_a_model_that_the_next_stage_loads(
@@ -74,11 +81,11 @@ def test_a_run_folder_becomes_a_model_that_the_next_stage_loads(
     assert load_model(resolve(str(out)), "auto", "cpu").config.architectures == ["Qwen3_5ForCausalLM"]
 
     before = (out / "model.safetensors").stat().st_mtime_ns
-    assert export(run / "checkpoint-9", "--out", out) == 0, "it is there already"
+    assert export(run / "checkpoint-9", "--out", out) == 0, "the same export exists"
     assert (out / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
+def test_a_refused_or_failed_export_leaves_nothing(
     tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter, out = lora_on(tiny_chatml, tmp_path / "adapter"), tmp_path / "out"

@@ -1,4 +1,4 @@
-"""GRPO in real launches: the shipped recipe as on GPUs under ZeRO-2, killed and resumed; that for one GPU under ZeRO-3."""
+"""GRPO in real launches: the shipped recipe as on GPUs under ZeRO-2, killed and resumed; the one for one GPU under ZeRO-3."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_whole(run: Path, lora: bool, steps: int = STEPS) -> None:
 def shipped_with_sizes(
     name: str, folder: Path, talker: Path, steps: int, mode: str, dtype: str = "bfloat16", **train: Any
 ) -> Path:
-    """Groups of four over two processes. At the recipes' own rates a few steps would move no bfloat16 weight."""
+    """Groups of four over two processes. At the recipes' own rates a few steps would change no bfloat16 weight."""
     sizes = {
         "max_steps": steps, "save_steps": SAVE, "num_generations": 4, "per_device_train_batch_size": 2,
         "max_completion_length": 24, "use_vllm": False, "learning_rate": 1e-3, "warmup_steps": 0, "eval_steps": SAVE,
@@ -49,18 +49,17 @@ def shipped_with_sizes(
 def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: Path, tmp_path: Path) -> None:
     """All weights in bfloat16 with a reference, gradient checkpointing, trl's own head, look-ahead."""
     recipe, run = shipped_with_sizes("qwen2b_grpo", tmp_path, talker, STEPS, "reply"), tmp_path / "run"
-    # Killed as soon as the last checkpoint is whole, which is then torn: the run goes on from the one before, and comes by
-    # the same figures again.
+    # Killed as soon as the last checkpoint is complete, which is then torn: the run resumes from the one before, and makes the
+    # same figures again.
     kill_after("grpo.py", recipe, AS_ON_GPUS, run / f"checkpoint-{STEPS}" / "complete.json")
     (run / f"checkpoint-{STEPS}" / "complete.json").unlink()
-    said = launch("grpo.py", recipe, AS_ON_GPUS)
-    assert f"resumes from {run / f'checkpoint-{SAVE}'}; skips checkpoint-{STEPS}" in said
+    output = launch("grpo.py", recipe, AS_ON_GPUS)
+    assert f"resumes from {run / f'checkpoint-{SAVE}'}; skips checkpoint-{STEPS}" in output
     again, before = history(run / f"checkpoint-{STEPS}"), history(run / f"set-aside-checkpoint-{STEPS}")
     assert len(again) == len(before) == STEPS
     for ours, theirs in zip(again, before, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
-    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16" in said
-    assert "weights in bfloat16 with float32 copies" in said
+    assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16, weights in bfloat16 with float32 copies" in output
     check_whole(tmp_path / "run", lora=False)
     assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{STEPS}"))
     check_saved(tmp_path / "run" / f"checkpoint-{STEPS}", talker)
@@ -77,7 +76,7 @@ def test_the_shipped_recipe_for_one_gpu_on_conversations_under_zero_3(tiny_chatm
 
 
 def check_saved(checkpoint: Path, model: Path) -> None:
-    """As large as the plan says; what ZeRO saved of the weights beside its moments has more digits than bfloat16."""
+    """Check that the checkpoint is as large as planned, and that ZeRO's copies have more digits than bfloat16."""
     import torch
 
     size = size_of(ModelSection(name=str(model)), model)

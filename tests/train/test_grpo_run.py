@@ -1,4 +1,4 @@
-"""GRPO from end to end in one process: both modes, what is written, resuming, and what stops a run."""
+"""GRPO from start to end in one process: both modes, the files, resuming, and what stops a run."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ def test_whole_conversations_are_trained_probed_and_shown(
     assert any(row["watch/simulated_tokens"] > 8 for row in rows), "some conversations went on"
     unseen = [row for row in history(run, 4, "eval_reward")]
     assert [row["step"] for row in unseen] == [2, 4]
-    assert all(
-        {"eval_reward/accuracy", "eval_watch/ask_when_needed", "eval_watch/over_asking"} <= set(row) for row in unseen
-    )
+    figures = {"eval_reward/accuracy", "eval_watch/ask_when_needed", "eval_watch/over_asking"}
+    assert all(figures <= set(row) for row in unseen)
     assert sorted(path.name for path in (run / "probe").glob("*/results.json")) == ["results.json"] * 3
 
     table = pandas.read_parquet(run / "samples" / "step-2.parquet")
@@ -57,20 +56,18 @@ def test_whole_conversations_are_trained_probed_and_shown(
     assert table.conversation.str.contains("--- the policy goes on ---").all()
     for _, group in table.groupby("row"):
         assert group.advantage.sum() == pytest.approx(0, abs=1e-3), "advantages of a whole group"
-    out = capsys.readouterr().out
-    assert "step 4/4  reward " in out and "'loss'" not in out
+    assert "step 4/4  reward " in capsys.readouterr().out
     card = (run / "README.md").read_text()
     assert {"nextturn", "trl"} <= set(metadata_load(run / "README.md")["tags"]), "the hub reads the card"
-    assert "trained by GRPO for 4 steps (all weights) on 5 prompts (" in card and ", 3 held out" in card
-    assert "Mean reward: " in card and "| step-4 |" in card
+    assert "Mean reward: " in card and "3 held out" in card and "| step-4 |" in card
 
     main([str(recipe)])
-    assert "finished at step 4; nothing to do" in capsys.readouterr().out
+    assert "finished at step 4" in capsys.readouterr().out
     assert run_command(main, [str(recipe), "--train.learning_rate", "1e-4"]) == 2, "another recipe is refused"
 
 
 def test_replies_are_trained_with_lora_on_a_checkpoint_and_a_kl_term(talker: Path, tmp_path: Path) -> None:
-    """From SFT to GRPO as a user does it: a LoRA run, then its checkpoint merged, then its adapter trained on."""
+    """From SFT to GRPO as a user does it: a LoRA run, then its checkpoint merged, then its adapter continued."""
     more = {"probe": {"when": "never"}, "train": {"max_steps": 2, "beta": 0.1}}
     first = write_recipe(tmp_path / "first", talker, model={"lora": {"r": 2}}, **more)
     main([str(first)])
@@ -80,18 +77,19 @@ def test_replies_are_trained_with_lora_on_a_checkpoint_and_a_kl_term(talker: Pat
         recipe = write_recipe(tmp_path / name, checkpoint, model=model, **more)
         main([str(recipe)])
         rows = history(tmp_path / name / "run", 2)
-        assert rows[0]["kl"] == pytest.approx(0, abs=1e-5), f"{name}: the reference is the model that it started from"
+        assert rows[0]["kl"] == pytest.approx(0, abs=1e-5), (
+            f"{name}: the reference is the model that the run started from"
+        )
         assert rows[1]["kl"] != 0 and rows[0]["grad_norm"] > 0
     saved = json.loads((tmp_path / "merged" / "run" / "checkpoint-2" / "adapter_config.json").read_text())
     assert Path(saved["base_model_name_or_path"]).name.startswith("merged-")
 
 
 @pytest.mark.parametrize("adapter", ["new", "continue"])
-def test_however_a_lora_run_is_taken_up_it_has_its_weights_and_its_reference(
+def test_a_resumed_lora_run_has_its_weights_and_its_reference(
     adapter: Literal["new", "continue"], tiny_chatml: Path, tmp_path: Path
 ) -> None:
-    """The reference is what the run began from: the base, or the adapter that is gone on with, of which trl makes a copy in
-    every launch. Plain resuming loads a checkpoint as transformers does, `--resume weights` by `load_adapter`."""
+    """The reference is what the run began from: the base, or the continued adapter, which trl copies in every launch."""
     import torch
     from trl.trainer.utils import use_adapter
 
@@ -124,7 +122,7 @@ def test_however_a_lora_run_is_taken_up_it_has_its_weights_and_its_reference(
 
 
 def lora_trainer(section: ModelSection, folder: Path) -> Any:
-    """A trainer with a KL term, as `train.grpo` makes it."""
+    """Return a trainer with a KL term, as train/grpo.py makes it."""
     from trl import GRPOConfig
 
     from nextturn.train.overrides import RolloutTrainer
@@ -157,16 +155,16 @@ def test_a_non_finite_gradient_stops_the_run_before_the_step(
 
     monkeypatch.setattr(nextturn.train.run, "load_policy", poisoned)
     recipe = write_recipe(tmp_path, talker, probe={"when": "never"})
-    with pytest.raises(TrainingStopped, match=r"before step 3: the gradient of model.layers.1.mlp.down_proj.weight"):
+    with pytest.raises(TrainingStopped, match=r"before step 3: .*model.layers.1.mlp.down_proj.weight"):
         main([str(recipe)])
     assert not (tmp_path / "run" / "finished.json").exists()
     monkeypatch.undo()
     main([str(recipe)])
     assert "resumes from" in capsys.readouterr().out
-    assert (tmp_path / "run" / "finished.json").exists(), "the same command goes on from the last good checkpoint"
+    assert (tmp_path / "run" / "finished.json").exists()
 
 
-def test_a_run_whose_every_judge_call_fails_stops_with_the_reason(
+def test_a_run_in_which_every_judge_call_fails_stops_with_the_reason(
     talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Loopback(
@@ -176,40 +174,5 @@ def test_a_run_whose_every_judge_call_fails_stops_with_the_reason(
         recipe = write_recipe(tmp_path, talker, reward={"judge": judge}, probe={"when": "never"})
         assert run_command(main, [str(recipe)]) == 1
     error = capsys.readouterr().err
-    assert "stopped before step 1: 8 of 8 samples have no reward" in error and "judge" in error
+    assert "8 of 8 samples" in error and "judge" in error
     assert not list((tmp_path / "run").glob("checkpoint-*"))
-
-
-def test_the_cpu_trainer_has_the_log_probabilities_entropy_and_gradients_of_trl(talker: Path, tmp_path: Path) -> None:
-    import torch
-    from trl import GRPOConfig
-
-    from nextturn.train.overrides import RolloutTrainer
-    from nextturn.train.rows import prompt_dataset
-
-    folder = resolve(str(talker))
-    args = GRPOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2, temperature=0.7,
-        per_device_train_batch_size=2, gradient_checkpointing=False,
-    )  # fmt: skip
-    trainer = RolloutTrainer(
-        model=load_policy(folder, ModelSection(name="m", dtype="float32")), reward_funcs=lambda **_: [0.0], args=args,
-        train_dataset=prompt_dataset([rl_row(5)]), processing_class=load_tokenizer(folder),
-    )  # fmt: skip
-    ids = torch.randint(10, 1000, (3, 20), generator=torch.Generator().manual_seed(0))
-    mask = torch.ones_like(ids)
-    mask[0, :2] = mask[1, :4] = mask[2, :3] = 0  # prompts are padded on the left,
-    mask[0, -3:] = mask[1, -5:] = mask[2, -8:] = 0  # completions on the right; the last one is a single token
-    own = mask[:, -9:].bool()
-    found = []
-    for kind in type(trainer).__mro__[:2]:
-        log_p, entropy, _ = kind._get_per_token_logps_and_entropies(
-            trainer, trainer.model, ids, mask, 9, batch_size=2, compute_entropy=True
-        )
-        trainer.model.zero_grad()
-        (log_p * torch.arange(9))[own].sum().backward()
-        gradient = trainer.model.model.layers[0].mlp.up_proj.weight.grad.clone()
-        assert log_p.shape == entropy.shape == (3, 9)
-        found.append((log_p.detach()[own], entropy.detach()[own], gradient))
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)

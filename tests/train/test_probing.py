@@ -1,4 +1,4 @@
-"""The inline probe's engine over several ranks: who makes what, and that everybody is asked equally often."""
+"""The inline probe's engine over several ranks: which rank makes what, and that all ranks are asked equally often."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.ranks import Ranks
 
 
 class Counting:
-    """Makes `together` requests at a time, as they come; its scores are the prefix's sum. Remembers what it was asked."""
+    """Makes `together` requests at a time, and records them. Its scores are the prefix's sum."""
 
     name = "counting"
 
@@ -52,10 +52,9 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     fails: bool = False,
 ) -> Any:
-    """What `ask` gets of rank 0's engine while the other ranks serve; raises what any rank raised. `fails`: the other ranks
-    have to raise as well."""
+    """Return what `ask` gets from rank 0's engine while the other ranks serve. If it `fails`, they raise as well."""
     ranks = Ranks(len(engines))
-    monkeypatch.setattr("accelerate.utils.broadcast_object_list", lambda given: list(ranks.exchange(given)[0]))
+    monkeypatch.setattr("accelerate.utils.broadcast_object_list", lambda value: list(ranks.exchange(value)[0]))
     monkeypatch.setattr("accelerate.utils.gather_object", ranks.gather)
 
     def work(rank: int) -> Any:
@@ -64,13 +63,8 @@ def run(
             with pytest.raises(NextturnError) if fails else nullcontext():
                 return shared.serve()
             return None
-        try:
-            found = ask(shared)
-        except Exception as error:
-            shared.close(error)
-            raise
-        shared.close()
-        return found
+        with shared:
+            return ask(shared)
 
     return ranks.run(work)[0]
 
@@ -121,7 +115,7 @@ def test_equal_prefixes_are_scored_on_one_rank(monkeypatch: Any) -> None:
     assert [engine.asked for engine in engines] == [[[0] * 4], [[1] * 4]]
 
 
-def test_what_fails_on_one_rank_is_told_on_all_of_them(monkeypatch: Any) -> None:
+def test_an_error_on_one_rank_is_raised_on_all_of_them(monkeypatch: Any) -> None:
     engines = [Counting(4), Counting(4)]
     engines[1].fails = True
     with pytest.raises(NextturnError, match="the probe failed; rank 1: MemoryError: no room"):
@@ -129,7 +123,7 @@ def test_what_fails_on_one_rank_is_told_on_all_of_them(monkeypatch: Any) -> None
 
 
 @pytest.mark.parametrize("error", [ToldToEnd("SIGTERM"), OSError("disk full")])
-def test_what_ends_the_probe_on_rank_0_between_two_rounds_ends_all_ranks(error: Exception, monkeypatch: Any) -> None:
+def test_an_error_on_rank_0_between_two_rounds_ends_all_ranks(error: Exception, monkeypatch: Any) -> None:
     def ask(shared: SharedEngine) -> None:
         dict(shared.stream(asked(4)))
         raise error

@@ -1,4 +1,4 @@
-"""The parts of a training run: rows, packing, what a launch refuses, the CPU trainer's loss, the live model as measured."""
+"""The parts of a training run: rows, packing, what a launch refuses, the CPU trainer's loss, the live model of the probe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONVERSATION = [
 ]
 
 
-def test_rows_carry_loss_on_what_the_assistant_says(tiny_chatml: Path) -> None:
+def test_rows_have_loss_on_assistant_turns_only(tiny_chatml: Path) -> None:
     tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
     rows, counts = make_rows([CONVERSATION], Chat(tokenizer), "assistant", None)
     assert (counts.conversations, counts.rows, counts.too_long) == (1, 1, 0)
@@ -38,7 +38,7 @@ def test_rows_carry_loss_on_what_the_assistant_says(tiny_chatml: Path) -> None:
     assert counts.loss_tokens == sum(label != IGNORED for label in rows[0]["labels"])
 
 
-def test_talk_learns_what_is_said_around_a_solution_and_a_lone_answer_whole(tiny_chatml: Path) -> None:
+def test_talk_learns_the_turns_around_a_solution_and_a_single_answer_whole(tiny_chatml: Path) -> None:
     tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
     turns = ["How many?", "Which day?", "Friday.", r"It is \boxed{5}.", "Why?", "Since 2 + 3 = 5."]
     talk = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
@@ -126,14 +126,14 @@ def trainers(tiny_model: Path, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("lora", "source", "told"),
+    ("lora", "source", "expected"),
     [
         (None, {"kind": "math"}, {"library_name": "transformers", "datasets": ["nlile/hendrycks-MATH-benchmark"]}),
         (LoraSection(), {"kind": "math", "path": "mine.jsonl"}, {"library_name": "peft", "datasets": None}),
     ],
 )
 def test_a_model_card_names_base_license_and_data_where_they_are_known(
-    lora: LoraSection | None, source: dict[str, str], told: dict[str, Any], tmp_path: Path
+    lora: LoraSection | None, source: dict[str, str], expected: dict[str, Any], tmp_path: Path
 ) -> None:
     """The second stage of a run that began from a model on the hub."""
     checkpoint = tmp_path / "first" / "checkpoint-2"
@@ -144,7 +144,7 @@ def test_a_model_card_names_base_license_and_data_where_they_are_known(
         recipe=SimpleNamespace(model=ModelSection(name=str(checkpoint), lora=lora)), data=tmp_path
     )
     card = vars(Run._metadata(stand_in))  # type: ignore[arg-type]
-    assert card.items() >= {"base_model": "org/base", "license": "mit", **told}.items()
+    assert card.items() >= {"base_model": "org/base", "license": "mit", **expected}.items()
     (tmp_path / "first" / "README.md").write_text("---\n[\n---\n")
     assert Run._metadata(stand_in).base_model is None  # type: ignore[arg-type]
     stand_in.recipe.model = ModelSection(name="org/base")
@@ -161,7 +161,7 @@ def test_the_cpu_trainer_has_the_loss_and_gradients_of_trl(trainers: Any) -> Non
         assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
 
 
-def test_the_rounded_live_model_is_a_copy_that_runs_its_own_weights(trainers: Any) -> None:
+def test_the_rounded_live_model_is_a_copy_with_its_own_weights(trainers: Any) -> None:
     import torch
 
     from nextturn.probe.engines.hf import live_model
@@ -204,5 +204,5 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
     probing.probe_checkpoints(trainer, section, None, None, [], "float32")  # type: ignore[arg-type]
     assert args.bf16 is not emulated
     assert (added[0].dtype, added[0].probe.dtype) == (("float32", "float32") if emulated else ("bfloat16", "bfloat16"))
-    said = capsys.readouterr().out
-    assert ("train.bf16: not used" in said) is emulated and ("probe.dtype: float32" in said) is emulated
+    output = capsys.readouterr().out
+    assert ("train.bf16" in output) is emulated and ("probe.dtype" in output) is emulated
