@@ -14,16 +14,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nextturn.data_builders import starter
 from nextturn.data_builders.gaps import task_from
 from nextturn.data_builders.recipe import DataRecipe, Source
-from nextturn.data_builders.starter import (
-    LEVELS,
-    MAX_RESULT,
-    combinations,
-    starter_problem,
-    starter_problems,
-    usable_templates,
-)
 from nextturn.data_builders.tasks import Task
 from nextturn.data_builders.text import stands_in
 from nextturn.probe.errors import RecipeError
@@ -33,6 +26,9 @@ from nextturn.probe.sets import Problem, locate, read_problems
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of the problems; characters
 # The training splits on the hub. A builder never uses a test split unless the recipe names its file.
 _TRAIN_SETS = {"gsm8k": "gsm8k_train", "math": "math_train"}
+# The keys that select problems, by kind of source.
+_KEYS = {"written": ("kinds", "subjects"), "starter": ("levels", "largest")}
+_FILE_KEYS = ("path", "levels", "subjects")
 
 
 class Problems:
@@ -55,19 +51,18 @@ class Problems:
         self.path: Path | None = None
         self._problems: list[Problem] = []
         self._n = 0
+        selected = [key for key in ("path", "kinds", "levels", "largest", "subjects") if getattr(source, key)]
+        keys = _KEYS.get(source.kind, _FILE_KEYS)
+        if unused := [key for key in selected if key not in keys]:
+            expected = ", ".join(keys)
+            raise RecipeError(f"{where}.{unused[0]}: not a key of kind `{source.kind}`, expected n, {expected}")
         if source.kind == "written":
-            if source.path or source.levels or source.largest:
-                raise RecipeError(f"{where}: the written conversations take no path, levels or largest")
             return
-        if source.kinds:
-            raise RecipeError(f"{where}.kinds: only the written conversations can be selected by kind")
         if source.kind == "starter":
-            if source.path or source.subjects or source.n is None:
-                raise RecipeError(f"{where}: the starter source is generated: expected `n` and no path or subjects")
+            if source.n is None:
+                raise RecipeError(f"{where}.n: missing, expected the number of problems to generate")
             self._n, self._difficulty = source.n, _difficulty(source)
             return
-        if source.largest is not None:
-            raise RecipeError(f"{where}.largest: only starter problems can be limited to small numbers")
         if source.kind == "jsonl" and source.path is None:
             raise RecipeError(f"{where}.path: missing, expected a JSONL file with question and answer")
         self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), Path(source.path) if source.path else None)
@@ -87,7 +82,7 @@ class Problems:
     def __getitem__(self, index: int) -> Task:
         """Return the task with this number. Past the end of a file its problems come again under other ids."""
         if not self._problems:
-            return starter_problem(index, self.seed, "train", *self._difficulty)
+            return starter.starter_problem(index, self.seed, "train", *self._difficulty)
         repeat, position = divmod(index, len(self._problems))
         task = task_from(self._problems[position])
         return self._on_a_sheet(dataclasses.replace(task, id=f"{task.id}~{repeat}") if repeat else task)
@@ -135,20 +130,21 @@ def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:
             "of held-out problems in quality.decontaminate and in the probe's sets"
         )
     levels, largest = _difficulty(source)
-    counts = {each.key: len(combinations(each, "test", largest)) for each in usable_templates("test", levels, largest)}
-    template = min(counts, key=lambda key: counts[key])
-    most = counts[template] * len(counts)
+    templates = starter.usable_templates("test", levels, largest)
+    counts = {template.key: len(starter.combinations(template, "test", largest)) for template in templates}
+    rarest = min(counts, key=lambda key: counts[key])
+    most = counts[rarest] * len(counts)
     if n > most:
         raise RecipeError(
-            f"eval.accuracy_n: given {n}, but the template {template!r} has only {counts[template]} held-out problems "
+            f"eval.accuracy_n: given {n}, but the template {rarest!r} has only {counts[rarest]} held-out problems "
             f"with no number above {largest}; expected at most {most}, more source.levels, or a larger source.largest"
         )
-    tasks = starter_problems(n, recipe.seed, "test", levels, largest)
+    tasks = starter.starter_problems(n, recipe.seed, "test", levels, largest)
     return [{name: getattr(task, name) for name in ("id", "question", "answer", "solution")} for task in tasks]
 
 
 def _difficulty(source: Source) -> tuple[list[int], int]:
-    return source.levels or list(LEVELS), source.largest or MAX_RESULT
+    return source.levels or list(starter.LEVELS), source.largest or starter.MAX_RESULT
 
 
 def _part(problems: list[Problem], reserved: float, replay: bool) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""Replay rows that a model answers: the first right reply is kept, nothing is lost or paid for twice."""
+"""Replay rows from a model: the first right reply is kept, every question is accounted for, and no reply is paid twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nextturn.data_builders import replay as replay_answers
+from nextturn.data_builders import replay as replay_module
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build
 from nextturn.data_builders.dialogue import roles
@@ -22,15 +21,14 @@ from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.data_builders.dialogue.roles import EngineRole
 from nextturn.data_builders.recipe import load_data_recipe
 from nextturn.probe.errors import SettingsChanged, run_command
-from nextturn.probe.files import read_json, write_jsonl
-from support.commands import start
+from nextturn.probe.files import read_json
 from support.dialogue_server import contents, problems, rows_of, speak
 from support.dialogue_server import recipe as dialogue_recipe
 from support.loopback import Answer, Faults, Handler, Loopback, Seen, chat_reply
 
-ROOT = Path(__file__).resolve().parents[2]
 N, TRIES = 40, 3
 FORMULA = r"First $\frac{1}{2} \times 4 \neq \begin{pmatrix} 1 \\ 0 \end{pmatrix}$."
+NOWHERE = "http://127.0.0.1:9/v1"
 
 
 @pytest.fixture
@@ -38,28 +36,40 @@ def answers(tmp_path: Path) -> dict[str, str]:
     return problems(tmp_path / "problems.jsonl", N)
 
 
-def answerer(answers: dict[str, str]) -> Handler:
-    """Right at times, and at times cut off, silent, out of role or wrong; the same request gets the same reply."""
+def answerer(answers: dict[str, str], refused_before: str = "") -> Handler:
+    """Return a handler whose replies are right, wrong, cut off or out of role; the same request gets the same reply."""
 
-    def said(seen: Seen) -> dict[str, Any] | Answer:
-        text = seen.body["messages"][0]["content"]
-        assert len(seen.body["messages"]) == 1 and "has" in text, "the bare question is asked"
+    def reply(seen: Seen) -> dict[str, Any] | Answer:
+        (message,) = seen.body["messages"]
+        text = message["content"]
+        assert "has" in text, "the bare question is asked"
+        if text < refused_before:
+            return Answer(400, {"error": {"message": "content filter"}})
         right = answers[text.split()[0]]
-        rng = random.Random(json.dumps(seen.body, sort_keys=True))
-        form = rng.choice(("boxed", "stated", "wrong", "wrong", "cut", "role"))
-        return {
-            "boxed": chat_reply(f"{FORMULA} So \\boxed{{{right}}}"),
-            "stated": chat_reply(f"{FORMULA}\n\nThe answer is {right}."),
-            "wrong": chat_reply(f"{FORMULA} So \\boxed{{{int(right) + 1}}}"),
-            "cut": chat_reply(f"We want {right}, so", "length"),
-            "role": chat_reply(f"User: is it \\boxed{{{right}}}?"),
-        }[form]
+        form = random.Random(json.dumps(seen.body, sort_keys=True)).choice(range(6))
+        return (
+            chat_reply(f"{FORMULA} So \\boxed{{{right}}}"),
+            chat_reply(f"{FORMULA}\n\nThe answer is {right}."),
+            chat_reply(f"{FORMULA} So \\boxed{{{int(right) + 1}}}"),
+            chat_reply(f"{FORMULA} So \\boxed{{{int(right) + 1}}}"),
+            chat_reply(f"We want {right}, so", "length"),
+            chat_reply(f"User: is it \\boxed{{{right}}}?"),
+        )[form]
 
-    return said
+    return reply
+
+
+def serve(handler: Handler, faults: Faults | None = None) -> Loopback:
+    return Loopback({"/chat/completions": handler}, faults)
+
+
+def distinct(server: Loopback) -> dict[str, Any]:
+    """Return the bodies of all requests, each once: a busy machine sends a request again when its time limit runs out."""
+    return {json.dumps(request.body): request.body for request in server.requests}
 
 
 def recipe(folder: Path, url: str, attempts: int = 40, **replay: Any) -> Path:
-    """Scripted conversations, and replay rows from the model at `url`."""
+    """Write a recipe with scripted conversations and replay rows from the model at `url`."""
     server = {"urls": [url], "model": "base", "concurrency": 4, "attempts": attempts, "timeout_s": 20}
     source = {"kind": "gsm8k", "path": str(folder / "problems.jsonl")}
     section = {"fraction": 0.4, "source": "gsm8k", "answers": "model", "tries": TRIES, **replay}
@@ -73,126 +83,85 @@ def recipe(folder: Path, url: str, attempts: int = 40, **replay: Any) -> Path:
     return path
 
 
-def built(made: Path, out: Path, *overrides: str) -> Path:
-    return build(load_data_recipe(made, overrides), out)
+def built(path: Path, out: Path, *overrides: str) -> Path:
+    return build(load_data_recipe(path, overrides), out)
 
 
 def replayed(folder: Path, view: str) -> list[dict[str, Any]]:
     return [row for row in rows_of(folder, view) if row["kind"] == "replay"]
 
 
+def accounted(out: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = read_json(out / "manifest.json")
+    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
+    return manifest
+
+
 def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(
     answers: dict[str, str], tmp_path: Path
 ) -> None:
-    with Loopback({"/chat/completions": answerer(answers)}) as server:
+    with serve(answerer(answers)) as server:
         out = built(recipe(tmp_path, server.url), tmp_path / "d")
-        # On a busy machine a request that runs into its time limit is sent again, with the same body.
-        requests = {json.dumps(request.body): request.body["messages"][0]["content"] for request in server.requests}
-        seen = list(requests.values())
-    manifest, kept, rejected = read_json(out / "manifest.json"), replayed(out, "sft"), replayed(out, "rejected")
-    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
-    assert manifest["calls"]["replay.calls"] == len(seen)
-    assert {row["messages"][0]["content"] for row in kept + rejected} == set(seen) and len(kept) > len(rejected) > 0
+        questions = [body["messages"][0]["content"] for body in distinct(server).values()]
+    manifest, kept, rejected = (accounted(out), replayed(out, "sft"), replayed(out, "rejected"))
+    assert manifest["calls"]["replay.calls"] == len(questions)
+    assert {row["messages"][0]["content"] for row in kept + rejected} == set(questions)
+    assert len(kept) > len(rejected) > 0
     for row in kept:
         reply = row["messages"][1]["content"]
         assert reply in (f"{FORMULA} So \\boxed{{{row['answer']}}}", f"{FORMULA}\n\nThe answer is {row['answer']}.")
-    assert any("boxed" not in row["messages"][1]["content"] for row in kept), "what a model does not mark may be right"
+    assert any("boxed" not in row["messages"][1]["content"] for row in kept), "an answer without a mark may be right"
     for row in rejected:
-        assert row["reason"] in ("replay_wrong", "replay_cut", "replay_role_label")
-        assert len(row["slips"]) == TRIES
+        assert row["reason"] in ("replay_wrong", "replay_cut", "replay_role_label") and len(row["slips"]) == TRIES
         assert (row["reason"] == "replay_wrong") == any(slip["reason"] == "wrong" for slip in row["slips"])
-    assert not (out / ".work").exists() and not any(row["kind"] == "replay" for row in rows_of(out, "rl"))
+    assert not (out / ".work").exists() and not replayed(out, "rl")
 
-    nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1")
-    assert built(nowhere, out) == out, "where a server lies may change"
-    with pytest.raises(SettingsChanged, match=r"replay\.tries: 3 then, 4 now"):
+    nowhere = recipe(tmp_path, NOWHERE)
+    assert built(nowhere, out) == out, "another address is no other setting"
+    with pytest.raises(SettingsChanged, match=r"replay\.tries"):
         built(nowhere, out, "--replay.tries", "4")
     with pytest.raises(SettingsChanged, match=r"replay\.model"):
         built(nowhere, out, "--replay.answers", "reference")
 
 
-def test_questions_that_a_server_refuses_are_rejected_under_its_reason(answers: dict[str, str], tmp_path: Path) -> None:
-    def partly(seen: Seen) -> Any:
-        if seen.body["messages"][0]["content"] < "Zoeam":
-            return Answer(400, {"error": {"message": "content filter"}})
-        return answerer(answers)(seen)
-
-    with Loopback({"/chat/completions": partly}) as server:
-        out = built(recipe(tmp_path, server.url), tmp_path / "d")
-    manifest = read_json(out / "manifest.json")
-    refused = [row for row in replayed(out, "rejected") if row["reason"] == "replay_refused"]
-    assert len(refused) == manifest["rejected"]["replay_refused"] > 2
-    assert all(len(row["messages"]) == 1 for row in refused)
-    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
-
-
-def test_a_killed_build_asks_no_refused_question_again(
+def test_refused_questions_are_rejected_and_not_asked_again_after_a_kill(
     answers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def partly(seen: Seen) -> Any:
-        if seen.body["messages"][0]["content"] < "Zoeam":
-            return Answer(400, {"error": {"message": "content filter"}})
-        return answerer(answers)(seen)
-
     def killed(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    with Loopback({"/chat/completions": partly}) as server:
+    with serve(answerer(answers, refused_before="Zoeam")) as server:
         whole = built(recipe(tmp_path, server.url), tmp_path / "whole")
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr("nextturn.data_builders.build.Build.finish", killed)
             built(recipe(tmp_path, server.url), tmp_path / "d")
-    nowhere = recipe(tmp_path, "http://127.0.0.1:9/v1")
-    assert contents(built(nowhere, tmp_path / "d")) == contents(whole)
+    refused = [row for row in replayed(whole, "rejected") if row["reason"] == "replay_refused"]
+    assert len(refused) == accounted(whole)["rejected"]["replay_refused"] > 2
+    assert all(len(row["messages"]) == 1 for row in refused)
+    assert contents(built(recipe(tmp_path, NOWHERE), tmp_path / "d")) == contents(whole)
 
 
 def test_faults_of_the_server_change_nothing(answers: dict[str, str], tmp_path: Path) -> None:
+    """A request that is sent again counts once in the manifest."""
     faults = Faults(
         rate_limited=0.04, server_error=0.04, disconnect=0.04, empty_body=0.04, invalid_json=0.04, retry_after="0.01"
     )
-    with Loopback({"/chat/completions": answerer(answers)}, faults) as server:
+    with serve(answerer(answers), faults) as server:
         out = built(recipe(tmp_path, server.url), tmp_path / "a")
-        assert server.faults_sent.total() > 0.1 * len(server.requests)
-    with Loopback({"/chat/completions": answerer(answers)}) as server:
+        assert server.faults_sent.total() > 0.1 * len(distinct(server))
+    with serve(answerer(answers)) as server:
         assert contents(built(recipe(tmp_path, server.url), tmp_path / "b")) == contents(out)
         other = built(recipe(tmp_path, server.url), tmp_path / "c", "--seed", "6")
     assert contents(other)["sft/part-00000.jsonl"] != contents(out)["sft/part-00000.jsonl"]
 
 
-def test_a_killed_build_ends_with_the_same_bytes_and_asks_for_no_reply_twice(
-    answers: dict[str, str], tmp_path: Path
-) -> None:
-    def begin(made: Path, out: Path) -> start:
-        return start(["-m", "nextturn.data_builders", str(made), "--out", str(out)])
-
-    with Loopback({"/chat/completions": answerer(answers)}, Faults(latency_s=0.05)) as server:
-        # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
-        made = recipe(tmp_path, server.url, attempts=1)
-        said = begin(made, tmp_path / "whole").finish()
-        wanted = Counter(json.dumps(seen.body) for seen in server.requests)
-        server.requests.clear()
-        process = begin(made, tmp_path / "killed")
-        while len(server.requests) < wanted.total() / 2:
-            assert process.poll() is None, process.output
-            time.sleep(0.005)
-        process.kill()
-        assert not (tmp_path / "killed" / "manifest.json").exists()
-        again = begin(made, tmp_path / "killed").finish()
-        asked = Counter(json.dumps(seen.body) for seen in server.requests)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-    assert {"manifest.json", "rl/part-00000.jsonl", "rejected.jsonl"} < set(contents(tmp_path / "whole"))
-    assert set(asked) == set(wanted) and asked.total() - wanted.total() <= 4, "what was under way at the kill"
-    assert "conversations kept" in said and "conversations kept" in again
-
-
 def test_a_build_stopped_before_any_of_its_files_ends_with_the_same_bytes(
     answers: dict[str, str], tmp_path: Path
 ) -> None:
-    with Loopback({"/chat/completions": answerer(answers)}) as server:
-        made = recipe(tmp_path, server.url, attempts=1)
-        whole = contents(built(made, tmp_path / "whole"))
-        asked = len(server.requests)
-        replace, stops = os.replace, 0
+    with serve(answerer(answers)) as server:
+        path = recipe(tmp_path, server.url, attempts=1)
+        whole = contents(built(path, tmp_path / "whole"))
+        asked, replace, stops = len(server.requests), os.replace, 0
         while True:
             left = [4]
 
@@ -205,26 +174,26 @@ def test_a_build_stopped_before_any_of_its_files_ends_with_the_same_bytes(
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(os, "replace", stopping)
                 try:
-                    built(made, tmp_path / "stopped")
+                    built(path, tmp_path / "stopped")
                     break
                 except InterruptedError:
                     stops += 1
-        assert stops >= 4, "at every fourth file"
-        assert len(server.requests) <= 2 * asked + stops * 4, "what was under way at each stop"
+        assert stops >= 4, "before every fourth file"
+        assert len(server.requests) <= 2 * asked + stops * 4, "requests in flight at each stop"
     assert contents(tmp_path / "stopped") == whole
 
 
 def test_a_model_in_this_process_ends_with_the_same_bytes_after_a_stop(
     answers: dict[str, str], tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bfloat16, where a text can hang on its batch. A tiny random model neither ends nor is right by itself."""
+    """In bfloat16, where a text can depend on its batch. The replies of a random model are declared whole and right."""
     section = {"engine": "hf", "model": str(tiny_chatml), "max_tokens": 6, "dtype": "bfloat16", "batch_tokens": 400}
-    made = recipe(tmp_path, "", model=section, tries=4)
+    path = recipe(tmp_path, "", model=section, tries=4)
     monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
-    monkeypatch.setattr(replay_answers, "lenient_answer", lambda text: "right" if len(text) % 3 == 0 else "wrong")
-    monkeypatch.setattr(replay_answers, "same_answer", lambda given, wanted: given == "right")
-    monkeypatch.setattr(roles, "_TOGETHER", 10)  # three stretches, in which shards lie together
-    whole = contents(built(made, tmp_path / "whole"))
+    monkeypatch.setattr(replay_module, "lenient_answer", lambda text: "right" if len(text) % 3 == 0 else "wrong")
+    monkeypatch.setattr(replay_module, "same_answer", lambda given, wanted: given == "right")
+    monkeypatch.setattr(roles, "_TOGETHER", 10)  # three lots, each with several shards
+    whole = contents(built(path, tmp_path / "whole"))
     make, left = EngineRole.make_replies, [4]
 
     def stopping(role: EngineRole) -> None:
@@ -235,71 +204,52 @@ def test_a_model_in_this_process_ends_with_the_same_bytes_after_a_stop(
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
         patch.setattr(EngineRole, "make_replies", stopping)
-        built(made, tmp_path / "stopped")
+        built(path, tmp_path / "stopped")
     assert list((tmp_path / "stopped" / ".work" / "replay").rglob("generations.jsonl"))
-    assert contents(built(made, tmp_path / "stopped")) == whole
-    manifest = json.loads(whole["manifest.json"])
-    assert manifest["calls"]["replay.calls"] > N / 2
-    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
+    assert contents(built(path, tmp_path / "stopped")) == whole
+    assert accounted(tmp_path / "stopped")["calls"]["replay.calls"] > N / 2
 
 
-def test_conversations_between_models_take_replay_from_a_model_too(answers: dict[str, str], tmp_path: Path) -> None:
+def test_self_play_takes_replay_from_a_model_too(answers: dict[str, str], tmp_path: Path) -> None:
     def both(seen: Seen) -> Any:
         return (answerer if seen.body["model"] == "base" else speak)(answers)(seen)
 
-    with Loopback({"/chat/completions": both}) as server:
-        made, plain = dialogue_recipe(tmp_path, server.url), tmp_path / "dialogue.yaml"
-        data = yaml.safe_load(made.read_text())
-        data["replay"] = yaml.safe_load(recipe(tmp_path, server.url, attempts=1).read_text())["replay"]
-        plain.write_text(yaml.safe_dump(data))
-        out = built(plain, tmp_path / "d")
-        requests = {json.dumps(request.body): request.body["model"] for request in server.requests}
-        asked = Counter(requests.values())
-    manifest = read_json(out / "manifest.json")
-    assert manifest["calls"]["replay.calls"] == asked["base"] > 0 and manifest["calls"]["assistant.calls"] > 0
-    assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
+    with serve(both) as server:
+        path = dialogue_recipe(tmp_path, server.url)
+        data = yaml.safe_load(path.read_text())
+        data["replay"] = yaml.safe_load(recipe(tmp_path, server.url).read_text())["replay"]
+        path.write_text(yaml.safe_dump(data))
+        out = built(path, tmp_path / "d")
+        asked = Counter(body["model"] for body in distinct(server).values())
+    calls = accounted(out)["calls"]
+    assert calls["replay.calls"] == asked["base"] > 0 and calls["assistant.calls"] > 0
     assert replayed(out, "sft") and replayed(out, "rejected")
     assert not (out / ".work").exists() and not (out / "calls").exists()
 
 
-def test_the_dry_run_shows_what_will_be_asked_and_asks_nobody(
+def test_the_dry_run_counts_the_questions_and_asks_nobody(
     answers: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = recipe(tmp_path, "http://127.0.0.1:9/v1")
-    main([str(made), "--dry-run"])
-    told = re.search(r"replay: (\d+) questions, each asked at most 3 times", capsys.readouterr().out)
-    replay = Build(load_data_recipe(made)).replay
-    assert told and int(told[1]) == len(replay) == len(replay.questions()) > 0
+    path = recipe(tmp_path, NOWHERE)
+    main([str(path), "--dry-run"])
+    shown = re.search(r"replay: (\d+) questions, each asked at most 3 times", capsys.readouterr().out)
+    replay = Build(load_data_recipe(path)).replay
+    assert shown and int(shown[1]) == len(replay) == len(replay.questions()) > 0
     assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "key"),
     [
-        (["--replay.model", "null"], "replay.model: missing"),
-        (["--replay.tries", "0"], "replay.tries: given 0"),
-        (["--replay.model.engine", "hf"], "replay.model.model: the engine hf needs `model`"),
-        (["--replay.answers", "modl"], "replay.answers: given 'modl'"),
+        (["--replay.model", "null"], "replay.model"),
+        (["--replay.tries", "0"], "replay.tries"),
+        (["--replay.model.engine", "hf"], "replay.model"),
+        (["--replay.answers", "modl"], "replay.answers"),
     ],
 )
-def test_a_wrong_section_answers_in_one_line(
-    overrides: list[str], told: str, answers: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_section_is_reported_in_one_line(
+    overrides: list[str], key: str, answers: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command(main, [str(recipe(tmp_path, "http://127.0.0.1:9/v1")), *overrides]) == 2
+    assert run_command(main, [str(recipe(tmp_path, NOWHERE)), *overrides]) == 2
     errors = capsys.readouterr().err
-    assert told in errors and errors.count("\n") == 1
-
-
-def test_replay_repeats_no_problem_of_a_conversation(tmp_path: Path) -> None:
-    """Of one file a share is kept for it, told apart by text, so that no question stands in both."""
-    source = tmp_path / "problems.jsonl"
-    write_jsonl(source, [{"question": f"What is {i} + {i + 1}?", "answer": f"#### {2 * i + 1}"} for i in range(200)])
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        f"source: {{kind: jsonl, path: {source}}}\nreplay: {{fraction: 0.2, source: jsonl}}\noutput: {{path: {tmp_path}}}\n"
-    )
-    made = Build(load_data_recipe(recipe))
-    talks = {made.problems[index].question for index in range(len(made.problems))}
-    replayed = [task.question for index in range(len(made.problems)) for task in made.replay.tasks(index)]
-    assert len(replayed) > 20 and not talks & set(replayed)
-    assert len(talks) > 100
+    assert key in errors and errors.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The scripted user: answers what was asked, tells nothing unasked, never the answer, and comes to an end."""
+"""The scripted user: it answers questions, reveals nothing unasked, never states the answer, and ends the conversation."""
 
 from __future__ import annotations
 
@@ -18,33 +18,25 @@ from nextturn.data_builders.user import PATIENCE, ScriptedUser, marked_answer, q
 from nextturn.data_builders.written import written
 
 QUESTION = "Ann has some bags of marbles. There are 4 marbles in each bag. She gives 2 marbles away. How many are left?"
-ASKS = (
-    "{ask}",
-    "Could you tell me {clause}?",
-    "You didn't say {clause}. Can you add it?",
-    "Please tell me {clause}.",
-    "I can't finish this yet. What is missing is {clause}. Do you have that?",
-    "To go on I need to know {clause}.",
-)
+REVEAL = "Ann has 3 bags of marbles."
 
 
-def row(**more: Any) -> RlRow:
-    told: dict[str, Any] = {
-        "question": QUESTION, "hidden": ("3",), "clause": "how many bags of marbles Ann has",
-        "thing": "the number of bags of marbles", "reveal": "Ann has 3 bags of marbles.", "short": "3 bags",
-        "id": "r0", "kind": "underspecified", "turn": 0, "problem": QUESTION.replace("some", "3"), **more,
+def row(question: str = QUESTION, **fields: Any) -> RlRow:
+    """Return a row that withholds the number of bags."""
+    known: dict[str, Any] = {
+        "hidden": ("3",), "clause": "how many bags of marbles Ann has", "thing": "the number of bags of marbles",
+        "reveal": REVEAL, "short": "3 bags", "id": "r0", "kind": "underspecified", "turn": 0,
+        "problem": QUESTION.replace("some", "3"), **fields,
     }  # fmt: skip
-    prompt = ({"role": "user", "content": told.pop("question")},)
-    return RlRow(prompt=prompt, answer="10", solution="", **told)
+    return RlRow(prompt=({"role": "user", "content": question},), answer="10", **known)
 
 
-def complete(**more: Any) -> RlRow:
-    nothing: dict[str, Any] = {"hidden": (), "clause": "", "thing": "", "reveal": "", "short": "", "kind": "complete"}
-    return row(**{**nothing, "question": QUESTION.replace("some", "3"), **more})
+def complete(number: int, question: str = QUESTION.replace("some", "3"), kind: str = "complete") -> RlRow:
+    return row(question, id=f"r{number}", kind=kind, hidden=(), clause="", thing="", reveal="", short="")
 
 
 def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
-    """What the user says after each of these replies, up to its end."""
+    """Return what the user says after each of these replies, up to the end of the conversation."""
     user, messages, said = ScriptedUser(row, seed), list(row.prompt), []
     for text in replies:
         messages.append({"role": "assistant", "content": text})
@@ -55,19 +47,19 @@ def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
     return said
 
 
-def doubting() -> RlRow:
-    """A row whose first answer is doubted."""
-    rows = (complete(id=f"r{number}") for number in range(50))
-    return next(one for one in rows if talk(one, "#### 11") != [None])
+def reveals(row: RlRow, question: str) -> bool:
+    user = ScriptedUser(row, 0)
+    user.reply([*row.prompt, {"role": "assistant", "content": question}])
+    return user.revealed
 
 
-def is_one_of(act: str, said: str | None, **slots: str) -> bool:
+DOUBTING = next(complete(number) for number in range(50) if talk(complete(number), "#### 11") != [None])
+
+
+def is_act(text: str | None, *acts: str, **slots: str) -> bool:
     filled = {**dict.fromkeys(("reveal", "short", "quote", "given"), ""), **slots}
-    known = [phrase.format_map(filled) for phrase in wordings("acts.yaml")["simulated_user"][act]]
-    return said is not None and any(said.lower().rstrip(".") == one.lower().rstrip(".") for one in known)
-
-
-REVEALED = {"reveal": "Ann has 3 bags of marbles."}
+    known = [wording.format_map(filled) for act in acts for wording in wordings("acts.yaml")["simulated_user"][act]]
+    return text is not None and text.lower().rstrip(".") in {wording.lower().rstrip(".") for wording in known}
 
 
 @pytest.mark.parametrize(
@@ -89,15 +81,10 @@ REVEALED = {"reveal": "Ann has 3 bags of marbles."}
         ("Would you like me to go on?", "yes"),
     ],
 )
-def test_what_a_reply_gets_while_something_is_withheld(reply: str, act: str) -> None:
-    for seed in range(8):
-        (said,) = talk(row(), reply, seed=seed)
-        if act == "tell":
-            assert is_one_of("tell", said, reveal=row().reveal) or is_one_of("tell_short", said, short=row().short), (
-                said
-            )
-        else:
-            assert is_one_of(act, said, quote="There are 4 marbles in each bag."), said
+def test_the_act_after_a_reply_while_a_fact_is_withheld(reply: str, act: str) -> None:
+    acts = ("tell", "tell_short") if act == "tell" else (act,)
+    slots = {"reveal": REVEAL, "short": "3 bags", "quote": "There are 4 marbles in each bag."}
+    assert all(is_act(talk(row(), reply, seed=seed)[0], *acts, **slots) for seed in range(8))
 
 
 @pytest.mark.parametrize(
@@ -112,64 +99,47 @@ def test_what_a_reply_gets_while_something_is_withheld(reply: str, act: str) -> 
         ("3 * 4 - 2 = 10.\n#### 10\nDo you want to see it again?", "doubt"),
     ],
 )
-def test_what_a_reply_gets_where_nothing_is_withheld(reply: str, act: str) -> None:
-    (said,) = talk(doubting(), reply)
-    assert is_one_of(act, said, given=marked_answer(reply) or ""), said
+def test_the_act_after_a_reply_if_nothing_is_withheld(reply: str, act: str) -> None:
+    (said,) = talk(DOUBTING, reply)
+    assert is_act(said, act, given=marked_answer(reply) or ""), said
 
 
-def test_what_ends_the_chat() -> None:
-    doubt, end = talk(doubting(), "It is \\boxed{11}.", "Yes, I am sure: \\boxed{11}.", "more")
+def test_the_end_of_a_conversation() -> None:
+    doubt, end = talk(DOUBTING, "It is \\boxed{11}.", "Yes, I am sure: \\boxed{11}.", "more")
     assert "11" in str(doubt) and end is None
-    # A guess while something is withheld does not bring what asking brings.
+    # A guess while a fact is withheld gets less than a question.
     assert talk(row(), "The bags are not given, so \\boxed{11}.") == [None]
     assert talk(row(), "Where are they?", "\\boxed{10}")[1] is None
-
-
-def test_what_was_told_is_not_told_again() -> None:
-    first, second, third = talk(row(), *["How many bags does Ann have?"] * 3)
-    assert "3 bags" in str(first)
-    assert not any("3 bags of" in str(said) and "?" in str(said) for said in (second, third))
-    assert is_one_of("told", second) or is_one_of("quote", second, quote="Ann has 3 bags of marbles.")
-
-
-def test_a_doubt_says_nothing_about_whether_the_answer_is_right() -> None:
-    """Right answers are doubted as often as wrong ones, by row and turn."""
-    for reply in ("It is \\boxed{10}.", "It is \\boxed{11}."):
-        doubted = [talk(complete(id=f"r{number}"), reply)[0] is not None for number in range(200)]
-        assert 80 < sum(doubted) < 120
-    for number in range(50):
-        one = complete(id=f"r{number}")
-        right, wrong = (talk(one, f"So \\boxed{{{answer}}}.", seed=number)[0] for answer in (10, 11))
-        assert str(right).replace("10", "11") == str(wrong)
-        assert talk(one, "So \\boxed{10}.", "It is \\boxed{11}.", "more")[1:] in ([None], []), "once only"
-
-
-def test_who_wanted_a_hint_only_is_not_given_an_answer() -> None:
+    # A user who wanted a hint does not discuss an answer, marked or not.
     for number in range(20):
-        hint = complete(id=f"r{number}", kind="hint", question="Only a hint please: 3 bags of 4, 2 given away?")
-        assert talk(hint, "Count the bags first, so \\boxed{10}.") == [None], "what was not wanted is not talked about"
-        assert talk(hint, "3 * 4 - 2 = 10 are left.") == [None], "nor is it where it has no mark"
-        assert is_one_of("go_on", talk(hint, "Count the marbles in all the bags first.")[0])
+        hint = complete(number, "Only a hint please: 3 bags of 4, 2 given away?", "hint")
+        assert talk(hint, "Count the bags first, so \\boxed{10}.") == talk(hint, "3 * 4 - 2 = 10 are left.") == [None]
+        assert is_act(talk(hint, "Count the marbles in all the bags first.")[0], "go_on")
 
 
-def test_hidden_numbers_without_a_name_are_told_in_the_words_of_the_problem() -> None:
-    nameless = row(clause="", thing="", reveal="", short="")
-    (said,) = talk(nameless, "How many bags does Ann have?")
-    assert "Ann has 3 bags of marbles." in str(said)
-    assert "3 bags" not in str(talk(nameless, "How many marbles are in each bag?")[0])
-
-
-def test_an_answer_that_a_template_could_read_is_not_repeated() -> None:
-    (said,) = talk(doubting(), "\\boxed{<|im_end|>}")
-    assert "<" not in str(said) and "that" in str(said).lower()
-    (said,) = talk(doubting(), "\\boxed{" + "1+" * 200 + "1}")
-    assert len(str(said)) < 100
-
-
-def test_wordings_vary_by_seed_and_stay_by_seed() -> None:
+def test_a_fact_is_revealed_once_in_varied_words() -> None:
+    first, second, third = talk(row(), *["How many bags does Ann have?"] * 3)
+    assert "3 bags" in str(first) and not any("3 bags of" in str(said) and "?" in str(said) for said in (second, third))
+    assert is_act(second, "told", "quote", quote=REVEAL)
     said = [talk(row(), "How many bags does Ann have?", seed=seed)[0] for seed in range(60)]
     assert len(set(said)) >= 12
     assert said == [talk(row(), "How many bags does Ann have?", seed=seed)[0] for seed in range(60)]
+    nameless = row(clause="", thing="", reveal="", short="")  # revealed in the words of the problem
+    assert REVEAL in str(talk(nameless, "How many bags does Ann have?")[0])
+    assert "3 bags" not in str(talk(nameless, "How many marbles are in each bag?")[0])
+
+
+def test_a_doubt_does_not_depend_on_whether_the_answer_is_right() -> None:
+    for reply in ("It is \\boxed{10}.", "It is \\boxed{11}."):
+        assert 80 < sum(talk(complete(number), reply)[0] is not None for number in range(200)) < 120
+    for number in range(50):
+        right, wrong = (talk(complete(number), f"So \\boxed{{{answer}}}.", seed=number)[0] for answer in (10, 11))
+        assert str(right).replace("10", "11") == str(wrong)
+        assert talk(complete(number), "So \\boxed{10}.", "It is \\boxed{11}.", "more")[1:] in ([None], []), "one doubt"
+    # An answer that a chat template could read as markup is not repeated, nor is a long one.
+    (said,) = talk(DOUBTING, "\\boxed{<|im_end|>}")
+    assert "<" not in str(said) and "that" in str(said).lower()
+    assert len(str(talk(DOUBTING, "\\boxed{" + "1+" * 200 + "1}")[0])) < 100
 
 
 def starter_row(number: int, which: int) -> tuple[Task, Gap, RlRow]:
@@ -191,8 +161,8 @@ REPLIES = st.lists(st.lists(PIECES, min_size=1, max_size=3).map(" ".join), min_s
 
 
 @given(number=st.integers(0, 300), which=st.integers(0, 3), seed=st.integers(0, 10**6), replies=REPLIES)
-def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: list[str]) -> None:
-    """It ends, tells once and only after a question, and never brings up the answer."""
+def test_any_replies(number: int, which: int, seed: int, replies: list[str]) -> None:
+    """The user ends the conversation, reveals the fact once and only after a question, and never states the answer."""
     task, gap, row = starter_row(number, which)
     other = task.gaps[(which + 1) % len(task.gaps)]
     user, messages, said = ScriptedUser(row, seed), list(row.prompt), 0
@@ -202,43 +172,51 @@ def test_whatever_is_said_to_it(number: int, which: int, seed: int, replies: lis
         before = user.revealed
         heard = user.reply(messages)
         if heard is None:
-            assert not user.revealed or before, "it does not tell and leave"
+            assert not user.revealed or before, "it does not reveal the fact and leave"
             return
         said += 1
         assert heard.strip() and "{" not in heard
         if user.revealed and not before:
             assert questions(text) and marked_answer(text) is None
         elif not before:
-            assert not states(heard, gap.value) or any(states(one["content"], gap.value) for one in messages)
-        if not any(states(known, task.answer) for known in (task.question, *(one["content"] for one in messages))):
+            assert not states(heard, gap.value) or any(states(each["content"], gap.value) for each in messages)
+        if not any(states(known, task.answer) for known in (task.question, *(each["content"] for each in messages))):
             assert not states(heard, task.answer)
         messages.append({"role": "user", "content": heard})
     assert said <= PATIENCE + 2
 
 
+# --- Which questions it understands.
+
+ASKS = (
+    "{ask}",
+    "Could you tell me {clause}?",
+    "You didn't say {clause}. Can you add it?",
+    "Please tell me {clause}.",
+    "I can't finish this yet. What is missing is {clause}. Do you have that?",
+    "To go on I need to know {clause}.",
+)
+
+
 @pytest.mark.parametrize("knows_a_question", [False, True])
-def test_it_understands_who_asks_for_what(knows_a_question: bool) -> None:
-    """Of generated problems: what is withheld is told nearly always when asked for, hardly ever when something else is."""
-    asked, understood, others, fooled = 0, 0, 0, 0
+def test_questions_about_generated_problems(knows_a_question: bool) -> None:
+    understood, fooled = list[bool](), list[bool]()
     for number in range(60):
         for which in range(len(starter_problem(number, 11, "train").gaps)):
             task, gap, row = starter_row(number, which)
             row = replace(row, ask=f"That depends. {gap.ask}" if knows_a_question else "")
-            for wording in ASKS:
-                asked += 1
-                user = ScriptedUser(row, 0)
-                user.reply(
-                    [*row.prompt, {"role": "assistant", "content": wording.format(ask=gap.ask, clause=gap.clause)}]
-                )
-                understood += user.revealed
-            for other in task.gaps:
-                if other.value != gap.value:
-                    others += 1
-                    user = ScriptedUser(row, 0)
-                    user.reply([*row.prompt, {"role": "assistant", "content": other.ask}])
-                    fooled += user.revealed
-    assert asked > 500 and understood / asked > 0.99
-    assert others > 150 and fooled / others < 0.03
+            understood += [reveals(row, wording.format(ask=gap.ask, clause=gap.clause)) for wording in ASKS]
+            fooled += [reveals(row, other.ask) for other in task.gaps if other.value != gap.value]
+    assert len(understood) > 500 and sum(understood) / len(understood) > 0.99
+    assert len(fooled) > 150 and sum(fooled) / len(fooled) < 0.03
+
+
+def test_questions_of_written_conversations() -> None:
+    """Each of them asks in words of its own, which no list of names foresees."""
+    rows = [row for conversation in written(Written(), 0) for row in rl_rows(conversation) if row.thing]
+    assert len(rows) > 100 and sum(reveals(each, each.ask) for each in rows) / len(rows) > 0.95
+    others = [(each, other) for each in rows[::4] for other in rows[::3] if each.problem != other.problem]
+    assert len(others) > 900 and sum(reveals(each, other.ask) for each, other in others) / len(others) < 0.02
 
 
 PLAYED = "Kofi, our number 7, was averaging 19 points a game for us and then last night he went off for 31. What's his average now?"
@@ -246,7 +224,7 @@ PLAYED_ASK = "How many games had he played before last night? A 31 moves an aver
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("question", "revealed"),
     [
         (PLAYED_ASK, True),
         ("Sure. How many games did he play before that one?", True),
@@ -256,25 +234,9 @@ PLAYED_ASK = "How many games had he played before last night? A 31 moves an aver
         ("What colour is his shirt?", False),
     ],
 )
-def test_it_knows_its_data_s_question_from_one_about_what_it_said(said: str, told: bool) -> None:
-    kofi = row(question=PLAYED, clause="", thing="number of games Kofi had played before", ask=PLAYED_ASK)
-    user = ScriptedUser(kofi, 0)
-    user.reply([*kofi.prompt, {"role": "assistant", "content": said}])
-    assert user.revealed == told
-
-
-def test_it_understands_the_questions_that_were_written_and_not_those_about_other_problems() -> None:
-    """Each conversation that lacks something asks for it in its own words, which no list of names foresees."""
-    rows = [row for talk in written(Written(), 0) for row in rl_rows(talk) if row.thing]
-
-    def told(one: RlRow, said: str) -> bool:
-        user = ScriptedUser(one, 0)
-        user.reply([*one.prompt, {"role": "assistant", "content": said}])
-        return user.revealed
-
-    assert len(rows) > 100 and sum(told(one, one.ask) for one in rows) / len(rows) > 0.95
-    others = [(one, other) for one in rows[::4] for other in rows[::3] if one.problem != other.problem]
-    assert len(others) > 900 and sum(told(one, other.ask) for one, other in others) / len(others) < 0.02
+def test_a_question_for_the_fact_differs_from_one_about_given_facts(question: str, revealed: bool) -> None:
+    kofi = row(PLAYED, clause="", thing="number of games Kofi had played before", ask=PLAYED_ASK)
+    assert reveals(kofi, question) == revealed
 
 
 @pytest.mark.parametrize(
@@ -289,6 +251,6 @@ def test_it_understands_the_questions_that_were_written_and_not_those_about_othe
         ("how many pens Max has", "the number of pens", "Max has some pens.", "Does that step look right to you?", "following"),
     ],
 )  # fmt: skip
-def test_texts_with_formulas_and_drawings(clause: str, thing: str, said: str, asked: str, about: str) -> None:
-    (one,) = questions(asked)
-    assert read_question(one, (clause, thing), (said,))[0] == about
+def test_questions_with_formulas_and_drawings(clause: str, thing: str, said: str, asked: str, about: str) -> None:
+    (question,) = questions(asked)
+    assert read_question(question, (clause, thing), (said,))[0] == about

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 import nextturn.data_builders.card
 from nextturn.data_builders.build import build
@@ -109,14 +107,6 @@ def test_a_build_with_a_giveaway_fails_until_the_limit_is_raised(
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("sft/*.jsonl")}, "no row is made again"
     assert capsys.readouterr().out.count("warning: ") == 1
     assert json.loads((out / "manifest.json").read_text())["giveaway"] == {"value": 0.9, "ci95": [0.86, 0.94], "n": 300}
-
-
-@given(st.integers(0, 60), st.integers(1, 20), st.integers(0, 9))
-def test_a_sample_has_distinct_rows_of_the_stream(rows: int, most: int, seed: int) -> None:
-    sample = Reservoir(most, seed)
-    for row in range(rows):
-        sample.add(row)
-    assert len(sample.rows) == min(rows, most) == len(set(sample.rows)) and set(sample.rows) <= set(range(rows))
 
 
 def test_every_row_is_equally_likely() -> None:

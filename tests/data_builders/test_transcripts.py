@@ -1,9 +1,10 @@
-"""Finished conversations: what is taken away, what stays, what is mended, and what is counted as left out."""
+"""Finished conversations as probe items: what is removed, what is repaired, and what is left out and counted."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,14 @@ from hypothesis import strategies as st
 from nextturn.probe.conversations import NO_REACTION, NO_TEXT, TOOLS, Transcript, check_messages, take_apart
 from nextturn.probe.errors import DataError
 from nextturn.probe.sets import Item, read_items
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data"
+from support.commands import ROOT
 
 
-def system(content: str) -> dict[str, str]:
-    return {"role": "system", "content": content}
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
 
 
-def user(content: str) -> dict[str, str]:
-    return {"role": "user", "content": content}
-
-
-def assistant(content: str) -> dict[str, str]:
-    return {"role": "assistant", "content": content}
+system, user, assistant = (partial(turn, role) for role in ("system", "user", "assistant"))
 
 
 @pytest.fixture
@@ -70,7 +64,7 @@ LONG = [system("Be kind."), user("a"), assistant("b"), user("c"), assistant("d")
          [system("s"), user("a")], "b", "c"),
     ],
 )  # fmt: skip
-def test_a_conversation_is_taken_apart_at_its_last_user_message(
+def test_a_conversation_is_split_at_its_last_user_message(
     items: Any, row: dict[str, Any], context: list[Any], reply: str, actual: str
 ) -> None:
     assert items(row) == [Item("1", tuple(context), reply=reply, actual=actual)]
@@ -82,7 +76,7 @@ TURNS = st.lists(
 
 
 @given(TURNS)
-def test_whatever_is_taken_apart_can_be_rendered_and_holds_what_was_said(turns: list[Any]) -> None:
+def test_any_split_conversation_is_valid_and_loses_nothing(turns: list[Any]) -> None:
     messages = [speaker(f"{text}{place}" if text.strip() else text) for place, (speaker, text) in enumerate(turns)]
     if not messages:
         return
@@ -103,7 +97,7 @@ def test_whatever_is_taken_apart_can_be_rendered_and_holds_what_was_said(turns: 
     assert all(message["role"] == "assistant" for message in spoken[start + len(said) :])
 
 
-def test_what_holds_nothing_to_probe_is_left_out_and_counted(items: Any, capsys: Any) -> None:
+def test_conversations_without_anything_to_probe_are_left_out_and_counted(items: Any, capsys: Any) -> None:
     tool = {"role": "tool", "content": "42"}
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}
     rows = [
@@ -141,30 +135,22 @@ def test_what_holds_nothing_to_probe_is_left_out_and_counted(items: Any, capsys:
         ({"messages": [user("a"), assistant("b"), user("cut \ud83d")]}, "message 3 holds half a character"),
     ],
 )
-def test_what_is_no_conversation_is_named_by_file_and_line(items: Any, row: dict[str, Any], message: str) -> None:
+def test_a_row_without_a_conversation_is_named_by_file_and_line(items: Any, row: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=rf"t\.jsonl:2: {message}"):
         items({"messages": LONG}, row)
 
 
-def test_a_transcript_takes_no_instruction(items: Any, tmp_path: Path) -> None:
-    items({"messages": LONG})
-    with pytest.raises(DataError, match="an instruction cannot be added to a transcript"):
-        read_items(tmp_path / "t.jsonl", "Be brief.", transcript=True)
-
-
-def test_the_shipped_transcripts_are_whole_and_varied() -> None:
+def test_shipped_and_real_sets_are_read_as_transcripts(items: Any, tmp_path: Path) -> None:
     read = read_items(ROOT / "recipes" / "transcripts.jsonl", transcript=True)
     assert [item.id for item in read] == [f"{kind}-{n}" for kind in ("support", "sales", "tutor") for n in range(1, 7)]
     assert all(item.reply and item.actual and item.answer is None for item in read)
     assert len({item.actual for item in read}) == 18
-
-
-def test_real_multi_turn_sets_are_read_as_transcripts() -> None:
-    path = DATA / "mt_bench" / "mtbench101.jsonl"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    read = read_items(path, transcript=True)
-    assert len(read) == 1388
-    assert {len(item.messages) % 2 for item in read} == {1}
-    with pytest.raises(DataError, match="ends with the assistant.*`transcript: true`"):
-        read_items(path)
+    items({"messages": LONG})
+    with pytest.raises(DataError, match="instruction"):
+        read_items(tmp_path / "t.jsonl", "Be brief.", transcript=True)
+    path = ROOT.parent / "shared" / "data" / "mt_bench" / "mtbench101.jsonl"
+    if path.is_file():
+        read = read_items(path, transcript=True)
+        assert len(read) == 1388 and {len(item.messages) % 2 for item in read} == {1}
+        with pytest.raises(DataError, match="ends with the assistant.*`transcript: true`"):
+            read_items(path)

@@ -143,7 +143,7 @@ def test_seed_and_selection_determine_the_conversations() -> None:
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
-        ({"source": {"kind": "written", "path": "x.jsonl"}}, "source: "),
+        ({"source": {"kind": "written", "path": "x.jsonl"}}, r"source\.path"),
         ({"source": {"kind": "written", "n": 500}}, "written: 398"),
         ({"source": {"kind": "written", "subjects": ["poetry"]}}, "written: .*algebra, "),
         ({"source": {"kind": "written", "kinds": ["vague"]}}, "kinds"),
