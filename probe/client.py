@@ -1,30 +1,34 @@
-"""Asks OpenAI-compatible servers many things at once, and loses none of them.
+"""Send many requests to OpenAI-compatible servers at once and get exactly one reply for each.
 
-`Client.stream` reads replies as they come, while one thread runs an asyncio loop; `Session.request` is the way of one
-request to its reply, for whoever has a loop already. A rate limit (429) is waited out and is no try; a server's failure
-(5xx, a time limit, a broken connection, a reply that is no JSON) is tried again; any other refusal is final.
+`Client.stream` is for code without an event loop, `Client.request` for coroutines in `event_loop()`. Both treat failures
+alike:
 
-Why not openai.AsyncOpenAI: what it retries holds on to its place among the requests under way and goes to the same
-server again, each try has the same fixed time limit, and it follows redirects.
+- A rate limit (HTTP 429) is waited out and does not count as an attempt.
+- A failure of the server (5xx, a time limit, a broken connection, a malformed reply) is tried again, on another server if
+  there is one.
+- Any other refusal is final.
+
+While a request waits to be tried again, its slot serves other requests.
+
+`openai.AsyncOpenAI` is not used: a request that it tries again keeps its slot and goes to the same server, all attempts have
+the same fixed time limit, and it follows redirects.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import functools
-import heapq
-import ipaddress
 import itertools
 import json
 import os
-import queue
 import random
 import re
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -40,329 +44,298 @@ if TYPE_CHECKING:
     import httpx2
 
 Usable = Callable[[dict[str, Any]], str | None]
-"""Why the body of a 200 reply cannot be used, or None."""
+"""Return why the body of a 200 reply cannot be used, or None."""
 
-MOST_BYTES = 10_000_000
+CHAT = "/chat/completions"
+MAX_BYTES = 10_000_000
 _CONNECT_S = 5.0
 _DETAIL_CHARACTERS = 300
-# A shorter key is a placeholder such as "EMPTY": replacing it would change what a model really said.
+# A shorter key is a placeholder such as "EMPTY": replacing it would change the text of a model.
 _SHORTEST_KEY = 8
-_LOOK_AGAIN_S = 0.1
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What became of one request.
+class ServerReply:
+    """The outcome of one request.
 
     Attributes:
-        body: the JSON object of a 200 reply; also of the last one, where `usable` turned it down.
-        failure: None, or rate_limited, server_error, timeout, connection, refused, bad_reply, or a reason from `usable`.
-        detail: what the server said or what happened, on one line of at most 300 characters.
+        body: The JSON object of a 200 reply, also of one that `usable` rejected.
+        failure: None, or rate_limited, server_error, timeout, connection, refused, bad_reply, or a reason of `usable`.
+        detail: The server's message, or what happened, on one line of at most 300 characters.
+        retry_after_s: Seconds that the server asked to wait.
     """
 
     body: dict[str, Any] | None
     failure: str | None = None
     detail: str = ""
+    retry_after_s: float | None = None
+
+
+@functools.cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop in which all servers are asked. Its own thread keeps time limits correct while other code computes."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="servers", daemon=True).start()
+    return loop
 
 
 class Client:
     """Sends JSON to one or several servers that offer the same model.
 
-    Attributes:
-        calls: requests sent so far, retries included; asking for the model's name does not count.
+    Args:
+        pool: The servers and their slots, for clients that share them.
+        max_failures: Raise an error after so many requests in a row that failed for good.
 
     Raises:
-        BadInput: a url, a number, or the key's environment variable cannot be used.
+        BadInput: A URL or the key cannot be used.
     """
 
-    def __init__(self, section: ServerSection) -> None:
-        _check(section)
+    def __init__(self, section: ServerSection, pool: ServerPool | None = None, max_failures: int | None = None) -> None:
         self.section = section
         self.calls = 0
-        self._servers = [Server(url.rstrip("/")) for url in section.urls]
+        """The number of POST requests that reached a server, including further attempts."""
+        self._pool = pool or ServerPool(section.urls, section.concurrency)
+        self._max_failures = max_failures
+        self._failures = 0
         self._model = section.model
+        self._reasoner = False
+        # The key goes to the servers of the recipe only; `_clean` removes it from everything that they send.
+        self._key = os.environ.get(section.api_key_env, "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
+        self._limit = TimeLimit(section.timeout_s, section.concurrency)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # One httpx2 client for each request under way: its shared pool looks through all connections for every request,
+        # which takes three times as long at 256 requests.
+        self._idle: defaultdict[Server, list[httpx2.AsyncClient]] = defaultdict(list)
 
     @property
     def model(self) -> str:
-        """The section's model, or the one that the server lists.
+        """The section's model, or the only model that the server lists.
 
         Raises:
-            EngineError: the server lists none or several, or cannot be asked.
+            EngineError: The server lists no model or several, or cannot be asked.
         """
         if self._model is None:
             ((_, reply),) = self.stream("/models", [None])
-            where = ", ".join(server.url for server in self._servers)
             if reply.body is None:
-                raise EngineError(f"{where}: /models gave {reply.failure} ({reply.detail}); set the server's `model`")
-            rows = reply.body.get("data")
-            rows = rows if isinstance(rows, list) else []
-            names = [str(row["id"]) for row in rows if isinstance(row, dict) and "id" in row]
+                raise EngineError(
+                    f"{self._urls}: /models gave {reply.failure} ({reply.detail}); set the server's `model`"
+                )
+            try:
+                names = [str(row["id"]) for row in reply.body["data"]]
+            except (KeyError, TypeError):
+                names = []
             if len(names) != 1:
-                listed = f"lists {', '.join(names)}" if names else "lists no model"
-                raise EngineError(f"{where} {listed}; set the server's `model` in the recipe to the one that is meant")
+                raise EngineError(
+                    f"{self._urls} lists {', '.join(names) or 'no model'}; set the server's `model` in the recipe"
+                )
             self._model = names[0]
         return self._model
 
     def stream(
         self, path: str, bodies: Sequence[dict[str, Any] | None], usable: Usable = lambda body: None
-    ) -> Generator[tuple[int, Reply], None, None]:
-        """POSTs each body (None for a GET) to URL + `path`; yields (index, reply) for each once, as they come.
+    ) -> Generator[tuple[int, ServerReply], None, None]:
+        """Send each body to URL + `path` and yield (index, reply) for each, as replies come.
 
-        A 200 reply that `usable` turns down is asked for again; it runs in the loop's thread. The bound on concurrency
-        is each stream's own, so read one at a time. Closing the generator breaks off what is under way.
+        Closing the generator cancels the requests under way. Read one stream of a client at a time.
+
+        Args:
+            bodies: What to POST; None sends a GET.
+            usable: Return why a 200 reply cannot be used; the request is tried again then. Called in the loop's thread.
 
         Raises:
-            EngineError: no server can be reached, for seconds from the start or for about a minute later on.
+            EngineError: See `request`.
         """
-        if not bodies:
-            return
-        results: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()
-        slots = Slots(self.section.concurrency)
-        session = Session(self.section, self._servers, slots, path, usable, len(bodies), self._count)
-
-        async def one(index: int, body: dict[str, Any] | None) -> None:
-            results.put((index, await session.request(lambda: body)))
-
-        async def serve() -> None:
-            try:
-                await asyncio.gather(*(one(index, body) for index, body in enumerate(bodies)))
-            finally:
-                try:
-                    await session.close()
-                finally:  # whatever closing a connection raises, the reader is not left waiting
-                    results.put(None)
-
-        loop = asyncio.new_event_loop()
-        serving = loop.create_task(serve())
-        wait = asyncio.wait([serving])  # which does not raise what `serve` does
-        thread = threading.Thread(target=loop.run_until_complete, args=[wait], name="servers", daemon=True)
-        thread.start()
+        self._limit = TimeLimit(self.section.timeout_s, self.section.concurrency)
         try:
-            while (result := results.get()) is not None:
-                yield result
+            futures = {
+                asyncio.run_coroutine_threadsafe(self.request(path, body, usable), event_loop()): index
+                for index, body in enumerate(bodies)
+            }
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
         finally:
-            loop.call_soon_threadsafe(serving.cancel)
-            thread.join()
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-        serving.result()  # raises what ended it
+            self.close()
 
-    def _count(self, sent: int) -> None:
-        self.calls += sent
+    async def request(self, path: str, body: dict[str, Any] | None, usable: Usable) -> ServerReply:
+        """Send a body until there is a usable reply, a final refusal, or no attempt left. Runs in `event_loop()`.
 
-
-def _check(section: ServerSection) -> None:
-    if not section.urls:
-        raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
-    for url in section.urls:
-        try:
-            parts = urlsplit(url)
-            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            whole = False
-        if whole and "@" in parts.netloc:
-            raise BadInput("server: a url holds a user name or password; a key comes from the environment only")
-        if not whole or parts.query or parts.fragment:
-            raise BadInput(f"server: {url!r} is no address such as http://localhost:8000/v1")
-    for name in ("concurrency", "timeout_s", "attempts"):
-        if getattr(section, name) <= 0:
-            raise BadInput(f"server: `{name}` is {getattr(section, name)}, wanted more than 0")
-
-
-class Session:
-    """Requests of one kind, all of them in one event loop, to which connections and slots belong: each stream makes its
-    own. `close` breaks off what is under way.
-
-    Args:
-        servers: those of the section; sessions of one loop may share them, and `slots` too.
-        usable: why a reply with status 200 cannot be used, or None.
-        expected: about how many requests there will be.
-        count: called with 1 for each request that is sent, with -1 for one that turns out not to have been.
-
-    Raises:
-        BadInput: the key holds characters that no HTTP header can carry.
-    """
-
-    def __init__(
-        self,
-        section: ServerSection,
-        servers: Sequence[Server],
-        slots: Slots,
-        path: str,
-        usable: Usable,
-        expected: int,
-        count: Callable[[int], None] = lambda sent: None,
-    ) -> None:
-        self._section = section
-        self._servers = servers
-        self._slots = slots
-        self._path = path
-        self._usable = usable
-        self._count = count
-        # The key goes to the servers of the recipe only, and `_clean` removes it from all that they say.
-        self._key = os.environ.get(section.api_key_env, "").strip()
-        if not (self._key.isascii() and self._key.isprintable()):
-            raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
-        self._limits = TimeLimits(section.timeout_s, expected, slots.most)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        # One connection for each request under way: a shared pool of httpx2 looks through all of its connections for
-        # every request, which costs more than the request.
-        self._idle: defaultdict[Server, list[httpx2.AsyncClient]] = defaultdict(list)
-
-    async def request(self, make_body: Callable[[], dict[str, Any] | None]) -> Reply:
-        """POSTs a body (None for a GET) as often as it takes; it is made anew for each try, once there is a slot for it.
+        Args: See `stream`.
 
         Raises:
-            EngineError: no server can be reached, for seconds from the start or for about a minute later on.
+            EngineError: No server can be reached, for seconds from the start or for about a minute later on; or
+                `max_failures` requests in a row failed.
         """
-        import httpx2
-
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        section = self._section
-        number = self._slots.next_number()
-        tries = timeouts = rate_limits = 0
+        section, pool = self.section, self._pool
+        attempts = timeouts = rate_limits = 0
         waited_s = 0.0
         failed_at: Server | None = None
         while True:
-            # Send it, with a slot that whatever waits below does not hold.
-            reached, headers = True, httpx2.Headers()
-            async with self._slots.one(number):
-                while (server := choose(self._servers, now := time.monotonic(), avoid=failed_at)) is None:
-                    await asyncio.sleep(max(_LOOK_AGAIN_S, min(each.rests_until for each in self._servers) - now))
-                body = make_body()
-                sent = int(body is not None)
-                connection = self._idle[server].pop() if self._idle[server] else self._connect(server)
-                server.under_way += 1
-                self._count(sent)
-                started = time.monotonic()
-                try:
-                    async with self._limits.attempt(timeouts, last=tries + 1 >= section.attempts):
-                        response, content = await _send(connection, server.url + self._path, body)
-                    headers = response.headers
-                    reply = self._read(response, content)
-                except TimeoutError:
-                    reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
-                except httpx2.RequestError as error:
-                    failure = "bad_reply" if isinstance(error, httpx2.DecodingError) else "connection"
-                    reply = self._failed(failure, f"{server.url}: {error or type(error).__name__}")
-                    reached = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError)
-                    self._count(0 if reached else -sent)
-                finally:
-                    server.under_way -= 1
-                    self._idle[server].append(connection)
-
-            # What the reply says about this kind of request, and whether its body can be used.
+            # Send it. The slot is free again during the pauses below.
+            async with pool.slot(new=failed_at is None):
+                server = await pool.choose(avoid=failed_at)
+                started, reasoner = time.monotonic(), self._reasoner and path == CHAT
+                limit = self._limit.attempt(timeouts, last=attempts + 1 == section.attempts)
+                reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body, limit)
             if reply.body is not None:
-                self._limits.add(time.monotonic() - started)
-                if reason := self._usable(reply.body):
-                    reply = Reply(reply.body, reason, "the reply came, but cannot be used")
+                self._limit.add(time.monotonic() - started)
+                if reason := usable(reply.body):
+                    reply = ServerReply(reply.body, reason, "the reply cannot be used")
             failed_at = server if reply.failure else None
 
-            # A rate limit: wait as long as the server asks, which is no try.
+            # A rate limit: wait as long as the server asks; this is no attempt.
             if reply.failure == "rate_limited":
                 rate_limits += 1
-                wait_s = limit_wait_s(headers, rate_limits)
-                server.limited(started, wait_s, section.max_wait_s)
+                asked_s = (reply.retry_after_s or 0.0) * random.uniform(1.0, 1.1)  # so that not all return at once
+                wait_s = max(asked_s, backoff_s(rate_limits, _LIMIT_S))
                 waited_s += wait_s
                 if waited_s > section.max_wait_s:
-                    return reply
+                    return self._final(reply)
+                server.failed(reply.failure, started, wait_s)
                 await asyncio.sleep(wait_s)
                 continue
 
-            # What it says about the server.
-            silent = reply.failure in ("timeout", "connection")
-            if silent or reply.failure == "server_error":
-                server.failed(started, silent, unreachable=not reached)
+            # What the reply shows about the server.
+            if reply.failure in _SERVER_FAILURES:
+                server.failed(reply.failure, started)
             else:
                 server.served()
-            if all(server.gone for server in self._servers):
-                urls = ", ".join(server.url for server in self._servers)
+            if all(server.gone for server in pool.servers):
                 raise EngineError(
-                    f"no server answers ({urls}; last: {reply.detail}); check that it runs, its address with port and "
-                    "/v1, and the recipe's timeout_s; what came is stored, and the same command asks only for the rest"
+                    f"no server answers ({self._urls}; last: {reply.detail}); check that it runs, its address with port and "
+                    "/v1, and the recipe's timeout_s; replies so far are stored, and the same command asks for the rest"
                 )
 
-            # Done, or another try. Only a server in trouble gains from a pause: a time limit was one, a reply of no use
-            # is still a reply, and where nothing was sent it was no try and the server rests.
-            if not reached:
+            # Return the reply, or try again. A request that reached no server was no attempt.
+            if reply.failure == "unreachable":
                 continue
-            tries += 1
+            if reply.failure == "refused" and path == CHAT and not reasoner and _UNSUPPORTED.search(reply.detail):
+                self._reasoner = True
+                continue
+            attempts += 1
             timeouts += reply.failure == "timeout"
-            if reply.failure is None or reply.failure == "refused" or tries >= section.attempts:
-                return reply
-            pause = reply.failure in ("server_error", "connection", "bad_reply")
-            await asyncio.sleep(backoff_s(min(tries, max(1, server.failures)), _RETRY_S) if pause else 0.0)
+            if reply.failure is None or reply.failure == "refused" or attempts == section.attempts:
+                return self._final(reply)
+            if reply.failure in ("server_error", "connection", "bad_reply"):
+                await asyncio.sleep(backoff_s(min(attempts, max(1, server.failures)), _RETRY_S))
 
-    async def close(self) -> None:
-        """Gives the connections back, after the requests under way have ended with CancelledError."""
+    def close(self) -> None:
+        """Cancel the requests under way and close the connections."""
+        asyncio.run_coroutine_threadsafe(self._close(), event_loop()).result()
+
+    async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # What closing a broken connection raises says nothing about the replies, which have all been handed over.
         connections = itertools.chain(*self._idle.values())
+        self._idle.clear()
+        # An error while a broken connection is closed does not concern any reply.
         await asyncio.gather(*(connection.aclose() for connection in connections), return_exceptions=True)
 
+    @property
+    def _urls(self) -> str:
+        return ", ".join(self.section.urls)
+
+    def _final(self, reply: ServerReply) -> ServerReply:
+        """Return the reply, unless too many requests in a row have failed."""
+        self._failures = self._failures + 1 if reply.failure else 0
+        if self._max_failures and self._failures >= self._max_failures:
+            raise EngineError(
+                f"the last {self._failures} requests to {self._urls} failed ({reply.failure}: {reply.detail}"
+                f"{self.hint(reply)}); replies so far are stored, and the same command asks for the rest"
+            )
+        return reply
+
     def _connect(self, server: Server) -> httpx2.AsyncClient:
-        """For requests to one server, one after the other; by a proxy only to other machines."""
+        """Return an HTTP client for one request at a time to a server; proxies are for other machines only."""
         import httpx2
 
         return httpx2.AsyncClient(
-            headers={"Content-Type": "application/json"}
-            | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-            timeout=httpx2.Timeout(None, connect=min(_CONNECT_S, self._section.timeout_s)),
-            follow_redirects=False,
-            trust_env=not is_loopback(server.url),
+            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            timeout=httpx2.Timeout(None, connect=min(_CONNECT_S, self.section.timeout_s)),
+            trust_env=urlsplit(server.url).hostname not in ("localhost", "127.0.0.1", "::1"),
             verify=_ssl_context(),
         )
 
-    def _read(self, response: httpx2.Response, content: bytes | None) -> Reply:
-        """What a response means; `content` is None where it was too long."""
+    async def _attempt(
+        self, server: Server, path: str, body: dict[str, Any] | None, limit: AbstractAsyncContextManager[None]
+    ) -> ServerReply:
+        """Send a request once, within the time limit."""
+        import httpx2
+
+        connection = self._idle[server].pop() if self._idle[server] else self._connect(server)
+        server.under_way += 1
+        started = time.monotonic()
+        try:
+            async with limit:
+                reply = self._read(*await _send(connection, server.url + path, body))
+        except TimeoutError:
+            reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
+        except httpx2.RequestError as error:
+            failure = "bad_reply" if isinstance(error, httpx2.DecodingError) else "connection"
+            if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
+                failure = "unreachable"
+            reply = self._failed(failure, f"{server.url}: {error or type(error).__name__}")
+        finally:
+            server.under_way -= 1
+            self._idle[server].append(connection)
+        self.calls += body is not None and reply.failure != "unreachable"
+        return reply
+
+    def _read(self, response: httpx2.Response, content: bytes) -> ServerReply:
+        """Return what a response means."""
         status = response.status_code
         if status == 200:
-            if content is None:
-                return self._failed("bad_reply", f"longer than {MOST_BYTES} bytes")
+            if len(content) > MAX_BYTES:
+                return self._failed("bad_reply", f"longer than {MAX_BYTES} bytes")
             try:
-                body = self._clean(json.loads(content))
+                body = json.loads(self._clean(json.dumps(json.loads(content), ensure_ascii=False)))
             except (ValueError, RecursionError) as error:
                 return self._failed("bad_reply", f"not JSON: {error}")
             if not isinstance(body, dict):
-                return self._failed("bad_reply", f"wanted a JSON object, got {type(body).__name__}")
-            return Reply(body)
-        said = f"{status}: {_message(content or b'')}"
-        if 300 <= status < 400:
-            said = f"{status}: sent on to {response.headers.get('location', 'nowhere')}, which is not followed"
-        if status == 429 and "insufficient_quota" not in said:  # no wait brings back a quota that is used up
-            return self._failed("rate_limited", said)
-        return self._failed("server_error" if status >= 500 or status == 408 else "refused", said)
+                return self._failed("bad_reply", f"expected a JSON object, got {type(body).__name__}")
+            return ServerReply(body)
+        message = response.headers.get("location") or _message(content)
+        failure = "server_error" if status >= 500 or status == 408 else "refused"
+        if status == 429 and b"insufficient_quota" not in content:  # no wait brings back a used-up quota
+            failure = "rate_limited"
+        return self._failed(failure, f"{status}: {message}", retry_after_s(response.headers))
 
-    def _failed(self, failure: str, detail: str) -> Reply:
-        """Return a failed reply whose detail is one line that is not too long."""
+    def _failed(self, failure: str, detail: str, after_s: float | None = None) -> ServerReply:
+        """Return a failed reply whose detail is one line of limited length."""
         line = " ".join(self._clean(detail).split())
-        return Reply(None, failure, line if len(line) <= _DETAIL_CHARACTERS else line[: _DETAIL_CHARACTERS - 3] + "...")
+        line = line if len(line) <= _DETAIL_CHARACTERS else line[: _DETAIL_CHARACTERS - 3] + "..."
+        return ServerReply(None, failure, line, after_s)
 
-    def _clean(self, value: Any) -> Any:
-        """Return what a server said without the API key and without halves of surrogate pairs, which no file can hold."""
-        if isinstance(value, str):
-            hidden = value.replace(self._key, "[key]") if len(self._key) >= _SHORTEST_KEY else value
-            return hidden.encode(errors="replace").decode()
-        if isinstance(value, list):
-            return [self._clean(part) for part in value]
-        return {name: self._clean(part) for name, part in value.items()} if isinstance(value, dict) else value
+    def _clean(self, text: str) -> str:
+        """Remove the API key, and halves of surrogate pairs, which no file can hold, from what a server sent."""
+        hidden = text.replace(self._key, "[key]") if len(self._key) >= _SHORTEST_KEY else text
+        return hidden.encode(errors="replace").decode()
+
+    def hint(self, reply: ServerReply) -> str:
+        """Return what to do about a refusal, if its words show the cause."""
+        if reply.failure != "refused":
+            return ""
+        names = [name for name in EXTRAS if name in reply.detail]
+        if self.section.extras and names:
+            return f"; it does not know {', '.join(names)}: set the server's `extras: false`"
+        if reply.detail.startswith(("401", "403")):
+            return f"; the key is read from the environment variable {self.section.api_key_env}"
+        return "; is `model` what the server calls it, and does the url end in /v1?" * reply.detail.startswith("404")
 
 
-async def _send(
-    connection: httpx2.AsyncClient, url: str, body: dict[str, Any] | None
-) -> tuple[httpx2.Response, bytes | None]:
-    """The response and its content; None for content that is too long."""
-    method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
+async def _send(connection: httpx2.AsyncClient, url: str, body: dict[str, Any] | None) -> tuple[httpx2.Response, bytes]:
+    """Return the response and its content, which ends early if it is too long."""
     content = bytearray()
-    async with connection.stream(method, url, content=data) as response:
+    async with connection.stream("POST" if body is not None else "GET", url, json=body) as response:
         async for chunk in response.aiter_bytes():
             content += chunk
-            if len(content) > MOST_BYTES:
-                return response, None
+            if len(content) > MAX_BYTES:
+                break
     return response, bytes(content)
 
 
@@ -373,138 +346,132 @@ def _ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-def is_loopback(url: str) -> bool:
-    """Whether a url's host is this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
 def _message(content: bytes) -> str:
-    """What a server's error says, whichever of the usual forms it has."""
+    """Return the message of a server's error, whichever of the usual forms it has."""
     text = content[:20_000].decode("utf-8", "replace")
     try:
-        said: Any = json.loads(text)
+        error: Any = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    for name in ("error", "detail"):
-        if isinstance(said, dict) and said.get(name):
-            said = said[name]
-    if isinstance(said, dict) and said.get("message"):
-        said = " ".join(str(said[name]) for name in ("message", "code") if said.get(name))
-    return said if isinstance(said, str) else json.dumps(said)
+    for name in ("error", "detail", "message"):
+        if isinstance(error, dict) and error.get(name):
+            error = error[name]
+    return error if isinstance(error, str) else json.dumps(error)
 
 
-# --- When a request is sent, where to, and how long it may take.
+# --- When a request is sent, to which server, and how long it may take.
 #
-# A request that failed waits by itself, so the others go on. A server rests only when it fails many requests in a
-# row or cannot be reached; after a rest one request tests it before the others follow, so that an outage costs few
-# tries and a rate limit is not met by everything that waits.
+# A failed request waits by itself, so the others go on. A server rests only when it fails many requests in a row or cannot
+# be reached. After a rest one request tests the server before others follow, so an outage costs few attempts, and a rate
+# limit is not met by every request that waits.
 
-# First waits, which double: after a failed try, between a server's rests or rate limits, and after a rate limit that
-# asked for next to nothing.
+_SILENT = ("timeout", "connection", "unreachable")
+_SERVER_FAILURES = (*_SILENT, "server_error")
+# First pauses, which double: after a failed attempt, between a server's rests or rate limits without Retry-After, and
+# after a rate limit that asks for next to nothing.
 _RETRY_S, _REST_S, _LIMIT_S = 0.25, 0.5, 0.1
-_MOST_S, _LONGEST_S = 30.0, 1e9
-# One in a million where a tenth of all replies are failures: chance alone sends no server to rest.
+_MAX_PAUSE_S, _MAX_RETRY_AFTER_S = 30.0, 1e9
+# If a tenth of all replies are failures, eight in a row happen once in a hundred million requests.
 _FAILURES_IN_A_ROW = 8
 _RESTS_FROM_START, _RESTS = 3, 8
-# An attempt is given up at this many times the 95th percentile of what replies took.
-_LIMIT_FACTOR, _LIMIT_LEAST_S, _ENOUGH_REPLIES, _LIMIT_MOVES = 3.0, 0.5, 20, 0.1
+_CHECK_AGAIN_S = 0.1
+_URL = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^\s?#@]*)?", re.IGNORECASE)
+# An attempt is given up at three times the 95th percentile of the seconds that replies took; changes of less than a tenth
+# are ignored, because rescheduling hundreds of requests takes longer than a reply.
+_LIMIT_FACTOR, _LEAST_LIMIT_S, _ENOUGH_REPLIES, _LIMIT_CHANGE = 3.0, 0.5, 20, 0.1
 
 
-class Slots:
-    """Bounds the requests under way to `most`; a slot that comes free goes to the earliest request that waits for one,
-    so that one that failed is not left for the end."""
+class ServerPool:
+    """Servers that offer the same model, and the slots that bound the requests under way to all of them.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._free = most
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._numbers = itertools.count()
+    Raises:
+        BadInput: A URL cannot be used.
+    """
 
-    def next_number(self) -> int:
-        """The place of a new request among those that wait: smaller numbers go first."""
-        return next(self._numbers)
+    def __init__(self, urls: Iterable[str], slots: int) -> None:
+        self.servers = [Server(check_url(url)) for url in urls]
+        if not self.servers:
+            raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
+        self._slots = asyncio.Semaphore(slots)
+        self._new = asyncio.Lock()
 
-    @contextlib.asynccontextmanager
-    async def one(self, number: int) -> AsyncIterator[None]:
-        """A slot, as soon as one is free."""
-        if self._free:
-            self._free -= 1
-        else:
-            turn = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (number, turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._give_back()  # it came at the same moment
-                raise
+    @asynccontextmanager
+    async def slot(self, new: bool) -> AsyncIterator[None]:
+        """Hold a slot. Of `new` requests one at a time waits for it, so a request that failed is not left for the end."""
+        async with self._new if new else nullcontext():
+            await self._slots.acquire()
         try:
             yield
         finally:
-            self._give_back()
+            self._slots.release()
 
-    def _give_back(self) -> None:
-        while self._waiting:
-            _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+    async def choose(self, avoid: Server | None) -> Server:
+        """Return the free server with the fewest requests under way, and `avoid` only if no other server is free."""
+        while not (free := [server for server in self.servers if server.free(time.monotonic())]):
+            rest_s = min(server.rests_until for server in self.servers) - time.monotonic()
+            await asyncio.sleep(max(_CHECK_AGAIN_S, rest_s))
+        return min(free, key=lambda server: (server is avoid, server.under_way))
 
 
-class TimeLimits:
-    """What the replies of one kind of request took, and the time limit for an attempt that follows from it.
+def check_url(url: str) -> str:
+    """Return a server's URL without a slash at its end.
 
-    A call that hangs would otherwise hold its slot for the whole `timeout_s`; a few of those and they are all that
-    a run waits for. The limit doubles for a request that runs into it repeatedly, and the last try gets
-    `timeout_s` in full, so a reply that is really slow still comes.
+    Raises:
+        BadInput: The URL is no http(s) address, or holds a password, a query or a fragment.
+    """
+    if not _URL.fullmatch(url):
+        shown = re.sub("//.*@", "//[...]@", url)
+        raise BadInput(
+            f"server: {shown!r} is no address such as http://localhost:8000/v1; keys are read from the environment only"
+        )
+    return url.rstrip("/")
+
+
+class TimeLimit:
+    """The time limit of an attempt, which follows from the seconds that replies took.
+
+    With a fixed limit, requests that hang would hold their slots for all of `timeout_s`. The limit doubles for a request
+    that runs into it repeatedly, and the last attempt gets `timeout_s`, so a slow reply is not lost.
     """
 
-    def __init__(self, timeout_s: float, requests: int, concurrency: int) -> None:
-        self.timeout_s = timeout_s
-        # The first replies are the fastest ones of those sent together, so a whole round is wanted where there is one.
-        self._enough = max(_ENOUGH_REPLIES, min(concurrency, requests // 2))
-        self._seen: deque[float] = deque(maxlen=200)
-        self._limit_s = timeout_s
-        self._under_way: dict[asyncio.Timeout, tuple[float, int, bool]] = {}
+    def __init__(self, timeout_s: float, concurrency: int) -> None:
+        self._timeout_s = self._limit_s = timeout_s
+        self._enough = max(_ENOUGH_REPLIES, concurrency)  # the first replies of a round are its fastest
+        self._seconds: deque[float] = deque(maxlen=200)
+        self._under_way: dict[asyncio.Timeout, tuple[float, int]] = {}
 
-    def limit_s(self, timeouts: int, last: bool) -> float:
-        """Seconds for an attempt at a request that ran into its limit `timeouts` times."""
-        return self.timeout_s if last else min(self.timeout_s, self._limit_s * 2 ** max(0, timeouts - 1))
+    def seconds(self, timeouts: int) -> float:
+        """Return the limit for a request that ran into it `timeouts` times."""
+        return min(self._timeout_s, self._limit_s * 2 ** max(0, timeouts - 1))
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def attempt(self, timeouts: int, last: bool) -> AsyncIterator[None]:
-        """Raises TimeoutError when what is done within takes too long."""
-        async with asyncio.timeout(self.limit_s(timeouts, last)) as scope:
-            self._under_way[scope] = (time.monotonic(), timeouts, last)
+        """Raise TimeoutError if the block takes too long."""
+        async with asyncio.timeout(self._timeout_s if last else self.seconds(timeouts)) as scope:
+            if not last:
+                self._under_way[scope] = (time.monotonic(), timeouts)
             try:
                 yield
             finally:
-                del self._under_way[scope]
+                self._under_way.pop(scope, None)
 
-    def add(self, seconds: float) -> bool:
-        """Takes in what a reply took, and gives those under way the limit that follows; True where it has moved. Small
-        changes do not move it: to tell hundreds of requests takes longer than a reply does."""
-        self._seen.append(seconds)
-        if len(self._seen) < self._enough:
-            return False
-        limit_s = max(_LIMIT_LEAST_S, _LIMIT_FACTOR * sorted(self._seen)[int(0.95 * len(self._seen))])
-        if abs(limit_s - self._limit_s) < _LIMIT_MOVES * self._limit_s:
-            return False
+    def add(self, seconds: float) -> None:
+        """Take the seconds of a reply into account, also for the attempts under way."""
+        self._seconds.append(seconds)
+        if len(self._seconds) < self._enough:
+            return
+        limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * sorted(self._seconds)[int(0.95 * len(self._seconds))])
+        if abs(limit_s - self._limit_s) < _LIMIT_CHANGE * self._limit_s:
+            return
         self._limit_s = limit_s
-        for scope, (started, timeouts, last) in self._under_way.items():
+        for scope, (started, timeouts) in self._under_way.items():
             if not scope.expired():
-                scope.reschedule(started + self.limit_s(timeouts, last))
-        return True
+                scope.reschedule(started + self.seconds(timeouts))
 
 
 @dataclass(eq=False)
 class Server:
-    """How one server is doing; times are those of time.monotonic(), `failures` those in a row."""
+    """The state of one server; times are those of time.monotonic(), `failures` counts failures in a row."""
 
     url: str
     under_way: int = 0
@@ -513,107 +480,81 @@ class Server:
     _rests: int = 0
     _testing: bool = False
     _silent: bool = False
-    _has_served: bool = False
-    _limited_since: float | None = None
+    _has_answered: bool = False
 
     @property
-    def _patience(self) -> int:
-        return _RESTS if self._has_served else _RESTS_FROM_START
+    def _spent(self) -> bool:
+        """Whether the server has rested often enough: for seconds if it never answered, for a minute otherwise."""
+        return self._rests >= (_RESTS if self._has_answered else _RESTS_FROM_START)
 
     @property
     def gone(self) -> bool:
-        """It has not answered at all for as long as is worth waiting: seconds from the start, a minute later on."""
-        return self._silent and self._rests >= self._patience
+        return self._silent and self._spent
 
     def free(self, now: float) -> bool:
         return now >= self.rests_until and not (self._testing and self.under_way)
 
     def served(self) -> None:
-        """It answered, and not with a failure of its own."""
-        self._has_served = True
+        """Note a reply that was no failure of the server."""
+        self._has_answered = True
         self.failures = self._rests = 0
         self._testing = self._silent = False
-        self._limited_since = None
 
-    def failed(self, started: float, silent: bool, unreachable: bool = False) -> None:
-        """A request sent at `started` met a server error or, where `silent`, no answer at all."""
-        self._silent = silent
+    def failed(self, failure: str, started: float, rest_s: float | None = None) -> None:
+        """Note a failure of the server.
+
+        Args:
+            failure: As in `ServerReply`, or "unreachable".
+            started: When the request was sent.
+            rest_s: The length of a rest that follows, for a rate limit.
+        """
+        self._silent = failure in _SILENT
+        self._has_answered |= not self._silent
         self.failures += 1
-        now = time.monotonic()
         if started < self.rests_until:
-            return  # it was under way before the rest, and says nothing about the server after it
-        if unreachable or self._testing or self.failures >= _FAILURES_IN_A_ROW:
+            return  # sent before the rest, so it shows nothing about the server after the rest
+        if failure == "unreachable" or self._testing or self.failures >= _FAILURES_IN_A_ROW:
             self._rests += 1
-            # A server that answers, with errors only, is left to each request's own tries in the end.
-            self._testing = silent or self._rests < self._patience
+            # A server that keeps answering with errors does not rest for ever: each request spends its own attempts.
+            self._testing = self._silent or not self._spent
             if self._testing:
-                self.rests_until = now + backoff_s(self._rests, _REST_S)
-
-    def limited(self, started: float, wait_s: float, most_s: float) -> None:
-        """A request sent at `started` met a rate limit; nothing rests when that would take more than `most_s` in all."""
-        self._silent = False
-        self.failures += 1
-        now = time.monotonic()
-        self._limited_since = now if self._limited_since is None else self._limited_since
-        if started < self.rests_until or not (self._testing or self.failures >= _FAILURES_IN_A_ROW):
-            return
-        self._testing = now + wait_s - self._limited_since <= most_s
-        if self._testing:
-            self.rests_until = now + wait_s
-
-
-def choose(servers: Sequence[Server], now: float, avoid: Server | None) -> Server | None:
-    """The free server with the fewest requests under way, `avoid` only if it is the only one; None if none is free."""
-    free = [server for server in servers if server.free(now)]
-    return min(free, key=lambda server: (server is avoid, server.under_way), default=None)
+                self.rests_until = time.monotonic() + (backoff_s(self._rests, _REST_S) if rest_s is None else rest_s)
 
 
 def backoff_s(times: int, first_s: float) -> float:
-    """Seconds to wait after `times` failures in a row: doubling up to 30, less up to a half by chance."""
-    return min(_MOST_S, first_s * 2 ** min(times - 1, 16)) * random.uniform(0.5, 1.0)
-
-
-def limit_wait_s(headers: Mapping[str, str], times: int) -> float:
-    """Seconds to wait after the `times`-th 429: what Retry-After asks, and a little more so that not all return at once.
-
-    Without the header the wait doubles each time; with one that asks for next to nothing it does so too, from less.
-    """
-    asked = retry_after_s(headers)
-    if asked is None:
-        return backoff_s(times, _REST_S)
-    return max(asked * random.uniform(1.0, 1.1), backoff_s(times, _LIMIT_S))
+    """Return the seconds to wait after `times` failures in a row: doubling up to 30, less up to a half at random."""
+    return min(_MAX_PAUSE_S, first_s * 2 ** min(times - 1, 16)) * random.uniform(0.5, 1.0)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """What a Retry-After header asks for in seconds: a number, or a date (RFC 9110, 10.2.3); None without one."""
+    """Return the seconds that a Retry-After header asks for, as a number or a date (RFC 9110, 10.2.3)."""
     value = headers.get("retry-after", "").strip()
     if value.replace(".", "", 1).isdecimal() and value.isascii():
-        return min(float(value), _LONGEST_S)
-    if (until := _date(value)) is None:
-        return None
-    # Counted from the server's own clock, where it tells the time.
-    return max(0.0, (until - (_date(headers.get("date", "")) or datetime.now(UTC))).total_seconds())
-
-
-def _date(value: str) -> datetime | None:
+        return min(float(value), _MAX_RETRY_AFTER_S)
     try:
         date = parsedate_to_datetime(value)
     except ValueError:
         return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
-# --- What /chat/completions answers, for everyone who asks a chat model: judges, simulators, assistants.
+# --- Requests and replies of /chat/completions, for judges, simulators and assistants.
 
 BAD_REPLY, EMPTY_REPLY = "bad_reply", "empty_reply"
-# Not merely a limit that is too large for the model, which names the same parameters.
+PLAIN_SAMPLING = {"top_p": 1, "presence_penalty": 0, "frequency_penalty": 0}
+"""Sampling by temperature alone; servers may take other values from the model's generation_config.json."""
+PLAIN_EXTRAS = {"top_k": -1, "min_p": 0, "repetition_penalty": 1}
+"""The same in fields that only vLLM and SGLang know."""
+EXTRAS = ("stop_token_ids", "skip_special_tokens", "add_special_tokens", *PLAIN_EXTRAS)
+"""All fields that only vLLM and SGLang know."""
+# A limit that is too large for the model names the same parameters, and is not meant.
 _UNSUPPORTED = re.compile(
     r"^(?=.*(?:max_tokens|temperature|top_p|penalty)).*(?:unsupported|not support)", re.IGNORECASE | re.DOTALL
 )
 
 
 def content(body: dict[str, Any]) -> str | None:
-    """The text of the first choice, "" where a model only thought; None where there is no message."""
+    """Return the text of the first choice, "" if a model only thought, None if there is no message."""
     try:
         text = body["choices"][0]["message"].get("content")
     except (KeyError, IndexError, TypeError, AttributeError):
@@ -622,19 +563,19 @@ def content(body: dict[str, Any]) -> str | None:
 
 
 def cut_off(body: dict[str, Any]) -> bool:
-    """Whether the reply reached its limit of tokens."""
+    """Return True if the reply reached its token limit."""
     return bool(body["choices"][0].get("finish_reason") == "length")
 
 
 def unusable(body: dict[str, Any]) -> str | None:
-    """Why a reply with status 200 holds nothing to read; None also where asking again would end the same way."""
+    """Return why a 200 reply holds no text, or None, also for a reply that the token limit left empty."""
     text = content(body)
     if text is None:
         return BAD_REPLY
     return None if text.strip() or cut_off(body) else EMPTY_REPLY
 
 
-def wants_other_names(reply: Reply) -> bool:
-    """Whether a server refused the usual names: OpenAI's reasoning models count thinking and reply together, as
-    `max_completion_tokens`, and take no temperature."""
-    return reply.failure == "refused" and _UNSUPPORTED.search(reply.detail) is not None
+def as_reasoner(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request for OpenAI's reasoning models: one limit for thinking and reply together, no sampling settings."""
+    names = {"temperature", *PLAIN_SAMPLING, *PLAIN_EXTRAS}
+    return {("max_completion_tokens" if key == "max_tokens" else key): body[key] for key in body if key not in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -51,11 +51,11 @@ class ServerSection(RecipeSection):
     """The model's name on the server; default: the only model that the server lists."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the API key; no key is sent if it is not set."""
-    concurrency: int = 16
+    concurrency: Count = 16
     """Open requests at a time, over all servers."""
-    timeout_s: float = 120.0
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Time limit of one attempt in seconds."""
-    attempts: int = 6
+    attempts: Count = 6
     """Attempts before a request counts as failed; waiting for a rate limit (429) is no attempt."""
     max_wait_s: float = 600.0
     """The longest time in seconds that one request waits for rate limits in total."""

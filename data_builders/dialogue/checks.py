@@ -1,6 +1,6 @@
-"""What a text must hold or must not: its numbers, its equations, a slip planted in one of them, what was withheld.
+"""Rules for texts: their numbers, their equations, a slip planted in an equation, and the withheld fact.
 
-By rule, so that whatever makes a text unusable has a name that a person can check.
+Each reason why a text cannot be used has a name, so a person can check it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nextturn.data_builders.user import read_question
 from nextturn.probe.grading import boxed, same_answer
 from nextturn.probe.text import content_stems, ngrams
 
-# --- The numbers of a text, in digits or words; a value counts, not how it is written.
+# --- The numbers of a text, in digits or words, compared by value.
 
 _DIGITS = re.compile(r"\d+(?:(?:,|\{,\})\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?")
 _WORDS: dict[str, int] = wordings("words.yaml")["numbers"]
 _TENS = "|".join(word for word, value in _WORDS.items() if value in range(20, 100, 10))
 _WORD = re.compile(rf"\b(?:({_TENS})[- ])?({'|'.join(_WORDS)})\b", re.IGNORECASE)
-# Words that stand in any text.
+# Numbers that may occur in any text.
 _ANYWHERE = frozenset((1.0, 2.0))
 
 
@@ -32,7 +32,7 @@ def digits(text: str) -> Counter[float]:
 
 
 def values(text: str) -> set[float]:
-    """All numbers of a text, those in words among them."""
+    """Return all numbers of a text, in digits or in words."""
     words = {
         float(_WORDS[match.group(2).lower()] + (_WORDS[match.group(1).lower()] if match.group(1) else 0))
         for match in _WORD.finditer(text)
@@ -40,7 +40,7 @@ def values(text: str) -> set[float]:
     return set(digits(text)) | words
 
 
-# What stands between two dollar signs that are none of money, with no words of a sentence in it, or between \\[ and \\].
+# The text between two dollar signs that do not mean money, without words of a sentence, or between \\[ and \\].
 _PROSE = r"(?:(?<![A-Za-z\\{])[A-Za-z]{2,} (?=[A-Za-z]{2,}))"
 _FORMULA = re.compile(rf"(?<!\\)\$((?:(?!{_PROSE})(?:\\.|[^$\\]))+)\$|\\\[(.+?)\\\]", re.DOTALL)
 
@@ -50,16 +50,20 @@ def _formula(text: str) -> str:
 
 
 def _formulas(text: str) -> set[str]:
-    """Those with a letter: of a number alone it does not matter how it is written."""
+    """Return the formulas with a letter; numbers are compared by value elsewhere."""
     found = {_formula(inline or displayed) for inline, displayed in _FORMULA.findall(text)}
     return {formula for formula in found if re.search("[A-Za-z]", formula)}
 
 
-def changed_numbers(text: str, source: str, told: Collection[float] = (), wish: str = "") -> str:
-    """What a text that is to say the same as its source, and the writer's `wish`, did to the numbers; "" where nothing.
-    `told` may not be there."""
+def changed_numbers(text: str, source: str, withheld: Collection[float] = (), wish: str = "") -> str:
+    """Return how a text changes the numbers or formulas of its source, or "".
+
+    Args:
+        withheld: Numbers that the text must not contain.
+        wish: Words of the writer whose numbers may occur, too.
+    """
     here, there = values(text), values(source) | values(wish)
-    if any(value in here - there for value in told):
+    if any(value in here - there for value in withheld):
         return "reveals_early"
     if set(digits(source)) - here:
         return "loses_number"
@@ -74,15 +78,17 @@ _RUN, _SMALL = 7, 20
 
 
 def copies(text: str, example: str, known: str) -> bool:
-    """Whether a text takes from an example what is not its own: seven words in a row, all of its words, or a number above 20
-    that does not stand in what the writer knows. Small models do so now and then."""
-    said, shown = (tuple(re.findall(r"\w+", one.lower())) for one in (text, example))
+    """Return True if a text copies an example: seven words in a row, all words, or a number above 20 that is not in `known`.
+
+    Small models do so now and then.
+    """
+    said, shown = (tuple(re.findall(r"\w+", words.lower())) for words in (text, example))
     run_of_both = set(ngrams(said, _RUN)) & set(ngrams(shown, _RUN))
     numbers = {value for value in values(example) - values(known) if value > _SMALL}
     return said == shown or bool(run_of_both) or bool(values(text) & numbers)
 
 
-# --- What is withheld, as a model or a rule proposes it.
+# --- Facts to withhold, proposed by a model or a rule.
 
 _HOLE = re.compile(
     r"_{2,}|\[[^\]]*\]|\?\s*\?|…|\.{3}|\b(?:unknown|unspecified|not (?:specified|given|known|mentioned)|missing|a certain|"
@@ -95,7 +101,7 @@ _HOLE = re.compile(
 
 @dataclass(frozen=True)
 class Proposal:
-    """`fact`: the problem's words that state it; `name`: what it is, without its value."""
+    """A fact to withhold: the problem's words that state it, and a name for it without its value."""
 
     fact: str
     name: str
@@ -129,8 +135,10 @@ _LISTED = re.compile(
 
 
 def facts(question: str) -> list[str]:
-    """The numbers that a problem states once, each with the words after it: "12 marbles". None out of a formula, which
-    would be another formula without it, and none that a sentence cannot do without."""
+    """Return the numbers that a problem states once, each with the words after it, such as "12 marbles".
+
+    Numbers inside a formula, and numbers that their sentence needs, are left out.
+    """
     spans = [match.span() for match in _FORMULA.finditer(question)]
     found = [
         match.group()
@@ -140,7 +148,9 @@ def facts(question: str) -> list[str]:
     once = [fact for fact in found if question.count(fact) == 1]
     marked = {fact: question.replace(fact, "\0") for fact in once}
     alone = {fact for fact in once if not re.search(r"[A-Za-z]", fact)}
-    once = [fact for fact in once if not _PART.search(marked[fact])]  # its sign, too: it would be told without it
+    once = [
+        fact for fact in once if not _PART.search(marked[fact])
+    ]  # its sign, too: the number would appear without it
     once = [fact for fact in once if fact not in alone or not _LISTED.search(marked[fact])]
     return [fact for fact in once if not values(fact) & values(question.replace(fact, " "))]
 
@@ -149,21 +159,23 @@ _GIVEN = re.compile(r"\d|\$[^$]*[=<>+^\\][^$]*\$|\\\[")
 
 
 def little_left(fact: str, question: str) -> bool:
-    """Whether a problem without the fact has no digit or formula left to work with ("" for what it has by itself). Such an
-    opening gives itself away: of 183 that a large model wrote the AUC went from 0.72 to 0.62 without 17 of these, and "What
-    is the least positive integer that is divisible?" is nothing that one asks."""
+    """Return True if a problem without the fact ("" for the whole problem) has no digit or formula left.
+
+    Such a first user message can be recognized by its wording: without 17 of them among 183 of a large model, the AUC
+    dropped from 0.72 to 0.62.
+    """
     return not _GIVEN.search(question.replace(fact, " ") if fact else question)
 
 
-_FEW_WORDS = 12  # "what is the sum of all possible values of x if": they ask, and give nothing
+_FEW_WORDS = 12  # such as "what is the sum of all possible values of x if"
 
 
 def one_formula(question: str) -> bool:
-    """Whether all that a problem gives is one formula: without it nothing is left, without a part of it another problem."""
-    given = [inline or displayed for inline, displayed in _FORMULA.findall(question)]
-    told = sum(bool(re.search(r"\d|[=+^*/\\<>-]", one)) for one in given)
+    """Return True if a problem states nothing but one formula, so that no part of it can be withheld."""
+    formulas = [inline or displayed for inline, displayed in _FORMULA.findall(question)]
+    stated = sum(bool(re.search(r"\d|[=+^*/\\<>-]", formula)) for formula in formulas)
     around = len(re.findall("[A-Za-z]{2,}", _FORMULA.sub(" ", question)))
-    return told == 1 and around <= _FEW_WORDS and not facts(question)
+    return stated == 1 and around <= _FEW_WORDS and not facts(question)
 
 
 def sentence_with(fact: str, question: str) -> str:
@@ -171,57 +183,63 @@ def sentence_with(fact: str, question: str) -> str:
     return question[slice(*text.sentence(question.index(fact)))]
 
 
-def unfit_proposal(given: Proposal, question: str) -> str:
-    """Why this cannot be withheld; "" where it can."""
-    fact, name = squeezed(given.fact).lower(), given.name
-    words = given.fact.split()
+def unfit_proposal(proposal: Proposal, question: str) -> str:
+    """Return why the fact cannot be withheld, or ""."""
+    fact, name = squeezed(proposal.fact).lower(), proposal.name
+    words = proposal.fact.split()
     if (
         squeezed(question).lower().count(fact) != 1
         or not 1 <= len(words) <= 14
         or (len(words) == 1 and not values(fact))
     ):
         return "no_fact"
-    if not content_stems(name) or len(name.split()) > 16 or values(name) & given.values:
+    if not content_stems(name) or len(name.split()) > 16 or values(name) & proposal.values:
         return "no_name"
-    # A number that stands somewhere else, too, is not withheld by leaving out this place.
-    rest = question.replace(given.fact, " ")
-    if rest == question or given.values & values(rest):
+    # A number that occurs twice is not withheld by removing one occurrence.
+    rest = question.replace(proposal.fact, " ")
+    if rest == question or proposal.values & values(rest):
         return "stated_twice"
-    return "little_left" if little_left(given.fact, question) else ""
+    return "little_left" if little_left(proposal.fact, question) else ""
 
 
 def shows_hole(text: str, question: str) -> bool:
-    """Whether something stands in the place of what was left out of the question."""
+    """Return True if the text has a placeholder where the question states a fact."""
     return bool(_HOLE.search(text)) and not _HOLE.search(question)
 
 
-def unfit_rest(text: str, given: Proposal, question: str) -> str:
-    """Why this is not the problem without the proposed fact; "" where it is. People who forget to tell something put
-    nothing in its place: two readers refused 8 and 10 of 22 openings, all of them for a hole that was described."""
+def unfit_rest(text: str, proposal: Proposal, question: str) -> str:
+    """Return why the text is not the problem without the proposed fact, or "".
+
+    People who forget a fact put no placeholder in its position: two annotators refused 8 and 10 of 22 first user messages,
+    all for a described gap.
+    """
     if shows_hole(text, question):
         return "placeholder"
     if len(text.split()) < 7:
         return "too_little"
-    if set(content_stems(text)) - set(content_stems(question)) - set(content_stems(given.name)):
+    if set(content_stems(text)) - set(content_stems(question)) - set(content_stems(proposal.name)):
         return "adds_words"
     if not _formulas(text) <= _formulas(question):
         return "changes_formula"
-    wanted, here = values(question) - given.values, values(text)
-    if here & given.values or squeezed(given.fact).lower() in squeezed(text).lower():
+    wanted, here = values(question) - proposal.values, values(text)
+    if here & proposal.values or squeezed(proposal.fact).lower() in squeezed(text).lower():
         return "still_stated"
     if not wanted - _ANYWHERE <= here:
         return "loses_number"
     if here - wanted - _ANYWHERE:
         return "invents_number"
-    kept = set(content_stems(question)) - set(content_stems(given.fact))
+    kept = set(content_stems(question)) - set(content_stems(proposal.fact))
     return "" if len(kept & set(content_stems(text))) >= 0.75 * len(kept) else "loses_words"
 
 
-def names_it(question: str, given: Proposal, said: str) -> bool:
-    """Whether a question is after the withheld thing: as the scripted user reads it, or by a word of its name that the
-    user has not said, or by most of its words."""
-    name, asked = set(content_stems(given.name)), set(content_stems(question))
-    about, _ = read_question(question, [given.name], [said])
+def names_it(question: str, proposal: Proposal, said: str) -> bool:
+    """Return True if a question asks for the withheld fact.
+
+    Either the scripted user reads it so, or it contains a word of the fact's name that is not in `said`, or most of its
+    words.
+    """
+    name, asked = set(content_stems(proposal.name)), set(content_stems(question))
+    about, _ = read_question(question, [proposal.name], [said])
     return about == "withheld" or bool((name - set(content_stems(said))) & asked) or 2 * len(name & asked) > len(name)
 
 
@@ -229,18 +247,18 @@ def names_it(question: str, given: Proposal, said: str) -> bool:
 
 
 def has_false_equation(text: str, quoted: str = "") -> bool:
-    """Whether an equation does not hold; the `quoted` one is somebody else's."""
-    return any(not one.is_true and one.shown != quoted for one in equations(text))
+    """Return True if an equation is false; the `quoted` one is ignored."""
+    return any(not equation.is_true and equation.shown != quoted for equation in equations(text))
 
 
 def shown_work(text: str) -> str:
-    """The equations of a solution, one after the other, as somebody would type them."""
-    return ", ".join(dict.fromkeys(one.shown for one in equations(text)))
+    """Return the equations of a solution, one after the other, as a user would type them."""
+    return ", ".join(dict.fromkeys(equation.shown for equation in equations(text)))
 
 
 def last_result(text: str) -> str | None:
-    """What the last equation of a solution comes to; None where it has none."""
-    return next((one.result for one in reversed(list(equations(text)))), None)
+    """Return the result of a solution's last equation, or None."""
+    return next((equation.result for equation in reversed(list(equations(text)))), None)
 
 
 def _number(shown: str) -> float:
@@ -252,7 +270,14 @@ def _number(shown: str) -> float:
 
 @dataclass(frozen=True)
 class Slip:
-    """`text` with its wrong line `wrong`, where `right` should stand for `instead`; it ends with the wrong `answer`."""
+    """A solution with a slip.
+
+    Attributes:
+        text: The solution, which ends with the wrong `answer`.
+        wrong: Its wrong line.
+        right: The right result of that line.
+        instead: The wrong result of that line.
+    """
 
     text: str
     wrong: str
@@ -266,14 +291,14 @@ class Slip:
 
 
 def slipped(solution: str, reference: str, question: str, rng: random.Random) -> Slip | None:
-    """The solution with a slip of calculation carried on to its box; None where it cannot be done by rule."""
-    found = list(equations(solution))
-    given = values(question)
-    places = [place for place, one in enumerate(found) if one.is_true and _number(one.result) not in given]
-    for place in rng.sample(places, len(places)):
-        equation = found[place]
+    """Return the solution with a wrong result carried on to its box, or None if no rule does it."""
+    lines = list(equations(solution))
+    known = values(question)
+    indices = [index for index, line in enumerate(lines) if line.is_true and _number(line.result) not in known]
+    for index in rng.sample(indices, len(indices)):
+        equation = lines[index]
         for changed in _near(equation, rng):
-            text = _carried_on(solution, found, place, changed)
+            text = _carried_on(solution, lines, index, changed)
             box = boxed(text) if text else None
             if text and box and not same_answer(box[1], reference):
                 wrong = f"{equation.shown.partition(' = ')[0]} = {changed}"
@@ -282,23 +307,25 @@ def slipped(solution: str, reference: str, question: str, rng: random.Random) ->
 
 
 def _near(equation: Equation, rng: random.Random) -> list[str]:
-    """Results that a slip gives: one too many or too few, of larger ones ten, in the times table a factor once too often."""
+    """Return likely wrong results: off by one, off by ten if large, or a multiplication table's neighbour."""
     value, numbers = _number(equation.result), sorted(digits(equation.left))
     if not value.is_integer() or value < 3:
         return []
-    carried = 10.0 if value > 30 else 1.0  # nobody takes 10 - 4 for 16, or 17 - 1 for 14
-    table = "*" in equation.left and numbers[0] < value and numbers[-1] <= 12  # 400 * 3 is not taken for 1203
+    carried = 10.0 if value > 30 else 1.0  # 10 - 4 is not mistaken for 16
+    table = "*" in equation.left and numbers[0] < value and numbers[-1] <= 12  # 400 * 3 is not mistaken for 1203
     steps = [numbers[0], 1.0] if table else [carried, 1.0]
     around = [value + sign * step for step in steps for sign in rng.sample((1, -1), 2)]
-    return [_shown(one, equation.result) for one in around if one > 0 and one != value and one.is_integer()]
+    return [
+        _shown(result, equation.result) for result in around if result > 0 and result != value and result.is_integer()
+    ]
 
 
-def _carried_on(text: str, found: list[Equation], place: int, changed: str) -> str | None:
-    """The text with another result at an equation, and all that follows from it."""
-    first = found[place]
+def _carried_on(text: str, lines: list[Equation], index: int, changed: str) -> str | None:
+    """Return the text with another result at an equation and in everything that follows from it, or None."""
+    first = lines[index]
     instead = {_number(first.result): _number(changed)}
     made, at = text[: first.at] + changed, first.at + len(first.result)
-    for equation in found[place + 1 :]:
+    for equation in lines[index + 1 :]:
         if equation.start < at:
             continue
         left = _DIGITS.sub(
@@ -319,7 +346,7 @@ def _carried_on(text: str, found: list[Equation], place: int, changed: str) -> s
 
 
 def _in_formula(text: str, instead: dict[float, float]) -> bool:
-    """Whether one of the numbers stands where it cannot be followed: in an equation that is none of plain numbers."""
+    """Return True if one of the numbers occurs in an equation with other symbols, where its change cannot be followed."""
     lines = (line for line in text.split("\n") if re.search(r"[=^\u2248<>]|\d[a-z]\b", line))
     return any(set(digits(re.sub(r"\\boxed\{[^{}]*\}", "", line))) & set(instead) for line in lines)
 

@@ -1,9 +1,9 @@
-"""One conversation of self-play from its plan to its end: who is asked what, in which order, what a reply must hold.
+"""A self-play conversation from its plan to its end: which model is asked what, in which order, and which replies count.
 
-A problem is kept if the policy solves it. Where something is withheld, that is proved: without it the policy does not
-find the result, and after the user has told it, it does. The assistant sees the chat alone, with a note for it such as
-what is missing or where an attempt goes wrong, which the row does not hold. The *simulator* plays the user: it knows the
-problem, a persona, a goal and what it has told, and no answer. A *judge* reads the end.
+A problem is kept if the policy solves it. If a fact is withheld, it is proved to be needed: without it the policy does not
+find the result, and with it the policy does. The assistant sees the chat, with a note that the stored row does not contain,
+such as what is missing or where an attempt goes wrong. The *simulator* plays the user; it knows the problem, a persona, a
+goal and what it has revealed, and no answer. A *judge* reads the finished conversation.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from nextturn.probe.grading import asks, boxed, closes_asking, same_answer
 
 
 class _Refused(Exception):
-    """Ends a conversation that cannot be used, with its reason."""
+    """Raised to reject the current conversation; carries the reason."""
 
 
-_AGAIN = 3  # requests for a reply that can be used, each with another seed
-_PROPOSALS = 3  # things to withhold that are proposed, until one of them is needed
+_AGAIN = 3  # the most requests for a usable reply, each with another seed
+_PROPOSALS = 3  # the most facts that are proposed to be withheld, until one is needed
 
 Check = Callable[[str], str]
-"""Why a text cannot be used; "" where it can."""
+"""Return why a text cannot be used, or ""."""
 
 
 async def play(plans: Sequence[Plan], settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> list[Finished]:
-    """The conversations about one problem; the same replies always make the same ones.
+    """Return the conversations about one problem; equal replies always give equal conversations.
 
     Raises:
-        EngineError: a model cannot be asked at all. What fails once is a `reason`.
+        EngineError: A model cannot be asked at all. A single failure becomes the conversation's `reason`.
     """
-    talks = [_Talk(plan, settings, roles, seed) for plan in plans]
-    first, *others = talks
+    conversations = [_SelfPlay(plan, settings, roles, seed) for plan in plans]
+    first, *others = conversations
     solution = await first.solved_alone()
-    for talk in others:
-        talk.done.measured |= first.done.measured
-        talk.done.reason = first.done.reason
-    await asyncio.gather(*(talk.play(solution) for talk in talks if not talk.done.reason))
-    return [talk.done for talk in talks]
+    for other in others:
+        other.done.measured |= first.done.measured
+        other.done.reason = first.done.reason
+    await asyncio.gather(*(each.play(solution) for each in conversations if not each.done.reason))
+    return [conversation.done for conversation in conversations]
 
 
-class _Talk:
+class _SelfPlay:
     def __init__(self, plan: Plan, settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> None:
         self.plan, self.settings, self.roles, self.seed = plan, settings, roles, seed
         self.done = Finished(plan)
@@ -74,35 +74,35 @@ class _Talk:
     # --- Asking, and what a reply must hold.
 
     async def ask(
-        self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int, **told: Any
+        self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int, **options: Any
     ) -> Answer:
-        """A usable reply or none; every seed follows from the place in the conversation. `told`: see RoleModel.ask."""
+        """Ask for a usable reply; the seed follows from the position in the conversation. See `RoleModel.ask`."""
         seed = partial(item_seed, self.seed, self.plan.id, role, where)
-        answer = await self.roles[role].ask(prompt, read, seed, tries, **told)
+        answer = await self.roles[role].ask(prompt, read, seed, tries, **options)
         self.done.calls.update(answer.calls)
         self.done.unusable += [
-            {"role": role, "where": where, "reason": one.unusable, "text": one.text} for one in answer.unusable
+            {"role": role, "where": where, "reason": reply.unusable, "text": reply.text} for reply in answer.unusable
         ]
         return answer
 
     async def text(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed]) -> str:
-        """What the conversation goes on with. Whoever writes it hears what was wrong with the last try; but for openings,
-        all of which are written from the same words, whatever they lack."""
-        told = {} if where.startswith("opening") else {"again": prompts.again}
-        answer = await self.ask(role, prompt, where, read, _AGAIN, **told)
+        """Return a usable text or reject the conversation. The model sees why its last attempt was unusable, except for
+        first user messages, whose prompt has to be the same whether they lack a fact or not."""
+        options = {} if where.startswith("opening") else {"again": prompts.again}
+        answer = await self.ask(role, prompt, where, read, _AGAIN, **options)
         if answer.parsed is None:
             raise _Refused(f"{where.partition('.')[0]}_{answer.missing.partition('_')[2]}")
         return answer.parsed.text
 
     def said(self, role: str) -> list[str]:
-        return [one["content"] for one in self.done.messages if one["role"] == role]
+        return [message["content"] for message in self.done.messages if message["role"] == role]
 
     def say(self, role: str, text: str) -> None:
         self.done.messages.append({"role": role, "content": text})
 
-    def copies(self, text: str, named: str, *told: str) -> bool:
-        """Whether a reply takes over an example that stood before its prompt."""
-        known = "\n".join([self.plan.question, *told, *(one["content"] for one in self.done.messages)])
+    def copies(self, text: str, named: str, *context: str) -> bool:
+        """Return True if a reply copies an example that preceded its prompt."""
+        known = "\n".join([self.plan.question, *context, *(message["content"] for message in self.done.messages)])
         return any(checks.copies(text, example, known) for example in prompts.shown_replies(named, self.shots))
 
     def right(self, text: str) -> bool:
@@ -127,7 +127,7 @@ class _Talk:
         return answer.parsed.text if answer.parsed else ""
 
     async def solved_alone(self) -> str:
-        """The policy's own right solution of the bare problem; "" and a reason where there is none."""
+        """Return the policy's own right solution of the problem alone, or "" and set the reason."""
         prompt = assistant_prompt([{"role": "user", "content": self.plan.question}], "solve")
         try:
             solution = await self.solve(prompt, "solved")
@@ -138,7 +138,7 @@ class _Talk:
         return solution
 
     async def user(self, act: str, check: Check, where: str = "", **words: str) -> None:
-        """The user's next message; it repeats none of theirs, nor what the assistant said, nor an example."""
+        """Add the user's next message, which repeats no earlier message and no example."""
 
         def unfit(text: str) -> str:
             if len(text.split()) > 70:
@@ -153,7 +153,7 @@ class _Talk:
         """Add the assistant's next message, the first one that can be used."""
 
         def unfit(text: str) -> str:
-            # Whoever mends a slip says the rest of the solution again.
+            # A corrected solution repeats the rest of the wrong one.
             if note != "concede" and any(same_words(text, one) for one in self.said("assistant")):
                 return "repeats"
             if _NOTE.search(text):
@@ -175,8 +175,8 @@ class _Talk:
             await self.review()
         except _Refused as refused:
             done.reason = str(refused)
-        # In the order of their places, whichever came first.
-        done.unusable.sort(key=lambda one: (one["where"], one["role"]))
+        # Sorted by position, since replies come in any order.
+        done.unusable.sort(key=lambda reply: (reply["where"], reply["role"]))
 
     async def with_result(self, solution: str) -> None:
         await self.open(self.plan.question)
@@ -186,7 +186,7 @@ class _Talk:
     with_child = with_result
 
     async def with_hint(self, solution: str) -> None:
-        """A hint, a try or two, and a confirmation that ends it: the result is the user's own."""
+        """A hint, an attempt or two of the user, and a confirmation at the end: the user finds the result."""
         slip = None if self.plan.tries_right else self.slip(solution)
         await self.open(self.plan.question)
         await self.assistant("hint", self.hides_result, first=self.first(solution), answer=self.answer)
@@ -215,11 +215,11 @@ class _Talk:
             named = {"wrong": slip.wrong, "right": slip.right}
             await self.assistant("check_wrong", self.boxes_result, answer=self.answer, **named)
             await self.react(1)
-        else:  # nobody asks then what a number of their own means
+        else:  # no reaction: the solution is the user's own
             await self.assistant("check_right", self.boxes_result, answer=self.answer)
 
     async def with_slip(self, solution: str) -> None:
-        """The assistant's own solution with a slip, without loss; the user is right, and the assistant concedes."""
+        """The assistant's own solution with a slip, not trained on; the user corrects it, and the assistant concedes."""
         await self.open(self.plan.question)
         await self.solve_here("solve")
         slip = self.slip(self.done.messages[-1]["content"])
@@ -237,12 +237,12 @@ class _Talk:
         return checks.slipped(solution, self.answer, self.plan.question, rng)
 
     def first(self, solution: str) -> str:
-        """The first line of a solution that does not tell the result; "" where there is none."""
+        """Return the first line of a solution that does not reveal the result, or ""."""
         return next((line for line in solution.split("\n") if line.strip() and not self.hides_result(line)), "")
 
     def possible(self, solution: str) -> bool:
-        """Whether the solution has what the goal takes: steps, work to show, a line to get wrong."""
-        # An attempt that does not come to the result cannot be told to be right; "3 * 7 = 21, 3 + 7 = 10" does not say 7.
+        """Return True if the solution has what the goal needs: steps, work to show, or a line to get wrong."""
+        # An attempt that does not end with the result cannot be confirmed.
         work = same_answer(checks.last_result(solution), self.answer)
         needs: dict[str, Callable[[], object]] = {
             "hint": lambda: work and self.first(solution),
@@ -253,10 +253,10 @@ class _Talk:
         return self.plan.goal not in needs or bool(needs[self.plan.goal]())
 
     async def open(self, question: str, work: str = "") -> None:
-        """The opening, complete or not; then what is missing is asked for and told."""
+        """Add the first user message; if it lacks a fact, the assistant asks for it and the user reveals it."""
         if not self.plan.withholds:
-            told = prompts.PROMPTS["attempt"].format(question=question, work=work) if work else question
-            await self.opening(told, "opening")
+            text = prompts.PROMPTS["attempt"].format(question=question, work=work) if work else question
+            await self.opening(text, "opening")
             return
         for number in range(_PROPOSALS):
             self.done.messages.clear()
@@ -264,45 +264,48 @@ class _Talk:
                 break
         else:
             raise _Refused("nothing_needed")
-        given = self.done.withheld
-        assert given is not None
-        await self.assistant("ask", partial(self.asks_for, given), name=given.name)
-        await self.user("reveal", partial(self.tells, given), fact=given.fact)
+        fact = self.done.withheld
+        assert fact is not None
+        await self.assistant("ask", partial(self.asks_for, fact), name=fact.name)
+        await self.user("reveal", partial(self.tells, fact), fact=fact.fact)
         self.done.reveal_at = len(self.done.messages) - 1
-        if self.plan.goal in ("hint", "steps"):  # no solution comes that would show that all is told now
+        if self.plan.goal in ("hint", "steps"):  # no later solution proves that all facts are revealed
             await self.solve_here("solve")
             del self.done.messages[-1]
 
-    async def opening(self, text: str, where: str, told: frozenset[float] = frozenset()) -> None:
+    async def opening(self, text: str, where: str, withheld: frozenset[float] = frozenset()) -> None:
         question, wish = self.plan.question, prompts.PROMPTS["wishes"][self.plan.goal]
 
         def unfit(made: str) -> str:
             if self.copies(made, "opening", wish):
                 return "repeats"
             return (
-                "placeholder" if checks.shows_hole(made, question) else checks.changed_numbers(made, text, told, wish)
+                "placeholder"
+                if checks.shows_hole(made, question)
+                else checks.changed_numbers(made, text, withheld, wish)
             )
 
         read = _checked(read_message, unfit)
         self.say("user", await self.text("simulator", prompts.opening_prompt(self.plan, text, self.shots), where, read))
 
     async def leave_out(self, number: int) -> bool:
-        """Whether proposal `number` made an opening without which the policy does not find the result."""
+        """Return True if proposal `number` gives a first user message with which the policy does not find the result."""
         try:
-            given = await self.propose(number)
-            rest = await self.without(given, f"left_out.{number}")
-            await self.opening(rest, f"opening.{number}", given.values)
+            proposal = await self.propose(number)
+            rest = await self.without(proposal, f"left_out.{number}")
+            await self.opening(rest, f"opening.{number}", proposal.values)
         except _Refused:
             return False
-        # Who solves a problem in one try of k fails 4k times by chance with exp(-4), whatever is left out.
+        # A model that solves a problem in one of k attempts fails 4k times in a row with probability exp(-4) by chance.
         tries = self.settings.tries * self.done.measured["solved"][1]
         prompt = assistant_prompt(self.done.messages, "guess")
         asked = (self.ask("assistant", prompt, f"without.{number}.{k}", read_assistant, _AGAIN) for k in range(tries))
         answers = await asyncio.gather(*asked)
-        if failed := next((one.missing for one in answers if one.parsed is None and len(one.unusable) < _AGAIN), ""):
-            raise _Refused(failed)
-        guesses = [one.parsed.text for one in answers if one.parsed is not None]
-        if len(guesses) < tries:  # a try without an end is not one that failed
+        no_reply = (answer.missing for answer in answers if answer.parsed is None and len(answer.unusable) < _AGAIN)
+        if reason := next(no_reply, ""):
+            raise _Refused(reason)
+        guesses = [answer.parsed.text for answer in answers if answer.parsed is not None]
+        if len(guesses) < tries:  # a truncated attempt is not a failed one
             return False
         wrong = {k: text for k, text in enumerate(guesses) if not self.right(text)}
         self.done.unusable += [
@@ -310,29 +313,29 @@ class _Talk:
             for k, text in wrong.items()
         ]
         self.done.measured["without"] = [tries - len(wrong), tries]
-        self.done.withheld, self.done.rest = given, rest
-        # Guesses that agree and assume nothing say that what is left is another problem, with a result of its own: nothing is
-        # missing in it. A model's usual assumption is often the same: of 32 pairs that agreed, 29 had made one aloud.
+        self.done.withheld, self.done.rest = proposal, rest
+        # Guesses that agree without an assumption show that the rest is a complete problem with another result. Models often
+        # make the same assumption: of 32 pairs of guesses that agreed, 29 stated one.
         sure = [text for text in wrong.values() if not _assumes(text)]
         return len(wrong) == tries and not _mostly_alike(sure, tries)
 
-    async def without(self, given: Proposal, where: str) -> str:
-        """The problem without the fact: a sentence that tells nothing else goes, another one is written again."""
-        question, sentence = self.plan.question, checks.sentence_with(given.fact, self.plan.question)
-        if not re.search(r"\w", sentence.replace(given.fact, "")):
+    async def without(self, proposal: Proposal, where: str) -> str:
+        """Return the problem without the fact: a sentence that states only the fact is removed, another is rewritten."""
+        question, sentence = self.plan.question, checks.sentence_with(proposal.fact, self.plan.question)
+        if not re.search(r"\w", sentence.replace(proposal.fact, "")):
             rest = re.sub(" {2,}", " ", question.replace(sentence, "")).strip()
-            if unfit := checks.unfit_rest(rest, given, question):
+            if unfit := checks.unfit_rest(rest, proposal, question):
                 raise _Refused(f"left_out_{unfit}")
             return rest
         read = _checked(
             partial(tagged, tag="text"),
-            lambda text: checks.unfit_rest(question.replace(sentence, text), given, question),
+            lambda text: checks.unfit_rest(question.replace(sentence, text), proposal, question),
         )
-        prompt = prompts.prompt("leave_out", self.shots, sentence=sentence, name=given.name, fact=given.fact)
+        prompt = prompts.prompt("leave_out", self.shots, sentence=sentence, name=proposal.name, fact=proposal.fact)
         return question.replace(sentence, await self.text("assistant", prompt, where, read))
 
     async def propose(self, number: int) -> Proposal:
-        """What to withhold: a number with its words, which the model names, or every other time a fact of its choice."""
+        """Return a fact to withhold: a number with its words that the model names, or, every other time, a fact of its choice."""
         question = self.plan.question
         if checks.little_left("", question) or checks.one_formula(question):
             raise _Refused("little_left")
@@ -358,7 +361,7 @@ class _Talk:
         return Proposal(fact, name)
 
     async def solve_here(self, note: str) -> None:
-        """The solution as a turn of this chat, which also shows that the chat holds all that it takes."""
+        """Add a right solution as a turn of this chat, which proves that the chat contains all facts."""
         prompt = assistant_prompt(self.done.messages, note)
         solution = await self.solve(prompt, "with")
         if not solution:
@@ -366,9 +369,9 @@ class _Talk:
         self.say("assistant", solution)
 
     async def react(self, most: int) -> None:
-        """Reactions to what was said last, each with its reply; one that does not come off is left out, or ends it."""
+        """Add up to `most` reactions to the last message, each with a reply; a reaction that fails is left out."""
         wanted = self.rng.randint(1, most)
-        # Who has just worked it out does not doubt it.
+        # A user who has just solved the problem does not doubt the result.
         acts = [act for act in self.plan.reactions if act != "doubt" or self.plan.goal not in ("check", "slip")]
         for act in acts[: wanted + 1]:
             start, answer = len(self.done.messages), self.answer
@@ -378,7 +381,7 @@ class _Talk:
             def particular(text: str, last: set[float] = last) -> str:
                 return "" if checks.values(text) & last else "nothing_particular"
 
-            # A doubt of a right line is asked for in the words of one of a wrong line: only the mathematics tells them apart.
+            # A doubt of a right line has the wording of a doubt of a wrong line: only the mathematics differs.
             slip = self.slip(self.done.messages[-1]["content"]) if act == "doubt" else None
             try:
                 if slip is not None:
@@ -405,22 +408,22 @@ class _Talk:
         if self.done.verdict < self.settings.judged_at_least:
             raise _Refused("judge_refused")
 
-    # --- What the turns must hold.
+    # --- Checks of the turns.
 
-    def asks_for(self, given: Proposal, text: str) -> str:
+    def asks_for(self, proposal: Proposal, text: str) -> str:
         if not asks(text) or text.count("?") > 1:
             return "no_question"
         if len(text.split()) > 40:
             return "too_long"
-        if checks.values(text) & given.values:
+        if checks.values(text) & proposal.values:
             return "leak"
-        return "" if checks.names_it(text, given, self.done.messages[0]["content"]) else "asks_other"
+        return "" if checks.names_it(text, proposal, self.done.messages[0]["content"]) else "asks_other"
 
-    def tells(self, given: Proposal, text: str) -> str:
-        told, known = checks.values(text), checks.values(self.plan.question)
-        if not given.values <= told:
+    def tells(self, proposal: Proposal, text: str) -> str:
+        stated, known = checks.values(text), checks.values(self.plan.question)
+        if not proposal.values <= stated:
             return "not_told"
-        return "invents_number" if told - known - {1.0, 2.0} else ""
+        return "invents_number" if stated - known - {1.0, 2.0} else ""
 
     def shows(self, value: str) -> Check:
         wanted = checks.values(value)
@@ -466,7 +469,7 @@ def _checked(read: Callable[[Reply], Parsed], check: Check) -> Callable[[Reply],
 
 
 def _assumes(guess: str) -> bool:
-    """Whether a guess names something that it assumed."""
+    """Return True if a guess states an assumption."""
     found = _ASSUMED.search(guess)
     return found is not None and not re.fullmatch(
         r"\W*(?:(?:nothing|none|no assumptions?|n/a)\b.*)?", found[1].strip(), re.IGNORECASE
@@ -474,13 +477,13 @@ def _assumes(guess: str) -> bool:
 
 
 def _mostly_alike(guesses: Sequence[str], tries: int) -> bool:
-    """Whether more than half of the tries end with one result."""
+    """Return True if more than half of the attempts end with the same result."""
     results = [box[1] for box in map(boxed, guesses) if box]
     return any(2 * sum(same_answer(one, other) for other in results) > tries > 1 for one in results)
 
 
 def _steps(solution: str, most: int = 4) -> list[str]:
-    """The parts of a solution that each compute something; the last ends with the result."""
+    """Split a solution into parts that each compute something; the last ends with the result."""
     lines = [line for line in solution.split("\n") if line.strip()]
     ends = [place for place, line in enumerate(lines) if any(checks.equations(line))]
     ends = [*ends[: most - 1], len(lines) - 1] if len(ends) >= most else [*ends[:-1], len(lines) - 1]

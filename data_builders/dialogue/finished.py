@@ -1,4 +1,4 @@
-"""A finished conversation of self-play, and the record that the quality filter and the training views read."""
+"""A finished self-play conversation, and the record that the quality filter and the training views read."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from nextturn.data_builders.tasks import Conversation, Gap
 from nextturn.probe.conversations import Message
 
 Row = dict[str, Any]
-# A reward for the result would pay for telling it where the user wants to find it.
+# With these goals the user wants to find the result, and a reward for the result would reward revealing it.
 _NO_PROMPTS = ("hint", "steps", "slip")
 
 
 @dataclass
 class Finished:
-    """A conversation at its end; `reason` says why it cannot be used.
+    """A conversation at its end.
 
     Attributes:
-        withheld: what the opening leaves out, `rest` the problem without it, `reveal_at` the message that tells it.
-        measured: {"solved", "without", "with"}: [right, tries] of the problem alone, of the opening that lacks what is
-            withheld, and of the chat in which the solution stands.
-        doubts: whether each of the user's is right.
+        withheld: The withheld fact.
+        rest: The problem without the withheld fact.
+        reveal_at: The index of the message that reveals it.
+        measured: {"solved", "without", "with"}: [right, attempts] of the problem alone, of the first user message without
+            the withheld fact, and of the conversation.
+        doubts: Whether each doubt of the user is right.
         unusable: {role, where, reason, text} of each reply that could not be used.
-        verdict: the judge's, 0 where none was asked.
         calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
+        verdict: The judge's, 0 without a judge.
+        judged: The judge's reply.
+        reason: Why the conversation cannot be used, or "".
     """
 
     plan: Plan
@@ -46,21 +50,20 @@ class Finished:
     reason: str = ""
 
     def conversation(self) -> Conversation:
-        """As the gate and the views of training take it, with who talked and why, what was measured and what it took."""
-        plan, given, gap = self.plan, self.withheld, None
-        if given is not None and len(self.messages) > self.reveal_at > 0:
-            told = self.messages[self.reveal_at]["content"]
-            ask = self.messages[1]["content"]
-            gap = Gap(self.rest, given.name, ask, told, given.fact, given.fact, thing=given.name)
+        """Return the record for the quality filter and the training views."""
+        plan, fact, gap = self.plan, self.withheld, None
+        if fact is not None and len(self.messages) > self.reveal_at > 0:
+            question, reveal = self.messages[1]["content"], self.messages[self.reveal_at]["content"]
+            gap = Gap(self.rest, fact.name, question, reveal, fact.fact, fact.fact, thing=fact.name)
         row = {
             "persona": plan.persona,
             "goal": plan.goal,
-            "withheld": given.name if given else "",
-            "fact": given.fact if given else "",
+            "withheld": fact.name if fact else "",
+            "fact": fact.fact if fact else "",
             "measured": self.measured,
             "verdict": self.verdict,
             "judged": self.judged,
-            "slips": " ".join(f"{one['role']}.{one['reason']}" for one in self.unusable),
+            "slips": " ".join(f"{reply['role']}.{reply['reason']}" for reply in self.unusable),
             "calls": {f"{role}.{count}": self.calls[f"{role}.{count}"] for role in ROLES for count in COUNTS},
         }
         return Conversation(

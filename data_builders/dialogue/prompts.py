@@ -1,7 +1,7 @@
-"""What a conversation is to be, and what each role is told in it (prompts.yaml), with tags around what others wrote.
+"""Plans of conversations, and the prompts of each role (prompts.yaml), with tags around texts that others wrote.
 
-Texts travel as tagged plain text, never inside JSON, which would break LaTeX, and stand there as they are. Only what looks
-like one of our own tags is changed, since a reply could otherwise end the chat it stands in.
+Texts are inserted as tagged plain text, never inside JSON, which would break LaTeX. They are not changed, except for our own
+tags in them, since a reply could otherwise end the chat that contains it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from nextturn.probe.conversations import Message
 from nextturn.probe.judges.llm import harmless, shortened
 
 PROMPTS: dict[str, Any] = wordings(PROMPTS_FILE)
-"""All that the roles are told, by name."""
+"""All prompts, by name."""
 EXAMPLES: dict[str, list[dict[str, str]]] = wordings(EXAMPLES_FILE)
-"""What can be shown before a prompt of that name: its words, and the `reply`."""
+"""Examples that can precede the prompt of that name: the words that fill the prompt, and the `reply`."""
 REACTIONS = ("why", "doubt", "meaning", "proof", "simpler")
-"""What a user may do after a solution. A doubt is as likely after a right one as after a slip: always."""
+"""What a user may do after a solution."""
 
 
 @dataclass(frozen=True)
 class User:
-    """What a simulated user knows and wants, of a conversation to build or of a prompt of reinforcement learning.
+    """What a simulated user knows and wants, in data building or reinforcement learning.
 
     Attributes:
-        hidden: texts of the question that the opening did not state.
-        clause: what is hidden, such as "how many marbles are in each bag"; "" where nobody knows.
+        hidden: Texts of the question that the first user message did not state.
+        clause: A description of the hidden texts, such as "how many marbles are in each bag"; "" if unknown.
     """
 
     question: str
@@ -43,18 +43,18 @@ class User:
 
 
 def still_hidden(hidden: Iterable[str], messages: Sequence[Message]) -> tuple[str, ...]:
-    """Those that no message has stated so far."""
-    return tuple(value for value in hidden if not any(states(one["content"], value) for one in messages))
+    """Return the hidden texts that no message has stated so far."""
+    return tuple(value for value in hidden if not any(states(message["content"], value) for message in messages))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One conversation to make, drawn before anybody is asked.
+    """The plan of a conversation, drawn before any model is asked.
 
     Attributes:
-        withholds: it opens with something left out.
-        reactions: what the user does after the solution, in order, as far as it goes.
-        tries_right: whether an attempt that the user shows is right.
+        withholds: Whether the first user message lacks a fact.
+        reactions: What the user does after the solution, in order of preference.
+        tries_right: Whether an attempt that the user shows is right.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Plan:
 
 
 def plans_of(task: Task, seed: int, settings: Dialogue) -> list[Plan]:
-    """The conversations about a task: one that opens complete and often one that does not, by the same person."""
+    """Return the plans for a task: one with a complete first message, and often one that lacks a fact, by the same persona."""
     rng = random.Random(f"dialogue:{seed}:{task.id}")
     persona, withholds = rng.choice(list(PERSONAS)), rng.random() < settings.withheld
     made = []
@@ -95,29 +95,33 @@ def plans_of(task: Task, seed: int, settings: Dialogue) -> list[Plan]:
 _OWN_TAG = re.compile(
     r"<(?=[\s/]{0,4}(?:problem|text|reply|chat|user|assistant|message|end)[\s/]{0,4}>)", re.IGNORECASE
 )
-# Characters of one message, and of a whole conversation, that a judge is shown.
+# The most characters of one message, and of a whole conversation, that a judge sees.
 _MESSAGE_LIMIT, _JUDGED_LIMIT = 6_000, 24_000
-_TRY_LIMIT = 1_000  # of a reply that could not be used, shown to who wrote it
+_TRY_LIMIT = 1_000  # of a reply that could not be used, repeated to its model
 
 Prompt = tuple[Message, ...]
 
 
 def prompt(named: str, /, shots: int = 0, **words: str) -> Prompt:
-    """The text of that name, filled with words that may hold what others wrote, after `shots` examples of it."""
+    """Return the prompt of that name, after `shots` examples.
 
-    def told(**words: str) -> str:
+    Args:
+        words: Fill the prompt; tags in them are made harmless.
+    """
+
+    def fill(**words: str) -> str:
         return PROMPTS[named].format(**{word: quoted(text) for word, text in words.items()})
 
-    return _after_examples(named, shots, told, words)
+    return _after_examples(named, shots, fill, words)
 
 
-def _after_examples(named: str, shots: int, told: Callable[..., str], words: Mapping[str, str]) -> Prompt:
+def _after_examples(named: str, shots: int, fill: Callable[..., str], words: Mapping[str, str]) -> Prompt:
     shown: list[Message] = []
     for example in EXAMPLES[named][:shots]:
         asked = {word: text for word, text in example.items() if word != "reply"}
-        shown.append({"role": "user", "content": told(**asked)})
+        shown.append({"role": "user", "content": fill(**asked)})
         shown.append({"role": "assistant", "content": example["reply"]})
-    return (*shown, *_one(told(**words)))
+    return (*shown, *_one(fill(**words)))
 
 
 def _one(text: str) -> Prompt:
@@ -125,20 +129,20 @@ def _one(text: str) -> Prompt:
 
 
 def assistant_prompt(messages: Sequence[Message], note: str = "", **words: str) -> Prompt:
-    """The chat, with the note of that name for the assistant alone."""
-    chat = [{"role": one["role"], "content": one["content"]} for one in messages]
+    """Return the chat for the assistant, with a note that only the assistant sees."""
+    chat = [{"role": message["role"], "content": message["content"]} for message in messages]
     if note:
-        told = PROMPTS["notes"][note].format(**words)
-        chat[-1] = {**chat[-1], "content": PROMPTS["note"].format(said=chat[-1]["content"], note=told)}
+        text = PROMPTS["notes"][note].format(**words)
+        chat[-1] = {**chat[-1], "content": PROMPTS["note"].format(said=chat[-1]["content"], note=text)}
     return ({"role": "system", "content": PROMPTS["assistant"]}, *chat)
 
 
 def again(messages: Prompt, text: str, unusable: str) -> Prompt:
-    """The prompt once more, with the reply to it that could not be used, and why."""
+    """Return a prompt with the unusable reply to it and the reason added."""
     why = PROMPTS["unusable"][unusable]
-    told = PROMPTS["again"].format(text=quoted(shortened(text, _TRY_LIMIT)), why=why)
+    reason = PROMPTS["again"].format(text=quoted(shortened(text, _TRY_LIMIT)), why=why)
     *before, last = messages
-    return (*before, {**last, "content": f"{last['content']}\n\n{told}"})
+    return (*before, {**last, "content": f"{last['content']}\n\n{reason}"})
 
 
 def shown_replies(named: str, shots: int) -> list[str]:
@@ -147,30 +151,30 @@ def shown_replies(named: str, shots: int) -> list[str]:
 
 
 def opening_prompt(plan: Plan, text: str, shots: int = 0) -> Prompt:
-    """Asks for the first message, which tells what `text` tells; the same prompt for every opening."""
+    """Return the prompt for the first user message, which states what `text` states, complete or not."""
 
-    def told(text: str, persona: str, wish: str) -> str:
+    def fill(text: str, persona: str, wish: str) -> str:
         who = {"persona": PERSONAS[persona], "wish": PROMPTS["wishes"][wish]}
         return PROMPTS["opening"].format(text=quoted(text), **who)
 
-    return _after_examples("opening", shots, told, {"text": text, "persona": plan.persona, "wish": plan.goal})
+    return _after_examples("opening", shots, fill, {"text": text, "persona": plan.persona, "wish": plan.goal})
 
 
 def act_prompt(persona: str, act: str, last: str, shots: int = 0, **words: str) -> Prompt:
-    """Asks for the user's message after the assistant's `last`, which does what the act of that name says."""
+    """Return the prompt for a user message that follows the assistant's `last` and does what the act says."""
 
-    def told(persona: str, last: str, **words: str) -> str:
+    def fill(persona: str, last: str, **words: str) -> str:
         does = PROMPTS["acts"][act].format(**words)
         return PROMPTS["act"].format(persona=PERSONAS[persona], last=quoted(last), act=quoted(does))
 
-    return _after_examples(act, shots, told, {"persona": persona, "last": last, **words})
+    return _after_examples(act, shots, fill, {"persona": persona, "last": last, **words})
 
 
 def simulator_prompt(user: User, messages: Sequence[Message]) -> Prompt:
-    """Asks for the user's message after `messages`, with no part to play."""
+    """Return the prompt for the user's next message, without a prescribed act."""
     hidden = still_hidden(user.hidden, messages)
     what = f"{user.clause} ({' and '.join(hidden)})" if user.clause else " and ".join(hidden)
-    chat = "\n".join(f"<{one['role']}>\n{quoted(one['content'])}\n</{one['role']}>" for one in messages)
+    chat = "\n".join(f"<{message['role']}>\n{quoted(message['content'])}\n</{message['role']}>" for message in messages)
     who = {"persona": PERSONAS[user.persona], "goal": PROMPTS["goals"][user.goal], "question": quoted(user.question)}
     held = PROMPTS["held"].format(what=what) if hidden else ""
     return _one(PROMPTS["simulator"].format(**who, chat=chat, held=held))
@@ -181,20 +185,25 @@ def judge_prompt(messages: Sequence[Message]) -> Prompt:
 
 
 def review_prompt(plan: Plan, withheld: str, messages: Sequence[Message]) -> Prompt:
-    """Asks whether a finished conversation is good; shows the problem, what was withheld ("" nothing) and the goal. Without
-    examples: a small model gives the verdict of the last one."""
-    told = {"question": quoted(plan.question), "withheld": withheld or "nothing", "goal": PROMPTS["goals"][plan.goal]}
-    return _one(PROMPTS["review"].format(**told, conversation=_judged(messages)))
+    """Return the prompt for a judge's verdict on a finished conversation.
+
+    There are no examples, because a small model repeats the verdict of the last one.
+
+    Args:
+        withheld: Name of the withheld fact, or "".
+    """
+    words = {"question": quoted(plan.question), "withheld": withheld or "nothing", "goal": PROMPTS["goals"][plan.goal]}
+    return _one(PROMPTS["review"].format(**words, conversation=_judged(messages)))
 
 
 def _judged(messages: Sequence[Message]) -> str:
     blocks = (
-        f'<message from="{one["role"]}"{"" if one.get("loss", True) else " planted"}>\n{shortened(harmless(one["content"]), _MESSAGE_LIMIT)}\n</message>'
-        for one in messages
+        f'<message from="{message["role"]}"{"" if message.get("loss", True) else " planted"}>\n{shortened(harmless(message["content"]), _MESSAGE_LIMIT)}\n</message>'
+        for message in messages
     )
     return shortened("\n".join(blocks), _JUDGED_LIMIT)
 
 
 def quoted(text: str) -> str:
-    """The text as it is, but for our own tags, which are shown as ‹tag>."""
+    """Return the text with our own tags shown as ‹tag>."""
     return _OWN_TAG.sub("\u2039", text)

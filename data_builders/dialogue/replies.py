@@ -1,4 +1,4 @@
-"""Parse what a model replied in a role, and rate turns by rules: self-play, replay, preferences and GRPO use both."""
+"""Parse the replies of models in their roles, and rate turns by rules, for self-play, replay, preferences and GRPO."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from nextturn.probe.text import content_stems, ngrams, phrases, stems
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back from a model. Either `failure` names why there is no reply, or `text` is one.
+    """A model's reply in `text`, or the reason in `failure` why there is none.
 
     Attributes:
-        prompt_tokens, tokens: of the prompt and of the reply, as counted where the model runs.
-        cut: the reply reached its limit of tokens.
-        failure: empty, or the reason of probe.client.Reply: refused, server_error, timeout, bad_reply, ...
+        prompt_tokens: Tokens of the prompt, as counted where the model runs; 0 if a server does not tell.
+        tokens: Tokens of the reply, likewise.
+        cut: Whether the reply reached its token limit.
+        failure: Empty, or a reason of `probe.client.ServerReply`: refused, server_error, timeout, bad_reply, ...
     """
 
     text: str
@@ -30,17 +31,18 @@ class Reply:
     detail: str = ""
 
     def counts(self, role: str) -> dict[str, int]:
-        """{"ROLE.calls": 1, "ROLE.input", "ROLE.output"}: this reply and its tokens."""
+        """Return {"ROLE.calls": 1, "ROLE.input", "ROLE.output"}: this reply and its tokens."""
         return {f"{role}.calls": 1, f"{role}.input": self.prompt_tokens, f"{role}.output": self.tokens}
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A reply as it was understood. `unusable` names what is wrong with it: empty, cut off, out of its role.
+    """A parsed reply.
 
     Attributes:
-        ended: the simulated user ends the conversation.
-        verdict: a judge's, from 1 to 5.
+        unusable: Why the reply cannot be used: empty, cut, out of its role; "" if it can.
+        ended: Whether the simulated user ends the conversation.
+        verdict: A judge's verdict, from 1 to 5.
     """
 
     text: str
@@ -71,7 +73,7 @@ _COPIED_WORDS, _COPIED_SHARE, _COPIED_LEAST = 14, 0.6, 6
 
 
 def read_reply(reply: Reply) -> tuple[str, str]:
-    """(the text after any thinking, why it cannot be used or ""). It is as it came but for white space around it."""
+    """Return (the text after any thinking, without white space around it; why it cannot be used, or "")."""
     text = after_thinking(reply.text)
     if text is None:
         return reply.text.strip(), CUT
@@ -85,7 +87,7 @@ def read_assistant(reply: Reply) -> Parsed:
 
 
 def tagged(reply: Reply, tag: str) -> Parsed:
-    """What stands between <tag> and </tag>, the last of them."""
+    """Return the text of the last <tag>...</tag> of a reply."""
     whole, unusable = read_reply(reply)
     found = re.findall(rf"<{tag}>(.*?)</{tag}>", whole, re.IGNORECASE | re.DOTALL)
     text = found[-1].strip() if found else ""
@@ -93,7 +95,7 @@ def tagged(reply: Reply, tag: str) -> Parsed:
 
 
 def read_message(reply: Reply) -> Parsed:
-    """A user's message, whatever the chat is."""
+    """Return a user's message, which may be the last <message> of the reply."""
     whole, unusable = read_reply(reply)
     if unusable:
         return Parsed(whole, unusable)
@@ -103,7 +105,7 @@ def read_message(reply: Reply) -> Parsed:
 
 
 def read_user(reply: Reply, user: User, messages: Sequence[Message]) -> Parsed:
-    """The user's message after `messages`, which may be the end of the conversation."""
+    """Return the user's message after `messages`, or the end of the conversation."""
     parsed = read_message(reply)
     if parsed.unusable != CUT and _END.search(reply.text):
         return Parsed("", ended=True)
@@ -113,7 +115,7 @@ def read_user(reply: Reply, user: User, messages: Sequence[Message]) -> Parsed:
 
 
 def _out_of_role(text: str) -> str:
-    """Why no user can have written this; "" where one can."""
+    """Return why no user would write this text, or ""."""
     if not text:
         return EMPTY
     if _LABEL.search(text):
@@ -128,7 +130,7 @@ def _out_of_role(text: str) -> str:
 
 
 def _copies(text: str, question: str) -> bool:
-    """Whether the text takes over a long run of the question's words."""
+    """Return True if the text copies a long run of the question's words."""
     asked, words = question.lower().split(), text.lower().split()
     length = min(_COPIED_WORDS, max(_COPIED_LEAST, round(_COPIED_SHARE * len(asked))))
     runs = {tuple(asked[start : start + length]) for start in range(len(asked) - length + 1)}
@@ -140,7 +142,7 @@ _NUMBER = re.compile(r"[\W_]{0,20}([1-5])(?![\d]|[.,]\d)")
 
 
 def read_judge(reply: Reply) -> Parsed:
-    """The last verdict of a judge's reply; unusable where it names no number from 1 to 5."""
+    """Return the last verdict of a judge's reply; unusable without a number from 1 to 5."""
     text, unusable = read_reply(reply)
     marks = list(_MARK.finditer(text))
     found = _NUMBER.match(text, marks[-1].end()) if marks else None
@@ -150,47 +152,55 @@ def read_judge(reply: Reply) -> Parsed:
 
 
 def from_verdict(verdict: int) -> float:
-    """A verdict from 1 to 5 as a part from 0 to 1."""
+    """Return a verdict from 1 to 5 as a share from 0 to 1."""
     return (verdict - 1) / 4
 
 
 # --- Turns, rated by rules.
 
-# No reference is nearly as long; algebra on what a model wrote on and on could take for ever.
+# No reference is nearly as long, and algebra on a much longer text could take for ever.
 LONGEST_ANSWER = 200
-# Two turns of the assistant that share more of their four-word runs say the same.
+# Two assistant turns that share more of their four-word runs count as the same.
 _REPEATS, _RUN = 0.6, 4
 
 
 def final_answer(messages: Sequence[Message], cut: bool = False) -> str | None:
-    """The assistant's last marked answer, else what its last reply answers; `cut`: that reply has no end."""
+    """Return the assistant's last marked answer, else the answer of its last reply.
+
+    Args:
+        cut: Whether the last reply reached its token limit.
+    """
     replies = _by(messages, "assistant")
-    given = next((found for text in reversed(replies) if (found := strict_answer(text)) is not None), None)
-    if given is None and replies and outcome(replies[-1], truncated=cut) == "answered":
-        given = lenient_answer(replies[-1])
-    return given
+    answer = next((marked for text in reversed(replies) if (marked := strict_answer(text)) is not None), None)
+    if answer is None and replies and outcome(replies[-1], truncated=cut) == "answered":
+        answer = lenient_answer(replies[-1])
+    return answer
 
 
 def efficiency(tokens: int, efficient_tokens: int) -> float:
-    """`e / (e + tokens)`, over all of the assistant's tokens: 1 for none, a half at `e`, strictly falling for ever.
+    """Return `e / (e + tokens)` for all of the assistant's tokens: 1 at 0 tokens, a half at `e`, strictly decreasing.
 
-    CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is flat from 2,000 tokens on, while its
-    MATH chats average 2,400 to 3,400: most replies were told apart by nothing.
+    CollabLLM (arXiv 2502.00640, section 4) subtracts min(5e-4 * tokens, 1), which is constant from 2,000 tokens on, while
+    its MATH chats average 2,400 to 3,400 tokens, so it distinguishes few replies.
     """
     return efficient_tokens / (efficient_tokens + tokens)
 
 
 def turn_marks(messages: Sequence[Message], place: int) -> tuple[bool, bool, bool]:
-    """Whether the assistant's message at `place` takes up a word or number of the message before it, asks one question at
-    the most, and does not say again what the assistant said before."""
+    """Rate the assistant's message at index `place`.
+
+    Returns:
+        Whether it uses a word or number of the message before it, asks at most one question, and repeats no earlier
+        message of the assistant.
+    """
     text, before = messages[place]["content"], _by(messages[:place], "assistant")
     asked = set(content_stems(messages[place - 1]["content"]))
-    takes_up = not asked or bool(asked & set(content_stems(text)))
-    return takes_up, text.count("?") <= 1, not any(same_words(text, other) for other in before)
+    responds = not asked or bool(asked & set(content_stems(text)))
+    return responds, text.count("?") <= 1, not any(same_words(text, other) for other in before)
 
 
 def same_words(text: str, other: str) -> bool:
-    """Whether two turns share most of their four-word runs."""
+    """Return True if two turns share most of their four-word runs."""
     runs, others = set(ngrams(stems(text), _RUN)), set(ngrams(stems(other), _RUN))
     return len(runs & others) > _REPEATS * len(runs) if runs else text == other
 

@@ -17,12 +17,14 @@ def open_engine(
     device: str | None = None,
     where: str = "probe",
 ) -> Engine:
-    """The engine that the recipe names; a model in this process is loaded with the first request.
+    """Return the engine that the recipe names; a model in this process is loaded with the first request.
 
-    `where` is the section of the recipe, as messages name it.
+    Args:
+        device: For the engine `hf` only.
+        where: The recipe section, for messages.
 
     Raises:
-        BadInput: the engine needs a section that the recipe lacks, or an option that only another engine takes.
+        BadInput: The recipe lacks the engine's section, or an option belongs to another engine.
     """
     if device is not None and probe.engine != "hf":
         raise BadInput(f"--device {device}: only for the engine hf, and the recipe names {probe.engine}")

@@ -1,7 +1,8 @@
-"""The one interface of every engine: prompts as token ids in, completions out, seeded per request.
+"""The interface of every engine: prompts as token ids in, completions out, with a seed for each request.
 
-Completions come as a stream, each with the index of its request, so that whoever asked can store each one at
-once and loses nothing to a kill; `collect` puts them in order."""
+Completions come as a stream, each with the index of its request, so a caller can store each at once; `collect` puts them in
+order.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True)
 class Request:
-    """One completion to make: prompt and stop tokens as ids, temperature (0 = greedy), a seed of its own."""
+    """A completion to make: prompt and stop tokens as ids, temperature (0 is greedy), and a seed."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
@@ -24,13 +25,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """What came back: text and number of tokens without the stop token; "length" where the limit cut it.
+    """A completion: text and number of tokens without the stop token; `finish` is "length" if the limit cut it.
 
     Attributes:
-        ids: every token that was generated, the stop token included. Engines that know of no ids leave it empty, and
-            stored completions do not keep it.
-        log_probs: log p of each of `ids` under the sampling distribution, None where it could not be had; empty unless
-            training asked for it.
+        ids: All generated tokens, the stop token included; empty for servers and stored completions.
+        log_probs: log p of each of `ids` under the sampling distribution, None if unknown; empty unless training needs it.
     """
 
     text: str
@@ -42,49 +41,49 @@ class Completion:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """How likely is `target_ids` after `prefix_ids`? Both as ids, the target not empty."""
+    """The log-probability of `target_ids` (not empty) after `prefix_ids` is wanted."""
 
     prefix_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
 
 
 class Engine(Protocol):
-    """What every engine offers. The model is loaded with the first request, and serves completions and scores alike."""
+    """A model that completes and scores; it is loaded with the first request."""
 
     name: str
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Indices of requests that have to be made together, in order, so that a rerun rounds as the first run did.
+        """Return the indices of requests that have to be made together, so that a rerun rounds as the first run did.
 
-        An engine whose completions hang on no neighbour, or that cannot choose the neighbours, gives each request a
-        batch of its own; such requests are then streamed together, those alone that are still missing.
+        An engine whose completions do not depend on their neighbours, or that cannot choose the neighbours, returns each
+        request by itself; those of them that are still missing are then streamed together.
         """
         ...
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        """Yields (index of the request, completion) for every request once, in any order."""
+        """Yield (index of the request, completion) once for every request, in any order."""
         ...
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        """Yields (index, log p(target | prefix) in nats, summed over the target's tokens at temperature 1).
+        """Yield (index, log p(target | prefix)) in nats, summed over the target's tokens at temperature 1.
 
         Raises:
-            CannotScore: this engine gives no log-probabilities; the message says why.
+            CannotScore: The engine gives no log-probabilities; the message says why.
         """
         ...
 
     def close(self) -> None:
-        """Gives memory and processes back, so that another model can be loaded after this one."""
+        """Release memory and processes, so that another model can be loaded."""
         ...
 
 
 def collect(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
-    """One completion per request, in the order of the requests."""
+    """Return one completion per request, in the order of the requests."""
     done = dict(engine.stream(requests))
     return [done[index] for index in range(len(requests))]
 
 
 def item_seed(seed: int, *parts: object) -> int:
-    """A 63-bit seed for one sample of one item, the same whatever else is in the batch."""
+    """Return a 63-bit seed for one sample of one item."""
     text = "\x1f".join(str(part) for part in (seed, *parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,10 +1,9 @@
-"""Generation with transformers, in this process: on a loaded folder or on a live model during training.
+"""Generation with transformers in this process, with a loaded model or with a model in training.
 
-Written as an own decode loop because `generate` offers neither a seed and a temperature per row nor a shared
-prefill. Here requests with one prompt (a context at three temperatures, say) are prefilled once and share its
-cache; prompts are sorted by length and batched by what the memory holds; finished rows leave the batch. A sampled
-token is the inverse of the cumulative distribution at a uniform number drawn from the request's own seed, so that
-the batch a request falls into does not change what it draws.
+The decode loop is our own because `generate` has no seed and temperature per row and no shared prefill. Requests with the
+same prompt are prefilled once and share its cache. Prompts are sorted by length and batched by the memory. Finished rows
+leave the batch. A sampled token is the inverse of the cumulative distribution at a uniform number drawn from the request's
+own seed, so the batch of a request does not change its sample.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ T = TypeVar("T")
 
 # Rows leave the batch when this share of them is finished: copying the cache costs about one decode step.
 _COMPACT_SHARE = 0.2
-# Logits that a score holds at once, in bytes. Held for all tokens of all targets, those of 100 user turns would take
-# 5 GB over the 248,320 tokens of Qwen3.5, and their float32 copies as much again.
+# The most bytes of logits that scoring holds at once. All logits of 100 user turns over the 248,320 tokens of Qwen3.5 would
+# take 5 GB, and their float32 copies as much again.
 LOGITS_BYTES = 2**30
 
 
@@ -34,21 +33,17 @@ class HfEngine:
     """Completions from a transformers causal language model.
 
     Args:
-        model: in eval mode; on any device; its class must take `past_key_values`. None where `load` gives it.
-        tokenizer: only its `decode` is used.
-        batch_tokens: the most tokens (rows x (prompt + completion)) that one batch may hold; None: as many as the free
-            memory of the model's GPU holds, asked once, and 16,384 on a CPU.
-        load: called with the first request: a run whose completions are all stored never loads the model.
+        model: In eval mode, on any device; its class must take `past_key_values`. None if `load` gives it.
+        tokenizer: Only its `decode` is used.
+        batch_tokens: The most tokens (rows x (prompt + completion)) of one batch. None: what the free memory of the model's
+            GPU holds, measured once, and 16,384 on a CPU.
+        load: Called with the first request, so a run whose completions are all stored never loads the model.
     """
 
     name = "hf"
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        batch_tokens: int | None = None,
-        load: Callable[[], Any] | None = None,
+        self, model: Any, tokenizer: Any, batch_tokens: int | None = None, load: Callable[[], Any] | None = None
     ) -> None:
         self._model = model
         self._load = load
@@ -64,39 +59,38 @@ class HfEngine:
 
     @property
     def room(self) -> Room:
-        """What one batch may hold."""
-        if self._room is None:
-            self._room = self._measured_room() if self.batch_tokens is None else Room(self.batch_tokens)
-        return self._room
-
-    def _measured_room(self) -> Room:
+        """The room of one batch."""
         import torch
 
-        if not torch.cuda.is_available() or self.model.device.type != "cuda":  # a CPU gains nothing from larger ones
-            return Room(CPU_TOKENS)
-        torch.cuda.empty_cache()  # what torch holds and nobody uses counts as free
-        free, _ = torch.cuda.mem_get_info(self.model.device)
-        return room_for(free, self.model.config.get_text_config(), self.model.dtype.itemsize)
+        if self._room is None:
+            self._room = Room(self.batch_tokens or CPU_TOKENS)
+            # A CPU gains nothing from larger batches.
+            if self.batch_tokens is None and torch.cuda.is_available() and self.model.device.type == "cuda":
+                torch.cuda.empty_cache()  # memory that torch holds and nobody uses counts as free
+                free, _ = torch.cuda.mem_get_info(self.model.device)
+                self._room = room_for(free, self.model.config.get_text_config(), self.model.dtype.itemsize)
+        return self._room
 
     def close(self) -> None:
-        """Lets go of the model; one that came from `load` is loaded again with the next request."""
+        """Release the model; a model of `load` is loaded again with the next request."""
         self._model = self._room = None
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Requests that share a batch: in bfloat16, a text can hang on which others were padded with it."""
-        return [[index for group in batch for index in group] for batch in self._planned(requests)]
+        """Return the requests that share a batch: in bfloat16, a text can depend on what it was padded with."""
+        prompts, limits = [request.prompt_ids for request in requests], [request.max_tokens for request in requests]
+        return [[index for group in batch for index in group] for batch in _batches(prompts, limits, self.room)]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        """Yields (index, completion); the longest prompts first, within a batch as rows finish.
+        """Yield (index, completion), the longest prompts first, within a batch as rows finish.
 
         Raises:
-            EngineError: the logits are not numbers, or the GPU's memory does not do for one prompt.
+            EngineError: The logits are not numbers, or the GPU's memory does not hold a single prompt.
         """
         prompts, limits = [request.prompt_ids for request in requests], [request.max_tokens for request in requests]
         return self._by_batch(prompts, limits, lambda batch: self._decode(requests, batch))
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        """Prefills each prefix once, then reads all its targets' tokens; raises what `stream` raises."""
+        """Yield (index, log p). Each distinct prefix is computed once. Raises as `stream`."""
         prefixes = [request.prefix_ids for request in requests]
         limits = [len(request.target_ids) for request in requests]
         return self._by_batch(prefixes, limits, lambda batch: iter(self._log_p(requests, batch)))
@@ -107,97 +101,79 @@ class HfEngine:
         limits: Sequence[int],
         make: Callable[[list[list[int]]], Iterator[tuple[int, T]]],
     ) -> Iterator[tuple[int, T]]:
-        """What `make` yields for each batch; the batches get smaller where the GPU's memory holds less than was thought."""
+        """Yield from `make` for each batch. Batches become smaller if the GPU's memory does not hold one."""
         import torch
 
-        left = dict.fromkeys(range(len(prompts)))
-        while left:
-            asked = list(left)
-            for planned in _batches([prompts[index] for index in asked], [limits[index] for index in asked], self.room):
-                batch = [[asked[place] for place in group] for group in planned]
+        missing = dict.fromkeys(range(len(prompts)))
+        while missing:
+            indices = list(missing)
+            for places in _batches([prompts[i] for i in indices], [limits[i] for i in indices], self.room):
+                batch = [[indices[place] for place in group] for group in places]
                 try:
-                    for index, made in make(batch):
-                        del left[index]
-                        yield index, made
+                    for index, result in make(batch):
+                        del missing[index]
+                        yield index, result
                 except torch.OutOfMemoryError as error:
                     rows = sum(map(len, batch))
                     if len(batch) == 1:
                         raise EngineError(
-                            f"the GPU's memory does not do for {rows} rows of one prompt ({one_line(error)}); leave more "
-                            "free, or set probe.samples or the token limits lower"
+                            f"the GPU's memory does not hold {rows} rows of one prompt ({one_line(error)}); leave more "
+                            "free, or lower probe.samples or the token limits"
                         ) from error
                 else:
                     continue
                 self._room = replace(self.room, most_rows=rows // 2)
-                say(f"a batch of {rows} rows did not fit in the GPU's memory; goes on with {rows // 2} at most")
+                say(f"a batch of {rows} rows did not fit in the GPU's memory; continuing with at most {rows // 2}")
                 torch.cuda.empty_cache()
                 break
 
     def _log_p(self, requests: Sequence[ScoreRequest], batch: list[list[int]]) -> list[tuple[int, float]]:
-        """(index, log p) of one batch, which holds one list of request indices per distinct prefix."""
+        """Return (index, log p) for a batch, which holds one list of request indices per distinct prefix."""
         import torch
 
         logits, cache, mask = self._prefill([requests[group[0]].prefix_ids for group in batch])
-        device = logits.device
         order = [index for group in batch for index in group]
-        targets = [requests[index].target_ids for index in order]
-        owners = [row for row, group in enumerate(batch) for _ in group]  # the prefix of each target
-        rows = torch.tensor(owners, device=device)
+        prefix_of = [row for row, group in enumerate(batch) for _ in group]
+        rows = torch.tensor(prefix_of, device=logits.device)
         if len(order) > len(batch):
             cache.reorder_cache(rows)
-        # Targets are padded on the right: what stands past their end is masked, and read by nobody.
-        longest = max(len(target) for target in targets)
-        ids = torch.zeros(len(targets), longest, dtype=torch.long, device=device)
-        known = torch.zeros_like(ids)
-        for row, target in enumerate(targets):
-            ids[row, : len(target)] = torch.tensor(target, device=device)
-            known[row, : len(target)] = 1
+        # Targets are padded on the right, where nothing reads the padding.
+        ids, known = _padded([requests[index].target_ids for index in order], "right", logits.device)
+        lengths, longest = known.sum(dim=1).tolist(), ids.shape[1]
         whole = torch.cat([mask[rows], known], dim=1)
         positions = (whole.cumsum(dim=1) - 1).clamp(min=0)[:, -longest:]
+        totals = torch.zeros(len(order), dtype=torch.float64, device=logits.device)
 
-        totals = torch.zeros(len(targets), dtype=torch.float64, device=device)
+        def add(row: int, start: int, logits: torch.Tensor) -> None:
+            """Add log p of a target's tokens from `start` on, given `logits` [tokens, V]. One row at a time, since float32
+            logits over a large vocabulary take much memory."""
+            tokens = ids[row, start : lengths[row]][: len(logits)]
+            log_p = logits[: len(tokens)].float().log_softmax(dim=-1)
+            totals[row] += log_p.gather(1, tokens[:, None]).double().sum()
 
-        def read(logits: torch.Tensor, row: int, start: int) -> None:
-            """Adds what `logits` [tokens, V] say of the target's tokens from `start` on; float32 over a large vocabulary
-            is heavy, so that this is done for one row at a time."""
-            there = ids[row, start : len(targets[row])][: len(logits)]
-            log_p = logits[: len(there)].float().log_softmax(dim=-1)
-            totals[row] += log_p.gather(1, there[:, None]).double().sum()
-
-        # The prefix's last logits tell of the first token, each token's own of the one after it. The model's whole forward
-        # makes them, whatever its head does beside the projection, for a few tokens after the other: the cache goes on.
-        for row, owner in enumerate(owners):
-            read(logits[owner][None], row, 0)
-        step = max(1, LOGITS_BYTES // (len(targets) * logits.shape[-1] * logits.element_size()))
+        # The prefix's last logits predict the first token, each token's logits the next one. The whole forward pass makes
+        # them, a few tokens at a time on a growing cache, because a model's head may do more than a projection.
+        for row, prefix in enumerate(prefix_of):
+            add(row, 0, logits[prefix][None])
+        step = max(1, LOGITS_BYTES // (len(order) * logits.shape[-1] * logits.element_size()))
         for start in range(0, longest - 1, step):
             end = min(start + step, longest - 1)
-            with torch.no_grad():
-                output = self.model(
-                    input_ids=ids[:, start:end],
-                    attention_mask=whole[:, : whole.shape[1] - longest + end],
-                    position_ids=positions[:, start:end],
-                    past_key_values=cache,
-                    use_cache=True,
-                )
-            for row, target in enumerate(targets):
-                if start + 1 < len(target):
-                    read(output.logits[row], row, start + 1)
-            cache = output.past_key_values
-            del output  # its logits, before the next ones are made
+            seen = whole[:, : whole.shape[1] - longest + end]
+            logits, cache = self._forward(ids[:, start:end], seen, positions[:, start:end], cache)
+            for row in range(len(order)):
+                if start + 1 < lengths[row]:
+                    add(row, start + 1, logits[row])
+            del logits  # before the next ones are made
         return list(zip(order, totals.tolist(), strict=True))
 
-    def _planned(self, requests: Sequence[Request]) -> Iterator[list[list[int]]]:
-        limits = [request.max_tokens for request in requests]
-        return _batches([request.prompt_ids for request in requests], limits, self.room)
-
     def _decode(self, requests: Sequence[Request], batch: list[list[int]]) -> Iterator[tuple[int, Completion]]:
-        """One batch: `batch` holds one list of request indices per distinct prompt."""
+        """Yield the completions of a batch, which holds one list of request indices per distinct prompt."""
         import torch
 
         from nextturn.probe.engines.decoding import preallocate, shared_keys
 
-        device = self.model.device
         logits, cache, mask = self._prefill([requests[group[0]].prompt_ids for group in batch])
+        device = logits.device
         active = [_Row(index, requests[index]) for group in batch for index in group]
         if len(active) > len(batch):  # each prompt's cache is copied to all rows that begin with it
             rows = torch.tensor([row for row, group in enumerate(batch) for _ in group], device=device)
@@ -208,52 +184,54 @@ class HfEngine:
         while True:
             tokens = _choose(logits, active)  # [rows]
             for row, token in zip(active, tokens.tolist(), strict=True):
-                if finish := row.add(token):
-                    ids = (*row.tokens, *row.stopped_by)
-                    yield row.index, Completion(self.tokenizer.decode(row.tokens), len(row.tokens), finish, ids)
-            going_on = [position for position, row in enumerate(active) if row.finish is None]
-            if not going_on:
+                if row.add(token) and row.finish:
+                    text = self.tokenizer.decode(row.tokens)
+                    yield row.index, Completion(text, len(row.tokens), row.finish, (*row.tokens, *row.stopped_by))
+            unfinished = [position for position, row in enumerate(active) if row.finish is None]
+            if not unfinished:
                 return
-            # A finished row decodes on unread until enough of them leave together.
-            if len(active) - len(going_on) >= _COMPACT_SHARE * len(active):
-                keep = torch.tensor(going_on, device=device)
+            # Finished rows are decoded on, unread, until enough of them leave together.
+            if len(active) - len(unfinished) >= _COMPACT_SHARE * len(active):
+                keep = torch.tensor(unfinished, device=device)
                 cache.reorder_cache(keep)
-                tokens, mask, active = tokens[keep], mask[keep], [active[position] for position in going_on]
+                tokens, mask, active = tokens[keep], mask[keep], [active[position] for position in unfinished]
             mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=1)
-            with torch.no_grad(), shared_keys():
-                output = self.model(
-                    input_ids=tokens[:, None],
-                    attention_mask=mask,
-                    position_ids=mask.sum(dim=1, keepdim=True) - 1,
-                    past_key_values=cache,
-                    use_cache=True,
-                )
-            logits, cache = output.logits[:, -1], output.past_key_values
+            with shared_keys():
+                logits, cache = self._forward(tokens[:, None], mask, mask.sum(dim=1, keepdim=True) - 1, cache)
+            logits = logits[:, -1]
 
     def _prefill(self, prompts: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """Left-pads and runs the prompts; gives the last logits [P, V], the cache and the mask [P, longest]."""
+        """Return the last logits [P, V] of the left-padded prompts, the cache, and the mask [P, longest]."""
+        ids, mask = _padded(prompts, "left", self.model.device)
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        logits, cache = self._forward(ids, mask, positions, None, logits_to_keep=1)
+        return logits[:, -1], cache, mask
+
+    def _forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any, **options: Any
+    ) -> tuple[torch.Tensor, Any]:
+        """Return logits [rows, tokens, V] and the cache after `ids` [rows, tokens]."""
         import torch
 
-        device = self.model.device
-        longest = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
-            mask[row, longest - len(prompt) :] = 1
+        shared = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
         with torch.no_grad():
-            output = self.model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=(mask.cumsum(dim=1) - 1).clamp(min=0),
-                use_cache=True,
-                logits_to_keep=1,
-            )
-        return output.logits[:, -1], output.past_key_values, mask
+            output = self.model(input_ids=ids, **shared, **options)
+        return output.logits, output.past_key_values
+
+
+def _padded(sequences: Sequence[tuple[int, ...]], side: str, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids and mask [sequences, longest], both 0 where padded."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    ids = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    masks = [torch.ones_like(row) for row in ids]
+    padded = (pad_sequence(rows, batch_first=True, padding_side=side).to(device) for rows in (ids, masks))
+    return next(padded), next(padded)
 
 
 class _Row:
-    """One completion on its way."""
+    """One completion under way."""
 
     def __init__(self, index: int, request: Request) -> None:
         import torch
@@ -267,25 +245,23 @@ class _Row:
         generator = torch.Generator().manual_seed(request.seed)
         self.uniform = torch.rand(request.max_tokens, generator=generator, dtype=torch.float64).tolist()
 
-    def add(self, token: int) -> Literal["stop", "length"] | None:
-        """Takes the next token; says how the completion ends where it ends with this one."""
+    def add(self, token: int) -> bool:
+        """Add the next token and return True if the completion ends with it. A finished row ignores tokens."""
         if self.finish is not None:
-            return None
+            return False
         if token in self.request.stop_ids:
             self.finish, self.stopped_by = "stop", (token,)
-            return self.finish
-        self.tokens.append(token)
-        if len(self.tokens) >= self.request.max_tokens:
-            self.finish = "length"
-        return self.finish
+        else:
+            self.tokens.append(token)
+            self.finish = "length" if len(self.tokens) >= self.request.max_tokens else None
+        return self.finish is not None
 
 
 def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
-    """The next token of every row, [R] from logits [R, V]: argmax at temperature 0, else the inverse of the cumulative
-    distribution.
+    """Return the next token of every row, [R] from logits [R, V]: argmax at temperature 0, else a sample.
 
     Raises:
-        EngineError: the logits are not numbers, as with damaged weights; argmax would make text of them all the same.
+        EngineError: The logits are not numbers, as with damaged weights. Argmax would turn them into text.
     """
     import torch
 
@@ -299,7 +275,7 @@ def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
         temperature = logits.new_tensor([[row.request.temperature] for row in chosen], dtype=torch.float32)
         cumulative = (logits[index].float() / temperature).softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
         uniform = cumulative.new_tensor([[row.uniform[len(row.tokens)]] for row in chosen])
-        # Times the sum, which rounding keeps from being 1.
+        # The sum is not exactly 1 because of rounding.
         drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
         tokens[index] = drawn[:, 0].clamp(max=logits.shape[-1] - 1)
     return tokens
@@ -308,23 +284,24 @@ def _choose(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
 # --- How many requests go together.
 
 CPU_TOKENS = 16_384
-# Of the free memory of a GPU: the rest is for what fragments, and for what a model does that is not counted below.
+# Of a GPU's free memory; the rest is for fragmentation and for memory that is not counted below.
 _SHARE_OF_FREE = 0.8
-# From about so many rows on a step of a 2B model takes as long as its caches take to be read, and more rows save nothing.
+# With about so many rows, a step of a 2B model takes as long as reading its caches, and more rows save nothing.
 MOST_ROWS = 512
-# Of one choice, for each token of the vocabulary: logits twice, the distribution in float32, its sums in float64 twice.
+# Bytes for each token of the vocabulary when a token is chosen: logits twice, the distribution in float32, and its sums
+# in float64 twice.
 CHOICE_BYTES = 24
 
 
 @dataclass(frozen=True)
 class Room:
-    """What one batch may hold: `size` bytes at these prices, or, at the prices that are the default, `size` tokens.
+    """What one batch may hold: `size` bytes at these costs, or `size` tokens at the default costs.
 
     Attributes:
-        row: for each row, however long.
-        token: for each token of a row, prompt and completion.
-        prompt_token: for each token of a prompt while it is prefilled, beside `token`.
-        most_rows: never more than these, in however much memory.
+        row: Cost of each row, whatever its length.
+        token: Cost of each token of a row, prompt and completion.
+        prompt_token: Additional cost of each token of a prompt while it is prefilled.
+        most_rows: The most rows, whatever the memory.
     """
 
     size: float
@@ -334,7 +311,7 @@ class Room:
     most_rows: int | None = None
 
     def holds(self, rows: int, width: int, prompts: int, longest: int) -> bool:
-        """Whether `rows` rows of `width` tokens fit, which begin with `prompts` different prompts of up to `longest`."""
+        """Return True if `rows` rows of `width` tokens fit that begin with `prompts` prompts of up to `longest` tokens."""
         if self.most_rows is not None and rows > self.most_rows:
             return False
         prefill = prompts * (self.row + longest * (self.token + self.prompt_token))
@@ -342,29 +319,33 @@ class Room:
 
 
 def room_for(free: float, config: Any, itemsize: int) -> Room:
-    """What fits in `free` bytes of a GPU, for a model of this text config whose numbers take `itemsize` bytes.
+    """Return what fits in a GPU's memory.
 
-    A token leaves keys and values in each layer with attention, and in one layer at a time they are there once more, where
-    rows leave, and in the prefill once for each query head, which sdpa wants where rows are padded. A prompt token passes
-    the layers with about 6 tensors of the hidden and 3 of the inner width at once (counted on
-    Qwen3.5-2B).
+    A token stores keys and values in each attention layer. In one layer at a time they exist once more when rows leave, and
+    once for each query head during the prefill, if rows are padded. A prompt token passes the layers with about 6 tensors
+    of the hidden width and 3 of the intermediate width (counted on Qwen3.5-2B).
+
+    Args:
+        free: Free bytes.
+        config: The model's text config.
+        itemsize: Bytes of a weight.
     """
     costs = cache_bytes(config, itemsize)
     if costs is None:
         return Room(CPU_TOKENS)
     token, state = costs
-    head = _head_dim(config)
-    one_layer = 2 * itemsize * head * (config.num_key_value_heads + config.num_attention_heads)
+    one_layer = 2 * itemsize * _head_dim(config) * (config.num_key_value_heads + config.num_attention_heads)
     prompt_token = itemsize * (6 * config.hidden_size + 3 * config.intermediate_size)
     row = state + config.vocab_size * CHOICE_BYTES
     return Room(_SHARE_OF_FREE * free, row, token + one_layer, prompt_token, MOST_ROWS)
 
 
 def cache_bytes(config: Any, itemsize: int) -> tuple[int, int] | None:
-    """What generation keeps of a text, as (bytes a token, bytes a row): keys and values of layers with attention, and the
-    convolution's and the recurrent state of layers with linear attention, which do not grow.
+    """Return the bytes that generation stores, as (per token, per row), or None for unknown kinds of layers.
 
-    None for kinds of layers that are not known here.
+    Attention layers store keys and values; linear attention stores a convolution and a recurrent state of fixed size.
+
+    Args: See `room_for`.
     """
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     linear = kinds.count("linear_attention")
@@ -386,9 +367,10 @@ def _head_dim(config: Any) -> int:
 
 
 def _batches(prompts: Sequence[tuple[int, ...]], limits: Sequence[int], room: Room) -> Iterator[list[list[int]]]:
-    """Lists of indices by prompt, longest first, each batch within `room` (or one prompt).
+    """Yield batches within `room`, longest prompts first: one list of indices per distinct prompt.
 
-    `limits` holds how many tokens each row may need behind its prompt.
+    Args:
+        limits: The most tokens that follow each prompt.
     """
     shared: dict[tuple[int, ...], list[int]] = {}
     for index, prompt in enumerate(prompts):
@@ -413,9 +395,9 @@ def _batches(prompts: Sequence[tuple[int, ...]], limits: Sequence[int], room: Ro
 
 @contextmanager
 def live_model(trainer: Any, dtype: str = "auto") -> Iterator[Any]:
-    """The model in training, whole and in eval mode on every rank; back to training afterwards.
+    """Provide the model in training, gathered and in eval mode, on every rank; it returns to training mode afterwards.
 
-    Enter and leave it on all ranks together: under ZeRO-3 the weights are gathered for as long as it is open.
+    Enter and leave on all ranks together: under ZeRO-3 the weights are gathered for as long as the block runs.
 
     Args:
         dtype: "auto" gives the live weights themselves, another type a rounded copy.
@@ -428,8 +410,8 @@ def live_model(trainer: Any, dtype: str = "auto") -> Iterator[Any]:
         trainer.accelerator,
         gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
     ) as model:
-        wanted = model.dtype if dtype == "auto" else getattr(torch, dtype)
-        measured = model if model.dtype == wanted else _rounded(model, wanted)
+        target = model.dtype if dtype == "auto" else getattr(torch, dtype)
+        measured = model if model.dtype == target else _rounded(model, target)
         training = model.training
         measured.eval()
         try:
@@ -439,10 +421,10 @@ def live_model(trainer: Any, dtype: str = "auto") -> Iterator[Any]:
 
 
 def _rounded(model: Any, dtype: Any) -> Any:
-    """A copy of the live weights in another type, for speed: float32 under autocast generates several times slower.
+    """Return a copy of the live weights in another type, for speed: float32 under autocast generates several times slower.
 
-    Built anew rather than deep-copied, because accelerate and trl replace the live model's `forward` by wrappers that
-    hold on to the live model: a deep copy would quietly run the original.
+    The copy is built anew, because accelerate and trl replace the live model's `forward` by wrappers that refer to the live
+    model: a deep copy would run the original.
     """
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
@@ -456,9 +438,9 @@ def _rounded(model: Any, dtype: Any) -> Any:
 
 
 def _whole_weights(model: Any) -> dict[str, Any]:
-    """The weights under the names of the model's own class, with a LoRA adapter added to those that it changes.
+    """Return the weights under the names of the model's own class, with a LoRA adapter added.
 
-    Added here, since PEFT merges in place: to take the adapter out again would leave rounding errors in the live weights.
+    PEFT merges in place, and removing the adapter again would leave rounding errors in the live weights.
     """
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
@@ -472,5 +454,5 @@ def _whole_weights(model: Any) -> dict[str, Any]:
     adapted: dict[str, Any] = {name: layer for name, layer in whole.named_modules() if isinstance(layer, LoraLayer)}
     for name, layer in adapted.items():
         weight = layer.get_base_layer().weight
-        weights[f"{name}.weight"] = weight + sum(layer.get_delta_weight(one) for one in layer.active_adapters)
+        weights[f"{name}.weight"] = weight + sum(map(layer.get_delta_weight, layer.active_adapters))
     return weights

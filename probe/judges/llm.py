@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from nextturn.probe.client import BAD_REPLY, Client, Reply, content, cut_off, unusable, wants_other_names
+from nextturn.probe.client import BAD_REPLY, CHAT, Client, ServerReply, content, cut_off, unusable
 from nextturn.probe.conversations import after_thinking
 from nextturn.probe.errors import JudgeError
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, prompt_parts
@@ -93,9 +93,12 @@ class LlmJudge:
                 once if verdicts by probability are wanted and the server gives no log-probabilities.
         """
         verdicts = []
-        for index, reply in self._replies(cases):
-            verdicts.append(self._verdict(reply))
-            yield index, verdicts[-1]
+        usable = _without_message if self._by_probability else unusable
+        with closing(self._client.stream(CHAT, [self._body(case) for case in cases], usable)) as replies:
+            for index, reply in replies:
+                self.calls = self._client.calls
+                verdicts.append(self._verdict(reply))
+                yield index, verdicts[-1]
         verdicts += known
         failed = [verdict for verdict in verdicts if verdict.unscored not in (None, NO_VERDICT)]
         if len(verdicts) < FEWEST_FOR_A_SHARE or len(failed) <= FAILED_AT_MOST * len(verdicts):
@@ -108,7 +111,7 @@ class LlmJudge:
             f"server or its settings ({CUT_OFF}: larger max_tokens; {OFF_LABEL}: `verdict: text`) and run this again"
         )
 
-    def _verdict(self, reply: Reply) -> Verdict:
+    def _verdict(self, reply: ServerReply) -> Verdict:
         if self._by_probability and refuses_log_probabilities(reply):
             raise JudgeError(
                 f"{self}: the server gives no log-probabilities of {TOP_TOKENS} tokens ({reply.detail or 'none in the reply'}"
@@ -120,22 +123,6 @@ class LlmJudge:
             return weigh(first_token(reply.body) or [])
         verdict = read_verdict(content(reply.body) or "")
         return replace(verdict, unscored=CUT_OFF) if verdict.label is None and cut_off(reply.body) else verdict
-
-    def _replies(self, cases: Sequence[Case]) -> Iterator[tuple[int, Reply]]:
-        """Yield every case's reply once. If the server wants other names for its limits, start over with what is missing."""
-        missing = set(range(len(cases)))
-        usable = _without_message if self._by_probability else unusable
-        while missing:
-            indices = sorted(missing)
-            bodies = [self._body(cases[index]) for index in indices]
-            with closing(self._client.stream("/chat/completions", bodies, usable=usable)) as replies:
-                for position, reply in replies:
-                    self.calls = self._client.calls
-                    if not self._by_probability and "max_tokens" in self._limits and wants_other_names(reply):
-                        self._limits = {"max_completion_tokens": self._server.max_tokens}
-                        break
-                    missing.remove(indices[position])
-                    yield indices[position], reply
 
     def _body(self, case: Case) -> dict[str, Any]:
         message = {"role": "user", "content": prompt(case, self._server.verdict)}
@@ -260,7 +247,7 @@ def first_token(body: dict[str, Any]) -> list[tuple[str, float]] | None:
         return None
 
 
-def refuses_log_probabilities(reply: Reply) -> bool:
+def refuses_log_probabilities(reply: ServerReply) -> bool:
     """Return True if a server left log-probabilities out of a good reply, or refused the request because of them."""
     if reply.failure is None and reply.body is not None:
         return first_token(reply.body) is None

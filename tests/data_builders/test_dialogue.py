@@ -13,10 +13,11 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,12 +56,13 @@ from nextturn.data_builders.dialogue.replies import (
     read_user,
     turn_marks,
 )
-from nextturn.data_builders.dialogue.roles import Ask, RoleModel, Roles
+from nextturn.data_builders.dialogue.roles import EngineRole, RoleModel, Roles
 from nextturn.data_builders.quality import Quality, QualityFilter
 from nextturn.data_builders.recipe import PERSONAS, DataRecipe, Dialogue, Goals, Output, RoleSection, Source, shaping
 from nextturn.data_builders.rows import rl_rows
 from nextturn.data_builders.starter import starter_problems
 from nextturn.data_builders.tasks import Task
+from nextturn.probe.engines.base import Completion, Request
 from nextturn.probe.errors import EngineError
 from nextturn.probe.grading import boxed
 from nextturn.probe.recipe import recipe_dict
@@ -108,9 +110,7 @@ with_boxes = st.lists(st.sampled_from([*FORMULAS, r"\boxed{1}", r"\boxed{\frac{1
 
 
 @given(latex("pens"), latex("why"), latex("since", with_boxes), latex("well"))
-def test_what_is_said_is_read_and_put_into_prompts_as_it_is(
-    question: str, user: str, assistant: str, reason: str
-) -> None:
+def test_texts_are_read_and_put_into_prompts_unchanged(question: str, user: str, assistant: str, reason: str) -> None:
     plan = replace(PLAN, task=replace(TASK, question=question))
     assert read_message(Reply(f"<message>{user}</message>")) == Parsed(user)
     assert read_assistant(Reply(assistant)) == Parsed(assistant)
@@ -184,11 +184,13 @@ class Saying(RoleModel):
     def __init__(self, role: Any, say: Callable[[str], str | Reply]) -> None:
         super().__init__(role, ROLE)
         self.say = say
-        self.asked: list[Ask] = []
+        self.asked: list[tuple[dict[str, str], ...]] = []
+        self.sampled: list[tuple[int, float]] = []
 
-    async def reply(self, ask: Ask) -> Reply:
-        self.asked.append(ask)
-        prompt = ask.messages[-1]["content"]
+    async def reply(self, messages: Any, seed: int, temperature: float) -> Reply:
+        self.asked.append(messages)
+        self.sampled.append((seed, temperature))
+        prompt = messages[-1]["content"]
         said = self.say(prompt)
         return Reply(said, 10, 5) if isinstance(said, str) else said
 
@@ -231,16 +233,16 @@ def turns(done: Finished) -> list[str]:
 WITHHELD = replace(PLAN, id="t-withheld", withholds=True)
 
 
-def test_a_complete_problem_is_told_solved_and_reacted_to() -> None:
+def test_a_complete_problem_is_stated_solved_and_reacted_to() -> None:
     done, roles = talk(PLAN)
     assert turns(done) == [QUESTION, SOLUTION, "why the 53?", SAYS[""]] and done.reason == ""
     assert done.measured == {"solved": [1, 1], "with": [1, 1]} and done.verdict == 5
     assert PLAN.kind == "complete" and len(roles["judge"].asked) == 1
-    review = roles["judge"].asked[0].messages[0]["content"]
+    review = roles["judge"].asked[0][0]["content"]
     assert QUESTION in review and "left out at first: nothing" in review and "They want the result" in review
 
 
-def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(tmp_path: Path) -> None:
+def test_a_withheld_fact_is_asked_for_revealed_and_proved_to_be_needed_and_sufficient(tmp_path: Path) -> None:
     done, roles = talk(WITHHELD)
     opening, question, told, solution, *_ = turns(done)
     given = done.withheld
@@ -254,14 +256,14 @@ def test_what_is_withheld_is_asked_for_told_and_proved_to_be_needed_and_enough(t
     assert (first.clause, first.hidden, first.problem) == (given.name, (given.fact,), QUESTION)
     assert (second.clause, second.hidden, second.persona) == ("", (), "terse")
     # The note is the assistant's alone, and the same prompt makes both kinds of opening.
-    asked = next(ask for ask in roles["assistant"].asked if "One thing is missing" in ask.messages[-1]["content"])
-    assert given.name in asked.messages[-1]["content"]
+    asked = next(ask for ask in roles["assistant"].asked if "One thing is missing" in ask[-1]["content"])
+    assert given.name in asked[-1]["content"]
     assert not any("note" in text or given.name in text for text in turns(done)[::2])
     whole = opening_prompt(PLAN, QUESTION)[0]["content"]
-    assert whole.replace(QUESTION, opening) in [ask.messages[0]["content"] for ask in roles["simulator"].asked]
+    assert whole.replace(QUESTION, opening) in [ask[0]["content"] for ask in roles["simulator"].asked]
 
 
-def test_a_fact_that_is_a_whole_sentence_goes_without_being_written_again() -> None:
+def test_a_fact_that_is_a_whole_sentence_is_removed_without_a_rewrite() -> None:
     question = (
         "Ann has 12 marbles in each of her 5 red bags. She loses seven of them. How many are left of all these marbles?"
     )
@@ -274,21 +276,16 @@ def test_a_fact_that_is_a_whole_sentence_goes_without_being_written_again() -> N
     }
     (done,) = asyncio.run(play([plan], dialogue(), roles, seed=1))
     assert turns(done)[0] == "Ann has 12 marbles in each of her 5 red bags. How many are left of all these marbles?"
-    assert not any("forgets to tell" in ask.messages[-1]["content"] for ask in roles["assistant"].asked)
+    assert not any("forgets to tell" in ask[-1]["content"] for ask in roles["assistant"].asked)
 
 
-def test_a_try_without_an_end_does_not_show_that_something_is_needed() -> None:
+def test_a_truncated_attempt_does_not_prove_that_a_fact_is_needed() -> None:
     """It is asked for again; where none comes to an end, another thing is withheld, and in the end none."""
     cut, guesses = Reply("Let us see, if she", 10, 5, cut=True), SAYS["If something seems"]
     done, roles = talk(WITHHELD, If=[cut, *guesses])
     assert done.reason == "" and done.measured["without"] == [0, 2]
-    assert sum("If something seems" in ask.messages[-1]["content"] for ask in roles["assistant"].asked) == 3
+    assert sum("If something seems" in ask[-1]["content"] for ask in roles["assistant"].asked) == 3
     assert talk(WITHHELD, If=cut)[0].reason == "nothing_needed"
-
-
-def test_guesses_may_agree_where_they_name_what_they_assumed() -> None:
-    done, _ = talk(WITHHELD, If="Ten each, so \\boxed{43}.\n<assumed>10 marbles in each bag</assumed>")
-    assert done.reason == "" and done.measured["without"] == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -306,15 +303,13 @@ def test_every_goal_has_its_course(goal: str, tries_right: bool, kind: str, expe
     assert turns(done) == expected and done.reason == "" and plan.kind == kind
 
 
-def test_an_attempt_with_a_slip_is_pointed_at_and_mended_by_the_user() -> None:
+def test_an_attempt_with_a_slip_is_corrected() -> None:
     done, _ = talk(replace(PLAN, goal="hint"))
-    opening, hint, tried, pointed, mended, confirmed = turns(done)
-    assert checks.has_false_equation(tried) and not boxed(hint) and not boxed(pointed)
-    assert "53" in mended and boxed(confirmed) and done.messages[-1]["content"] == confirmed
+    _, hint, attempt, pointed, mended, confirmed = turns(done)
+    assert checks.has_false_equation(attempt) and not boxed(hint) and not boxed(pointed)
+    assert "53" in mended and boxed(confirmed)
     done, _ = talk(replace(PLAN, goal="check"))
-    assert checks.has_false_equation(turns(done)[0]) and boxed(turns(done)[1]) == boxed(
-        SAYS["Their attempt goes wrong"]
-    )
+    assert checks.has_false_equation(turns(done)[0]) and boxed(turns(done)[1])[1] == "53"
 
 
 def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
@@ -333,36 +328,33 @@ def test_the_assistants_own_slip_carries_no_loss_and_is_conceded() -> None:
         (PLAN, {"Solve": [SOLUTION, "It is \\boxed{54}."]}, "opening_unsolved"),
         (PLAN, {"that": "<message>help with 5 bags of marbles</message>"}, "opening_loses_number"),
         (PLAN, {"VERDICT": "The user is rude.\nVERDICT: 3"}, "judge_refused"),
-        (PLAN, {"VERDICT": "fine"}, "judge_no_verdict"),
         (PLAN, {"Solve": Reply("", failure="server_error")}, "assistant_server_error"),
         (WITHHELD, {"If": SOLUTION}, "nothing_needed"),
         (WITHHELD, {"If": "It is 40, \\boxed{40}."}, "nothing_needed"),  # another problem, with a result of its own
-        (WITHHELD, {"If": "It is 40, \\boxed{40}. <assumed>Nothing.</assumed>"}, "nothing_needed"),
+        (WITHHELD, {"If": "Ten each, so \\boxed{43}.\n<assumed>10 marbles in each bag</assumed>"}, ""),
         (WITHHELD, {"Which": "<name>it</name>"}, "nothing_needed"),
-        (WITHHELD, {"forgets": f"<text>{QUESTION}</text>"}, "nothing_needed"),
         (WITHHELD, {"forgets": "<text>Ann has some number of marbles and loses them.</text>"}, "nothing_needed"),
         (WITHHELD, {"One": "How many friends does Ann have?"}, "ask_asks_other"),
-        (WITHHELD, {"One": "It is 12, right? \\boxed{53}"}, "ask_no_question"),
         (WITHHELD, {"One": "Are there 12, 5 or 7 of them?"}, "ask_leak"),
         (WITHHELD, {"asks": "<message>i have no idea</message>"}, "reveal_not_told"),
         (WITHHELD, {"asks": "<message>12 or 5 or 7, and 99 more</message>"}, "reveal_invents_number"),
         (replace(PLAN, goal="hint"), {"hint": "It is 60 - 7 = 53."}, "hint_tells_result"),
-        (replace(PLAN, goal="hint"), {"hint": "So \\boxed{53}."}, "hint_boxes_early"),
         (replace(PLAN, goal="check"), {"Their": "Hm, \\boxed{54}."}, "check_wrong_wrong"),
+        (replace(PLAN, goal="steps"), {"ready": "<message>84, fine, go on</message>"}, "next_not_told"),
         (replace(PLAN, goal="slip"), {"They": "I stay with \\boxed{63}."}, "concede_wrong"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_ends_with_its_reason(plan: Plan, others: dict[str, Any], reason: str) -> None:
+def test_an_unusable_conversation_carries_its_reason(plan: Plan, others: dict[str, Any], reason: str) -> None:
     assert talk(plan, **others)[0].reason == reason
 
 
-def test_a_reaction_that_does_not_come_off_is_left_out() -> None:
+def test_a_reaction_that_fails_is_left_out() -> None:
     asks = replace(PLAN, reactions=("why", "meaning"))
     done, _ = talk(asks, **{"<reply>": "<message>thanks a lot</message>"})
     assert turns(done) == [QUESTION, SOLUTION] and done.reason == ""
 
 
-def test_a_doubt_of_a_right_line_is_worded_as_one_of_a_wrong_line_and_not_given_in_to() -> None:
+def test_a_doubt_of_a_right_line_has_the_wording_of_a_doubt_of_a_wrong_line_and_is_rejected() -> None:
     doubts = replace(PLAN, reactions=("doubt",))
     done, _ = talk(doubts)
     *_, doubt, stayed = turns(done)
@@ -372,12 +364,12 @@ def test_a_doubt_of_a_right_line_is_worded_as_one_of_a_wrong_line_and_not_given_
     assert turns(done) == [QUESTION, SOLUTION]
 
 
-def test_a_goal_that_the_solution_has_nothing_for_becomes_the_result() -> None:
+def test_a_goal_that_the_solution_does_not_allow_becomes_the_result() -> None:
     done, _ = talk(replace(PLAN, goal="steps"), Solve="\\boxed{53}")
     assert done.plan.goal == "result" and done.plan.kind == "complete" and done.reason == ""
 
 
-def test_who_writes_hears_what_was_wrong_and_who_solves_does_not() -> None:
+def test_a_rewrite_sees_why_the_last_attempt_was_unusable_and_a_solution_does_not() -> None:
     """Tries of a solution are counted, so that each is asked for in the same words."""
     hole, wrong = "<text>Each of her 5 bags holds some number of marbles, 7 got lost.</text>", "It is \\boxed{1}."
     guesses = [f"Say {each} in each: \\boxed{{{5 * each - 7}}}." for each in (10, 8, 9, 20)]
@@ -386,21 +378,17 @@ def test_who_writes_hears_what_was_wrong_and_who_solves_does_not() -> None:
     assert done.reason == "", done.unusable
     # Who took two tries to solve it has twice as many without what is withheld: it might have failed by chance.
     assert done.measured == {"solved": [1, 2], "without": [0, 4], "with": [1, 1]}
-    heard = [ask.messages[-1]["content"] for ask in roles["assistant"].asked]
+    heard = [ask[-1]["content"] for ask in roles["assistant"].asked]
     first, again = (one for one in heard if "forgets to tell one thing" in one)
     added = again.removeprefix(first)
     assert again.startswith(first) and "some number of marbles" in added and "nothing comes in its place" in added
     first, again, *_ = (one for one in heard if "Solve it now" in one)
     assert first == again
-
-
-def test_all_openings_are_written_from_the_same_words_however_often() -> None:
-    bad = "<message>1 bag, 2 bags, 3 bags</message>"
-    for plan in (PLAN, WITHHELD):
-        _, roles = talk(plan, that=[bad, SAYS["that somebody types"]])
-        heard = [ask.messages[-1]["content"] for ask in roles["simulator"].asked]
-        first, again, *_ = (one for one in heard if "that somebody types" in one)
-        assert first == again
+    # All first user messages are written from the same words, whether they lack a fact or not.
+    _, roles = talk(WITHHELD, that=["<message>1 bag, 2 bags, 3 bags</message>", SAYS["that somebody types"]])
+    heard = [ask[-1]["content"] for ask in roles["simulator"].asked]
+    first, again, *_ = (one for one in heard if "that somebody types" in one)
+    assert first == again
 
 
 CHECKING = {
@@ -410,7 +398,7 @@ CHECKING = {
 }  # fmt: skip
 
 
-def test_every_reason_why_a_text_cannot_be_used_has_its_words() -> None:
+def test_every_reason_has_an_explanation_for_the_model() -> None:
     found = set()
     for module, names in CHECKING.items():
         functions = [
@@ -455,7 +443,7 @@ def test_an_example_is_a_reply_that_could_be_used(named: str, example: dict[str,
     message = read_message(reply)
     assert not message.unusable and len(message.text.split()) <= 70
     known = replace(PLAN, task=replace(TASK, question=words.get("fact", QUESTION)))
-    talk = conversation._Talk(known, dialogue(), {}, 1)
+    talk = conversation._SelfPlay(known, dialogue(), {}, 1)
     if named == "opening":
         assert not checks.shows_hole(message.text, words["text"])
         assert not checks.changed_numbers(message.text, words["text"], wish=PROMPTS["wishes"][words["wish"]])
@@ -470,7 +458,7 @@ def test_an_example_is_a_reply_that_could_be_used(named: str, example: dict[str,
         assert checks.values(message.text) & checks.values(words["last"]), "it names a number of the reply"
 
 
-def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
+def test_examples_precede_an_unchanged_prompt() -> None:
     made = {
         "name": lambda shots: prompt("name", shots, question=QUESTION, fact="12 marbles"),
         "leave_out": lambda shots: prompt("leave_out", shots, sentence=QUESTION, name="n", fact="12 marbles"),
@@ -494,12 +482,10 @@ def test_examples_stand_before_the_prompt_that_stays_as_it_is() -> None:
         ("Why is it 53? Why do you subtract the 9 from 84, please?", True),  # seven words
         ("169 IS WHAT, exactly", True),  # all of them
         ("What is the 169 in it?", True),  # a number of another problem
-        ("What is the 60 in it?", False),
-        ("Why do you subtract the 7 from 60 in the end?", False),
         ("How could I check 53 without going through the same steps?", False),
     ],
 )
-def test_what_an_example_said_is_not_taken_over(text: str, copied: bool) -> None:
+def test_a_copy_of_an_example_is_recognized(text: str, copied: bool) -> None:
     shown = [
         read_message(Reply(example["reply"])).text
         for named in ("why", "meaning", "proof")
@@ -519,41 +505,33 @@ def test_a_copy_of_an_example_is_asked_for_again() -> None:
     assert reasons == ["", "nothing_needed"]
 
 
-def test_who_goes_on_to_the_next_step_names_the_one_that_was_said() -> None:
-    plan = replace(PLAN, goal="steps")
-    assert talk(plan)[0].reason == ""
-    assert talk(plan, ready="<message>84, fine, go on</message>")[0].reason == "next_not_told"
-
-
 def test_examples_are_a_setting_of_the_build_where_there_are_some() -> None:
     recipe = DataRecipe(source=Source(kind="starter", n=1), dialogue=dialogue(), output=Output(path="x"))
     assert not {"few_shot", "examples"} & set(shaping(recipe)["dialogue"])
     shown = shaping(recipe.model_copy(update={"dialogue": dialogue(few_shot=1)}))["dialogue"]
     assert shown["few_shot"] == 1 and re.fullmatch("[0-9a-f]{12}", shown["examples"])
     _, roles = talk(PLAN, dialogue(few_shot=2))
-    assert {len(ask.messages) for ask in roles["simulator"].asked} == {5}
+    assert {len(ask) for ask in roles["simulator"].asked} == {5}
 
 
-def test_what_cannot_be_used_is_asked_for_again_warmer() -> None:
+def test_further_attempts_have_another_seed_and_a_higher_temperature() -> None:
     greedy = Saying("judge", lambda prompt: "no verdict")
     greedy.section = ROLE.model_copy(update={"temperature": 0.0})
     answer = asyncio.run(greedy.ask(({"content": ""},), read_judge, lambda attempt: attempt, 3))
-    assert [(ask.seed, ask.temperature) for ask in greedy.asked] == [(0, 0.0), (1, 0.5), (2, 0.5)]
+    assert greedy.sampled == [(0, 0.0), (1, 0.5), (2, 0.5)]
     assert (answer.parsed, answer.missing, answer.calls["judge.calls"]) == (None, "judge_no_verdict", 3)
 
 
 # --- what a text must hold
 
 
-def test_numbers_count_by_their_value() -> None:
+def test_numbers_are_compared_by_value() -> None:
     assert checks.values("Twenty-one of 1,050 eggs, half of 3.5 and a dozen") == {21.0, 1050.0, 2.0, 3.5, 12.0}
     assert checks.changed_numbers("she has twelve in 5 bags and loses 7", QUESTION) == ""
-    assert checks.changed_numbers("she has 12 in 5 bags", QUESTION) == "loses_number"
     assert checks.changed_numbers("12 in 5 bags, minus 7, about 53", QUESTION) == "invents_number"
     assert checks.changed_numbers("12 in 5 bags", "5 bags", frozenset({12.0})) == "reveals_early"
     assert checks.changed_numbers("what is $x + 2$ then", "Find $x+2$.") == ""
     assert checks.changed_numbers("what is x plus 2", "Find $x+2$.") == "loses_formula"
-    assert checks.changed_numbers("what is x plus 2", r"Find \[x + 2.\]") == "loses_formula"
     assert checks.changed_numbers(r"find $\sec 120^\circ$ pls", r"Find $\sec 120^\circ.$") == ""
     priced = r"A pen costs $\$0.25$ and a book $ \$10.00 $, $ 20\% $ more than before."
     assert checks.changed_numbers(r"pen \$0.25, book $\$10.00$, up 20%", priced) == ""
@@ -565,15 +543,13 @@ def test_numbers_count_by_their_value() -> None:
     [
         ("Ann has marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?", ""),
         ("Ann has a number of marbles in each of her 5 red bags and loses 7 of them on the way home.", "placeholder"),
-        ("Ann has some other number in each of her 5 red bags and loses 7 of them on the way home.", "placeholder"),
-        ("Ann has marbles of the kind wanted in each of her 5 red bags and loses 7 on the way home.", "placeholder"),
         ("Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home.", "still_stated"),
         ("Ann has marbles in each of her red bags and loses 7 of them on the way home.", "loses_number"),
         ("Ann has marbles.", "too_little"),
         ("Ann has many marbles in each of her 5 red bags, 3 green ones and 7 lost. Mean weight?", "adds_words"),
     ],
 )
-def test_what_is_left_shows_no_hole(rest: str, unfit: str) -> None:
+def test_the_rest_of_a_problem_has_no_placeholder(rest: str, unfit: str) -> None:
     given = Proposal("12 marbles", "how many marbles are in each bag")
     assert checks.unfit_rest(rest, given, QUESTION) == unfit
 
@@ -591,19 +567,15 @@ def test_a_number_in_a_formula_is_not_withheld_nor_the_formula_changed() -> None
     [
         ("What is the largest multiple of 7 less than 50?", ["50"]),
         ("It holds 27 gallons less than when it is full, and has 6 sides.", ["6 sides"]),
-        ("Her class of 11 students meets four times a week.", ["11 students"]),
         ("It is divisible by each of 3, 4 and 9; or by three, four and nine.", []),
         ("Take 3/4 cup of sugar, 10^5 grains and $.50, for 12 guests.", ["12 guests"]),
-        ("Ten to 40, or from 5 to 60, or 10\u201320 of them, 12 marbles: some red.", ["12 marbles"]),
         ("Pay $5\\%$ and $20\\%$ for 4 tennis balls, 12 apples!", ["4 tennis balls", "12 apples"]),
         ("A 6-sided die shows a 3 or 4 on the 12th roll; 20 rolls follow.", ["20 rolls"]),
-        ("Between 5 and 20 students sit in a row.", ["20 students"]),
         ("The sides are 3:4:5 and 6! is 720.", ["720"]),
-        ("There are 60 boys and 45 girls.", ["60 boys", "45 girls"]),
-        ("A band has 72 members who march.", ["72 members"]),
+        ("A sequence begins with -3 and grows by 4 each time.", ["4"]),
     ],
 )
-def test_only_a_number_that_a_sentence_can_do_without_is_a_fact(question: str, found: list[str]) -> None:
+def test_a_number_that_its_sentence_needs_is_no_fact(question: str, found: list[str]) -> None:
     assert checks.facts(question) == found
 
 
@@ -611,23 +583,13 @@ def test_only_a_number_that_a_sentence_can_do_without_is_a_fact(question: str, f
     ("question", "alone"),
     [
         (r"Evaluate $\log_2 (4^2)$.", True),
-        ("Solve for $x$: $2(3^x) = 162$.", True),
         (r"Find all values of $x$ such that \[3^x + 4^x = 5^x.\]", True),
         ("Let $f(x) = 2x + 1$. What is $f(3)$?", False),
-        ("Find one-fourth of the 6 marbles.", False),
         (QUESTION, False),
     ],
 )
-def test_of_one_formula_nothing_is_left_out(question: str, alone: bool) -> None:
+def test_no_part_of_a_single_formula_is_withheld(question: str, alone: bool) -> None:
     assert checks.one_formula(question) == alone
-
-
-def test_a_number_does_not_go_without_its_sign_nor_a_problem_without_its_words() -> None:
-    assert checks.facts("A sequence begins with -3 and grows by 4 each time.") == ["4"]
-    assert (
-        checks.unfit_rest("Find.", Proposal("the sum of 2 and 3", "which sum"), "Find the sum of 2 and 3.")
-        == "too_little"
-    )
 
 
 def test_a_slip_is_not_carried_into_a_formula_where_nobody_could_follow_it() -> None:
@@ -654,7 +616,7 @@ def test_a_question_names_what_is_missing_by_a_new_word_or_by_most_of_its_name()
 
 
 @given(st.integers(2, 30), st.integers(1, 60))
-def test_a_slip_is_one_that_somebody_makes(left: int, right: int) -> None:
+def test_a_slip_is_a_likely_mistake(left: int, right: int) -> None:
     solution = f"Then {left} + {right} = {left + right}, so \\boxed{{{left + right}}}."
     slip = checks.slipped(solution, str(left + right), "How many?", random.Random(right))
     assert slip is None or abs(int(slip.answer) - left - right) in ((1, 2) if left + right <= 30 else (1, 10))
@@ -667,12 +629,10 @@ def test_a_slip_is_one_that_somebody_makes(left: int, right: int) -> None:
         ("loses 7", "how many marbles she loses", ""),
         ("40 marbles", "how many marbles there are", "no_fact"),
         ("12 marbles", "the 12 marbles", "no_name"),
-        ("12 marbles", "it", "no_name"),
         ("her", "whose bags", "no_fact"),
-        ("7", "how many got lost", ""),
     ],
 )
-def test_what_can_be_withheld(fact: str, name: str, unfit: str) -> None:
+def test_which_facts_can_be_withheld(fact: str, name: str, unfit: str) -> None:
     assert checks.unfit_proposal(Proposal(fact, name), QUESTION) == unfit
     twice = Proposal("12 pens", "how many pens Ann has")
     bare = checks.Proposal("12 pens", "how many pens Ann has")
@@ -681,7 +641,7 @@ def test_what_can_be_withheld(fact: str, name: str, unfit: str) -> None:
     assert checks.unfit_proposal(twice, "Ann has 12 pens, and Ben has 12, too.") == "stated_twice"
 
 
-def test_only_a_whole_equation_of_numbers_is_one() -> None:
+def test_only_complete_equations_of_numbers_are_found() -> None:
     text = "x + 2 * 3 = 9, 3 * 4 + 5 = 12 + 5 = 17, $\\$8 \\times 2 = \\$16$, 20% * 50 = 10, 10 / 3 = 3.33, 7 apples + 2 pears = 9"
     text += r", $\frac34\cdot 24 = 18$, $\sqrt4 + 3 = 5$"
     found = {one.shown: one.is_true for one in checks.equations(text)}
@@ -707,22 +667,17 @@ def test_a_slip_is_one_false_line_and_all_that_follows_from_it() -> None:
         ("<message>help with my marbles</message>", ""),
         ("help with my marbles", ""),
         ("<think>He wants 12.</think><message>i lost some marbles</message>", ""),
-        ("<message>is it 41? i did 60 - 19 = 41</message>", ""),
-        ("<message>the system:\nx + y = 3 is what i mean</message>", ""),
         ("  ", "empty"),
-        ("<message> </message>", "empty"),
         ("<think>hm", "cut"),
         ("Assistant: Sure!", "role_label"),
-        ("**User**: help me", "role_label"),
         ("help<|im_end|>", "role_label"),
         ("<message>\u4f60\u597d 5</message>", "foreign"),
         ("<message>Hello! How can I help you today?</message>", "as_assistant"),
-        ("<message>Therefore we get 5 bags, thus we have 60, which gives the total.</message>", "as_assistant"),
         ("<message>so $\\boxed{53}$</message>", "as_assistant"),
         ("<message>a = 1\nb = 2\nc = 3\nd = 4</message>", "as_assistant"),
     ],
 )
-def test_what_no_user_can_have_written_has_a_name(text: str, unusable: str) -> None:
+def test_texts_that_no_user_writes_have_a_reason(text: str, unusable: str) -> None:
     assert read_message(Reply(text)).unusable == unusable
 
 
@@ -742,11 +697,10 @@ def test_a_user_may_end_the_chat_and_copies_no_problem_that_is_still_withheld(kn
         (Reply("<think>hm</think>It is 53."), ""),
         (Reply("It is 5", cut=True), "cut"),
         (Reply(""), "empty"),
-        (Reply("It is 53.\nUser: thanks"), "role_label"),
         (Reply("Good <|im_end|>"), "role_label"),
     ],
 )
-def test_what_an_assistant_cannot_say_has_a_name(reply: Reply, unusable: str) -> None:
+def test_texts_that_no_assistant_writes_have_a_reason(reply: Reply, unusable: str) -> None:
     assert read_assistant(reply).unusable == unusable
 
 
@@ -758,8 +712,6 @@ def test_what_an_assistant_cannot_say_has_a_name(reply: Reply, unusable: str) ->
         ("<think>VERDICT: 1</think>\nVERDICT: 3/5", 3),
         ("VERDICT: 4.5", None),
         ("VERDICT: 7", None),
-        ("VERDICT: 15", None),
-        ("a 4", None),
         ("", None),
     ],
 )
@@ -783,7 +735,7 @@ def test_plans_keep_to_the_settings() -> None:
     assert plans_of(TASK, 5, given) == plans_of(TASK, 5, given)
 
 
-def test_parts_are_what_they_say() -> None:
+def test_ratings_of_turns() -> None:
     assert final_answer(chat("q", "\\boxed{1}", "sure?", "No: \\boxed{53}")) == "53"
     assert final_answer(chat("q", "\\boxed{53}", "why?", "Because 5 bags hold 60.")) == "53"
     assert final_answer(chat("q", "Do you mean 53?")) is None
@@ -799,19 +751,19 @@ def test_parts_are_what_they_say() -> None:
 # --- runs of many
 
 
-def test_a_run_keeps_to_its_bound_and_hands_results_out_in_order_and_ends_with_the_first_error() -> None:
-    roles, begun, under_way, taken = Roles({}, 0, "dialogue"), list[int](), list[int](), list[int]()
+def test_a_run_keeps_to_its_bound_and_returns_results_in_order_and_ends_with_the_first_error() -> None:
+    roles, running, most, taken, ended = Roles({}, 0, "dialogue"), [0], [0], list[int](), list[int]()
 
     async def job(number: int) -> int:
-        begun.append(number)
-        under_way.append(len(begun) - len(ended))
+        running[0] += 1
+        most[0] = max(most[0], running[0])
         await asyncio.sleep(0.001 * (7 * number % 5))
+        running[0] -= 1
         ended.append(number)
         return number
 
-    ended: list[int] = []
     roles.run((job(number) for number in range(20)), 4, taken.append)
-    assert taken == list(range(20)) != ended and max(under_way) == 4
+    assert taken == list(range(20)) != ended and most == [4]
 
     async def failing(number: int) -> None:
         if number == 3:
@@ -820,6 +772,37 @@ def test_a_run_keeps_to_its_bound_and_hands_results_out_in_order_and_ends_with_t
 
     with pytest.raises(EngineError, match="no server answers"):
         roles.run((failing(number) for number in range(20)), 4)
+
+
+class Counting:
+    """An engine that counts the requests of each batch, which it may make in an event loop of its own."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def stream(self, requests: list[Request]) -> Iterator[tuple[int, Completion]]:
+        self.batches.append(len(requests))
+        asyncio.run(asyncio.sleep(0))
+        yield from ((index, Completion("ok", 1, "stop")) for index in range(len(requests)))
+
+
+def test_a_local_model_is_asked_once_for_everything_that_waits_for_it() -> None:
+    engine = Counting()
+    parts: Any = SimpleNamespace(engine=engine, chat=SimpleNamespace(prompt_ids=lambda messages: (1,), stop_ids=()))
+    roles = Roles({}, 0, "dialogue")
+    roles["assistant"] = role = EngineRole("assistant", ROLE, parts)
+
+    async def deep(ask: Any, depth: int) -> Any:
+        """A reply wakes one task after the other before the next request comes."""
+        return await (asyncio.create_task(deep(ask, depth - 1)) if depth else ask)
+
+    async def job(number: int) -> None:
+        for turn in range(3):
+            asks = (role.ask((), read_assistant, lambda attempt, turn=turn: turn, 1) for _ in range(2))
+            await asyncio.gather(*(deep(ask, number) for ask in asks))
+
+    roles.run((job(number) for number in range(40)), 40)
+    assert engine.batches == [80, 80, 80]
 
 
 # --- settings
@@ -839,7 +822,7 @@ def test_settings_that_cannot_be_used_are_named(key: str, value: dict[str, Any],
         Dialogue.model_validate_json(json.dumps({"policy": recipe_dict(ROLE), key: value}))
 
 
-def test_where_a_server_lies_is_no_setting_of_the_data() -> None:
+def test_the_address_of_a_server_is_no_setting_of_the_data() -> None:
     def shaped(**given: Any) -> dict[str, Any]:
         return shaping(DataRecipe(source=Source(kind="math"), output=Output(path="d"), dialogue=dialogue(**given)))
 

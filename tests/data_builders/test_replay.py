@@ -192,7 +192,7 @@ def test_a_model_in_this_process_ends_with_the_same_bytes_after_a_stop(
     monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
     monkeypatch.setattr(replay_module, "lenient_answer", lambda text: "right" if len(text) % 3 == 0 else "wrong")
     monkeypatch.setattr(replay_module, "same_answer", lambda given, wanted: given == "right")
-    monkeypatch.setattr(roles, "_TOGETHER", 10)  # three lots, each with several shards
+    monkeypatch.setattr(roles, "_LOT", 10)  # three lots, each with several shards
     whole = contents(built(path, tmp_path / "whole"))
     make, left = EngineRole.make_replies, [4]
 

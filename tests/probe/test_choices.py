@@ -45,10 +45,8 @@ def test_gpqa_columns_become_a_lettered_question(tmp_path: Path) -> None:
     "row",
     [
         {"choices": ["x", "y", "z"], "answer": "B"},
-        {"choices": ["x", "y", "z"], "answer": "(b)"},
         {"choices": ["x", "y", "z"], "answer": 1},
         {"choices": ["x", "y", "z"], "answer": "y"},
-        {"options": ["x", "y", "z"], "answer": "B."},
         {"options": {"A": "x", "B": "y", "C": "z"}, "answer": "B"},
         {"choices": {"label": ["1", "2", "3"], "text": ["x", "y", "z"]}, "answer": "2"},
         {"choices": {"text": ["x", "y", "z"]}, "answer": 1},
@@ -60,7 +58,7 @@ def test_the_answer_may_be_letter_number_label_or_text(row: dict[str, Any]) -> N
     assert found.options[LETTERS.index(found.letter)] == "y"
 
 
-def test_without_an_answer_the_question_is_asked_all_the_same(tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_asked_nevertheless(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "s.jsonl", [{"question": "Q?", "choices": ["x", "y"]}, {"question": "R?", "choices": None, "answer": "5"}])  # fmt: skip
     first, second = read_items(tmp_path / "s.jsonl")
     assert (first.answer, sorted(first.options)) == (None, ["x", "y"])
@@ -72,13 +70,10 @@ def test_without_an_answer_the_question_is_asked_all_the_same(tmp_path: Path) ->
     [
         ({"choices": ["x", "y"], "answer": "C"}, "'C' names none of the 2 options, wanted a letter"),
         ({"choices": ["x", "y"], "answer": 2}, "2 names none"),
-        ({"choices": ["x", "y"], "answer": -1}, "-1 names none"),
         ({"choices": ["x", "y"], "answer": True}, "True names none"),
         ({"choices": ["x", "x"], "answer": "x"}, "'x' names several"),
         ({"choices": ["x"], "answer": "A"}, r"wanted 2 to 26 options in a list, given \['x'\]"),
-        ({"choices": "x or y", "answer": "x"}, "wanted 2 to 26 options"),
         ({"choices": ["x", ""], "answer": "A"}, "an option is ''"),
-        ({"choices": ["x", None], "answer": "A"}, "an option is None"),
     ],
 )
 def test_options_that_cannot_be_asked_are_named_by_file_and_line(
@@ -105,13 +100,6 @@ def test_shuffling_keeps_every_option_and_the_right_one(options: list[str], data
     assert found == lettered(row, "Q?", identity, "f:1"), "the same order in every run"
 
 
-def test_the_right_letter_is_spread_over_the_ids() -> None:
-    found = [lettered({**GPQA, "Record ID": f"rec{n}"}, "Q?", f"rec{n}", "f:1") for n in range(400)]
-    counts = Counter(one.letter for one in found if one)
-    assert set(counts) == set("ABCD")
-    assert all(70 <= count <= 130 for count in counts.values())
-
-
 @pytest.mark.parametrize(
     ("question", "answer", "options"),
     [
@@ -121,12 +109,10 @@ def test_the_right_letter_is_spread_over_the_ids() -> None:
         ("Which?\n\n$\\bullet$ A) 10\n\n$\\bullet$ B) 8", "(B)", ("10", "8")),
         ("Which?\n(A) Line\n(B) Circle", "D", None),
         ("Which?\n(A) Line\n(C) Circle", "C", None),
-        ("Which?\n(A) Line", "A", None),
         ("Name the vertex.", "A", None),
-        ("Which?\n(A) Line\n(B) Circle", "2", None),
     ],
 )
-def test_options_that_the_question_shows_are_read_off_it(question: str, answer: str, options: Any) -> None:
+def test_options_in_the_question_are_read(question: str, answer: str, options: Any) -> None:
     found = shown_in(question, answer)
     assert (found.options if found else None) == options
     if found:
@@ -181,17 +167,13 @@ def test_a_marked_letter_is_read_by_both_readings_and_another_leniently(
     assert lenient_letter(reply, TEXTS) == letter
 
 
-WORDS = st.lists(
-    st.sampled_from(["proton", "car", "force", "falls", "red", "slowly", "seven", "of", "with", "to", "from"]),
-    min_size=1,
-    max_size=6,
-)
+WORDS = st.lists(st.sampled_from(["proton", "car", "falls", "red", "slowly", "of", "to"]), min_size=1, max_size=6)
 
 
 @given(st.lists(WORDS, min_size=1, max_size=4))
 def test_the_article_is_never_the_letter_a(phrases: list[list[str]]) -> None:
     prose = " ".join(f"A {' '.join(words)}." for words in phrases)
-    for reply in (prose, f"Answer: {prose}", f"The answer is {prose}", f"I see. {prose}"):
+    for reply in (prose, f"Answer: {prose}", f"The answer is {prose}"):
         assert lenient_letter(reply, ("x1", "x2", "x3", "x4")) is None
 
 
@@ -230,13 +212,10 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
     ("reply", "truncated", "kind"),
     [
         (r"\boxed{B}", True, "answered"),
-        ("First we see that B", True, "truncated"),
         ("Which unit do you mean?", False, "asked"),
-        ("The answer is B. Does that help?", False, "asked"),
         ("Which pressure is meant? Then I can choose between A and B.", False, "asked"),
         ("So which is it? It is B.", False, "answered"),
         ("I do not know.", False, "no_answer"),
-        ("It has 5 electrons.", False, "no_answer"),
         ("<think>It is B, or", True, "truncated"),
         ("<think>It is B.</think>Which unit do you mean?", False, "asked"),
     ],

@@ -1,9 +1,10 @@
-"""The hf engine: same tokens as transformers' own generate, shared prefill, seeds that no batch can change; scores equal
-those of a plain forward pass, and grounding is what its formula says."""
+"""The hf engine: the tokens of transformers' `generate`, a shared prefill, samples that no batch changes, scores of a plain
+forward pass, and grounding by its formula."""
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_greedy_tokens_equal_those_of_generate_and_end_at_a_stop_token(engine: H
     assert [completion.tokens for completion in done[1:]] == [12] * 4, "the other rows go on after it has left"
 
 
-def test_what_a_request_draws_does_not_depend_on_its_batch(engine: HfEngine) -> None:
+def test_a_sample_does_not_depend_on_its_batch(engine: HfEngine) -> None:
     together = collect(engine, requests(temperature=1.0))
     alone = [collect(small(engine, 1), [request])[0] for request in requests(temperature=1.0)]
     assert together == alone
@@ -77,7 +78,7 @@ def test_one_prompt_at_many_temperatures_is_prefilled_once(engine: HfEngine, mon
     assert len({completion.text for completion in done[2:]}) == 4, "four seeds and temperatures, four texts"
 
 
-def test_a_decode_step_copies_no_keys_and_says_what_the_plain_one_says(engine: HfEngine, monkeypatch: Any) -> None:
+def test_a_decode_step_copies_no_keys_and_gives_the_logits_of_a_plain_step(engine: HfEngine, monkeypatch: Any) -> None:
     """Both ways of it over the same padded rows: the cache grows in place, and no key is repeated for the heads of its group."""
     import torch
     from transformers.integrations import sdpa_attention
@@ -85,26 +86,21 @@ def test_a_decode_step_copies_no_keys_and_says_what_the_plain_one_says(engine: H
     from nextturn.probe.engines.decoding import PreallocatedLayer, preallocate, shared_keys
 
     def steps(cheap: bool) -> tuple[list[torch.Tensor], Any]:
-        _, cache, mask = engine._prefill(PROMPTS)
+        logits, cache, mask = engine._prefill(PROMPTS)
         if cheap:
             monkeypatch.setattr(sdpa_attention, "repeat_kv", None)
             preallocate(cache, 3)
-            cache.reorder_cache(torch.arange(len(PROMPTS)))  # as where rows leave: the room stays
-        logits = []
+            cache.reorder_cache(torch.arange(len(PROMPTS)))  # as when rows leave: the room stays
+        steps = []
         for token in (8, 9, 10):
             mask = torch.cat([mask, mask.new_ones(len(PROMPTS), 1)], dim=1)
             ids, positions = torch.full((len(PROMPTS), 1), token), mask.sum(dim=1, keepdim=True) - 1
-            held = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
-            with torch.no_grad():
-                if cheap:
-                    with shared_keys():
-                        logits.append(engine.model(ids, **held).logits)
-                else:
-                    logits.append(engine.model(ids, **held).logits)
-        return logits, cache
+            with shared_keys() if cheap else nullcontext():
+                logits, cache = engine._forward(ids, mask, positions, cache)
+            steps.append(logits)
+        return steps, cache
 
     plain, _ = steps(cheap=False)
-
     cheap, cache = steps(cheap=True)
     for one, other in zip(plain, cheap, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
@@ -113,7 +109,7 @@ def test_a_decode_step_copies_no_keys_and_says_what_the_plain_one_says(engine: H
     assert all(layer.keys.shape[-2] == layer._buffers[0].shape[-2] == max(map(len, PROMPTS)) + 3 for layer in grown)
 
 
-def test_attention_is_what_it_was_again_after_a_failure_and_when_the_last_of_several_is_done() -> None:
+def test_attention_is_restored_after_a_failure_and_when_the_last_of_several_threads_is_done() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     from nextturn.probe.engines.decoding import shared_keys
@@ -122,8 +118,8 @@ def test_attention_is_what_it_was_again_after_a_failure_and_when_the_last_of_sev
     first, second = shared_keys(), shared_keys()  # as of two engines in two threads
     first.__enter__()
     with pytest.raises(EngineError), second:
-        first.__exit__(None, None, None)
         assert ALL_ATTENTION_FUNCTIONS["sdpa"] is not before
+        first.__exit__(None, None, None)
         raise EngineError("no memory")
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
 
@@ -135,17 +131,16 @@ def test_a_cache_takes_no_more_than_it_has_room_for_and_empty_layers_stay() -> N
     from nextturn.probe.engines.decoding import PreallocatedLayer, preallocate
 
     cache = DynamicCache()
-    cache.layers = [DynamicLayer(), DynamicLayer()]  # as of layers that look at images, without one
+    cache.layers = [DynamicLayer(), DynamicLayer()]  # the second as of a model's image layers, without an image
     cache.update(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4), 0)
     preallocate(cache, 1)
     assert [type(layer) for layer in cache.layers] == [PreallocatedLayer, DynamicLayer]
     layer = cache.layers[0]
-    layer.batch_repeat_interleave(2)
-    layer.batch_select_indices(torch.tensor([0, 1, 3]))
-    one = torch.zeros(3, 1, 1, 4)
-    assert layer.update(one, one)[0].shape == (3, 1, 4, 4)
-    with pytest.raises(ValueError, match="room for 4 tokens was given 5"):
-        layer.update(one, one)
+    layer.reorder_cache(torch.tensor([0, 1, 1]))
+    token = torch.zeros(3, 1, 1, 4)
+    assert layer.update(token, token)[0].shape == (3, 1, 4, 4)
+    with pytest.raises(ValueError, match="room for 4 tokens"):
+        layer.update(token, token)
 
 
 def test_temperature_sampling_follows_the_model_distribution(engine: HfEngine) -> None:
@@ -172,7 +167,7 @@ def test_batches_hold_every_request_once_and_keep_to_the_budget() -> None:
         assert len(prompts) == 1 or len(batch) * widest <= 60
 
 
-def test_what_a_text_keeps_is_what_the_models_own_cache_holds(engine: HfEngine) -> None:
+def test_the_computed_size_of_a_cache_is_that_of_the_model_s_cache(engine: HfEngine) -> None:
     import torch
 
     with torch.no_grad():
@@ -201,7 +196,7 @@ def test_batches_are_as_large_as_the_free_memory_holds(gigabytes: int, most: int
     assert len(HfEngine(model, None, CPU_TOKENS).batches(asked)) == 95, "the recipe's own number counts"
 
 
-def test_a_batch_that_the_memory_does_not_hold_is_made_in_smaller_ones(
+def test_a_batch_that_does_not_fit_in_memory_is_split(
     engine: HfEngine, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
@@ -218,9 +213,9 @@ def test_a_batch_that_the_memory_does_not_hold_is_made_in_smaller_ones(
     monkeypatch.setattr(tight, "_prefill", short_of_memory)
     assert collect(tight, requests()) == collect(engine, requests())
     assert sizes == [4, 2, 1, 1, 1, 1]
-    assert "a batch of 4 rows did not fit in the GPU's memory; goes on with 2 at most" in capsys.readouterr().out
+    assert "a batch of 4 rows did not fit" in capsys.readouterr().out
     monkeypatch.setattr(tight, "_prefill", lambda prompts: short_of_memory([*prompts, *prompts]))
-    with pytest.raises(EngineError, match="does not do for 1 rows of one prompt"):
+    with pytest.raises(EngineError, match="1 rows of one prompt"):
         collect(tight, requests())
 
 
@@ -272,7 +267,7 @@ def test_scores_equal_a_plain_forward_pass_whatever_shares_the_batch(engine: HfE
         assert dict(engine.score([request]))[0] == pytest.approx(scored[index], abs=1e-3)
 
 
-def test_scores_are_the_same_whatever_part_of_the_logits_is_held_at_once(engine: HfEngine, monkeypatch: Any) -> None:
+def test_scores_do_not_depend_on_how_many_logits_are_held_at_once(engine: HfEngine, monkeypatch: Any) -> None:
     asked = [ScoreRequest((5, 6, 7), tuple(range(10, 10 + n))) for n in (1, 9, 4)] + [ScoreRequest((8,), (9, 10))]
     whole = dict(engine.score(asked))
     for tokens in (1, 3, 8):

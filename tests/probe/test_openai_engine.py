@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -127,9 +126,8 @@ def test_where_some_requests_fail_the_others_come_first_and_the_error_counts_the
             for index, _ in stream:
                 done.append(index)
     assert sorted(done) == list(range(5, 20))
-    assert "5 of 20 requests failed (3 unfinished" in str(caught.value)
-    assert "2 refused, such as: 400: maximum context length is 8" in str(caught.value)
-    assert "the same command asks only for those" in str(caught.value)
+    for part in ("5 of 20 requests failed", "3 unfinished", "2 refused", "maximum context length is 8"):
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +153,7 @@ def test_where_everything_is_refused_it_stops_early_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (completion_reply("Hi"), "holds no token_logprobs"),
+        (completion_reply("Hi"), "0 numbers"),
         (Answer(400, {"error": {"message": "echo is not supported"}}), "echo is not supported"),
         (
             {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": [None] * 9}}]},
@@ -179,13 +177,9 @@ def test_a_score_that_fails_is_counted_and_the_others_come(parts: tuple[Any, Any
         values = [None, *[-0.5] * (len(seen.body["prompt"]))]
         return {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": values}}]}
 
-    with Loopback({"/completions": some}) as server:
-        scores = OpenAIEngine(section(server.url), parts[1]).score(
-            [ScoreRequest((5, 6, 4), (7, end)) for end in (8, 9, 8)]
-        )
-        done = {}
-        with pytest.raises(EngineError, match="1 of 3 requests failed"):
-            for index, score in scores:
-                done[index] = score
+    requests = [ScoreRequest((5, 6, 4), (7, end)) for end in (8, 9, 8)]
+    done: dict[int, float] = {}
+    with Loopback({"/completions": some}) as server, pytest.raises(EngineError, match="1 of 3 requests failed"):
+        for index, score in OpenAIEngine(section(server.url), parts[1]).score(requests):
+            done[index] = score
     assert done == {0: pytest.approx(-1.0), 2: pytest.approx(-1.0)}
-    assert all(math.isfinite(score) for score in done.values())

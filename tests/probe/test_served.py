@@ -98,7 +98,7 @@ def test_a_served_model_gives_what_it_gives_in_process(
     assert posts == [], "a finished run asks for nothing"
 
 
-def test_a_transcript_keeps_its_answer_and_its_real_turn_is_judged_beside(here: Path) -> None:
+def test_a_transcript_keeps_its_answer_and_its_real_turn_is_judged_too(here: Path) -> None:
     results = read_json(here / "results.json")
     assert results["actual"]["talks"]["n_total"] == 2
     rows = [row for _, row in read_jsonl(here / "samples.jsonl") if row["set"] == "talks"]
@@ -112,7 +112,7 @@ def test_a_transcript_keeps_its_answer_and_its_real_turn_is_judged_beside(here: 
     assert [row["messages"] for row in plain] == [talk["messages"][:2] for talk in TALKS for _ in range(2)]
 
 
-def test_a_finished_run_is_judged_anew_without_a_model(
+def test_a_finished_run_is_judged_again_without_a_model(
     server: Loopback, here: Path, recipe: Path, tmp_path: Path
 ) -> None:
     asked, out = len(server.requests), tmp_path / "judged"

@@ -25,7 +25,7 @@ from nextturn.probe.settings import VllmSection
 
 def main(arguments):
     folder = resolve(arguments[0])
-    probe.engines.vllm._CHUNK = 1  # the second completion is under way when the first has come
+    nextturn.probe.engines.vllm._CHUNK = 1  # the second completion is under way when the first has come
     # Not closed: what is tested is what happens where nothing of ours gets to run.
     engine = VllmEngine(folder, load_tokenizer(folder), VllmSection(enforce_eager=True), "bfloat16")
     stream = engine.stream([Request((5, 6), 1, ()), Request((7, 8), 3000, ())])
