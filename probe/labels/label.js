@@ -58,7 +58,7 @@ function keep(label) {
   if (!DATA.turns.length) return;
   answers[at] = [label, !byId("unsure").checked];
   store();
-  byId("guide").open = false; // room for the turns; ? opens it again
+  if (Object.keys(answers).length === 1) byId("guide").open = false; // room for the turns; ? opens it again
   go(nextUnlabelled(at + 1));
 }
 
@@ -91,6 +91,6 @@ onKeys({
   b: () => go(at - 1),
   n: () => go(at + 1),
   "?": () => { byId("guide").open = !byId("guide").open; },
-});
+}, false);
 at = nextUnlabelled(0);
 show();

@@ -135,7 +135,8 @@ class Comparison:
     def select(self, *measures: str, **wanted: str) -> list[Figure]:
         """Return the figures of some measures whose metric has these values, such as `set="chat"`."""
         of_measures = (figure for figure in self.figures if figure.metric.measure in measures)
-        return [one for one in of_measures if all(getattr(one.metric, key) == value for key, value in wanted.items())]
+        items = wanted.items()
+        return [figure for figure in of_measures if all(getattr(figure.metric, key) == value for key, value in items)]
 
     @cached_property
     def main(self) -> list[Figure]:
@@ -381,11 +382,11 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
     Rates lie in [0, 1]. A change is this figure minus what it is compared with, paired by item.
     """
-    sets = {name: {run: one.name for run, one in found.items()} for name, found in comparison.patterns.items()}
+    sets = {name: {run: shown.name for run, shown in runs.items()} for name, runs in comparison.patterns.items()}
     return {
         "schema": 2,
         "baseline": comparison.names[0],
-        "runs": [{"name": one.name, "folder": str(one.folder), **dict(one.results.model)} for one in comparison.runs],
+        "runs": [{"name": run.name, "folder": str(run.folder), **dict(run.results.model)} for run in comparison.runs],
         "settings": comparison.runs[0].results.settings.model_dump(),
         "differences": list(comparison.differences),
         "remarks": list(comparison.remarks),

@@ -58,11 +58,11 @@ function labelClass(label) {
   return /^\w+$/.test(label) ? `label-${label}` : "label-other";
 }
 
-/** Run an action on its key, but not while somebody writes in a field: {key: action}. */
-function onKeys(actions) {
+/** Run an action on its key, but not while somebody writes in a field: {key: action}. `held`: a held key counts again. */
+function onKeys(actions, held) {
   document.addEventListener("keydown", event => {
     const writing = event.target.closest("input:not([type=checkbox]), select, textarea");
-    if (event.ctrlKey || event.metaKey || event.altKey || writing || !Object.hasOwn(actions, event.key)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || writing || (event.repeat && !held) || !Object.hasOwn(actions, event.key)) return;
     event.preventDefault();
     actions[event.key]();
   });

@@ -102,20 +102,20 @@ def sections(comparison: Comparison) -> Iterator[Section]:
 
     def details(figures: Sequence[Figure], keys: str, cell: CellOf) -> list[Table]:
         ends = {"", *(end for at in comparison.decodings.values() for end in (at[0], at[-1]))}
-        shown = [one for one in figures if one.run in comparison.shown and one.metric.temperature in ends]
+        shown = [each for each in figures if each.run in comparison.shown and each.metric.temperature in ends]
         return _tables(comparison, shown, keys, cell)
 
     main, select = comparison.main, comparison.select
     changed = [figure for figure in main if "baseline" in figure.changes]
     tests = [figure.changes["baseline"] for figure in changed]
     significant = holm([p_value_of(change) for change in tests])
-    real = [*select("actual", name="rate"), *(one for one in select("followup") if "actual" in one.changes)]
+    real = [*select("actual", name="rate"), *(figure for figure in select("followup") if "actual" in figure.changes)]
     controls = [*select("perturbed", name="rate"), *select("perturbed", name="changed_text")]
     turns = [figure for figure in select("followup", "perturbed", "actual") if figure.metric.name != "changed_text"]
     to_plain, to_real = (partial(difference, against=name) for name in ("plain", "actual"))
     to_baseline = partial(difference, against="baseline", baseline=comparison.names[0])
     blocks: dict[str, Sequence[Table | Cell]] = {
-        "results": _tables(comparison, main, "run", lambda one: [*value(one), *mark(one, significant)]),
+        "results": _tables(comparison, main, "run", lambda figure: [*value(figure), *mark(figure, significant)]),
         "correction": _correction(comparison),
         "changes": _tables(comparison, changed, "run", to_baseline),
         "patterns": _patterns(comparison),
@@ -163,13 +163,13 @@ def _correction(comparison: Comparison) -> Sequence[Table | Cell]:
         return []
     changes = {(change.run, change.set, change.temperature): change for change in correction.differences}
     entries = []
-    for one in correction.rates:
-        if one.run in comparison.shown:
-            figures = {"labels": str(one.labels), "judged": percent(one.judged), "corrected": percent(one.corrected)}
-            figures["judge's bias"] = points(one.bias)
-            if change := changes.get((one.run, one.set, one.temperature)):
+    for rate in correction.rates:
+        if rate.run in comparison.shown:
+            figures = {"labels": str(rate.labels), "judged": percent(rate.judged), "corrected": percent(rate.corrected)}
+            figures["judge's bias"] = points(rate.bias)
+            if change := changes.get((rate.run, rate.set, rate.temperature)):
                 figures |= {"change judged": points(change.judged), "change corrected": points(change.corrected)}
-            key = (one.run, one.set or "all", one.temperature or "all")
+            key = (rate.run, rate.set or "all", rate.temperature or "all")
             entries += [(key, column, with_interval(text)) for column, text in figures.items()]
     without = ", ".join(name for name, count in correction.labels.items() if not count)
     note = f"Based on {correction.behind}." + (f" Not corrected, without labels: {without}." if without else "")
@@ -190,8 +190,8 @@ def _with_bar(turns: Sequence[Figure], figure: Figure) -> Cell:
     """The cell of a figure of user turns; next to the rate a bar of the labels of these turns."""
     if figure.metric.name != "rate":
         return value(figure)
-    same = [one for one in turns if one.run == figure.run and one.metric._replace(name="rate") == figure.metric]
-    labels = [(one.metric.name.partition(":"), 100 * (one.estimate.value or 0.0)) for one in same]
+    same = [turn for turn in turns if turn.run == figure.run and turn.metric._replace(name="rate") == figure.metric]
+    labels = [(turn.metric.name.partition(":"), 100 * (turn.estimate.value or 0.0)) for turn in same]
     return [*value(figure), Part("", bar=tuple((name, width) for (kind, _, name), width in labels if kind == "label"))]
 
 

@@ -239,7 +239,7 @@ form.elements.text.addEventListener("input", () => { clearTimeout(typing); typin
 byId("clear").addEventListener("click", () => { for (const name of FILTERS.slice(2)) setFilter(name, ""); update(); });
 byId("previous").addEventListener("click", () => turnPage(-1));
 byId("next").addEventListener("click", () => turnPage(1));
-onKeys({ j: () => step(1), k: () => step(-1), "/": () => form.elements.text.focus() });
+onKeys({ j: () => step(1), k: () => step(-1), "/": () => form.elements.text.focus() }, true);
 addEventListener("hashchange", onHash);
 document.addEventListener("click", event => { // a link to the view that is shown already changes no address
   const link = event.target.closest("a[href*='=']");

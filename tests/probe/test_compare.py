@@ -11,8 +11,8 @@ import pytest
 
 from nextturn.probe.__main__ import main
 from nextturn.probe.errors import BadInput, DataError, IncomparableRuns, run_command
-from nextturn.probe.files import read_json, read_jsonl, write_json, write_jsonl
-from nextturn.probe.measure.measures import Row, figures, make_row
+from nextturn.probe.files import read_json, read_jsonl, write_json
+from nextturn.probe.measure.measures import Row, make_row
 from nextturn.probe.measure.results import Metric, expand, load_runs
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, format_table, pattern_of, plain
@@ -20,6 +20,7 @@ from nextturn.probe.report.page import markdown
 from nextturn.probe.report.plot import Point, arrows, panels_of, path_name
 from nextturn.probe.report.tracking import flatten
 from nextturn.probe.stats import Estimate, mcnemar
+from support.page_runs import write_run
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -53,13 +54,13 @@ def probe_run(
     rows: list[Row] = []
     sets: dict[str, Any] = {}
     if correct is not None:
-        sets["maths"] = {"sha256": "1" * 64, "n": n, "measures": ["accuracy"]}
+        sets["maths"] = ("accuracy", n)
         for item in range(n):
             right = rng.random() < correct
             graded = {"lenient": right, "strict": right and item % 7 > 0, "outcome": "answered"}
             rows.append(make_row("accuracy", "maths", str(item), [], **graded))
     if asks is not None:
-        sets["pairs"] = {"sha256": "2" * 64, "n": n, "measures": ["clarify"]}
+        sets["pairs"] = ("clarify", n)
         for condition, rate in (("underspecified", asks), ("complete", asks / 4)):
             for item in range(n):
                 asked = rng.random() < rate
@@ -77,7 +78,7 @@ def probe_run(
             rows.append(make_row(kind, name, str(item), [], **fields, **where))
 
     for name, rates in (genuine or {}).items():
-        sets[name] = {"sha256": "3" * 64, "n": n, "measures": ["followup"]}
+        sets[name] = ("followup", n)
         for perturbation in perturbations:
             for temperature, rate in zip(TEMPERATURES, rates, strict=True):
                 unperturbed, each = perturbation == "none", samples if temperature else 1
@@ -85,15 +86,10 @@ def probe_run(
                 turns("followup", name, rate if unperturbed else 2 * rate, None if unperturbed else 0.9, each, **where)
         if actual is not None:
             turns("actual", name, actual, None, 1)
-    model = {"path": f"models/{label}", "label": label, "step": step}
-    model |= {"weights_sha256": "a" * 64, "template_sha256": settings.pop("template", "b" * 64)}
-    known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "seed": 0, "max_answer_tokens": 256}
+    known = {"prefix_form": "history", "judge": "rules-1", "engine": "hf", "max_answer_tokens": 256}
     known |= {"perturbations": [name for name in perturbations if name != "none"], "grounding": grounding is not None}
-    known |= {"temperatures": list(TEMPERATURES), "samples": samples, "sets": sets, **settings}
-    write_jsonl(folder / "samples.jsonl", rows)
-    content = {"schema": 1, "model": model, "settings": known, **figures(rows), "timing": {"wall_s": 1}}
-    write_json(folder / "results.json", content)
-    return folder
+    known |= {"temperatures": list(TEMPERATURES), "samples": samples, **settings}
+    return write_run(folder, label, step, rows, sets, **known)
 
 
 def comparison_of(*folders: Path) -> Comparison:
@@ -295,17 +291,13 @@ def test_the_printed_table_has_a_row_per_figure_and_fits_140_columns(run_folders
     assert lines[0].split()[-4:] == ["base", "step-40", "step-80", "step-120"]
     assert len(lines) == 2 + 10 and all(line.count("[") == line.count("]") == 4 for line in lines[2:])
     assert max(map(len, lines)) <= 140
+    assert "token limit" not in format_table(results)
+    results[0]["accuracy"]["maths"]["outcomes"] |= {"answered": 24, "truncated": 36}
+    assert "token limit without a marked answer: base 60% of maths" in format_table(results)
     six = format_table([*results, *results[:2]]).split("\n\n")
     assert six[0].splitlines()[2].startswith("maths  lenient accuracy") and six[1].splitlines()[2].startswith(
         "maths  lenient accuracy"
     )
-
-
-def test_truncated_answers_are_reported_below_the_table(tmp_path: Path) -> None:
-    results = read_json(probe_run(tmp_path / "run", n=20) / "results.json")
-    assert "token limit" not in format_table([results])
-    results["accuracy"]["maths"]["outcomes"] |= {"answered": 8, "truncated": 12}
-    assert "token limit without a marked answer: base 60% of maths" in format_table([results])
 
 
 def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.files import read_json, read_jsonl, write_json, write_jsonl
+from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.judges.labels import ROUGH
-from nextturn.probe.measure.measures import figures, make_row
+from nextturn.probe.measure.measures import make_row
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.report.comparison import Comparison, compare_runs, percent, points, terminal_table
 from nextturn.probe.report.page import as_script, html, markdown, page_template
 from nextturn.probe.report.plot import draw_tradeoff
 from nextturn.probe.report.tracking import flatten
-from support.page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs
+from support.page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs, write_run
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +192,7 @@ def test_rates_by_the_rules_judge_are_called_rough_everywhere(
 
 def test_a_measure_that_was_not_taken_has_no_section(tmp_path: Path) -> None:
     rows = [make_row("accuracy", "maths", str(n), [], strict=True, lenient=True, outcome="answered") for n in range(5)]
-    write_jsonl(tmp_path / "samples.jsonl", rows)
-    content = {"schema": 1, "model": {"path": "m", "label": "m"}, "settings": {}, **figures(rows)}
-    write_json(tmp_path / "results.json", content)
+    write_run(tmp_path, "m", None, rows, {})
     ids = Parsed(html(compare_runs(load_runs([tmp_path])))).ids()
     assert {"results", "outcomes", "measured", "conversations"} <= ids
     assert ids.isdisjoint({"patterns", "changes", "labels", "perturbations", "grounding", "actual"})

@@ -21,8 +21,29 @@ HOSTILE = (
 QUESTION = "question(What do <you> think?)"
 
 
+def write_run(
+    folder: Path, label: str, step: int | None, rows: list[Row], sets: dict[str, Any], **settings: Any
+) -> Path:
+    """Write a finished run with these rows and the figures that the measures count from them.
+
+    Args:
+        sets: Measures and number of items by set: {"maths": ("accuracy", 60)}.
+        settings: Settings of the run, and "template", the template's hash.
+    """
+    model = {"path": f"models/{label}", "label": label, "step": step, "weights_sha256": "a" * 64}
+    model["template_sha256"] = settings.pop("template", "b" * 64)
+    known = {name: {"sha256": "1" * 64, "n": n, "measures": [measure]} for name, (measure, n) in sets.items()}
+    settings = {"judge": "rules/1", "samples": 1, "seed": 0, **settings, "sets": known}
+    # As in the file of a real run, a lone surrogate is escaped.
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content = {"schema": 1, "model": model, "settings": settings, **figures(rows), "timing": {"wall_s": 1}}
+    write_json(folder / "results.json", content)
+    return folder
+
+
 def probe_run(folder: Path, label: str, step: int | None, genuine: float, n: int = 60, **settings: Any) -> Path:
-    """A finished run over three sets: maths (with a perturbation), pairs to clarify, and transcripts."""
+    """Write a finished run over three sets: maths (with a perturbation), pairs to clarify, and transcripts."""
     rng = random.Random(label)
     rows: list[Row] = []
     for number in range(n):
@@ -30,12 +51,9 @@ def probe_run(folder: Path, label: str, step: int | None, genuine: float, n: int
         asked = {"role": "user", "content": f"Question {number}: how many?" if number else HOSTILE}
         answer = {"role": "assistant", "content": f"{label} says {rng.randrange(5)}."}
         right = rng.random() < genuine
-        graded = {
-            "strict": right and number % 3 > 0,
-            "lenient": right,
-            "outcome": "answered" if number % 4 else "truncated",
-        }
-        rows.append(make_row("accuracy", "maths", item, [asked, answer], reference="3", extracted="3", **graded))
+        graded: Row = {"strict": right and number % 3 > 0, "lenient": right, "reference": "3", "extracted": "3"}
+        graded["outcome"] = "answered" if number % 4 else "truncated"
+        rows.append(make_row("accuracy", "maths", item, [asked, answer], **graded))
         for temperature, perturbation in ((0.0, "none"), (0.7, "none"), (0.0, QUESTION)):
             turn = _turn(rng, genuine, None if perturbation == "none" else rng.random() < 0.5)
             where = {"temperature": temperature, "perturbation": perturbation, "sample": 0}
@@ -49,39 +67,16 @@ def probe_run(folder: Path, label: str, step: int | None, genuine: float, n: int
             real = _turn(random.Random(number), 0.8, None)
             rows.append(make_row("actual", "chat", item, shared, **{**real, "user_turn": "What a person wrote."}))
             rows.append(make_row("followup", "chat", item, shared, **_turn(rng, genuine, None)))
-    sets = {name: {"sha256": "1" * 64, "n": n, "measures": ["followup"]} for name in ("maths", "pairs", "chat")}
-    model = {
-        "path": f"models/{label}",
-        "label": label,
-        "step": step,
-        "weights_sha256": "a" * 64,
-        "template_sha256": "b" * 64,
-    }
-    known = {"judge": "rules/1", "temperatures": [0.0, 0.7], "samples": 1, "seed": 0, **settings, "sets": sets}
-    # As a run's own file has it: a lone surrogate can stand in JSON only escaped.
-    folder.mkdir(parents=True)
-    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_json(folder / "results.json", {"schema": 1, "model": model, "settings": known, **figures(rows), "timing": {}})
-    return folder
+    sets = {name: ("followup", n) for name in ("maths", "pairs", "chat")}
+    return write_run(folder, label, step, rows, sets, **{"temperatures": [0.0, 0.7], **settings})
 
 
 def _turn(rng: random.Random, genuine: float, changed: bool | None) -> Row:
     label = GENUINE if rng.random() < genuine else rng.choice(LABELS[1:]) if rng.random() < 0.95 else None
-    said = {
-        "label": label,
-        "unscored": None if label else "no_verdict",
-        "judge_raw": "rule: </script>",
-        "changed": changed,
-    }
+    turn: Row = {"label": label, "unscored": None if label else "no_verdict", "judge_raw": "rule: </script>"}
     wrote = HOSTILE if rng.random() < 0.1 else rng.choice(["Why 3?", "Thanks.", "And then?"])
-    return {
-        **said,
-        "user_turn": wrote,
-        "user_cut": False,
-        "specific": True,
-        "grounding": round(rng.gauss(0.3, 0.2), 4),
-        "log_p": -1.5,
-    }
+    turn |= {"changed": changed, "user_turn": wrote, "user_cut": False, "specific": True}
+    return {**turn, "grounding": round(rng.gauss(0.3, 0.2), 4), "log_p": -1.5}
 
 
 def three_runs(folder: Path) -> Comparison:
