@@ -31,8 +31,15 @@ from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, written
 from nextturn.probe import files
 from nextturn.probe.errors import BadInput, DataError, SetOutOfReach
-from nextturn.probe.files import read_json, read_jsonl, sha256_file, write_json, write_jsonl
-from nextturn.probe.measure.store import differences, refuse_changes
+from nextturn.probe.files import (
+    differences,
+    read_json,
+    read_jsonl,
+    refuse_changes,
+    sha256_file,
+    write_json,
+    write_jsonl,
+)
 from nextturn.probe.sets import PACKAGED
 from nextturn.probe.terminal import say
 

@@ -48,7 +48,13 @@ def row_id(row: dict[str, Any], number: int) -> str:
 
 
 def user(content: str) -> Message:
+    """Return a message of the user."""
     return {"role": "user", "content": content}
+
+
+def assistant(content: str) -> Message:
+    """Return a message of the assistant."""
+    return {"role": "assistant", "content": content}
 
 
 def conversation_in(row: dict[str, Any]) -> Any | None:

@@ -1,7 +1,7 @@
-"""Files that survive a crash: whole-file writes are atomic, JSONL rows are appended and flushed.
+"""Files that survive a crash: whole files are written atomically, JSONL rows are appended and flushed.
 
-A JSONL file that is being appended to may end in a torn line after SIGKILL: `open_append` cuts it off,
-so that the row is made again. A broken line anywhere else is an error that names file and line.
+A JSONL file to which rows are appended may end in an incomplete line after SIGKILL. `open_append` cuts that line off, so that
+the row is made again. A broken line anywhere else is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
-from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.errors import BadInput, DataError, SettingsChanged
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write beside `path` that is synced and renamed to it at the end, or removed after an error.
+    """Provide a temporary file that is synced and renamed to `path` at the end, or removed after an error.
 
-    A reader sees the old file or the new one, never a part.
+    A reader sees the old file or the new file, never a part of one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -41,12 +41,12 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk names no file
+            error.filename = str(path)  # the error of a full disk names no file
         raise
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what `atomic` was writing anywhere in a folder when a kill came; only for a folder that nobody else writes to."""
+    """Remove the temporary files that `atomic` left anywhere in a folder after a kill. No other process may write there."""
     for path in folder.rglob(".*"):
         if re.fullmatch(r"\..+\.(json|jsonl|md|html|png)\.[a-z0-9_]{8}", path.name) and path.is_file():
             path.unlink()
@@ -59,7 +59,7 @@ def only_process(lock: Path, doing: str) -> Iterator[None]:
     The lock belongs to this process alone: unlike `flock`, it is not inherited by forked workers that outlive a kill.
 
     Args:
-        doing: What the process that holds the lock does, such as "watches runs/a".
+        doing: What the process with the lock does, such as "watches runs/a".
 
     Raises:
         BadInput: Another process holds the lock.
@@ -74,7 +74,7 @@ def only_process(lock: Path, doing: str) -> Iterator[None]:
                 raise BadInput(
                     f"{file.read().strip() or 'another process'} {doing} already; wait for it or end it"
                 ) from None
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system that knows no locks
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks
                 raise
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -83,26 +83,30 @@ def only_process(lock: Path, doing: str) -> Iterator[None]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a whole file, atomically."""
     with atomic(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def json_line(row: Any) -> str:
-    """One row as JSON on one line; the same row always gives the same bytes."""
+    """Return a row as JSON on one line. Equal rows give equal bytes."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, atomically."""
     write_atomic(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
+    """Write rows as a whole JSONL file, atomically."""
     with atomic(path) as file:
         for row in rows:
             file.write(json_line(row).encode())
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises DataError if it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -112,7 +116,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line number from 1, row). Raises DataError with file:line for a line that is no JSON object."""
+    """Yield (line number from 1, row). Raises DataError with file:line for a line that is not a JSON object."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     with path.open("rb") as file:
@@ -124,19 +128,16 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}:{number}: not JSON ({error})") from None
             if not isinstance(row, dict):
-                raise DataError(f"{path}:{number}: {type(row).__name__}, wanted a JSON object")
+                raise DataError(f"{path}:{number}: {type(row).__name__}, expected a JSON object")
             yield number, row
 
 
 def open_append(path: Path) -> FileIO:
-    """Open a JSONL file for appending, after cutting off a last line that a kill left unfinished."""
+    """Open a JSONL file for appending, after cutting off a last line that a kill left incomplete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         with path.open("rb+") as file:
-            content = file.read()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                file.truncate(whole)
+            file.truncate(file.read().rfind(b"\n") + 1)
     return path.open("ab", buffering=0)
 
 
@@ -151,10 +152,40 @@ def append_rows(file: FileIO, rows: Iterable[Any]) -> None:
         raise
 
 
+def refuse_changes(
+    folder: Path, event: str, before: dict[str, Any], now: dict[str, Any], free: tuple[str, ...] = ()
+) -> None:
+    """Refuse to continue in a folder that was begun with other settings.
+
+    Args:
+        event: What was done with the settings `before`, such as "built".
+        free: Starts of keys that may change.
+
+    Raises:
+        SettingsChanged: The message names every key that differs.
+    """
+    changed = [line for line in differences(before, now) if not line.startswith(free)]
+    if changed:
+        raise SettingsChanged(
+            f"{folder}: {event} with other settings ({'; '.join(changed)}); use those settings or choose another folder"
+        )
+
+
+def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
+    """Yield "key: old then, new now" for every key in which two settings differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted({*before, *now}):
+            yield from differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+    elif before != now:
+        yield f"{key}: {before!r} then, {now!r} now"
+
+
 def sha256_text(text: str) -> str:
+    """Return the sha256 of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
+    """Return the sha256 of a file's contents."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

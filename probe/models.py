@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe import conversions, weights
+from nextturn.probe.chat import Chat
 from nextturn.probe.checkpoints import newest_complete, none_complete
 from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
 from nextturn.probe.errors import ModelError, TemplateError
@@ -54,6 +55,20 @@ class ModelFolder:
         """The folder of the tokenizer: the adapter's own if it was saved with one, else its base's."""
         own = (self.path / "tokenizer_config.json").is_file() or (self.path / "tokenizer.json").is_file()
         return self.path if own else self.whole
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The model of a probe run as results.json names it: its path, its name in tables, and its hashes.
+
+    The weights behind a server cannot be hashed. `path` is then the server's name for the model.
+    """
+
+    path: str
+    label: str
+    step: int | None = None
+    weights_sha256: str | None = None
+    template_sha256: str | None = None
 
 
 def resolve(name: str) -> ModelFolder:
@@ -278,6 +293,18 @@ def checkpoint_dtype(folder: ModelFolder) -> str:
 def fingerprint(folder: ModelFolder) -> str:
     """Return the sha256 of weights and configuration, the base's included. It does not depend on where the folders are."""
     return weights.fingerprint_of([folder.path] if folder.base is None else [folder.base, folder.path])
+
+
+def model_info(folder: ModelFolder, chat: Chat, label: str | None = None, step: int | None = None) -> ModelInfo:
+    """Return what results.json says of a model.
+
+    Args:
+        step: None reads the step from the name of a `checkpoint-N` folder.
+    """
+    if step is None and (match := re.fullmatch(r"checkpoint-(\d+)", folder.path.name)):
+        step = int(match.group(1))
+    name = label or (f"step-{step}" if step is not None else Path(folder.name).name)
+    return ModelInfo(folder.name, name, step, fingerprint(folder), chat.template_sha256)
 
 
 def parameter_count(folder: ModelFolder) -> int:

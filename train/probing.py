@@ -18,8 +18,8 @@ from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
 from nextturn.probe.engines.hf import HfEngine, live_model
 from nextturn.probe.errors import BadInput, DataError, NextturnError, one_line
-from nextturn.probe.measure.run import LoadedSet, load_sets, model_info, run_probe
-from nextturn.probe.models import ModelFolder, emulates_bfloat16, resolve
+from nextturn.probe.measure.run import LoadedSet, load_sets, run_probe
+from nextturn.probe.models import ModelFolder, emulates_bfloat16, model_info, resolve
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.tracking import declare_figures, track_probe
 from nextturn.probe.settings import ProbeSection

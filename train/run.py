@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.chat import Chat
 from nextturn.probe.checkpoints import finish_run, finished
-from nextturn.probe.files import read_json, sha256_text, write_atomic, write_json
-from nextturn.probe.measure.store import refuse_changes
+from nextturn.probe.files import read_json, refuse_changes, sha256_text, write_atomic, write_json
 from nextturn.probe.models import load_tokenizer
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.report.tracking import check_tracker, start_tracking

@@ -183,8 +183,7 @@ class LocalModel:
     def __init__(self, section: RoleSection, seed: int, where: str) -> None:
         from nextturn.probe.chat import Chat
         from nextturn.probe.engines import open_engine
-        from nextturn.probe.measure.run import model_info
-        from nextturn.probe.models import load_tokenizer, resolve
+        from nextturn.probe.models import load_tokenizer, model_info, resolve
         from nextturn.probe.settings import ProbeSection
 
         assert section.model is not None and section.engine != "openai", "checked with the recipe"
@@ -205,7 +204,7 @@ class EngineRole(RoleModel):
         self.waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
 
     def open(self, folder: Path | None) -> None:
-        from nextturn.probe.measure.store import StoredEngine
+        from nextturn.probe.engines.stored import StoredEngine
 
         model = self.model
         self.waiting.clear()

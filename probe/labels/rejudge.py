@@ -19,7 +19,8 @@ from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import Judge, Verdict
 from nextturn.probe.measure.measures import NO_ANSWER, case_of, figures, judged
-from nextturn.probe.measure.store import ModelInfo, RunStore, StoredJudge
+from nextturn.probe.measure.store import RunStore, StoredJudge
+from nextturn.probe.models import ModelInfo
 from nextturn.probe.report.comparison import format_table
 from nextturn.probe.settings import load_probe_recipe
 from nextturn.probe.terminal import collected

@@ -26,6 +26,7 @@ from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.grading import CLARIFY, clarify_right
 from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import printable
 
@@ -110,14 +111,6 @@ class FollowupResults(_Frozen):
         }
 
 
-class ProbedModel(_Frozen):
-    path: str
-    label: str
-    step: int | None = None
-    weights_sha256: str | None = None
-    template_sha256: str | None = None
-
-
 class ProbedSet(_Frozen):
     sha256: str
     n: int
@@ -139,7 +132,7 @@ class ProbeSettings(BaseModel):
 class Results(_Frozen):
     """The content of results.json; rates lie in [0, 1]. `followup` is by set, perturbation and temperature."""
 
-    model: ProbedModel
+    model: ModelInfo
     settings: ProbeSettings
     accuracy: dict[str, AccuracyResults] = Field(default_factory=dict)
     clarify: dict[str, ClarifyResults] = Field(default_factory=dict)

@@ -1,31 +1,31 @@
-"""One probe run, read from top to bottom: answers, user turns, verdicts, grounding, figures.
+"""One probe run, from top to bottom: answers, user turns, verdicts, grounding, figures.
 
-The model is loaded once and serves accuracy, clarify and follow-up over all sets, temperatures and perturbations; an
-answer that two measures need is generated once. Everything is stored as it comes, so a killed run goes on where it
-stopped and ends with the same results.json as one that was not.
+The model is loaded once and serves accuracy, clarify and follow-up over all sets, temperatures and perturbations. An answer
+that two measures need is generated once. Everything is stored as soon as it exists, so a killed run is resumed where it
+stopped and ends with the same results.json as a run that was not killed.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import astuple, dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nextturn.probe.chat import Chat, Message
+from nextturn.probe.chat import Chat
+from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Engine, Request
+from nextturn.probe.engines.stored import Row, StoredEngine
 from nextturn.probe.errors import CannotScore, DataError, SetOutOfReach
-from nextturn.probe.files import only_process, read_json, read_jsonl, remove_unfinished
+from nextturn.probe.files import only_process, read_json, read_jsonl, refuse_changes, remove_unfinished
 from nextturn.probe.grading import VERSION as GRADING
 from nextturn.probe.grading import is_words
 from nextturn.probe.judges import get_judge
 from nextturn.probe.measure.measures import (
-    Row,
     answer_in,
     case_of,
     figures,
@@ -39,8 +39,16 @@ from nextturn.probe.measure.measures import (
     user_turn_requests,
 )
 from nextturn.probe.measure.perturb import parse_perturbations
-from nextturn.probe.measure.store import ModelInfo, RunStore, StoredEngine, StoredJudge, refuse_changes
-from nextturn.probe.models import ModelFolder, fingerprint, load_tokenizer, parameter_count, resolve, tokenizer_folder
+from nextturn.probe.measure.store import RunStore, StoredJudge
+from nextturn.probe.models import (
+    ModelFolder,
+    ModelInfo,
+    load_tokenizer,
+    model_info,
+    parameter_count,
+    resolve,
+    tokenizer_folder,
+)
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from nextturn.probe.settings import Measure, ProbeSection, ServerSection, SetSection
@@ -51,14 +59,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """A set as it will be asked: items with messages, or pairs for clarify."""
+    """A question set as it will be asked: items with messages, or pairs for clarify."""
 
     name: str
     items: tuple[Item, ...]
     pairs: tuple[Pair, ...]
     measures: tuple[Measure, ...]
     transcript: bool = False
-    """The items bring their own replies, and the user turns that really followed."""
+    """The items have their own replies, and the user turns that really followed."""
 
 
 def run_probe(
@@ -70,23 +78,23 @@ def run_probe(
     sets: Sequence[LoadedSet] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Measures one model and returns the contents of `out`/results.json.
+    """Measure one model and return the contents of `out`/results.json.
 
     Args:
-        engine: serves the model that `model` describes.
-        chat: renders with that model's template.
-        sets: as from `load_sets`, where the caller has them already.
-        check: called before anything that was made is kept; what it raises ends the run.
+        engine: Serves the model that `model` describes.
+        chat: Renders with that model's template.
+        sets: From `load_sets`, if the caller has loaded them already.
+        check: Called before anything is stored. An exception that it raises ends the run.
 
     Raises:
         SettingsChanged: `out` holds a run of another model or other settings.
-        EngineError, JudgeError: too much failed; what was made is stored, and the same call goes on from there.
-        NextturnError: `out` was moved away meanwhile, or `check` says that the work is no longer this process's.
+        EngineError, JudgeError: Too much failed. The rest is stored, and the same call resumes from there.
+        NextturnError: `out` was moved meanwhile, or `check` found that another process has taken over.
     """
     started = time.monotonic()
     sets = load_sets(probe) if sets is None else sets
     if not sets:
-        raise DataError("probe.sets: none of the sets can be had; name one that can, or give a file with its `path`")
+        raise DataError("probe.sets: no set is available; name one that is, or give a file with its `path`")
     judge = get_judge(probe.judge, probe.judge_server)
     store = RunStore(out, model, settings_of(probe, sets, judge.version))
     finished = store.results()
@@ -98,9 +106,9 @@ def run_probe(
 
     with ExitStack() as opened:
         opened.enter_context(only_process(out / ".lock", f"measures into {out}"))
-        remove_unfinished(out)  # what a kill left
+        remove_unfinished(out)  # temporary files of a killed run
         stored = opened.enter_context(closing(StoredEngine(engine, out, model, check)))
-        # The rules judge costs nothing and is never wrong about what it said before: only models' verdicts are kept.
+        # The rules judge costs nothing and always gives the same verdict, so only the verdicts of models are stored.
         if judge.name != "rules":
             judge = opened.enter_context(closing(StoredJudge(judge, out / "verdicts.jsonl", check=check)))
 
@@ -108,38 +116,35 @@ def run_probe(
         prompts = {loaded.name: _prompts(loaded, probe.system_prompt) for loaded in sets}
         requests = [
             Request(chat.prompt_ids(messages), probe.max_answer_tokens, chat.stop_ids)
-            for of_set in prompts.values()
-            for messages in of_set
+            for messages in chain(*prompts.values())
         ]
         replies = collect(stored.stream(requests), len(requests), "answers")
         replies = [replace(reply, text=chat.whole_reply(reply.text)) for reply in replies]
         in_order = iter(replies)
         answers = {name: list(islice(in_order, len(of_set))) for name, of_set in prompts.items()}
 
-        # User turns: the model speaks as the user after each answer, and after each change of it.
-        asked: list[tuple[Row, Request | None]] = []
+        # User turns: the model speaks as the user after each answer, and after each perturbation of it.
+        planned: list[tuple[Row, Request | None]] = []
         for loaded in sets:
             if "followup" in loaded.measures:
                 texts = [reply.text.strip() for reply in answers[loaded.name]]
                 if loaded.transcript:
                     texts = [item.reply or "" for item in loaded.items]
-                asked += user_turn_requests(loaded.name, loaded.items, texts, chat, probe)
-        requests = [request for _, request in asked if request]
-        spoken = collect(stored.stream(requests), len(requests), "user turns")
-        turns, unanswered = ([row for row, request in asked if bool(request) is made] for made in (True, False))
-        for row, completion in zip(turns, spoken, strict=True):
-            said = chat.user_turn(completion.text)
-            cut = completion.finish == "length" and said == completion.text.strip()
-            row.update(user_turn=said, user_cut=cut)
-        # The real user turns of transcripts are judged and grounded beside the generated ones.
+                planned += user_turn_requests(loaded.name, loaded.items, texts, chat, probe)
+        requests = [request for _, request in planned if request]
+        completions = collect(stored.stream(requests), len(requests), "user turns")
+        turns, unanswered = ([row for row, request in planned if bool(request) is known] for known in (True, False))
+        for row, completion in zip(turns, completions, strict=True):
+            text = chat.user_turn(completion.text)
+            row.update(user_turn=text, user_cut=completion.finish == "length" and text == completion.text.strip())
+        # The real user turns of transcripts are judged and scored like the generated ones.
         for loaded in sets:
             for item in loaded.items if loaded.transcript else ():
-                messages = [*item.messages, {"role": "assistant", "content": answer_in(item.reply or "") or ""}]
-                real = make_row("actual", loaded.name, item.id, messages, user_turn=item.actual, user_cut=False)
-                turns.append(real)
+                messages = [*item.messages, assistant(answer_in(item.reply or "") or "")]
+                turns.append(make_row("actual", loaded.name, item.id, messages, user_turn=item.actual, user_cut=False))
         mark_changed(turns)
 
-        # Verdicts: what each user turn is.
+        # Verdicts: which label each user turn gets.
         cases = [case_of(row) for row in turns]
         verdicts = collect(judge.stream(cases), len(cases), f"judged by {judge.name}")
         for row, case, verdict in zip(turns, cases, verdicts, strict=True):
@@ -147,38 +152,38 @@ def run_probe(
 
         # Grounding: how likely each user turn is after the answer, and after a neutral one.
         if probe.grounding:
-            to_score = [grounding_requests(row["messages"], row["user_turn"], chat, probe.prefix_form) for row in turns]
-            flat = [request for both in to_score for request in both]
+            pairs = [grounding_requests(row["messages"], row["user_turn"], chat, probe.prefix_form) for row in turns]
+            scored = list(chain(*pairs))
             try:
-                log_p = iter(collect(stored.score(flat), len(flat), "grounding"))
+                log_p = iter(collect(stored.score(scored), len(scored), "grounding"))
             except CannotScore as error:
                 say(f"grounding is not measured: {error}")
             else:
-                for row, both in zip(turns, to_score, strict=True):
-                    if both:  # an empty turn has none
-                        row.update(grounding(len(both[0].target_ids), next(log_p), next(log_p)))
+                for row, pair in zip(turns, pairs, strict=True):
+                    if pair:  # an empty turn has no requests
+                        row.update(grounding(len(pair[0].target_ids), next(log_p), next(log_p)))
 
-    # Figures: every reply graded and every user turn, set by set, then counted.
+    # Figures: every reply is graded, and the rows are counted.
     rows: list[Row] = []
     for loaded in sets:
         replied = [
-            ([*messages, {"role": "assistant", "content": reply.text.strip()}], reply)
+            ([*messages, assistant(reply.text.strip())], reply)
             for messages, reply in zip(prompts[loaded.name], answers[loaded.name], strict=True)
         ]
         if "accuracy" in loaded.measures:
             for item, (messages, reply) in zip(loaded.items, replied, strict=True):
                 rows.append(make_row("accuracy", loaded.name, item.id, messages, **grade_answer(item, reply)))
         if "clarify" in loaded.measures:
-            both_forms = [(pair.id, form) for pair in loaded.pairs for form in ("complete", "underspecified")]
-            for (name, form), (messages, reply) in zip(both_forms, replied, strict=True):
-                rows.append(make_row("clarify", loaded.name, name, messages, **grade_clarify(form, reply)))
+            conditions = [(pair.id, name) for pair in loaded.pairs for name in ("complete", "underspecified")]
+            for (item_id, condition), (messages, reply) in zip(conditions, replied, strict=True):
+                rows.append(make_row("clarify", loaded.name, item_id, messages, **grade_clarify(condition, reply)))
         rows += [row for row in [*turns, *unanswered] if row["set"] == loaded.name]
     check()
     store.write_samples(rows)
     timing = {
         "wall_s": round(time.monotonic() - started, 1),
         "answer_tokens": sum(reply.tokens for reply in replies),
-        "user_tokens": sum(completion.tokens for completion in spoken),
+        "user_tokens": sum(completion.tokens for completion in completions),
         "judge_calls": judge.calls,
         "cache_hits": stored.hits,
     }
@@ -187,29 +192,31 @@ def run_probe(
 
 
 def _prompts(loaded: LoadedSet, system_prompt: str | None) -> list[tuple[Message, ...]]:
-    """What is asked of a set: each item's messages, or the two forms of each pair; nothing of transcripts."""
+    """Return the prompts of a set: each item's messages, or both forms of each pair; none for transcripts."""
     if loaded.transcript:
         return []
     if not loaded.pairs:
         return [item.messages for item in loaded.items]
     texts = [text for pair in loaded.pairs for text in (pair.complete, pair.underspecified)]
-    asked: list[tuple[Message, ...]] = [({"role": "user", "content": text},) for text in texts]
-    return asked if system_prompt is None else [_with_system(messages, system_prompt) for messages in asked]
+    return [_with_system((user(text),), system_prompt) for text in texts]
 
 
-def _with_system(messages: Sequence[Message], system_prompt: str) -> tuple[Message, ...]:
+def _with_system(messages: tuple[Message, ...], system_prompt: str | None) -> tuple[Message, ...]:
+    """Return the messages with `system_prompt` in place of their own system message, if there is one."""
+    if system_prompt is None:
+        return messages
     own = messages[1:] if messages[0]["role"] == "system" else messages
     return ({"role": "system", "content": system_prompt}, *own)
 
 
-# --- A model by its name: opens what serves it, then runs the probe; or only tells what that would take.
+# --- A probe of a model by its name, and the plan of a run.
 
 
 def open_model(name: str, probe: ProbeSection) -> tuple[ModelFolder, ProbeSection]:
-    """The folder of a model, and the recipe with its server where the name is a server's address.
+    """Return the folder of a model, and the recipe, with a server if the name is the address of one.
 
-    With the engine `openai` the weights are the server's, and only the tokenizer has to be here. A bare address,
-    http://HOST:PORT/v1, stands for the model that the server lists, whose tokenizer is looked for under that name.
+    With the engine `openai` the weights are on the server, and only the tokenizer has to be on this machine. An address
+    such as http://HOST:PORT/v1 stands for the model that the server lists, whose tokenizer is looked up by that name.
     """
     if name.startswith(("http://", "https://")):
         section = probe.server.model_copy(update={"urls": (name,)}) if probe.server else ServerSection(urls=(name,))
@@ -230,11 +237,12 @@ def measure_folder(
     step: int | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Runs the probe on a folder from `open_model`; a finished run in `out` is returned without loading the model.
+    """Run the probe on a folder from `open_model`. A finished run in `out` is returned without loading the model.
 
     Args:
-        step: left out, it is read off a `checkpoint-N` folder's name.
-        check: as of `run_probe`.
+        label: Name of the model in tables.
+        step: None reads the step from the name of a `checkpoint-N` folder.
+        check: See `run_probe`.
     """
     tokenizer = load_tokenizer(folder)
     chat = Chat(tokenizer, probe.enable_thinking)
@@ -242,7 +250,7 @@ def measure_folder(
         if probe.server and probe.engine == "openai":
             from nextturn.probe.client import Client
 
-            # A server's weights cannot be hashed; its own name for the model is all that identifies them.
+            # The weights of a server cannot be hashed. Only its name for the model identifies them.
             served = Client(probe.server).model
             info = ModelInfo(f"served:{served}", label or Path(served).name, None, None, chat.template_sha256)
         else:
@@ -250,73 +258,62 @@ def measure_folder(
         return run_probe(engine, chat, info, probe, out, sets, check)
 
 
-def model_info(folder: ModelFolder, chat: Chat, label: str | None = None, step: int | None = None) -> ModelInfo:
-    """What results.json says of a model; the step is read off a `checkpoint-N` folder's name."""
-    found = re.fullmatch(r"checkpoint-(\d+)", folder.path.name)
-    step = int(found.group(1)) if found and step is None else step
-    name = label or (f"step-{step}" if step is not None else Path(folder.name).name)
-    return ModelInfo(folder.name, name, step, fingerprint(folder), chat.template_sha256)
-
-
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:
-    """The plan of a run: sets, completions, tokens at most, memory, and one example with its user-turn prefix."""
+    """Return the plan of a run: sets, completions, largest number of tokens, memory, and an example of a user-turn prefix."""
     chat = Chat(load_tokenizer(folder), probe.enable_thinking)
     if probe.engine == "openai":
-        lines = [f"model     {folder.name}: served by {', '.join(probe.server.urls) if probe.server else 'nobody yet'}"]
+        model = f"served by {', '.join(probe.server.urls) if probe.server else 'no server yet'}"
     else:
         total = parameter_count(folder)
         size = f"{total / 1e6:,.1f}M parameters, {total * 2 / 2**30:.2f} GiB in bfloat16"
-        lines = [f"model     {folder.name}: {size}, engine {probe.engine}"]
-    works = [work_of(loaded, probe) for loaded in sets]
-    for loaded, needed in zip(sets, works, strict=True):
-        replies = "replies of its own" if loaded.transcript else f"{needed.answers} prompts"
+        model = f"{size}, engine {probe.engine}"
+    lines = [f"model     {folder.name}: {model}"]
+    work = [work_of(loaded, probe) for loaded in sets]
+    for loaded, of_set in zip(sets, work, strict=True):
+        replies = "its own replies" if loaded.transcript else f"{of_set.answers} prompts"
         lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}")
-    perturbations = [one.name for one in parse_perturbations(probe.perturbations)]
-    if len(perturbations) > 1:
-        lines.append(f"user turns after {', '.join(perturbations)}")
-    answers, turns = sum(one.answers for one in works), sum(one.user_turns for one in works)
-    tokens = sum(one.tokens for one in works)
+    if probe.perturbations:
+        names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
+        lines.append(f"user turns after {', '.join(names)}")
+    answers, turns, tokens = (sum(column) for column in zip(*map(astuple, work), strict=True)) if work else (0, 0, 0)
     lines.append(f"generate  {answers} answers, {turns} user turns: {tokens:,} tokens at most")
     lines.append(f"judge     {probe.judge}{', grounding' if probe.grounding else ''}")
     example = next((loaded for loaded in sets if "followup" in loaded.measures and loaded.items), None)
     if example is not None:
-        answer = example.items[0].reply or "(its answer)"
-        messages = [*example.items[0].messages, {"role": "assistant", "content": answer}]
+        messages = [*example.items[0].messages, assistant(example.items[0].reply or "(its answer)")]
         lines += [f"a user turn of {example.name} begins after ({probe.prefix_form} form):"]
         lines += ["  | " + line for line in chat.user_prefix_text(messages, probe.prefix_form).splitlines()]
         lines += [f"and ends at one of: {', '.join(repr(chat.tokenizer.decode([token])) for token in chat.stop_ids)}"]
     return visible("\n".join([*lines, *(f"could not check {line}" for line in unchecked), "nothing was written"]))
 
 
-# --- What a run asks: its sets as loaded, the settings that it is known by, and how much work that is.
+# --- The sets of a run, the settings that identify it, and the amount of work.
 
 
 def load_sets(probe: ProbeSection, base: Path | None = None) -> list[LoadedSet]:
     """Load every set of a recipe, from its local path if there is one.
 
     Args:
-        base: The folder of a training run's base probe. Where given, gated sets of the hub that cannot be had are left out
-            and named. All probes of a run ask the same sets, so a set that its base probe left out stays left out.
+        base: The folder of a training run's base probe. If given, gated sets of the hub that are not available are left out
+            with a message. All probes of a run ask the same sets, so a set that its base probe left out stays left out.
 
     Raises:
         DataError: A set cannot be used.
     """
-    parse_perturbations(probe.perturbations)  # a typo is told before anything is read
+    parse_perturbations(probe.perturbations)  # reports a wrong name before anything is read
     if not probe.sets:
-        raise DataError("probe.sets: no set named, wanted at least one such as `gsm8k: {n: 200}`")
-    begun = (
-        read_json(base / "manifest.json")["settings"]["sets"] if base and (base / "manifest.json").is_file() else None
-    )
+        raise DataError("probe.sets: no set is named, expected at least one such as `gsm8k: {n: 200}`")
+    begun = _manifest_settings(base)["sets"] if base and (base / "manifest.json").is_file() else None
     loaded = []
     for name, section in probe.sets.items():
-        leaves_out = base is not None and section.path is None and name in HUB and HUB[name].gated
-        if leaves_out and begun is not None and name not in begun:
-            say_once(f"probe set {name} is left out, as {base} was measured without it")
+        optional = base is not None and section.path is None and name in HUB and HUB[name].gated
+        if optional and begun is not None and name not in begun:
+            say_once(f"probe set {name} is left out, because {base} was measured without it")
             continue
         try:
             loaded.append(_load_set(name, section, probe))
         except SetOutOfReach as error:
-            if not leaves_out or begun is not None:
+            if not optional or begun is not None:
                 raise
             say_once(f"probe set {name} is left out: {error}")
     return loaded
@@ -325,22 +322,24 @@ def load_sets(probe: ProbeSection, base: Path | None = None) -> list[LoadedSet]:
 def sets_within_reach(
     probe: ProbeSection, unchecked: list[str], built_later: Sequence[Path] = ()
 ) -> dict[str, LoadedSet | None]:
-    """The sets for a dry run; None for those that cannot be had now, with the reason added to `unchecked`.
+    """Return the sets for a dry run, with None for sets that are not available now.
 
-    `built_later` are folders that are still to be filled: a file missing in one is no error yet.
+    Args:
+        unchecked: Gets a line with the reason for every set that is not available.
+        built_later: Folders that are still to be filled, where a missing file is not an error.
     """
-    found: dict[str, LoadedSet | None] = {}
+    sets: dict[str, LoadedSet | None] = {}
     for name, section in probe.sets.items():
-        found[name] = None
+        sets[name] = None
         path = Path(section.path) if section.path else None
         if path and not path.exists() and any(path.is_relative_to(folder) for folder in built_later):
             unchecked.append(f"probe set {name}: {path} is still to be built")
             continue
         try:
-            found[name] = _load_set(name, section, probe)
+            sets[name] = _load_set(name, section, probe)
         except SetOutOfReach as error:
             unchecked.append(f"probe set {name}: {error}")
-    return found
+    return sets
 
 
 def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
@@ -348,9 +347,7 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     first = next((row for _, row in read_jsonl(path)), {})
     if "underspecified" in first:
         if section.measures not in (None, ("clarify",)):
-            raise DataError(
-                f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures or ())}"
-            )
+            raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures)}")
         return LoadedSet(name, (), tuple(choose(read_pairs(path), section.n, probe.seed)), ("clarify",))
     items = choose(read_items(path, section.instruction, section.transcript), section.n, probe.seed)
     answered = all(item.answer is not None for item in items) and not section.transcript
@@ -361,44 +358,42 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         raise DataError(f"{path}: clarify needs pairs (`complete`, `underspecified`), these are single questions")
     if "accuracy" in measures and not answered:
         raise DataError(f"{path}: accuracy needs an answer in every row, and {name!r} has rows without one")
-    if probe.system_prompt is not None:
-        items = [replace(item, messages=_with_system(item.messages, probe.system_prompt)) for item in items]
+    items = [replace(item, messages=_with_system(item.messages, probe.system_prompt)) for item in items]
     if "accuracy" in measures:
         _check_gradable(name, items)
     return LoadedSet(name, tuple(items), (), measures, section.transcript)
 
 
 def _check_gradable(name: str, items: Sequence[Item]) -> None:
-    """Warn about answers in words, which no reading finds unless the reply marks them, where no prompt asks for a mark.
+    """Warn about answers in words, which are found only if the reply marks them, if no prompt asks for a mark.
 
     Raises:
         DataError: All answers are of this kind.
     """
-    lost = [
+    words = [
         item.answer
         for item in items
         if item.answer and not item.options and is_words(item.answer)
         and not any(mark in message["content"] for message in item.messages for mark in ("boxed", "####"))
     ]  # fmt: skip
-    if not lost:
+    if not words:
         return
     problem = (
-        f"set {name!r}: {len(lost)} of {len(items)} answers are words, such as {lost[0]!r}; a reply in words is graded wrong "
-        "unless it marks its answer with \\boxed{} or ####, which no prompt asks for; "
+        f"set {name!r}: {len(words)} of {len(items)} answers are words, such as {words[0]!r}; a reply in words is graded "
+        "wrong unless it marks its answer with \\boxed{} or ####, which no prompt asks for; set the set's `instruction`, "
+        "such as 'Put the answer in \\boxed{}.'"
     )
-    if len(lost) == len(items):
-        raise DataError(
-            problem + "set the set's `instruction`, such as 'Put the answer in \\boxed{}.', or measure followup alone"
-        )
-    say(f"warning: {problem}ask for it with the set's `instruction`")
+    if len(words) == len(items):
+        raise DataError(f"{problem}, or measure followup alone")
+    say(f"warning: {problem}")
 
 
-# What changes how fast or where a run is made, but no number; the judge's version stands for its name.
+# Settings that change the speed or the place of a run, but no number. The judge's version stands for its name.
 _NOT_COMPARED = ("sets", "batch_tokens", "when", "judge", "judge_server", "server", "vllm")
 
 
 def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str) -> dict[str, Any]:
-    """What a run is compared and resumed by: every choice that can move a number, and what was asked."""
+    """Return what a run is compared and resumed by: every setting that can change a number, and what was asked."""
     kept = {key: value for key, value in recipe_dict(probe).items() if key not in _NOT_COMPARED}
     asked = {
         loaded.name: {
@@ -408,9 +403,9 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
         }
         for loaded in sets
     }
-    perturbations = [one.name for one in parse_perturbations(probe.perturbations)[1:]]
-    # Without its extras a server samples by the model's own top_k, min_p and repetition penalty: other numbers. Named only
-    # where they are off, so that what was begun with them on, before this key was there, still counts as measured alike.
+    perturbations = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)[1:]]
+    # Without its extras a server samples by the model's own top_k, min_p and repetition penalty, which changes numbers. The key
+    # is written only if they are off, so that runs begun with them on before this key existed can still be compared.
     bare = probe.engine == "openai" and probe.server is not None and not probe.server.extras
     extras = {"extras": False} if bare else {}
     read = {"grading": GRADING, "perturbations": perturbations, "judge": judge_version}
@@ -418,16 +413,21 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
 
 
 def refuse_other_settings(folders: Sequence[Path], made: str, probe: ProbeSection, sets: Sequence[LoadedSet]) -> None:
-    """What is compared has to be measured alike: raises SettingsChanged where one of these probes was begun otherwise."""
+    """Raise SettingsChanged if one of these probes was begun with other settings, because they are compared later."""
     now = settings_of(probe, sets, get_judge(probe.judge, probe.judge_server).version)
     for folder in folders:
         if (folder / "manifest.json").is_file():
-            refuse_changes(folder, made, read_json(folder / "manifest.json")["settings"], now)
+            refuse_changes(folder, made, _manifest_settings(folder), now)
+
+
+def _manifest_settings(folder: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = read_json(folder / "manifest.json")["settings"]
+    return settings
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a set costs at most: answers, user turns, and tokens of both together."""
+    """The most that a set costs: answers, user turns, and the tokens of both together."""
 
     answers: int
     user_turns: int
@@ -435,12 +435,9 @@ class Work:
 
 
 def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
+    """Return the most that a set costs under a recipe."""
     answers = (0 if loaded.transcript else len(loaded.items)) + 2 * len(loaded.pairs)
-    return work(answers, len(loaded.items) if "followup" in loaded.measures else 0, probe)
-
-
-def work(answers: int, followed: int, probe: ProbeSection) -> Work:
-    """Of so many answers, with user turns generated after `followed` items."""
-    each = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
-    turns = followed * each * len(parse_perturbations(probe.perturbations))
+    per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
+    per_item = per_answer * len(parse_perturbations(probe.perturbations))
+    turns = len(loaded.items) * per_item if "followup" in loaded.measures else 0
     return Work(answers, turns, answers * probe.max_answer_tokens + turns * probe.max_user_tokens)

@@ -18,9 +18,8 @@ from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.errors import BadInput, DataError, SettingsChanged
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.measure.run import load_sets, model_info, run_probe, sets_within_reach, settings_of
-from nextturn.probe.measure.store import ModelInfo
-from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
+from nextturn.probe.measure.run import load_sets, run_probe, sets_within_reach, settings_of
+from nextturn.probe.models import ModelFolder, ModelInfo, load_model, load_tokenizer, model_info, resolve
 from nextturn.probe.settings import ProbeSection, ServerSection, SetSection
 from support.commands import ROOT
 from support.tiny_models import thinking_tokenizer
@@ -441,7 +440,7 @@ def test_a_set_that_cannot_be_asked_is_refused_before_anything_is_written(
     ):
         with pytest.raises(DataError, match=message):
             load_sets(changed(probe, sets={name: changed(probe.sets[name], measures=measures)}))  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="no set named"):
+    with pytest.raises(DataError, match="no set is named"):
         load_sets(changed(probe, sets={}))
     (tmp_path / "maths.jsonl").write_text("")
     with pytest.raises(DataError, match=r"maths\.jsonl: no rows"):

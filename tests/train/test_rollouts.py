@@ -161,7 +161,8 @@ def test_a_completion_knows_its_ids_and_a_stored_one_keeps_its_bytes(
 
     from nextturn.probe.engines.base import Request, collect
     from nextturn.probe.engines.hf import HfEngine
-    from nextturn.probe.measure.store import ModelInfo, StoredEngine
+    from nextturn.probe.engines.stored import StoredEngine
+    from nextturn.probe.models import ModelInfo
 
     chat = chat_of(tiny_chatml)
     engine = HfEngine(trainer.model.eval(), chat.tokenizer)
