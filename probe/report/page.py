@@ -199,8 +199,12 @@ def _measured(comparison: Comparison) -> list[Table]:
     settings = [((key,), "value", [outside(text, 400)]) for key, text in measured(comparison.runs[0]).items()]
     models = []
     for run in comparison.runs:
-        path, step, weights = (run.results.model.model_dump()[key] for key in ("path", "step", "weights_sha256"))
-        facts = {"model": path, "step": str(step or "-"), "weights sha256": (weights or "-")[:12]}
+        model = run.results.model
+        facts = {
+            "model": model.path,
+            "step": str(model.step or "-"),
+            "weights sha256": (model.weights_sha256 or "-")[:12],
+        }
         models += [((run.name,), column, [outside(text)]) for column, text in facts.items()]
     return [*pivot(f"Settings of {comparison.names[0]}", "setting", settings), *pivot("", "run", models)]
 
