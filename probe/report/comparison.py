@@ -386,7 +386,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": 2,
         "baseline": comparison.names[0],
-        "runs": [{"name": run.name, "folder": str(run.folder), **dict(run.results.model)} for run in comparison.runs],
+        "runs": [{"name": run.name, "folder": str(run.folder), **asdict(run.results.model)} for run in comparison.runs],
         "settings": comparison.runs[0].results.settings.model_dump(),
         "differences": list(comparison.differences),
         "remarks": list(comparison.remarks),
