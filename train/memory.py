@@ -1,9 +1,10 @@
-"""Memory of one training process in closed form, before anything is loaded.
+"""Estimate the memory of one training process before anything is loaded.
 
-AdamW's two moments have the weights' type. Under ZeRO a trained weight costs 2 + 4 + 16 bytes: its half-precision value,
-a float32 sum of gradients as the shipped configs have it, and for the optimizer (DeepSpeed's own count, in
-`estimate_zero2_model_states_mem_needs`) a float32 copy, two moments and, at its step, gradients. These are shared among processes: the optimizer under ZeRO-1, gradients
-under ZeRO-2, weights under ZeRO-3 (arXiv 1910.02054, section 3.1). Activations are a fit (`activation_bytes`).
+AdamW's two moments have the weights' type. Under ZeRO a trained weight takes 2 + 4 + 16 bytes: its half-precision value, a
+float32 sum of gradients as in the shipped configs, and for the optimizer (DeepSpeed's own count, in
+`estimate_zero2_model_states_mem_needs`) a float32 copy, two moments and, at its step, gradients. These are partitioned among
+processes: the optimizer under ZeRO-1, gradients under ZeRO-2, weights under ZeRO-3 (arXiv 1910.02054, section 3.1).
+Activations are a fit (`activation_bytes`).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ KNOWN_SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Size:
-    """Numbers of the policy.
+    """Sizes of the policy.
 
     Attributes:
-        trained: trained parameters; those of an adapter are not among `parameters`.
-        hidden, intermediate: widths of the residual stream and of the MLP.
-        cached: numbers that a token leaves in the cache while text is generated.
-        state: bytes that a text leaves there however long it is: the states of layers with linear attention.
-        tied: numbers of the head that are the embedding's.
+        trained: Trained parameters; those of an adapter are not among `parameters`.
+        hidden, intermediate: Widths of the residual stream and of the MLP.
+        cached: Numbers in the cache for each token of a generated text.
+        state: Bytes in the cache for each text of any length: the states of layers with linear attention.
+        tied: Parameters of the head that are the embedding's.
     """
 
     parameters: int
@@ -54,11 +55,11 @@ class Size:
 
 
 def size_of(section: ModelSection, folder: Path | None, base: Path | None = None) -> Size:
-    """Count a model without storage that is made from its configuration.
+    """Count the parameters of a model that is made from its configuration on the meta device.
 
     Args:
-        folder: the model's; None takes the known shape of `section.name`.
-        base: the base model's folder, where `folder` holds a LoRA adapter.
+        folder: The model's folder; None takes the known shape of `section.name`.
+        base: The base model's folder, if `folder` holds a LoRA adapter.
     """
     import torch
     from peft import PeftConfig, get_peft_model
@@ -87,10 +88,10 @@ def size_of(section: ModelSection, folder: Path | None, base: Path | None = None
     )  # fmt: skip
 
 
-# Numbers that a layer keeps for the backward pass of a token, in multiples of `hidden` and `intermediate`, at 2 bytes where
-# weights are bfloat16 and 2.5 on average where they are float32; a layer that is computed again for its backward pass takes
-# 1.5 times that at its peak. Bytes of logits that are held whole: in their type, in float32, and their gradient. Fitted to
-# the bytes that steps of Llama, Qwen2 and Qwen3.5 allocate; tests/test_memory.py holds ERROR.
+# Numbers that a layer keeps for the backward pass of a token, in multiples of `hidden` and `intermediate`, at 2 bytes if
+# weights are bfloat16 and 2.5 on average if they are float32; a layer that is recomputed for its backward pass takes 1.5 times
+# that at its peak. Bytes of each logit if all are held: in their type, in float32, and their gradient. Fitted to the bytes
+# that steps of Llama, Qwen2 and Qwen3.5 allocate; tests/train/test_memory.py tests ERROR.
 OF_HIDDEN, OF_INTERMEDIATE, AGAIN, LOGIT_BYTES = 24, 2.5, 1.5, 13
 # trl 1.16 computes log probabilities by tiles of so many tokens and entries of the vocabulary: TOKEN_CHUNK_SIZE of
 # trl/kernels/chunked_logprob.py, _CHUNKED_LOGPROB_CHUNK_SIZE of trl/trainer/utils.py.

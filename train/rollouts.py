@@ -1,11 +1,11 @@
 """Rollouts for trl's GRPOTrainer: samples of the policy in conversation with a simulated user.
 
-trl 1.16 calls `rollout_func(prompts, trainer)` with prompts that are already repeated for each generation of a group. It
-wants, for each, `prompt_ids` [P], `completion_ids` [C], `logprobs` [C] (of the engine that sampled; None for all where that
-is the model in training) and, where not all of a completion is the policy's, `env_mask` [C]: 1 on what the policy sampled
-and is trained on, 0 elsewhere. Other keys reach the reward function, one value for each sample: here `samples`.
+trl 1.16 calls `rollout_func(prompts, trainer)` with prompts that are repeated for each sample of a group. For each it expects
+`prompt_ids` [P], `completion_ids` [C], `logprobs` [C] (of the engine that sampled; None if that is the model in training)
+and, if not all of a completion is the policy's, `env_mask` [C]: 1 on tokens that the policy sampled and is trained on, 0
+elsewhere. Other keys reach the reward function with one value for each sample: here `samples`.
 
-Reads from the top: the function that trl is given with its two modes, who plays the user, how the policy is asked.
+Order: the function that trl calls with its two modes, the simulated users, the policy's generation.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from nextturn.train.rewards import Sample
 
 
 def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:
-    """The `rollout_func` for a trainer of `train.overrides.RolloutTrainer`.
+    """Return the `rollout_func` for a trainer of `train.overrides.RolloutTrainer`.
 
     Args:
-        rows: by id; the trainer's `row_ids` name them.
+        rows: Rows by id; the trainer's `row_ids` name them.
 
     Raises:
-        BadInput: the settings cannot be used, or the simulator's model or server cannot.
+        BadInput: The simulator's model or server cannot be used.
     """
     return RolloutFunction(section, chat, rows, open_simulator(section.simulator, seed), seed)
 
 
 @dataclass
 class RolloutFunction:
-    """Everything in a sample is drawn from the seed, the step and the sample's place in the step's batch over all
-    processes, so that the same run makes the same samples, whatever else is made beside them."""
+    """Makes one sample for each prompt. All random choices of a sample depend only on the seed, the step and the sample's place
+    in the step's batch over all processes, so that the same run makes the same samples."""
 
     section: RolloutSection
     chat: Chat
@@ -59,16 +59,16 @@ class RolloutFunction:
     _end_ids: frozenset[int] = frozenset()
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
-        """One sample for each prompt; which row a prompt is, `trainer.row_ids` says.
+        """Return what trl expects, with one sample for each prompt; `trainer.row_ids` names the row of each.
 
         Raises:
-            RecipeError: the trainer's sampling cannot be followed.
-            EngineError: the model's logits are no numbers, or the simulator's server is gone.
+            RecipeError: Rollouts cannot follow the trainer's sampling.
+            EngineError: The model's logits are not finite, or the simulator's server is gone.
         """
         if not self._end_ids:
             self._settle(trainer)
 
-        # A seed for each sample. Two rollouts of one step differ, as trl makes them where a step has several batches.
+        # Two rollouts of one step differ: trl makes several if a step has several batches.
         mode, step = "train" if trainer.model.training else "eval", trainer.state.global_step
         again = self._round[2] + 1 if self._round[:2] == (mode, step) else 0
         self._round = (mode, step, again)
@@ -83,84 +83,88 @@ class RolloutFunction:
             most = self.section.max_turn_tokens
             sampler = Sampler(policy, self.chat, trainer.args.temperature, most, self._end_ids)
             if self.section.mode == "reply":
-                self._play_replies(rollouts, sampler)
+                self._simulate_replies(rollouts, sampler)
             else:
-                self._play_conversations(rollouts, sampler, trainer.args.max_completion_length)
+                self._simulate_conversations(rollouts, sampler, trainer.args.max_completion_length)
         out = {
-            "prompt_ids": [list(one.prompt_ids) for one in rollouts],
-            "completion_ids": [one.completion_ids for one in rollouts],
-            "logprobs": [one.log_probs for one in rollouts] if trainer.use_vllm else None,
-            "samples": [one.sample for one in rollouts],
+            "prompt_ids": [list(rollout.prompt_ids) for rollout in rollouts],
+            "completion_ids": [rollout.completion_ids for rollout in rollouts],
+            "logprobs": [rollout.log_probs for rollout in rollouts] if trainer.use_vllm else None,
+            "samples": [rollout.sample for rollout in rollouts],
         }
-        return out if self.section.mode == "reply" else {**out, "env_mask": [one.env_mask for one in rollouts]}
+        return out if self.section.mode == "reply" else {**out, "env_mask": [rollout.env_mask for rollout in rollouts]}
 
     def close(self) -> None:
         self.simulator.close()
 
     def _settle(self, trainer: Any) -> None:
-        """What is known only with the trainer: whether its sampling can be followed, and what ends a turn."""
+        """Check the trainer's sampling and take the tokens that end a turn."""
         check_sampling(self.section, vars(trainer.args))
         check_launch(self.section.simulator, trainer.accelerator)
-        # trl takes a completion for cut where it does not end with one of these; a turn ends as the template says.
+        # trl counts a completion without one of these tokens at its end as truncated; the template's turn end is one.
         turn_end = self.chat.turn_end_ids[-1]
         if turn_end not in trainer.eos_token_ids:
             trainer.eos_token_ids = [*trainer.eos_token_ids, turn_end]
         self._end_ids = frozenset(trainer.eos_token_ids)
 
-    def _play_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> None:
-        """`reply` mode: one assistant turn is trained, and played on from to see what it leads to.
+    def _simulate_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> None:
+        """`reply` mode: one assistant turn is trained, and conversations are simulated from it to see what it leads to.
 
-        The look-ahead is CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): a reply is worth what the
-        conversation becomes after it, with the policy of now as the assistant. All conversations take each step together,
-        so the policy is asked 1 + `window` times.
+        The look-ahead is CollabLLM's multiturn-aware reward (arXiv 2502.00640, section 3): the value of a reply is that of
+        the conversation after it, with the current policy as the assistant. All conversations take each step together, so
+        the policy is called 1 + `window` times.
         """
         # The policy's turn that is trained.
-        replies = sampler.turns((one.prompt_ids, item_seed(one.seed, 0)) for one in rollouts)
+        replies = sampler.turns((rollout.prompt_ids, item_seed(rollout.seed, 0)) for rollout in rollouts)
 
-        # Its look-aheads, each with a user and draws of its own; one where nothing is left to chance, as nobody goes on.
-        look_aheads: list[list[Conversation]] = []
+        # Its look-aheads, each with its own user and seed; a single one if nothing follows that could differ.
+        look_aheads: list[list[OpenConversation]] = []
         for rollout, reply in zip(rollouts, replies, strict=True):
             rollout.add_turn(reply)
-            whole = sampler.is_whole(reply)
+            complete = sampler.is_complete(reply)
             look_aheads.append([])
-            for number in range(self.section.samples if self.section.window and whole else 1):
+            for number in range(self.section.samples if self.section.window and complete else 1):
                 seed = item_seed(rollout.seed, "look", number)
                 user = self.simulator.user(rollout.row, item_seed(seed, "user"))
-                look_aheads[-1].append(Conversation(user, list(rollout.row.prompt), seed))
-                look_aheads[-1][-1].add_turn(reply, whole)
+                conversation = OpenConversation(user, list(rollout.row.prompt), seed)
+                conversation.add_turn(reply, complete)
+                look_aheads[-1].append(conversation)
 
-        # `window` exchanges of the user and the policy of now, which carry no loss.
+        # `window` exchanges of the user and the current policy, which carry no loss.
         for exchange in range(1, self.section.window + 1):
-            going_on = self._add_user_turns(one for own in look_aheads for one in own)
+            continued = self._add_user_turns(conversation for own in look_aheads for conversation in own)
             turns = sampler.turns(
-                (self.chat.prompt_ids(one.messages), item_seed(one.seed, exchange)) for one in going_on
+                (self.chat.prompt_ids(conversation.messages), item_seed(conversation.seed, exchange))
+                for conversation in continued
             )
-            for conversation, turn in zip(going_on, turns, strict=True):
-                conversation.add_turn(turn, sampler.is_whole(turn))
+            for conversation, turn in zip(continued, turns, strict=True):
+                conversation.add_turn(turn, sampler.is_complete(turn))
 
         for rollout, reply, own in zip(rollouts, replies, look_aheads, strict=True):
-            rollout.finish(own, truncated=not sampler.is_whole(reply))
+            rollout.finish(own, truncated=not sampler.is_complete(reply))
 
-    def _play_conversations(self, rollouts: Sequence[Rollout], sampler: Sampler, max_completion_length: int) -> None:
+    def _simulate_conversations(
+        self, rollouts: Sequence[Rollout], sampler: Sampler, max_completion_length: int
+    ) -> None:
         """`conversation` mode: whole conversations are trained, each as one sequence, with loss on the policy's tokens.
 
         The sequence is what the policy has really seen. Each turn is generated from the ids so far and the ids that the
         template puts between two assistant turns (`Chat.continuation_ids`), so that no token is rendered again from text.
-        On templates that change a turn once it is history (Qwen3.5 drops its think block) that is the `generation` prefix
-        form, and differs from what inference shows in a later turn; `reply` mode has no such difference.
+        On templates that change a turn in the history (Qwen3.5 drops its think block) that is the `generation` prefix form,
+        which differs from what inference shows in a later turn; `reply` mode has no such difference.
 
-        A conversation ends with a turn of the policy: when the user ends it, when a turn is cut, after `max_turns`, or
-        when another whole turn would not fit in `max_completion_length`, which bounds the trained whole with what stands
-        between the turns. So no turn is ever cut by what was said before it.
+        A conversation ends with a turn of the policy: when the user ends it, when a turn is truncated, after `max_turns`, or
+        when another whole turn would not fit in `max_completion_length`, which limits the trained sequence with what stands
+        between the turns. So no turn is ever truncated because of earlier turns.
         """
-        both: list[tuple[Conversation, Rollout]] = []
+        both: list[tuple[OpenConversation, Rollout]] = []
         for rollout in rollouts:
             user = self.simulator.user(rollout.row, item_seed(rollout.seed, "user"))
-            both.append((Conversation(user, list(rollout.row.prompt), rollout.seed), rollout))
+            both.append((OpenConversation(user, list(rollout.row.prompt), rollout.seed), rollout))
         conversations = [conversation for conversation, _ in both]
 
         for number in range(self.section.max_turns):
-            # From the second turn on the user speaks first, and the template's ids stand around what is said.
+            # From the second turn on the user speaks first, between ids of the template.
             if number:
                 self._add_user_turns(conversations)
                 for conversation, rollout in both:
@@ -171,49 +175,45 @@ class RolloutFunction:
                     if rollout.completion_ids[-1] != self.chat.turn_end_ids[-1]:
                         between = (*self.chat.turn_end_ids, *between)
                     if len(rollout.completion_ids) + len(between) + sampler.max_tokens > max_completion_length:
-                        conversation.messages.pop()  # what cannot be answered
+                        conversation.messages.pop()  # there is no room for an answer
                         conversation.ended = "limit"
                     else:
                         rollout.add_between(between)
 
             # The policy's turn, after exactly the ids that the loss will see before it.
-            going_on = [(conversation, rollout) for conversation, rollout in both if conversation.is_open]
+            continued = [(conversation, rollout) for conversation, rollout in both if conversation.is_open]
             turns = sampler.turns(
                 ((*rollout.prompt_ids, *rollout.completion_ids), item_seed(rollout.seed, number))
-                for _, rollout in going_on
+                for _, rollout in continued
             )
-            for (conversation, rollout), turn in zip(going_on, turns, strict=True):
+            for (conversation, rollout), turn in zip(continued, turns, strict=True):
                 rollout.add_turn(turn)
-                conversation.add_turn(turn, sampler.is_whole(turn))
+                conversation.add_turn(turn, sampler.is_complete(turn))
 
         for conversation, rollout in both:
             rollout.finish([conversation], truncated=conversation.ended == "truncated")
 
-    def _add_user_turns(self, conversations: Iterable[Conversation]) -> list[Conversation]:
-        """Adds the next user message to every open conversation, all asked at once; gives those that go on."""
-        asked = [one for one in conversations if one.is_open]
-        turns = self.simulator.reply([(one.user, one.messages) for one in asked])
+    def _add_user_turns(self, conversations: Iterable[OpenConversation]) -> list[OpenConversation]:
+        """Add the next user message to every open conversation, all requested at once; return those that are still open."""
+        asked = [conversation for conversation in conversations if conversation.is_open]
+        turns = self.simulator.reply([(conversation.user, conversation.messages) for conversation in asked])
         for conversation, turn in zip(asked, turns, strict=True):
-            if turn.failure:
-                conversation.failure = turn.failure
-            elif turn.ended:
-                conversation.ended = "user"
-            else:
+            conversation.failure, conversation.ended = turn.failure, "user" if turn.ended else ""
+            if conversation.is_open:
                 conversation.messages.append({"role": "user", "content": turn.text})
-        return [one for one in asked if one.is_open]
+        return [conversation for conversation in asked if conversation.is_open]
 
 
 @dataclass
 class Rollout:
-    """What trl trains on of one sample: P prompt tokens, then C completion tokens; and the sample as rewards see it.
+    """The token sequence of a sample that trl trains on, and the sample as rewards see it.
 
     Attributes:
-        seed: all that the sample holds is drawn from it.
+        seed: Seed of all random choices of the sample.
         prompt_ids: [P].
         completion_ids: [C].
-        env_mask: [C], 1 on what the policy sampled, 0 on what the user and the template put between its turns.
-        log_probs: [C], 0.0 where the mask is 0 (as trl fills them; masked before they count); empty where the engine
-            gives none.
+        env_mask: [C], 1 on tokens that the policy sampled, 0 on those of the user and the template.
+        log_probs: [C], 0.0 where the mask is 0 (as trl fills them; masked before they count); empty if the engine has none.
     """
 
     row: RlRow
@@ -225,39 +225,39 @@ class Rollout:
     sample: Sample | None = None
 
     def add_turn(self, turn: Completion) -> None:
-        """A turn of the policy, its end included."""
+        """Add a turn of the policy, its end included."""
         self.completion_ids += turn.ids
         self.env_mask += [1] * len(turn.ids)
         self.log_probs += turn.log_probs
 
     def add_between(self, ids: Sequence[int]) -> None:
-        """What stands between two turns of the policy."""
+        """Add the tokens between two turns of the policy."""
         self.completion_ids += ids
         self.env_mask += [0] * len(ids)
         self.log_probs += [0.0] * len(ids) if self.log_probs else []
 
-    def finish(self, conversations: Sequence[Conversation], truncated: bool) -> None:
-        """Makes the sample, once none of its conversations goes on."""
-        good = [one for one in conversations if not one.failure]
+    def finish(self, conversations: Sequence[OpenConversation], truncated: bool) -> None:
+        """Make the sample once all its conversations have ended."""
+        good = [conversation for conversation in conversations if not conversation.failure]
         self.sample = Sample(
             row=self.row,
-            conversations=tuple(tuple(one.messages) for one in good),
+            conversations=tuple(tuple(conversation.messages) for conversation in good),
             start=len(self.row.prompt),
             tokens=sum(self.env_mask),
-            simulated_tokens=tuple(one.tokens for one in good),
+            simulated_tokens=tuple(conversation.tokens for conversation in good),
             truncated=truncated,
-            ended=tuple(one.ended or "limit" for one in good),
-            failures=tuple(one.failure for one in conversations if one.failure),
+            ended=tuple(conversation.ended or "limit" for conversation in good),
+            failures=tuple(conversation.failure for conversation in conversations if conversation.failure),
         )
 
 
 @dataclass
-class Conversation:
-    """A conversation under way until `ended` ("user", "limit", "truncated") or `failure` says otherwise.
+class OpenConversation:
+    """A conversation in progress, until `ended` ("user", "limit", "truncated") or `failure` is set.
 
     Attributes:
-        user: as the simulator made it.
-        tokens: of the policy's turns so far, turn ends included.
+        user: The simulated user, as the simulator made it.
+        tokens: Tokens of the policy's turns so far, turn ends included.
     """
 
     user: Any
@@ -271,25 +271,25 @@ class Conversation:
     def is_open(self) -> bool:
         return not self.ended and not self.failure
 
-    def add_turn(self, turn: Completion, whole: bool) -> None:
-        """A turn of the policy; one that is not whole ends the conversation."""
+    def add_turn(self, turn: Completion, complete: bool) -> None:
+        """Add a turn of the policy; an incomplete turn ends the conversation."""
         self.messages.append({"role": "assistant", "content": turn.text.strip()})
         self.tokens += len(turn.ids)
-        if not whole:
+        if not complete:
             self.ended = "truncated"
 
 
-# --- Who plays the user: a script that knows the problem, or any engine of the data builders.
+# --- The simulated user: a script that knows the problem, or any engine of the data builders.
 #
-# A simulator that gives no usable message ends the conversation as failed, with the reason; never as one that the user
-# ended, and never with an empty message. The user turns of a step are all asked at once.
+# If a simulator gives no usable message, the conversation has failed, with the reason; it is not one that the user ended, and
+# gets no empty message. The user turns of a step are all requested at once.
 
 _NUMBER = re.compile(r"\d[\d.,/]*")
 
 
 @dataclass(frozen=True)
 class UserTurn:
-    """A user's message; or the user has ended the conversation; or `failure` says why there is none."""
+    """A user's message, or the end of the conversation, or the reason (`failure`) why there is neither."""
 
     text: str = ""
     ended: bool = False
@@ -298,18 +298,18 @@ class UserTurn:
 
 class Simulator(Protocol):
     def user(self, row: RlRow, seed: int) -> Any:
-        """The user of one conversation."""
+        """Return the user of a conversation."""
         ...
 
     def reply(self, asked: Sequence[tuple[Any, Sequence[Message]]]) -> list[UserTurn]:
-        """The next turn of every (user, messages so far, which end with the assistant), in order."""
+        """Return the next turn for every (user, messages so far, of which the assistant's is the last), in order."""
         ...
 
     def close(self) -> None: ...
 
 
 class ScriptedSimulator:
-    """Offline: `data_builders.scripted_user`."""
+    """Users that follow rules (`data_builders.user`), without a model."""
 
     def user(self, row: RlRow, seed: int) -> ScriptedUser:
         return ScriptedUser(row, seed)
@@ -324,27 +324,26 @@ class ScriptedSimulator:
 
 @dataclass(frozen=True)
 class ModelUser(User):
-    """A row's user as the dialogue builder's prompts want it."""
+    """A row's user for the dialogue builder's prompts."""
 
     seed: int = 0
 
 
 class ModelSimulator:
-    """A language model as the user, with the prompts and the reading of the dialogue builder: it knows the problem, and
-    not its answer."""
+    """A language model as the user, with the dialogue builder's prompts and reading: it knows the problem, not the answer."""
 
     def __init__(self, section: SimulatorSection, seed: int) -> None:
         self.section = section
         self._roles = Roles({"simulator": section}, seed, "rollout")
 
     def user(self, row: RlRow, seed: int) -> ModelUser:
-        """Where nobody has played the row's user yet, a persona is drawn."""
+        """Return the row's user; a persona is drawn if the row has none."""
         drawn = random.Random(f"rollout-persona:{seed}").choice(list(PERSONAS))
         persona = row.persona if row.persona in PERSONAS else drawn
         return ModelUser(row.problem, persona, hidden=row.hidden, clause=row.clause, seed=seed)
 
     def reply(self, asked: Sequence[tuple[ModelUser, Sequence[Message]]]) -> list[UserTurn]:
-        """Raises EngineError where a server cannot be reached, or answers nothing but failures."""
+        """Raise EngineError if a server cannot be reached or all requests fail."""
         turns: list[UserTurn] = []
         if asked:
             jobs = (self._turn(user, tuple(messages)) for user, messages in asked)
@@ -355,8 +354,8 @@ class ModelSimulator:
         self._roles.close()
 
     async def _turn(self, user: ModelUser, messages: tuple[Message, ...]) -> UserTurn:
-        """One user turn; asked for again a few times where the reply cannot be used."""
-        # A reply is read for numbers alone: a sentence that was withheld is told by copying it.
+        """Return a user turn; a reply that cannot be used is sampled again a few times."""
+        # Only numbers may not be copied: a withheld sentence is revealed by copying it.
         read_as = replace(user, hidden=tuple(value for value in user.hidden if _NUMBER.fullmatch(value)))
         answer = await self._roles["simulator"].ask(
             simulator_prompt(user, messages),
@@ -383,31 +382,30 @@ def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
 
 
 def open_simulator(section: SimulatorSection, seed: int) -> Simulator:
-    """Raises BadInput where a server's section or a model cannot be used. No request is sent, no weights are loaded."""
+    """Open the simulator; no request is sent and no weights are loaded. Raises BadInput if server or model cannot be used."""
     return ScriptedSimulator() if section.engine == "scripted" else ModelSimulator(section, seed)
 
 
-# --- The policy as it stands now, generating: transformers on the live weights, or trl's vLLM.
+# --- The current policy, generating: transformers on the live weights, or trl's vLLM.
 #
 # With transformers the model is gathered and unwrapped once for a whole rollout; inside there are no collectives, so each
-# process generates as often as it has something to generate. The forward pass is that of training: the same weights, the
-# same autocast, dropout off. Without vLLM trl takes the policy that sampled for the policy that learns and corrects
-# nothing, so a copy rounded for speed, as the probe makes one on CPUs, would be a bias here.
+# process generates as often as it needs. The forward pass is that of training: the same weights, the same autocast, no
+# dropout. Without vLLM trl assumes that the sampling policy is the one in training and corrects nothing, so a copy rounded
+# for speed, as the probe makes on CPUs, would be a bias here.
 #
-# vLLM was not run here, since its CPU build cannot take trl's weights; this is written to the letter of trl 1.16's
-# `VLLMGeneration`. In a launch of several processes its calls hold collectives: in server mode a gather and a broadcast
-# that slice by a number of prompts that must be the same everywhere, with tensor parallelism a gather, with sleep mode and
-# ZeRO-3 the gathering of the weights. So there all processes pool their requests and take equal shares, as often as each
-# other.
+# vLLM was not run here, since its CPU build cannot load trl's weights; this follows trl 1.16's `VLLMGeneration`. In a launch
+# of several processes its calls hold collectives: in server mode a gather and a broadcast that slice by a number of prompts
+# that must be equal everywhere, with tensor parallelism a gather, with sleep mode and ZeRO-3 the gathering of the weights.
+# So all processes pool their requests and take equal shares, equally often.
 
 Policy = Callable[[Sequence[Request]], list[Completion]]
-"""One completion for each request, in order, with `ids`, and with `log_probs` where the engine's sampling is not the
-trainer's own. All processes call it equally often, with no request if need be."""
+"""Returns one completion for each request, in order, with `ids`, and with `log_probs` if the engine is not the model in
+training. All processes call it equally often, some perhaps without a request."""
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples turns of the policy. `end_ids` are the stop tokens that really end a turn."""
+    """Samples turns of the policy; `end_ids` are the stop tokens that end a turn, in contrast to a header of the next one."""
 
     policy: Policy
     chat: Chat
@@ -416,21 +414,21 @@ class Sampler:
     end_ids: frozenset[int]
 
     def turns(self, prompts: Iterable[tuple[Sequence[int], int]]) -> list[Completion]:
-        """One turn of at most `max_tokens` for each (prompt ids, seed), in order."""
+        """Return one turn of at most `max_tokens` for each (prompt ids, seed), in order."""
         stop_ids = tuple(sorted({*self.chat.stop_ids, *self.end_ids}))
         return self.policy(
             [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for ids, seed in prompts]
         )
 
-    def is_whole(self, turn: Completion) -> bool:
-        """Whether a turn came to its end: not cut by its limit, and not run into the header of another turn."""
+    def is_complete(self, turn: Completion) -> bool:
+        """Return True if a turn ended by itself: not at its limit, and not with the header of another turn."""
         return turn.finish == "stop" and turn.ids[-1] in self.end_ids
 
 
 @contextmanager
 def open_policy(trainer: Any, tokenizer: Any, batch_tokens: int) -> Iterator[Policy]:
-    """The policy for one rollout. Enter and leave it on all processes together."""
-    if trainer.use_vllm:  # trl has brought its weights up to date before it calls a rollout function
+    """Context manager: the policy for one rollout. All processes enter and leave it together."""
+    if trainer.use_vllm:  # trl has synchronized its weights before it calls a rollout function
         yield VllmPolicy(trainer.vllm_generation, trainer.accelerator, tokenizer)
         return
     # One autocast around all steps: float32 weights are rounded once, and not again for every token.
@@ -442,8 +440,8 @@ def open_policy(trainer: Any, tokenizer: Any, batch_tokens: int) -> Iterator[Pol
 
 @dataclass(frozen=True)
 class VllmPolicy:
-    """trl's `VLLMGeneration`. One call takes one token limit and one temperature, so all requests of a round have the
-    same temperature, and what grew beyond its own limit is cut there; seeds are vLLM's own."""
+    """trl's `VLLMGeneration`. A call has one token limit and one temperature, so all requests of a round have the same
+    temperature, and completions are truncated at their own limits; seeds are vLLM's own."""
 
     generation: Any
     accelerator: Any
@@ -454,7 +452,7 @@ class VllmPolicy:
         everyone = [request for own in by_rank for request in own]
         if not everyone:  # on every process alike
             return []
-        # Equal shares; the last ones are filled up with a request whose completion nobody takes.
+        # Equal shares; the last ones are padded with a request whose completion is dropped.
         ranks, rank = self.accelerator.num_processes, self.accelerator.process_index
         share = math.ceil(len(everyone) / ranks)
         mine = everyone[rank * share : (rank + 1) * share]
@@ -464,7 +462,7 @@ class VllmPolicy:
         return made[first : first + len(requests)]
 
     def _generate(self, mine: Sequence[Request], everyone: Sequence[Request]) -> list[Completion]:
-        """Completes `mine`, with the limit, temperature and stop tokens that hold for everyone's."""
+        """Complete `mine`, with the limit, temperature and stop tokens that hold for everyone's requests."""
         generation, first = self.generation, everyone[0]
         settings = {
             "max_completion_length": max(request.max_tokens for request in everyone),
@@ -484,8 +482,8 @@ class VllmPolicy:
             ids = tuple(row[: request.max_tokens])
             stopped = ids[-1] in request.stop_ids
             tokens = ids[:-1] if stopped else ids
-            # For each token its log p in a list, the sampled token's first; with trl's `logprobs=0` it is the only one.
-            own = tuple(one[0] for one in probs[: request.max_tokens])
+            # A list for each token, with the sampled token's log p first; with trl's `logprobs=0` it is the only one.
+            own = tuple(token[0] for token in probs[: request.max_tokens])
             text = self.tokenizer.decode(list(tokens))
             made.append(Completion(text, len(tokens), "stop" if stopped else "length", ids, own))
         return made

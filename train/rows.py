@@ -1,4 +1,4 @@
-"""Turns conversations into training rows: token ids and labels, with loss exactly where the recipe wants it."""
+"""Turn conversations, pairs and prompts into training rows: token ids, with loss exactly where the recipe asks for it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nextturn.probe.errors import DataError
 from nextturn.probe.files import read_jsonl
 from nextturn.train.recipe import PromptSection
 
-IGNORED = -100  # torch's cross-entropy leaves such labels out
+IGNORED = -100  # the label that torch's cross-entropy ignores
 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """What became of the conversations: how many rows, tokens, loss-carrying tokens, and rows left out as too long."""
+    """Numbers of the conversations and of their rows, tokens, tokens with loss, and rows left out as too long."""
 
     conversations: int
     rows: int
@@ -33,7 +33,7 @@ class RowCounts:
     too_long: int
 
     def summary(self, loss_on: str) -> str:
-        """For a model card."""
+        """Return the counts as text for a model card."""
         return (
             f"on {self.conversations:,} conversations:\n{self.rows:,} rows, {self.tokens:,} tokens of which "
             f"{self.loss_tokens:,} carry loss ({loss_on} turns), {self.too_long} rows left out as too long."
@@ -41,7 +41,7 @@ class RowCounts:
 
 
 def data_path(path: str | None, recipe: str | None) -> Path:
-    """Where the data lies; that of a data recipe is built first, or taken up where building stopped."""
+    """Return the folder or file of the data; those of a data recipe are built first, or the build is resumed."""
     if path is not None:
         if not Path(path).exists():
             raise DataError(f"{path}: no such file or folder (data.path)")
@@ -52,10 +52,10 @@ def data_path(path: str | None, recipe: str | None) -> Path:
 
 
 def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:
-    """The conversations of a builder's folder (its sft/ shards) or of a JSONL file with `messages`.
+    """Return the conversations of a builder's folder (its sft/ shards) or of a JSONL file with `messages`.
 
     Raises:
-        DataError: nothing there, a builder that did not finish, or a row that is no conversation (file:line).
+        DataError: There is no file, the build is not finished, or a row is no conversation (file:line).
     """
     rows = load_sft_rows(path) if path.is_dir() else read_sft_rows(path)
     return (tuple(row["messages"]) for row in rows)
@@ -67,23 +67,24 @@ def make_rows(
     loss_on: LossOn,
     max_length: int | None,
 ) -> tuple[list[dict[str, list[int]]], RowCounts]:
-    """Rows with `input_ids` and `labels`. A row over `max_length` tokens is left out whole and counted, since
-    cutting it would take its last assistant turn away or leave it without an end.
+    """Return rows with `input_ids` and `labels`, and their counts.
+
+    A row over `max_length` tokens is left out and counted: truncation would drop the last assistant turn or its end-of-turn
+    token.
 
     Raises:
-        DataError: no row is left.
+        DataError: No row is left.
     """
     rows: list[dict[str, list[int]]] = []
-    count = longest = too_long = 0
+    count, lengths = 0, [0]
     for messages in conversations:
         count += 1
         for row in chat.training_rows(messages, loss_on):
-            longest = max(longest, len(row.input_ids))
-            if max_length is not None and len(row.input_ids) > max_length:
-                too_long += 1
-                continue
-            labels = [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
-            rows.append({"input_ids": row.input_ids, "labels": labels})
+            lengths.append(len(row.input_ids))
+            if max_length is None or len(row.input_ids) <= max_length:
+                labels = [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
+                rows.append({"input_ids": row.input_ids, "labels": labels})
+    longest, too_long = max(lengths), len(lengths) - 1 - len(rows)
     if not rows:
         raise DataError(
             f"no training row is left of {count} conversations: {too_long} are longer than train.max_length "
@@ -95,10 +96,8 @@ def make_rows(
 
 
 def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
-    """The rows as trl's dataset, or put together to sequences of at most `packed_to` tokens, with their `seq_lengths`.
-
-    trl packs only what it has prepared itself.
-    """
+    """Return the rows as trl's dataset, or packed into sequences of at most `packed_to` tokens with their `seq_lengths`: trl
+    packs only rows that it has prepared itself."""
     from datasets import Dataset
 
     dataset = Dataset.from_list(list(rows))
@@ -110,9 +109,9 @@ def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = Non
 
 
 def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
-    """One row as text in which what carries loss stands between ⟦ and ⟧."""
+    """Return one row as text, with the tokens that carry loss between ⟦ and ⟧."""
     text = ""
-    # A stretch at once: a character outside ASCII may be several tokens, which decode to nothing readable one by one.
+    # A character outside ASCII may be several tokens, so a stretch of tokens is decoded at once.
     for loss, stretch in groupby(zip(row["input_ids"], row["labels"], strict=True), lambda pair: pair[1] != IGNORED):
         words = tokenizer.decode([token for token, _ in stretch])
         text += f"⟦{words}⟧" if loss else words
@@ -123,7 +122,7 @@ def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PreferencePair:
     """One row of the preference view; `where` is file:line."""
 
     where: str
@@ -135,7 +134,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """What became of the pairs: how many of which kind, tokens of both sides, and pairs left out as too long."""
+    """Numbers of pairs by kind, of tokens of both sides, and of pairs left out as too long."""
 
     pairs: int
     kinds: dict[str, int]
@@ -144,47 +143,47 @@ class PairCounts:
     too_long: int
 
     def summary(self) -> str:
-        """For a model card."""
+        """Return the counts as text for a model card."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
         return f"on {self.pairs:,} pairs ({kinds}), {self.too_long} left out as too long."
 
 
-def load_pairs(path: Path) -> Iterator[Pair]:
-    """The pairs of a finished build's folder, or of a JSONL file with `prompt`, `chosen` and `rejected` messages.
+def load_pairs(path: Path) -> Iterator[PreferencePair]:
+    """Yield the pairs of a finished build's folder, or of a JSONL file with `prompt`, `chosen` and `rejected` messages.
 
     Raises:
-        DataError: nothing there, an unfinished build, a row that is no pair, or one whose sides are equal (file:line).
+        DataError: There is no file, the build is not finished, a row is no pair, or its sides are equal (file:line).
     """
     for part in shards(path, "preference") if path.is_dir() else [path]:
         for number, row in read_jsonl(part):
             where = f"{part}:{number}"
             prompt = check_messages(row.get("prompt"), where)
             if prompt[-1]["role"] != "user":
-                raise DataError(f"{where}: the prompt ends with the assistant, wanted a user message last")
+                raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
             chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))
             if chosen.strip() == rejected.strip():
-                raise DataError(
-                    f"{where}: `chosen` and `rejected` are equal, wanted two replies of which one is better"
-                )
-            yield Pair(where, str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
+                raise DataError(f"{where}: `chosen` and `rejected` are equal, expected two different replies")
+            yield PreferencePair(where, str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
 
 
-def _side(given: Any, name: str, where: str) -> str:
-    one = given[0] if isinstance(given, list) and len(given) == 1 else None
-    content = one.get("content") if isinstance(one, dict) and one.get("role") == "assistant" else None
+def _side(messages: Any, name: str, where: str) -> str:
+    message = messages[0] if isinstance(messages, list) and len(messages) == 1 else None
+    content = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(content, str) or not content.strip():
-        raise DataError(f"{where}: `{name}` is {repr(given)[:60]}, wanted a list of one assistant message")
+        raise DataError(f"{where}: `{name}` is {repr(messages)[:60]}, expected a list of one assistant message")
     return content
 
 
 def make_pairs(
-    pairs: Iterable[Pair], chat: Chat, max_length: int | None
+    pairs: Iterable[PreferencePair], chat: Chat, max_length: int | None
 ) -> tuple[list[dict[str, list[int]]], PairCounts]:
-    """Rows with `prompt_ids`, `chosen_ids` and `rejected_ids`, as trl's collator takes them: each reply with its turn's end,
-    after exactly the prompt that inference shows. A pair with a side over `max_length` tokens is left out whole and counted.
+    """Return rows with `prompt_ids`, `chosen_ids` and `rejected_ids` for trl's collator, and their counts.
+
+    Each reply has its end-of-turn token and follows exactly the prompt that inference shows. A pair with a side over
+    `max_length` tokens is left out and counted.
 
     Raises:
-        DataError: no pair is left.
+        DataError: No pair is left.
     """
     rows: list[dict[str, list[int]]] = []
     kinds: Counter[str] = Counter()
@@ -213,12 +212,12 @@ def _reply_ids(chat: Chat, prompt: Sequence[Message], text: str) -> list[int]:
     return row.input_ids[len(chat.prompt_ids(prompt)) :]
 
 
-# --- Prompts of GRPO: the rl rows of a data build, as trl's dataset and as what a rollout looks up.
+# --- Prompts of GRPO: the rl rows of a data build, as trl's dataset and by id for rollouts.
 
 
 @dataclass(frozen=True)
 class PromptCounts:
-    """What became of the rl rows: how many prompts of which kind, their tokens, and rows left out as too long or held out."""
+    """Numbers of prompts by kind, of their tokens, and of rows left out as too long or held out."""
 
     prompts: int
     kinds: dict[str, int]
@@ -228,7 +227,7 @@ class PromptCounts:
     held_out: int = 0
 
     def summary(self) -> str:
-        """For a model card."""
+        """Return the counts as text for a model card."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
         held_out = f", {self.held_out} held out" if self.held_out else ""
         return f"{self.prompts:,} prompts ({kinds}), {self.too_long} left out as too long{held_out}"
@@ -236,7 +235,7 @@ class PromptCounts:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Rows by id: those to train on, in the order of the data (trl shuffles them by `train.seed`), and those held out."""
+    """Rows by id: those to train on, in the order of the data (trl shuffles them with `train.seed`), and those held out."""
 
     trained: dict[str, RlRow]
     held_out: dict[str, RlRow]
@@ -250,25 +249,25 @@ class Prompts:
 def choose_prompts(
     rows: Iterable[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
 ) -> Prompts:
-    """The prompts of a data build's rl rows.
+    """Choose the prompts to train on and those to hold out from a data build's rl rows.
 
     Args:
-        least: prompts of one generation batch; with fewer, trl would train no step.
-        where: names the rows in errors.
+        least: Prompts of one generation batch; with fewer, trl would train no step.
+        where: Name of the rows in errors.
 
     Raises:
-        DataError: an unknown kind, or too few prompts.
+        DataError: The section names an unknown kind, or there are too few prompts.
     """
     every = list(rows)
     kept = [row for row in every if section.kinds is None or row.kind in section.kinds]
-    there = sorted({row.kind for row in every})
-    unknown = [kind for kind in section.kinds or () if kind not in there]
-    if unknown:
-        raise DataError(f"{where}: data.kinds: no prompt of the kind {unknown[0]}, there are {', '.join(there)}")
+    known = {row.kind for row in every}
+    for kind in section.kinds or ():
+        if kind not in known:
+            raise DataError(f"{where}: data.kinds: no prompt of the kind {kind}, there are {', '.join(sorted(known))}")
     sizes = {row.id: len(chat.prompt_ids(row.prompt)) for row in kept}
     short = [row for row in kept if sizes[row.id] <= section.max_prompt_tokens]
     too_long = len(kept) - len(short)
-    # By problem, since one that is trained on in one conversation is known in the others.
+    # By problem: one that is trained on in one conversation is known in its others.
     problems = sorted({row.problem for row in short})
     if section.held_out >= len(problems) and section.held_out:
         raise DataError(f"{where}: data.held_out: given {section.held_out}, of {len(problems)} problems")
@@ -277,7 +276,7 @@ def choose_prompts(
     short = [row for row in short if row.problem not in unseen]
     if len(short) < least:
         raise DataError(
-            f"{where}: {len(short)} prompts, wanted at least the {least} of one generation batch "
+            f"{where}: {len(short)} prompts, expected at least the {least} of one generation batch "
             f"({too_long} are longer than data.max_prompt_tokens {section.max_prompt_tokens})"
         )
     counts = PromptCounts(
@@ -292,7 +291,7 @@ def choose_prompts(
 
 
 def prompt_dataset(rows: Iterable[RlRow]) -> Any:
-    """trl's dataset: `prompt`, and in `row` the id of the row that it is of."""
+    """Return trl's dataset: `prompt`, and in `row` the id of its row."""
     from datasets import Dataset
 
     return Dataset.from_list([{"prompt": list(row.prompt), "row": row.id} for row in rows])

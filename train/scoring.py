@@ -1,9 +1,8 @@
-"""The one reward function that trl is given: the composed reward of each sample, or None.
+"""The reward function that trl calls: the composed reward of each sample, or None.
 
 trl sums several reward functions and counts a part that failed as 0, so that a correct answer whose judge timed out gets a
-lower advantage than its twins. Here a sample whose required part failed has no reward: trl then takes neither its own
-advantage nor its group's mean from it. A few such samples are left out, many stop the run. What became of every part goes
-to the tracker beside the reward curve.
+lower advantage than its group. Here a sample whose required part failed has no reward: it gets no advantage and does not
+change its group's mean. A few such samples are left out, many stop the run. Every part is logged next to the reward.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from nextturn.train.rewards import Rewards, Sample, Scored
 from nextturn.train.samples import group_figures, length_drift, reward_figures, watch_figures
 
 FLAT, FLAT_FOR = 0.8, 10
-"""Share of groups that are flat (`group_figures`), and generations in a row, from which on a warning is printed."""
+"""Share of flat groups (`group_figures`), and number of generations in a row, from which on a warning is printed."""
 _REASONS_SHOWN = 3
 
 
@@ -26,14 +25,13 @@ class ComposedReward:
     """Called by trl once per generation, on every process with its own samples.
 
     Args:
-        rewards: scores this process's samples.
-        num_generations: samples of one group; groups lie together, over all processes in their order.
-        max_failed: share of samples without a reward above which every process stops; of held-out rows that is only said.
-        held_out: ids of rows that are not trained on. A generation is of such rows, or of others: trl evaluates by itself.
+        rewards: Scores this process's samples.
+        num_generations: Samples of a group; groups are contiguous over all processes in their order.
+        max_failed: Share of samples without a reward above which every process stops; for held-out rows it warns.
+        held_out: Ids of rows that are not trained on. A generation has such rows only or none: trl evaluates separately.
 
     Attributes:
-        step, samples, scored: of the last generation that was trained on, from all processes, for the table of sample
-            conversations.
+        step, samples, scored: The last trained generation of all processes, for the table of sample conversations.
     """
 
     __name__ = "composed"  # trl's name for it in the log
@@ -55,10 +53,10 @@ class ComposedReward:
         log_extra: Callable[[str, list[Any]], None],
         **_: Any,
     ) -> list[float | None]:
-        """The reward of each sample, None where it has none.
+        """Return the reward of each sample, None if it has none.
 
         Raises:
-            TrainingStopped: too many samples of this generation have none, and it is trained on; on every process alike.
+            TrainingStopped: Too many samples of a trained generation have no reward; on every process alike.
         """
         from accelerate.utils import gather_object
 
@@ -69,28 +67,28 @@ class ComposedReward:
         problem = check_failures(every_scored, self.max_failed)
         if problem is not None and trained:
             raise TrainingStopped(
-                f"stopped before step {trainer_state.global_step + 1}: {problem}. Mend what is named, or leave the part out of "
-                "reward.required; the same command then goes on from the last checkpoint"
+                f"stopped before step {trainer_state.global_step + 1}: {problem}. Fix the cause, or leave the part out of "
+                "reward.required; the same command then resumes from the last checkpoint"
             )
-        if problem is not None:  # a batch may be a single sample, and no step is taken by it
+        if problem is not None:  # a batch may be a single sample, and no step depends on it
             say(f"warning: step {trainer_state.global_step}: of a batch of held-out prompts {problem}")
 
         figures = {**reward_figures(every, every_scored), **watch_figures(every)}
         if trained:
             figures |= self._trained(every, every_scored, trainer_state)
-        # A failure that was seen once is 0 from then on: trl takes the mean of what is logged between two log lines.
+        # A failure that occurred once is logged as 0 later: trl averages the values between two log lines.
         self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
         for name, value in {**dict.fromkeys(sorted(self._failures_seen), 0.0), **figures}.items():
             log_metric(name, value)
 
         # trl's own table of completions: this process's samples.
         log_extra("row", [sample.row.id for sample in samples])
-        for part in sorted({part for one in scored for part in one.parts}):
-            log_extra(part, [one.parts.get(part) for one in scored])
-        return [one.value for one in scored]
+        for part in sorted({part for reward in scored for part in reward.parts}):
+            log_extra(part, [reward.parts.get(part) for reward in scored])
+        return [reward.value for reward in scored]
 
     def _trained(self, samples: list[Sample], scored: list[Scored], state: Any) -> dict[str, float]:
-        """Figures of a generation that is trained on: its groups, and its lengths beside the run's first ones."""
+        """Return the figures of a trained generation: its groups, and its lengths compared with the run's first ones."""
         self.step, self.samples, self.scored = state.global_step + 1, samples, scored
         figures = group_figures(scored, self.num_generations)
         self._flat_in_a_row = self._flat_in_a_row + 1 if figures["groups/flat"] >= FLAT else 0
@@ -103,8 +101,8 @@ class ComposedReward:
 
 
 def check_failures(scored: Sequence[Scored], limit: float) -> str | None:
-    """What is wrong with these samples, from all processes, if too many have no reward; None where not."""
-    lost = [one.reasons for one in scored if one.value is None]
+    """Return what is wrong if too many samples of all processes have no reward; None otherwise."""
+    lost = [reward.reasons for reward in scored if reward.value is None]
     if len(lost) <= limit * len(scored):
         return None
     counts = Counter(f"{part} {reason}" for reasons in lost for part, reason in sorted(reasons.items()))

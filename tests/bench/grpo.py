@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     torch.set_num_threads(arguments.threads)
     Sampler.stop_ids = ()  # type: ignore[assignment]  # nothing stops a turn before its limit
-    Sampler.is_whole = lambda self, turn: True  # type: ignore[method-assign]
+    Sampler.is_complete = lambda self, turn: True  # type: ignore[method-assign]
     plain: list[float] = []
     ahead: list[dict[str, float]] = []
     for _ in range(ROUNDS):

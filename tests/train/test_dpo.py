@@ -19,7 +19,7 @@ from nextturn.probe.errors import DataError, TemplateError, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train.dpo import main
-from nextturn.train.rows import Pair, load_pairs, make_pairs
+from nextturn.train.rows import PreferencePair, load_pairs, make_pairs
 from support.grpo_parts import probe_section
 from support.launches import history, launch, shipped
 from support.loopback import Loopback, Seen, chat_reply
@@ -142,17 +142,17 @@ def test_behind_an_opened_think_block_the_side_to_prefer_has_to_end_it() -> None
         {"role": "user", "content": "Why?"},
     )
     thought = "Hm.\n</think>\n\nTwo pairs."
-    (row,), _ = make_pairs([Pair("p", "pair", asked, thought, "Because.")], chat, None)
+    (row,), _ = make_pairs([PreferencePair("p", "pair", asked, thought, "Because.")], chat, None)
     assert chat.tokenizer.decode(row["chosen_ids"]).startswith(thought)
     with pytest.raises(TemplateError, match="opens a think block"):
-        make_pairs([Pair("p", "pair", asked, "Because.", thought)], chat, None)
+        make_pairs([PreferencePair("p", "pair", asked, "Because.", thought)], chat, None)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"rejected": pair(3)["chosen"]}, "`chosen` and `rejected` are equal"),
-        ({"chosen": "How many?"}, "`chosen` is 'How many?', wanted a list of one assistant message"),
+        ({"chosen": "How many?"}, "`chosen` is 'How many?', expected a list of one assistant message"),
         ({"prompt": [*pair(3)["prompt"], *pair(3)["chosen"]]}, "the prompt ends with the assistant"),
     ],
 )
