@@ -51,7 +51,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.train.rewards import Rewards
     from nextturn.train.rollouts import make_rollout
     from nextturn.train.rows import choose_prompts, prompt_dataset
-    from nextturn.train.samples import keep_samples, print_step_lines, warn_of_memorising
+    from nextturn.train.samples import keep_samples, print_step_lines, warn_of_memorizing
     from nextturn.train.scoring import ComposedReward
 
     # All input is checked before the model is loaded.
@@ -89,7 +89,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         # At every step, print a line and write samples.
         print_step_lines(trainer)
         keep_samples(trainer, reward)
-        warn_of_memorising(trainer)
+        warn_of_memorizing(trainer)
         run.train(trainer, "grpo")
 
     data = f"on {prompts.counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."

@@ -1,9 +1,12 @@
-"""What is kept of a step: its figures for the tracker, sample conversations in RUN_DIR/samples/step-N.parquet and as a
-table in wandb, and one readable line in the terminal."""
+"""The figures of a GRPO step, its sample conversations, and its line in the terminal.
+
+Sample conversations are written to RUN_DIR/samples/step-N.parquet and shown as a table in wandb.
+"""
 
 from __future__ import annotations
 
 import io
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,26 +24,24 @@ from nextturn.train.rewards import OPEN_KINDS, Messages, Sample, Scored, asks_in
 
 
 def reward_figures(samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[str, float]:
-    """Means of the parts where they have a value, and the shares without one, by part and by reason.
+    """Return means of the parts, and shares of samples without a value by part and by reason.
 
-    `reward/PART`, `reward/none` (share of samples without a reward), `reward/none/PART` and
-    `reward/none/PART/REASON`, `simulator/failed` (failed conversations a sample) and `simulator/failed/REASON`.
+    `reward/PART`, `reward/none` (share of samples without a reward), `reward/none/PART` and `reward/none/PART/REASON`,
+    `simulator/failed` (failed conversations a sample) and `simulator/failed/REASON`.
     """
     total = len(samples)
-    figures: dict[str, float] = {"reward/none": sum(one.value is None for one in scored) / total}
-    for part in sorted({part for one in scored for part in one.parts}):
-        values = [value for one in scored if (value := one.parts.get(part)) is not None]
+    figures: dict[str, float] = {"reward/none": sum(reward.value is None for reward in scored) / total}
+    for part in sorted({part for reward in scored for part in reward.parts}):
+        values = [value for reward in scored if (value := reward.parts.get(part)) is not None]
         if values:
-            figures[f"reward/{part}"] = sum(values) / len(values)
+            figures[f"reward/{part}"] = fmean(values)
         if len(values) < total:
             figures[f"reward/none/{part}"] = 1 - len(values) / total
-    reasons = Counter((part, reason_kind(reason)) for one in scored for part, reason in one.reasons.items())
-    for (part, reason), count in sorted(reasons.items()):
-        figures[f"reward/none/{part}/{slug(reason)}"] = count / total
-    failures = Counter(reason_kind(reason) for one in samples for reason in one.failures)
-    figures["simulator/failed"] = sum(failures.values()) / total
-    for reason, count in sorted(failures.items()):
-        figures[f"simulator/failed/{slug(reason)}"] = count / total
+    reasons = Counter(f"{part}/{slug(reason_kind(why))}" for reward in scored for part, why in reward.reasons.items())
+    failures = Counter(slug(reason_kind(reason)) for sample in samples for reason in sample.failures)
+    figures["simulator/failed"] = failures.total() / total
+    for prefix, counts in {"reward/none": reasons, "simulator/failed": failures}.items():
+        figures |= {f"{prefix}/{name}": count / total for name, count in sorted(counts.items())}
     return figures
 
 
@@ -49,26 +50,26 @@ STYLE = ("interactivity", "efficiency", "format")
 
 
 def group_figures(scored: Sequence[Scored], num_generations: int) -> dict[str, float]:
-    """Return `groups/flat`, the share of groups whose samples are alike in everything but style, and `groups/lost`, the share
-    with fewer than two rewards.
+    """Return `groups/flat`, the share of groups whose samples are equal in all parts but style, and `groups/lost`, the share of
+    groups with fewer than two rewards.
 
     A lost group does not change the policy, and a flat one only its style: the parts STYLE differ with every token, so
     rewards are never equal, and trl's `frac_reward_zero_std` stays 0.
     """
     groups = [scored[start : start + num_generations] for start in range(0, len(scored), num_generations)]
-    rewarded = [[one.parts for one in group if one.value is not None] for group in groups]
-    lost = sum(len(found) < 2 for found in rewarded)
-    tasks = [[{name: parts[name] for name in parts if name not in STYLE} for parts in found] for found in rewarded]
-    flat = sum(len(found) >= 2 and all(one == found[0] for one in found) for found in tasks)
+    rewarded = [[reward.parts for reward in group if reward.value is not None] for group in groups]
+    tasks = [[{part: parts[part] for part in parts if part not in STYLE} for parts in group] for group in rewarded]
+    lost = sum(len(parts) < 2 for parts in tasks)
+    flat = sum(len(parts) >= 2 and all(other == parts[0] for other in parts) for parts in tasks)
     return {"groups/flat": flat / len(groups), "groups/lost": lost / len(groups)}
 
 
 def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
-    """What a policy does to earn its reward without earning it, each over the samples that it can be said of.
+    """Return what shows that a policy games its reward, each as a mean over the samples to which it applies.
 
-    A judge likes replies that end in a polite question, and asking about everything fakes interest; both cost accuracy
-    later. So of the first trained reply: does it end in a question that fits any conversation, does it ask although
-    nothing is withheld, does it ask where something is; and how long is it.
+    A judge likes replies that end in a polite question, and asking about everything looks like interest; both cost accuracy
+    later. So of the first trained reply: does it end in a question that fits any conversation, does it ask although nothing
+    is withheld, does it ask if a fact is; and how long is it.
     """
     generic, over_asking, ask_when_needed = [], [], []
     for sample in samples:
@@ -83,51 +84,51 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
         elif sample.row.kind not in OPEN_KINDS:
             over_asking.append(not cut and asks_instead(sample.row, reply))  # as the reward does
     of_each: dict[str, list[Any]] = {
-        "tokens": [one.tokens for one in samples],
-        "simulated_tokens": [sum(one.simulated_tokens) for one in samples],
-        "truncated": [one.truncated for one in samples],
+        "tokens": [sample.tokens for sample in samples],
+        "simulated_tokens": [sum(sample.simulated_tokens) for sample in samples],
+        "truncated": [sample.truncated for sample in samples],
         "generic_ending": generic,
         "over_asking": over_asking,
         "ask_when_needed": ask_when_needed,
     }
-    ended = Counter(end for one in samples for end in one.ended)
+    ended = Counter(end for sample in samples for end in sample.ended)
     return {
-        **{f"watch/{name}": sum(values) / len(values) for name, values in of_each.items() if values},
+        **{f"watch/{name}": fmean(values) for name, values in of_each.items() if values},
         **{f"watch/ended/{end}": count / sum(ended.values()) for end, count in sorted(ended.items())},
     }
 
 
 FIRST_ROWS = 5
-"""Logged rows that lengths are compared with."""
+"""Number of logged rows with which lengths are compared."""
 
 
 def length_drift(samples: Sequence[Sample], history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """{"watch/length_drift": trained tokens a sample now, over those of the first rows that the run logged}.
+    """Return `watch/length_drift`: the trained tokens of a sample now, divided by those of the first rows that the run logged.
 
-    The history is the trainer's, which a checkpoint brings back, so that a resumed run compares with the same rows.
+    The history is the trainer's, which a checkpoint restores, so that a resumed run compares with the same rows.
     """
     first = [row["watch/tokens"] for row in history if row.get("watch/tokens") is not None][:FIRST_ROWS]
     if not first or not sum(first):
         return {}
-    return {"watch/length_drift": fmean(one.tokens for one in samples) / fmean(first)}
+    return {"watch/length_drift": fmean(sample.tokens for sample in samples) / fmean(first)}
 
 
-# --- Are prompts learnt by heart? Prompts that are not trained on tell.
+# --- Are prompts memorized? Held-out prompts show it.
 
-FEWEST_GAPS, MEMORISING_P = 4, 0.002
-"""Evaluations that are compared at least, and the p value below which a rising gap is reported. The gap is tested after every
-evaluation, and neighbouring gaps share one, so that 0.05 would warn in a third of the runs without any cause."""
+FEWEST_GAPS, MEMORIZING_P = 4, 0.002
+"""Evaluations that are needed, and the p value below which a rising gap is reported. The gap is tested after every evaluation,
+and neighbouring gaps share one, so that 0.05 would warn in a third of the runs without any cause."""
 
 
-def memorising(history: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a warning if the trainer's log shows that prompts are learnt by heart, None otherwise.
+def memorizing(history: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a warning if the trainer's log shows that prompts are memorized, None otherwise.
 
     The gap is the reward of trained prompts minus that of held-out ones. It is taken between each two evaluations, as the
     mean of the steps minus the mean of both evaluations, so that curves which rise alike have a gap of 0. The warning is
     given if a line through all gaps rises. With equal curves and 5 to 25 evaluations it is given in 0 to 5% of the runs.
 
     Args:
-        history: the trainer's log, rows with `reward` and rows with `eval_reward`.
+        history: The trainer's log, rows with `reward` and rows with `eval_reward`.
     """
     gaps: list[float] = []
     trained: list[float] = []
@@ -144,54 +145,54 @@ def memorising(history: Sequence[Mapping[str, Any]]) -> str | None:
     from scipy.stats import linregress
 
     line = linregress(range(len(gaps)), gaps)
-    if line.slope <= 0 or line.pvalue >= MEMORISING_P:
+    if line.slope <= 0 or line.pvalue >= MEMORIZING_P:
         return None
     return (
         f"the reward of trained prompts rises faster than that of held-out prompts, by {line.slope:.3f} an evaluation "
-        f"(p = {line.pvalue:.1g}): they are learnt by heart. More prompts, fewer passes or a lower learning rate help"
+        f"(p = {line.pvalue:.1g}): they are memorized. More prompts, fewer epochs or a lower learning rate help"
     )
 
 
-def warn_of_memorising(trainer: Any) -> None:
-    """Has `trainer` say so, once, after an evaluation whose rewards part from those of training."""
+def warn_of_memorizing(trainer: Any) -> None:
+    """Make `trainer` warn, once, after an evaluation that shows memorized prompts."""
     from transformers import TrainerCallback
 
-    class Warns(TrainerCallback):
-        said = False
+    class MemorizingWarning(TrainerCallback):
+        given = False
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            problem = None if self.said else memorising(state.log_history)
+            problem = None if self.given else memorizing(state.log_history)
             if problem is not None and state.is_world_process_zero:
-                self.said = True
+                self.given = True
                 say(f"warning: step {state.global_step}: {problem}")
 
-    trainer.add_callback(Warns())
+    trainer.add_callback(MemorizingWarning())
 
 
 def ends_generic(reply: str) -> bool:
-    """Whether the last sentence is a question of worn words only, such as "Does that make sense?"."""
+    """Return True if the last sentence is a question of common words only, such as "Does that make sense?"."""
     last = sentences(reply)[-1:]
     if not last or not last[0].rstrip("*_\"')]").endswith("?"):
         return False
-    worn = word_list("function") | word_list("filler") | word_list("offers")
-    return all(word in worn or word.split("'")[0] in worn for word in words(last[0]))
+    common = word_list("function") | word_list("filler") | word_list("offers")
+    return all(word in common or word.split("'")[0] in common for word in words(last[0]))
 
 
-# --- The table of sample conversations. trl's own (`log_completions`) has a reply's text and no conversation.
+# --- The table of sample conversations; trl's own (`log_completions`) has replies without their conversation.
 
 FOLDER = "samples"
 KEPT = 8
-"""Samples of a generation, over all processes, spread over its groups."""
+"""Samples that are kept of a generation of all processes, spread over its groups."""
 
 
 def samples_table(
     samples: Sequence[Sample], scored: Sequence[Scored], advantages: Sequence[float], step: int
 ) -> dict[str, list[Any]]:
-    """{column: values} of a table with a row for each sample that is kept of a generation.
+    """Return a table {column: values} with a row for each sample that is kept of a generation.
 
     Args:
-        advantages: one for each sample; empty where they are not known.
-        step: the optimizer step that the samples were generated for.
+        advantages: One for each sample; empty if they are not known.
+        step: The optimizer step for which the samples were generated.
     """
     count = min(len(samples), KEPT)
     rows = []
@@ -204,7 +205,7 @@ def samples_table(
             "row": sample.row.id,
             "kind": sample.row.kind,
             "withheld": sample.row.withholds,
-            "conversation": "\n\n=== played again ===\n\n".join(conversations),
+            "conversation": "\n\n=== another look-ahead ===\n\n".join(conversations),
             "ended": ", ".join(sample.ended),
             "tokens": sample.tokens,
             "truncated": sample.truncated,
@@ -217,13 +218,13 @@ def samples_table(
 
 
 def _transcript(conversation: Messages, start: int) -> str:
-    """A conversation as text; a line marks where the prompt ends."""
+    """Return a conversation as text, with a line where the prompt ends."""
     turns = [f"{message['role']}: {message['content']}" for message in conversation]
-    return "\n\n".join([*turns[:start], "--- the policy goes on ---", *turns[start:]])
+    return "\n\n".join([*turns[:start], "--- end of the prompt ---", *turns[start:]])
 
 
 def write_samples(path: Path, table: dict[str, list[Any]]) -> None:
-    """As parquet, whole or not at all; a column keeps its type also where all its values are missing."""
+    """Write the table as Parquet, atomically; a column keeps its type even if all its values are missing."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -240,9 +241,9 @@ def _show_in_wandb(table: dict[str, list[Any]], step: int) -> None:
         return
     import wandb
 
-    # A column of a wandb table holds one type, so everything is text.
+    # A column of a wandb table has one type, so everything is text.
     cells = [
-        ["" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in row]
+        ["" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value) for value in row]
         for row in zip(*table.values(), strict=True)
     ]
     try:
@@ -252,8 +253,8 @@ def _show_in_wandb(table: dict[str, list[Any]], step: int) -> None:
 
 
 def keep_samples(trainer: Any, reward: Any) -> None:
-    """Has `trainer`, of `train.overrides.RolloutTrainer`, write samples of the last generation that was trained on whenever it
-    logs, and show them in wandb."""
+    """Make `trainer`, of `train.overrides.RolloutTrainer`, write samples of the last trained generation whenever it logs, and
+    show them in wandb."""
     from transformers import TrainerCallback
 
     class SampleTable(TrainerCallback):
@@ -271,52 +272,46 @@ def keep_samples(trainer: Any, reward: Any) -> None:
     trainer.add_callback(SampleTable())
 
 
-# --- One readable line a step in the terminal; trl's fifty figures go to the tracker and to trainer_state.json.
+# --- One line a step in the terminal; trl's fifty figures go to the tracker and to trainer_state.json.
+
+# Name in the log, wording, whether a zero is shown.
+_SHOWN = (
+    ("reward/none", "{:.0%} of samples without a reward", False),
+    ("groups/flat", "equal accuracy and asking in {:.0%} of groups", False),
+    ("watch/tokens", "{:.0f} tokens", True),
+    ("watch/truncated", "{:.0%} truncated", False),
+    ("kl", "KL {:.2g}", True),
+    ("loss", "loss {:.4f}", True),
+    ("step_time", "{:.1f} s", True),
+)
 
 
 def step_line(step: int, most: int, logs: Mapping[str, Any]) -> str:
-    """Such as "step 3/30  reward 0.41 (accuracy 0.31, efficiency 0.52)  no variance in 25% of groups  124 tokens"."""
+    """Return such as "step 3/30  reward 0.41 (accuracy 0.31, efficiency 0.52)  124 tokens  loss 0.0123"."""
     parts = ", ".join(
         f"{name.removeprefix('reward/')} {value:.2f}"
         for name, value in sorted(logs.items())
         if name.startswith("reward/") and name.count("/") == 1 and name != "reward/none" and value is not None
     )
-
-    def told(name: str, wording: str, zero: bool = True) -> str:
-        value = logs.get(name)
-        return "" if value is None or not (zero or value) else wording.format(value)
-
-    shown = [
-        f"step {step}/{most}",
-        told("reward", f"reward {{:.3f}} ({parts})") or "no sample has a reward",
-        told("reward/none", "{:.0%} of samples without a reward", zero=False),
-        told("groups/flat", "equal accuracy and asking in {:.0%} of groups", zero=False),
-        told("watch/tokens", "{:.0f} tokens"),
-        told("watch/truncated", "{:.0%} cut", zero=False),
-        told("kl", "KL {:.2g}"),
-        f"loss {logs['loss']:.4f}",
-        told("step_time", "{:.1f} s"),
-    ]
-    return "  ".join(part for part in shown if part)
+    reward = logs.get("reward")
+    shown = [f"step {step}/{most}", "no sample has a reward" if reward is None else f"reward {reward:.3f} ({parts})"]
+    for name, wording, zero in _SHOWN:
+        if (value := logs.get(name)) is not None and (zero or value):
+            shown.append(wording.format(value))
+    return "  ".join(shown)
 
 
 def print_step_lines(trainer: Any) -> None:
-    """Has `trainer` print step lines, above its progress bar where it shows one, in place of everything it logs."""
+    """Make `trainer` print step lines, above its progress bar if it has one, instead of everything that it logs."""
+    from tqdm import tqdm
     from transformers import PrinterCallback, ProgressCallback
 
-    def text(state: Any, logs: Mapping[str, Any]) -> str:
-        return step_line(state.global_step, state.max_steps, logs) if "loss" in logs else str(dict(logs))
+    def print_line(args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and logs:
+            line = step_line(state.global_step, state.max_steps, logs) if "loss" in logs else str(dict(logs))
+            tqdm.write(line)
+            sys.stdout.flush()
 
-    class ShortProgress(ProgressCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            if state.is_world_process_zero and self.training_bar is not None and logs:
-                self.training_bar.write(text(state, logs))
-
-    class ShortPrinter(PrinterCallback):
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            if state.is_local_process_zero and logs:
-                print(text(state, logs), flush=True)
-
-    for long, short in ((ProgressCallback, ShortProgress), (PrinterCallback, ShortPrinter)):
-        if trainer.pop_callback(long) is not None:
-            trainer.add_callback(short())
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, (ProgressCallback, PrinterCallback)):
+            callback.on_log = print_line

@@ -182,12 +182,6 @@ def test_samples_are_kept_with_the_advantages_of_their_own_generation(recorded: 
     assert parquet.read_table(kept)["advantage"].to_pylist() == pytest.approx(recorded.batch["advantages"].tolist())
 
 
-def test_many_failures_stop_the_run_with_the_reason() -> None:
-    reward = ComposedReward(Given(*[(1.0, None)] * 4), 4, max_failed=0.2)
-    with pytest.raises(TrainingStopped, match=r"before step 3: 4 of 4 samples have no reward.*judge_timeout"):
-        call(reward, group(), step=2)
-
-
 def test_failures_on_held_out_prompts_are_said_and_end_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     """A batch of an evaluation may be a single sample, and no step is taken by it."""
     unseen = rl_row(50)
@@ -197,8 +191,8 @@ def test_failures_on_held_out_prompts_are_said_and_end_no_run(capsys: pytest.Cap
     said = capsys.readouterr().out
     assert "warning: step 20: of a batch of held-out prompts 1 of 1 samples have no reward" in said
     assert "interactivity judge_timeout" in said
-    with pytest.raises(TrainingStopped, match="1 of 1 samples have no reward"):
-        call(reward, [sample("11", row=rl_row(5))])
+    with pytest.raises(TrainingStopped, match=r"before step 3: 1 of 1 samples have no reward.*judge_timeout"):
+        call(reward, [sample("11", row=rl_row(5))], step=2)
 
 
 def test_a_few_failures_leave_the_sample_out_and_are_counted_as_0_later() -> None:
@@ -243,19 +237,15 @@ def test_what_hacks_a_reward_is_watched() -> None:
     assert figures["watch/ended/truncated"] == 0.2
 
 
-@pytest.mark.parametrize(
-    ("reply", "over_asks"),
-    [
-        ("Please tell me the number of apples that she buys.", 1.0),
-        ("She has 5 apples. I need to know how many apples she buys.", 1.0),
-        ("How many apples does she buy? 1.", 1.0),
-        ("5 + 6 = 11. Do you see why? It is 11. Well done.", 0.0),
-        ("Please note that 5 + 6 = \\boxed{11}.", 0.0),
-    ],
-)
-def test_asking_where_nothing_is_missing_is_watched_as_it_is_rewarded(reply: str, over_asks: float) -> None:
-    one = sample(reply, row=rl_row(5))
-    assert watch_figures([one])["watch/over_asking"] == over_asks == float(asking(one).value == -1)
+def test_needless_questions_are_watched_as_they_are_rewarded() -> None:
+    for reply, over_asks in {
+        "Please tell me the number of apples that she buys.": 1.0,
+        "How many apples does she buy? 1.": 1.0,
+        "5 + 6 = 11. Do you see why? It is 11. Well done.": 0.0,
+        "Please note that 5 + 6 = \\boxed{11}.": 0.0,
+    }.items():
+        one = sample(reply, row=rl_row(5))
+        assert watch_figures([one])["watch/over_asking"] == over_asks == float(asking(one).value == -1)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_whole_conversations_are_trained_probed_and_shown(
 
     table = pandas.read_parquet(run / "samples" / "step-2.parquet")
     assert len(table) == 8 and set(table.step) == {2}
-    assert table.conversation.str.contains("--- the policy goes on ---").all()
+    assert table.conversation.str.contains("--- end of the prompt ---").all()
     for _, group in table.groupby("row"):
         assert group.advantage.sum() == pytest.approx(0, abs=1e-3), "advantages of a whole group"
     assert "step 4/4  reward " in capsys.readouterr().out

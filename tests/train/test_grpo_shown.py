@@ -8,7 +8,7 @@ from random import Random
 
 from nextturn.train.rewards import Scored
 from nextturn.train.run import reward_line
-from nextturn.train.samples import memorising, samples_table, step_line, write_samples
+from nextturn.train.samples import memorizing, samples_table, step_line, write_samples
 from support.grpo_parts import rl_row
 from support.sample_parts import sample
 
@@ -45,7 +45,7 @@ def test_sample_files_have_one_schema_also_where_all_rewards_failed(tmp_path: Pa
     assert both.schema == none.schema
     first, second = both.to_pylist()
     assert first["conversation"] == (
-        "user: Ann has 6 apples and buys some more. How many apples does she have?\n\n--- the policy goes on ---\n\n"
+        "user: Ann has 6 apples and buys some more. How many apples does she have?\n\n--- end of the prompt ---\n\n"
         "assistant: How many?\n\nuser: 7 apples.\n\nassistant: So 13."
     )
     assert (first["reward"], first["advantage"], first["part_accuracy"], first["withheld"]) == (0.5, 0.7, 1.0, True)
@@ -79,9 +79,9 @@ def test_prompts_are_said_to_be_learnt_by_heart_where_the_curves_part_and_hardly
     def alarms(by_heart: float) -> int:
         """Of 60 runs, those with a warning after any evaluation."""
         runs = [rewards_of_a_run(rng, by_heart) for _ in range(60)]
-        return sum(any(memorising(run[:end]) for end in range(21, 211, 21)) for run in runs)
+        return sum(any(memorizing(run[:end]) for end in range(21, 211, 21)) for run in runs)
 
     assert alarms(0.0) <= 3
     assert alarms(0.4) >= 55
-    assert memorising([*rewards_of_a_run(rng, 2.0), {"reward": 0.6}]) is None, "only after an evaluation"
-    assert memorising([{"reward": 0.1}, {"eval_reward": 0.1}]) is None
+    assert memorizing([*rewards_of_a_run(rng, 2.0), {"reward": 0.6}]) is None, "only after an evaluation"
+    assert memorizing([{"reward": 0.1}, {"eval_reward": 0.1}]) is None

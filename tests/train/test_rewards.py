@@ -44,29 +44,20 @@ ENDLESS = [r"9^{9^{9^{9}}}", r"\binom{100000000}{50000000}", r"100000000!"]
         (("How many marbles are in each bag?",), 0.0),
         (("",), 0.0),
         (("It is \\boxed{53} or \\boxed{54} or \\boxed{55}.",), 0.0),  # the last one counts, not any
+        (("Let us see.", "It is \\boxed{53}, no?", "Tell me why."), 0.0),  # the user's answer
     ],
 )
 def test_accuracy_is_about_the_final_answer_of_the_conversation(turns: tuple[str, ...], right: float) -> None:
     assert accuracy(sample(*turns)) == Score(right)
 
 
-def test_a_number_at_which_a_reply_was_cut_is_no_answer() -> None:
-    said = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
-    assert accuracy(sample(said)).value == 1
-    assert accuracy(sample(said, ended=("truncated",))).value == 0
-    assert accuracy(sample(said, ended=("truncated",), row=given(answer="60"))).value == 0
-
-
-def test_what_the_prompt_or_the_user_says_is_not_the_policys_answer() -> None:
-    row = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
-    assert accuracy(sample("Look at the bags again.", row=row)).value == 0
-    assert accuracy(sample("Let us see.", "It is \\boxed{53}, no?", "Tell me why.")).value == 0
-
-
-def test_algebra_decides_where_text_and_numbers_do_not() -> None:
-    row = given(answer="2\\sqrt{2}")
-    assert accuracy(sample("\\boxed{\\sqrt{8}}", row=row)).value == 1
-    assert accuracy(sample("\\boxed{\\sqrt{7}}", row=row)).value == 0
+def test_neither_the_last_number_of_a_truncated_reply_nor_the_prompt_is_an_answer() -> None:
+    reply = "She has 5 * 12 = 60 marbles and loses 7, which leaves 53"
+    assert accuracy(sample(reply)).value == 1
+    for row in (given(), given(answer="60")):
+        assert accuracy(sample(reply, ended=("truncated",), row=row)).value == 0
+    after = given(prompt=chat(PROBLEM, ANSWERED, "Why?"), turn=1)
+    assert accuracy(sample("Look at the bags again.", row=after)).value == 0
 
 
 def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,16 +88,8 @@ def test_look_aheads_are_averaged_and_a_sample_without_any_says_why() -> None:
     ]
     for part in parts:
         assert part == Score(None, f"{NOTHING_PLAYED}: simulator_timeout")
-
-
-@drawn(st.lists(st.none() | st.floats(0, 1), max_size=5))
-def test_a_mean_leaves_out_what_failed(values: list[float | None]) -> None:
-    part = mean_score([Score(value, "" if value is not None else "broken") for value in values])
-    known = [value for value in values if value is not None]
-    if known:
-        assert part.value == pytest.approx(sum(known) / len(known))
-    else:
-        assert part == Score(None, "broken" if values else NOTHING_PLAYED)
+    assert mean_score([Score(None, "broken"), Score(0.5), Score(1.0)]) == Score(0.75), "what failed is left out"
+    assert mean_score([Score(None, "broken"), Score(None, "lost")]) == Score(None, "broken")
 
 
 @drawn(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**5))
@@ -254,7 +237,6 @@ FORMS = [
     ((ANSWERED + "<|im_start|>user\nthanks",), 2 / 3),
     ((ANSWERED + "\nQuestion: Ben has 4 bags. How many?",), 2 / 3),
     ((ANSWERED + " and so on and on" * 60,), 2 / 3),
-    (("",), 0.0),
     (("   \n",), 0.0),
 ]
 

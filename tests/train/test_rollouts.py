@@ -39,22 +39,16 @@ def test_only_the_first_reply_is_trained_and_all_look_ahead_together(
     assert out["logprobs"] is None and "env_mask" not in out
     whole = [one for one in out["samples"] if not one.truncated]
     assert users.asked[0] == len(calls.made[1]) == len(whole), "every whole reply is answered in one step"
+    chat = chat_of(tiny_chatml)
+    assert [tuple(ids) for ids in out["prompt_ids"]] == [chat.prompt_ids(one.row.prompt) for one in out["samples"]]
+    shown = [chat.prompt_ids(one.conversations[0][: one.start + 2]) for one in whole]
+    assert [request.prompt_ids for request, _ in calls.made[1]] == shown, "as at inference, also in the look-ahead"
     for one in whole:
         (messages,), (ended,) = one.conversations, one.ended
         exchanges = (len(messages) - one.start - 1) // 2
         assert ended in ("limit", "truncated") and (exchanges == 2 or ended == "truncated")
         assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2)
         assert one.simulated_tokens[0] > one.tokens
-
-
-def test_prompts_are_those_of_inference_also_in_the_look_ahead(
-    trainer: Any, tiny_chatml: Path, monkeypatch: Any
-) -> None:
-    calls, chat = Calls(monkeypatch), chat_of(tiny_chatml)
-    out = played(trainer, tiny_chatml, ToldUsers(lambda number: TALKATIVE), window=1)
-    assert [tuple(ids) for ids in out["prompt_ids"]] == [chat.prompt_ids(one.row.prompt) for one in out["samples"]]
-    shown = [chat.prompt_ids(one.conversations[0][:-1]) for one in out["samples"] if not one.truncated]
-    assert [request.prompt_ids for request, _ in calls.made[1]] == shown
 
 
 def test_the_same_seed_makes_the_same_samples_whatever_is_beside_them(trainer: Any, tiny_chatml: Path) -> None:
@@ -152,33 +146,6 @@ def test_the_policy_draws_from_the_forward_pass_of_training(mixed: bool, tiny_mo
     trainer.model.eval()
     with trainer.accelerator.autocast():
         assert redrawn(trainer.model, request, made) == made.ids
-
-
-def test_a_completion_knows_its_ids_and_a_stored_one_keeps_its_bytes(
-    tiny_chatml: Path, trainer: Any, tmp_path: Path
-) -> None:
-    import json
-
-    from nextturn.probe.engines.base import Request, collect
-    from nextturn.probe.engines.hf import HfEngine
-    from nextturn.probe.engines.stored import StoredEngine
-    from nextturn.probe.models import ModelInfo
-
-    chat = chat_of(tiny_chatml)
-    engine = HfEngine(trainer.model.eval(), chat.tokenizer)
-    asked = [Request(chat.prompt_ids(ROWS["a"].prompt), 12, chat.stop_ids, 1.0, seed) for seed in range(8)]
-    made = collect(engine, asked)
-    trainer.model.train()
-    assert {one.finish for one in made} == {"stop", "length"}
-    for one in made:
-        stopped = one.finish == "stop"
-        assert len(one.ids) == one.tokens + stopped and (one.ids[-1] in chat.stop_ids) == stopped
-        assert chat.tokenizer.decode(list(one.ids[: one.tokens])) == one.text
-    stored = StoredEngine(engine, tmp_path, ModelInfo("m", "m", None, None, "t"))
-    assert [(one.text, one.ids) for one in collect(stored, asked[:2])] == [(one.text, ()) for one in made[:2]]
-    stored.close()
-    rows = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text().splitlines()]
-    assert all(list(row) == ["key", "text", "tokens", "finish"] for row in rows)
 
 
 @pytest.mark.parametrize(

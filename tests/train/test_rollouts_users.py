@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.settings import ServerSection
 from nextturn.train.recipe import SimulatorSection
-from nextturn.train.rollouts import ModelSimulator, ScriptedSimulator, open_simulator
+from nextturn.train.rollouts import ModelSimulator, ScriptedSimulator, UserTurn, open_simulator
 from support.dialogue_server import role_of
 from support.loopback import Answer, Faults, Loopback, Seen, chat_reply
 from support.rollout_parts import ROWS, row
@@ -19,6 +20,15 @@ CHAT = [*ROWS["a"].prompt, {"role": "assistant", "content": "How many bags does 
 def served(url: str, **more: Any) -> ModelSimulator:
     server = ServerSection(urls=(url,), model="tiny", concurrency=8, attempts=2, timeout_s=20)
     return ModelSimulator(SimulatorSection(engine="openai", server=server, max_tokens=80, **more), seed=1)
+
+
+def turns_of(answer: Any, *users: tuple[RlRow, int], **more: Any) -> tuple[list[UserTurn], list[dict[str, Any]]]:
+    """The turns of some users (row, seed) one after another, whose server answers `answer(seen)`, and the requests."""
+    with Loopback({"/chat/completions": answer}) as server:
+        simulator = served(server.url, **more)
+        turns = [simulator.reply([(simulator.user(*user), CHAT)])[0] for user in users or [(ROWS["a"], 5)]]
+        simulator.close()
+        return turns, [seen.body for seen in server.requests]
 
 
 def test_every_user_of_a_step_is_asked_at_once_and_answered_in_order() -> None:
@@ -39,55 +49,37 @@ def test_every_user_of_a_step_is_asked_at_once_and_answered_in_order() -> None:
         assert max(first) - min(first) < 0.2, "all were under way before the first came back"
 
 
-def test_a_user_is_told_the_whole_problem_and_what_is_withheld() -> None:
-    with Loopback({"/chat/completions": lambda seen: chat_reply("<message>3 of them</message>")}) as server:
-        simulator = served(server.url)
-        (turn,) = simulator.reply([(simulator.user(ROWS["a"], 5), CHAT)])
-        simulator.close()
-        prompt = server.requests[0].body["messages"][0]["content"]
+def test_a_user_knows_the_whole_problem_and_what_is_withheld_and_no_answer() -> None:
+    (turn,), requests = turns_of(lambda seen: chat_reply("<message>3 of them</message>"))
+    prompt = requests[0]["messages"][0]["content"]
     assert turn.text == "3 of them"
     assert ROWS["a"].problem in prompt and "how many bags Ann has (3)" in prompt
-    assert ROWS["a"].answer == "12" and "12" not in prompt.replace(ROWS["a"].problem, ""), "a user has no key"
+    assert ROWS["a"].answer == "12" and "12" not in prompt.replace(ROWS["a"].problem, "")
 
 
-def test_slips_are_asked_for_again_and_end_in_a_reason() -> None:
+def test_unusable_messages_are_sampled_again_and_end_in_a_reason() -> None:
     replies = iter(["Assistant: sure, let me help.", "User: no", "<message>3 bags</message>"])
-    with Loopback({"/chat/completions": lambda seen: chat_reply(next(replies, "User: no"))}) as server:
-        simulator = served(server.url, tries=3)
-        (turn,) = simulator.reply([(simulator.user(ROWS["a"], 5), CHAT)])
-        assert (turn.text, turn.failure) == ("3 bags", "")
-        (turn,) = simulator.reply([(simulator.user(ROWS["a"], 6), CHAT)])
-        assert (turn.text, turn.ended, turn.failure) == ("", False, "simulator_role_label")
-        simulator.close()
-        seeds = [seen.body["seed"] for seen in server.requests]
+    users = [(ROWS["a"], 5), (ROWS["a"], 6)]
+    (good, failed), requests = turns_of(lambda seen: chat_reply(next(replies, "User: no")), *users, tries=3)
+    assert (good.text, good.failure) == ("3 bags", "")
+    assert (failed.text, failed.ended, failed.failure) == ("", False, "simulator_role_label")
+    seeds = [request["seed"] for request in requests]
     assert len(set(seeds)) == len(seeds)
 
 
-def test_a_server_that_fails_gives_a_failure_and_not_an_end() -> None:
-    with Loopback({"/chat/completions": lambda seen: Answer(500, {"error": "broken"})}) as server:
-        simulator = served(server.url)
-        (turn,) = simulator.reply([(simulator.user(ROWS["a"], 5), CHAT)])
-        simulator.close()
+def test_a_failing_server_is_a_failure_and_an_end_is_an_end() -> None:
+    (turn,), _ = turns_of(lambda seen: Answer(500, {"error": "broken"}))
     assert not turn.ended and turn.failure.startswith("simulator_")
-
-
-def test_a_user_may_end_the_chat() -> None:
-    with Loopback({"/chat/completions": lambda seen: chat_reply("<end>")}) as server:
-        simulator = served(server.url)
-        (turn,) = simulator.reply([(simulator.user(ROWS["a"], 5), CHAT)])
-        simulator.close()
+    (turn,), _ = turns_of(lambda seen: chat_reply("<end>"))
     assert turn.ended and not turn.failure
 
 
-def test_a_sentence_that_was_withheld_may_be_told_word_for_word() -> None:
+def test_a_withheld_sentence_may_be_revealed_word_for_word() -> None:
     goal = "Find the greatest whole number that is smaller than the sum of all of these numbers in the list."
-    told = row(
+    withheld = row(
         problem=f"There is a list. {goal}", hidden=(goal,), clause="what is to be found", reveal=goal, short=goal
     )
-    with Loopback({"/chat/completions": lambda seen: chat_reply(f"<message>{goal}</message>")}) as server:
-        simulator = served(server.url)
-        (turn,) = simulator.reply([(simulator.user(told, 5), CHAT)])
-        simulator.close()
+    (turn,), _ = turns_of(lambda seen: chat_reply(f"<message>{goal}</message>"), (withheld, 5))
     assert turn.text == goal
 
 
