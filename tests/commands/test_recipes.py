@@ -83,7 +83,7 @@ LAUNCHES = launch_table()
 def test_a_launch_of_the_page_trains_what_it_says_on_gpus_that_hold_it(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nextturn.train.recipe import fitted, load_dpo_recipe, load_grpo_recipe, load_sft_recipe, stated_batch
+    from nextturn.train.recipe import fitted, load_dpo_recipe, load_grpo_recipe, load_sft_recipe
     from nextturn.train.setup import check_devices
 
     monkeypatch.setenv("WORLD_SIZE", str(launch.gpus))
@@ -93,7 +93,7 @@ def test_a_launch_of_the_page_trains_what_it_says_on_gpus_that_hold_it(
     recipe = load(ROOT / launch.recipe, launch.options)
     given = fitted(recipe)
     check_devices(given, on_gpu=True, for_cpus=False, gpus=min(8, launch.gpus))
-    assert stated_batch(recipe)[1] == launch.effective == launch.batch * launch.gpus * launch.accumulation
+    assert recipe.rows_per_step == launch.effective == launch.batch * launch.gpus * launch.accumulation
     assert given["per_device_train_batch_size"] == launch.batch
     assert given["gradient_accumulation_steps"] == launch.accumulation
     assert launch.vllm == (given["vllm_gpu_memory_utilization"] if given.get("use_vllm") else 0)
