@@ -132,12 +132,14 @@ def new_adapter(section: ModelSection, model: Any) -> Any:
     lora = section.lora
     if lora is None or section.continues_adapter:
         return None
-    modules = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    targets = [name for name in lora.target_modules if name in modules]
-    if not targets:
-        raise ModelError(f"model.lora.target_modules: the model has none of {', '.join(lora.target_modules)}")
-    if missing := [name for name in lora.target_modules if name not in modules]:
-        say(f"LoRA: this model has no {', '.join(missing)}")
+    targets: Any = lora.target_modules
+    if targets != "all-linear":  # which PEFT resolves itself
+        modules = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+        targets = [name for name in lora.target_modules if name in modules]
+        if not targets:
+            raise ModelError(f"model.lora.target_modules: the model has none of {', '.join(lora.target_modules)}")
+        if missing := [name for name in lora.target_modules if name not in modules]:
+            say(f"LoRA: this model has no {', '.join(missing)}")
     return LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
     )

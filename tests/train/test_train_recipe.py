@@ -28,6 +28,7 @@ from nextturn.train.plan import describe
 from nextturn.train.recipe import (
     GrpoArguments,
     GrpoRecipe,
+    LoraSection,
     ModelSection,
     PromptSection,
     RolloutSection,
@@ -164,11 +165,15 @@ def test_sampling_that_vllm_can_do_is_left_to_it(recipe: Path) -> None:
     assert load_grpo_recipe(recipe, ["--train.top_p", "0.9", "--train.use_vllm", "true"]).given["top_p"] == 0.9
 
 
-def test_names_of_other_libraries_are_read_and_ours_are_written(sft: Path) -> None:
+def test_names_of_other_libraries_are_read_and_ours_are_written(sft: Path, tiny_chatml: Path) -> None:
     options = ["--model.model_name_or_path", "x", "--model.lora", "{lora_alpha: 8, target_modules: all-linear}"]
     model = recipe_dict(load_sft_recipe(sft, [*options, "--model.lora.lora_dropout", "0.1"]).model)
     assert (model["name"], model["lora"]["alpha"], model["lora"]["dropout"]) == ("x", 8, 0.1)
     assert model["lora"]["target_modules"] == "all-linear" and "lora_alpha" not in model["lora"]
+    named, linear = (
+        ModelSection(name="m", lora=LoraSection(**keys)) for keys in ({}, {"target_modules": "all-linear"})
+    )
+    assert size_of(linear, tiny_chatml).trained == size_of(named, tiny_chatml).trained > 0
 
 
 def test_figures_are_shown_only_if_the_recipe_says_so(sft: Path) -> None:
