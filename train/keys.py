@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import json
 import typing
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -42,10 +43,13 @@ def recipe_class(recipe: str) -> type[BaseModel]:
 def main(argv: Sequence[str]) -> None:
     """Print the keys that `argv` names. Raises BadInput if there is no such key."""
     parser = argparse.ArgumentParser(prog="nextturn keys", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("recipe", choices=RECIPES)
+    parser.add_argument("recipe", choices=RECIPES, nargs="?", help="default: list the recipes with their sections")
     parser.add_argument("key", nargs="?", default="", help="a section or key, such as model.lora; default: all")
     options = parser.parse_args(argv)
-    print("\n".join(describe_keys(options.recipe, options.key)))
+    if options.recipe is None:
+        print("\n".join(f"{name:<6} {', '.join(recipe_class(name).model_fields)}" for name in RECIPES))
+    else:
+        print("\n".join(describe_keys(options.recipe, options.key)))
 
 
 def describe_keys(recipe: str, asked: str = "") -> Iterator[str]:
@@ -71,7 +75,11 @@ def describe_keys(recipe: str, asked: str = "") -> Iterator[str]:
             text += f" `nextturn keys {recipe} train` lists them."
         names = "".join(f", also {alias}" for alias in aliases_of(field))
         required = ", required" if field.is_required() else ""
-        shown = "" if required or field.default_factory or isinstance(default, BaseModel) else f", default {default!r}"
+        shown = (
+            ""
+            if required or field.default_factory or isinstance(default, BaseModel)
+            else f", default {json.dumps(default, default=str)}"
+        )
         yield f"{key}{names}: {_kind(field.annotation)}{required or shown}"
         yield f"    {text}"
 
@@ -83,8 +91,8 @@ def _kind(annotation: Any) -> str:
         return "sections by name" if origin is dict else "section"
     if origin in (typing.Union, UnionType):
         return " or ".join(map(_kind, parts))
-    if origin is Annotated:
-        return _kind(parts[0])
+    if origin in (Annotated, tuple, list):
+        return ("" if origin is Annotated else "list of ") + _kind(parts[0])
     if origin is Literal:
         return " or ".join(map(repr, parts))
     return "null" if annotation is NoneType else inspect.formatannotation(annotation)
@@ -94,11 +102,9 @@ def _trl_fields(config: str) -> dict[str, tuple[str, Any]]:
     """Return {field: (description, default)} of the installed trl."""
     import trl
 
-    fields = dataclasses.fields(getattr(trl, config))
-    return {
-        field.name: (
-            " ".join(str(field.metadata.get("help", "")).split()).partition(". ")[0].rstrip(".") + ".",
-            field.default,
-        )
-        for field in fields
-    }
+    described = {}
+    for field in dataclasses.fields(getattr(trl, config)):
+        sentence = " ".join(str(field.metadata.get("help", "")).split()).partition(". ")[0].rstrip(".") + "."
+        made = field.default_factory is not dataclasses.MISSING
+        described[field.name] = (sentence, field.default_factory() if made else field.default)  # type: ignore[operator]
+    return described

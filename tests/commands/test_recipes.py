@@ -137,7 +137,9 @@ def test_a_shipped_recipe_goes_through_its_dry_run(
     recipe: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = str(recipe.relative_to(ROOT))
-    content = yaml.safe_load(recipe.read_text())
+    text = recipe.read_text()
+    content = yaml.safe_load(text)
+    assert (recipe.parent / text.partition("\n")[0].partition("$schema=")[2]).is_file(), "for editors"
     if "source" in content:
         command = ["-m", "nextturn.data_builders", name, "--dry-run"]
     elif "train" in content:

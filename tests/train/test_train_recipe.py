@@ -203,11 +203,14 @@ def test_keys_prints_type_default_and_sentence(capsys: pytest.CaptureFixture[str
     main(["sft", "model.lora"])
     printed = capsys.readouterr().out
     assert "model.lora.alpha, also lora_alpha: int, default 16\n    Scale of the adapter" in printed
-    assert "model.dtype" not in printed and "model.lora: section, default None\n" in printed
+    assert "model.dtype" not in printed and "model.lora: section, default null\n" in printed
     assert next(describe_keys("data", "source.kind")).startswith("source.kind: 'starter' or 'gsm8k' or")
-    assert "probe.sets.NAME.n: int or null, default None" in describe_keys("probe")
+    assert "probe.sets.NAME.n: int or null, default null" in describe_keys("probe")
     assert not any(line.startswith("train.") for line in describe_keys("grpo"))
     assert list(describe_keys("grpo", "train.beta")) == ["train.beta: float, default 0.0", "    KL coefficient."]
+    assert "reward.required: list of str or null, default null" in describe_keys("grpo", "reward")
+    main([])
+    assert "data   source, output, conversations" in capsys.readouterr().out
     with pytest.raises(BadInput, match=r"model.lora.alhpa: unknown key .* did you mean model.lora.alpha\?"):
         list(describe_keys("sft", "model.lora.alhpa"))
 
