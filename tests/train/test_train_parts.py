@@ -183,9 +183,10 @@ def test_the_rounded_live_model_is_a_copy_with_its_own_weights(trainers: Any) ->
     assert trainer.model.training
 
 
+@pytest.mark.parametrize("dtype", ["", "bf16: true, "], ids=["by default", "where the recipe says bf16"])
 @pytest.mark.parametrize("emulated", [True, False])
 def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
-    emulated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    emulated: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Emulated, bfloat16 made the demo five times as long."""
     from trl import SFTConfig
@@ -195,7 +196,7 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
 
     monkeypatch.setattr(setup, "emulates_bfloat16", lambda: emulated)
     monkeypatch.setattr(probing, "emulates_bfloat16", lambda: emulated)
-    text = f"model: {{name: m}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}, bf16: true, use_cpu: true}}\n"
+    text = f"model: {{name: m}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}, {dtype}use_cpu: true}}\n"
     (tmp_path / "recipe.yaml").write_text(f"{text}tracking: {{to: none}}\n")
     args = setup.training_arguments(load_sft_recipe(tmp_path / "recipe.yaml"), SFTConfig)
     added: list[Any] = []
