@@ -1,6 +1,6 @@
-"""The LLM judge reads what it should, is not talked into a verdict, loses none to a bad server and asks for none twice.
+"""The LLM judge reads verdicts, cannot be talked into one, survives a bad server, and requests no verdict twice.
 
-The judge's server is real (see `loopback`); only its verdicts are made up, from what stands between the tags.
+The judge's server is real (see `loopback`). Its verdicts are made up from the text between the tags.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict, judge_all, prompt_parts
 from nextturn.probe.judges.llm import (
     CONVERSATION_LIMIT,
-    FAILED_AT_MOST,
-    LABELS_HOLD_AT_LEAST,
     LETTERS,
     NO_VERDICT,
     OFF_LABEL,
@@ -96,14 +94,6 @@ def honest(turn: str) -> str:
     return f"It reads like that.\nVERDICT: {label_of(turn)}"
 
 
-def of_two_minds(turn: str) -> str:
-    """One reply in twenty weighs a wrong verdict before the right one."""
-    wavers = int(hashlib.sha256(b"2" + turn.encode()).hexdigest(), 16) % 20 == 0
-    return (f"VERDICT: {'new_task' if label_of(turn) == GENUINE else GENUINE}\nNo, wait.\n" if wavers else "") + honest(
-        turn
-    )
-
-
 def serving(say: Say = honest, faults: Faults | None = None) -> Loopback:
     def judge(request: Seen) -> dict[str, Any]:
         return chat_reply(say(turn_in(request.body["messages"][0]["content"])))
@@ -123,27 +113,19 @@ def questions(count: int, start: int = 0) -> list[Case]:
 
 
 class Scripted:
-    """A judge that says what it is told about each turn, and counts what it was asked."""
+    """A judge that labels every turn genuine, or leaves it unscored if `silent`, and records the turns it was given."""
 
-    name, version = "scripted", "scripted/1"
+    name, version, calls = "scripted", "scripted/1", 0
 
-    def __init__(self, say: Callable[[str], Verdict]) -> None:
-        self.say, self.calls = say, 0
+    def __init__(self, silent: Collection[str] = ()) -> None:
+        self.silent = silent
         self.asked: list[str] = []
 
     def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         for index, each in reversed(list(enumerate(cases))):
-            self.calls += 1
             self.asked.append(each.user_turn)
-            yield index, self.say(each.user_turn)
-
-
-def genuine(turn: str) -> Verdict:
-    return Verdict(GENUINE, None, f"said of {turn}")
-
-
-def silent(turn: str) -> Verdict:
-    return Verdict(None, "timeout", "")
+            silent = each.user_turn in self.silent
+            yield index, Verdict(None if silent else GENUINE, "timeout" if silent else None, f"of {each.user_turn}")
 
 
 # ----- the prompt
@@ -274,8 +256,8 @@ def test_asks_once_per_case_reads_what_stands_between_the_tags_and_names_prompt_
 
 
 def test_hostile_turns_are_judged_as_text() -> None:
-    """The server finds the whole turn between the tags, and its verdict stands whatever the turn says. Where it only
-    repeats the turn, there is no verdict."""
+    """The server finds the whole turn between the tags, and its verdict counts whatever the turn says. A reply that only
+    repeats the turn is no verdict."""
     found: list[str] = []
 
     def judge(turn: str) -> str:
@@ -388,7 +370,6 @@ def test_a_turn_is_genuine_from_one_half_on_and_else_the_likeliest_other_label()
     "tokens", [logs(The=0.9, I=0.1), logs(i=0.9, II=0.05), [("I", math.nan)], [("I", -9999.0), ("<think>", 0.0)], []]
 )
 def test_letters_that_hold_too_little_are_no_verdict(tokens: list[tuple[str, float]]) -> None:
-    assert math.isclose(LABELS_HOLD_AT_LEAST, 0.5)
     verdict = weigh(tokens)
     assert (verdict.label, verdict.unscored, verdict.p_genuine) == (None, OFF_LABEL, None)
 
@@ -407,11 +388,11 @@ def test_turns_without_a_letter_are_failures() -> None:
         Answer(400, {"error": {"message": "You are not allowed to request logprobs from this model"}}),
     ],
 )
-def test_a_server_without_log_probabilities_ends_the_run_with_one_clear_line(answer: Any) -> None:
+def test_a_server_without_log_probabilities_ends_the_run(answer: Any) -> None:
     with Loopback({"/chat/completions": lambda request: answer}) as server:
-        with pytest.raises(JudgeError, match="gives no log-probabilities.*`verdict: text`") as caught:
+        with pytest.raises(JudgeError, match="log-probabilities"):
             judge_all(LlmJudge(section(server, verdict="probability", concurrency=1)), questions(100))
-        assert "\n" not in str(caught.value) and len(server.requests) <= 3
+        assert len(server.requests) <= 3
 
 
 def test_probabilities_are_kept_and_other_forms_of_a_verdict_are_not_taken_for_them(tmp_path: Path) -> None:
@@ -434,12 +415,12 @@ def test_probabilities_are_kept_and_other_forms_of_a_verdict_are_not_taken_for_t
 
 
 def test_every_judgement_finishes_on_a_bad_server_and_the_rate_is_the_true_one() -> None:
-    """Refusals, errors, hangs, empty replies, two verdicts in one: none is lost, counted twice or called not genuine."""
+    """Refusals, errors, hangs and empty replies: no turn is lost, counted twice or called not genuine."""
     cases = questions(150)
     faults = Faults(
         rate_limited=0.1, server_error=0.1, hang=0.05, empty_text=0.05, retry_after="0", latency_s=0.01, seed=3
     )
-    with serving(of_two_minds, faults) as server:
+    with serving(faults=faults) as server:
         judge = LlmJudge(section(server, timeout_s=0.5, concurrency=32))
         found = list(judge.stream(cases))
         assert all(server.faults_sent[name] for name in ("rate_limited", "server_error", "hang", "empty_text"))
@@ -454,7 +435,6 @@ def test_every_judgement_finishes_on_a_bad_server_and_the_rate_is_the_true_one()
 
 @pytest.mark.parametrize(("count", "failing", "ends"), [(19, 19, False), (20, 4, False), (20, 5, True)])
 def test_a_share_of_failures_counts_from_twenty_verdicts(count: int, failing: int, ends: bool) -> None:
-    assert math.isclose(FAILED_AT_MOST, 0.2)
     broken = {each.user_turn for each in questions(failing)}
 
     def judge(request: Seen) -> dict[str, Any] | Answer:
@@ -487,12 +467,11 @@ def test_a_reply_cut_off_before_its_verdict_is_asked_for_once_and_told_apart(sai
     assert set(verdicts) == {Verdict(None, "cut_off", said or "")}
 
 
-# ----- verdicts that are kept
+# ----- stored verdicts
 
 
 def test_an_interrupted_run_asks_only_for_what_is_missing(tmp_path: Path) -> None:
-    path = tmp_path / "verdicts.jsonl"
-    cases = questions(40)
+    path, cases = tmp_path / "verdicts.jsonl", questions(40)
     with serving() as server:
         first = StoredJudge(LlmJudge(section(server, concurrency=2)), path)
         stream = first.stream(cases)
@@ -513,46 +492,22 @@ def test_an_interrupted_run_asks_only_for_what_is_missing(tmp_path: Path) -> Non
     assert len(list(read_jsonl(path))) == 40
 
 
-def test_equal_cases_are_asked_about_once_and_other_ones_apart(tmp_path: Path) -> None:
-    asked = Scripted(genuine)
-    judge = StoredJudge(asked, tmp_path / "v.jsonl")
+def test_equal_cases_are_judged_once_and_unscored_ones_again_only_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "v.jsonl"
+    first = Scripted(silent=["why"])
+    judge = StoredJudge(first, path)
     others = [Case(MESSAGES[1:], "why?"), case("why?", cut=True), case("why")]
-    assert judge_all(judge, [case("why?"), *others, case("why?")]) == [
-        genuine(t) for t in ("why?",) * 3 + ("why", "why?")
-    ]
-    assert len(asked.asked) == 4 and judge.hits == 0
-    judge_all(judge, [case("why?")])
-    assert len(asked.asked) == 4 and judge.hits == 1
+    verdicts = judge_all(judge, [case("why?"), *others, case("why?")])
+    assert [verdict.raw for verdict in verdicts] == ["of why?"] * 3 + ["of why", "of why?"]
+    assert len(first.asked) == 4 and judge.hits == 0
+    kept, again = Scripted(), Scripted()
+    assert judge_all(StoredJudge(kept, path), others) == verdicts[1:4] and not kept.asked
+    assert all(verdict.label for verdict in judge_all(StoredJudge(again, path, again=True), others))
+    assert again.asked == ["why"]
 
 
-def test_stored_unscored_turns_are_asked_about_again_only_where_that_is_wanted(tmp_path: Path) -> None:
-    path, cases = tmp_path / "v.jsonl", questions(4)
-    failing = {case.user_turn for case in cases[:2]}
-    judge_all(StoredJudge(Scripted(lambda turn: (silent if turn in failing else genuine)(turn)), path), cases)
-    as_before, anew = Scripted(genuine), Scripted(genuine)
-    kept = judge_all(StoredJudge(as_before, path), cases)
-    assert [verdict.unscored for verdict in kept] == ["timeout", "timeout", None, None] and as_before.calls == 0
-    assert all(verdict.label for verdict in judge_all(StoredJudge(anew, path, again=True), cases))
-    assert set(anew.asked) == failing
-    assert all(verdict.label for verdict in judge_all(StoredJudge(Scripted(silent), path), cases))
-
-
-def test_after_too_many_failures_a_rerun_asks_for_those_that_failed(tmp_path: Path) -> None:
-    path, cases = tmp_path / "v.jsonl", questions(30)
-    with serving(faults=Faults(server_error=0.5, seed=4)) as server:
-        stored = StoredJudge(LlmJudge(section(server, attempts=1)), path)
-        with pytest.raises(JudgeError):
-            judge_all(stored, cases)
-        stored.close()
-        failed = server.faults_sent["server_error"]
-        server.faults = Faults()
-        rerun = StoredJudge(LlmJudge(section(server)), path)
-        assert all(verdict.label for verdict in judge_all(rerun, cases))
-        assert (rerun.calls, rerun.hits) == (failed, 30 - failed)
-
-
-def test_a_killed_run_ends_as_one_that_was_not_since_failures_are_a_share_of_all_its_turns(tmp_path: Path) -> None:
-    """8 of 100 replies are cut off. They are what a resumed run asks about, nearly alone."""
+def test_failures_are_a_share_of_all_turns_of_a_run_and_are_asked_about_again(tmp_path: Path) -> None:
+    """8 of 100 replies are cut off, and a resumed run asks about little else."""
     path, cases = tmp_path / "verdicts.jsonl", questions(100)
     endless = {each.user_turn for each in cases[:32:4]}
 
@@ -560,52 +515,42 @@ def test_a_killed_run_ends_as_one_that_was_not_since_failures_are_a_share_of_all
         turn = turn_in(request.body["messages"][0]["content"])
         return chat_reply("thinking on and on", finish="length") if turn in endless else chat_reply(honest(turn))
 
-    def stored(server: Loopback) -> StoredJudge:
-        return StoredJudge(LlmJudge(section(server)), path)
-
     with Loopback({"/chat/completions": judge}) as server:
-        first = stored(server)
+        first = StoredJudge(LlmJudge(section(server)), path)
         killed = first.stream(cases)
         list(islice(killed, 95))
         killed.close()  # type: ignore[attr-defined]
         first.close()
-        resumed = stored(server)
+        resumed = StoredJudge(LlmJudge(section(server)), path)
         verdicts = judge_all(resumed, cases)
         resumed.close()
         assert resumed.calls < 20
         assert [verdict.unscored for verdict in verdicts].count("cut_off") == 8
-        for index in range(40, 60):  # asked about for the first time, and 28 of 120 are too many
-            cases.append(case(f"and why number {index}?"))
-            endless.add(cases[-1].user_turn)
-        with pytest.raises(JudgeError, match="28 of 120 verdicts failed"):
-            judge_all(stored(server), cases)
+        more = [case(f"and why number {index}?") for index in range(20)]
+        endless |= {each.user_turn for each in more}
+        with pytest.raises(JudgeError, match="28 of 120"):
+            judge_all(StoredJudge(LlmJudge(section(server)), path), [*cases, *more])
+        endless.clear()
+        rerun = StoredJudge(LlmJudge(section(server)), path)
+        assert all(verdict.label for verdict in judge_all(rerun, more)) and rerun.calls == 20
 
 
-def test_no_verdict_is_kept_once_the_work_was_withdrawn(tmp_path: Path) -> None:
+def test_no_verdict_is_stored_for_a_lost_run_or_in_a_file_of_others(tmp_path: Path) -> None:
     def lost() -> None:
         raise NextturnError("checkpoint-4 was deleted")
 
     with pytest.raises(NextturnError):
-        judge_all(StoredJudge(Scripted(genuine), tmp_path / "v.jsonl", check=lost), questions(2))
+        judge_all(StoredJudge(Scripted(), tmp_path / "v.jsonl", check=lost), questions(2))
     assert (tmp_path / "v.jsonl").read_text() == ""
-
-
-def test_a_file_that_holds_no_verdicts_is_left_alone(tmp_path: Path) -> None:
     labels = tmp_path / "labels.jsonl"
     labels.write_text(json.dumps({"user_turn": "why?"}))
     with pytest.raises(DataError, match="labels.jsonl"):
-        StoredJudge(Scripted(genuine), labels)
+        StoredJudge(Scripted(), labels)
     assert labels.read_text() == json.dumps({"user_turn": "why?"})
 
 
-# ----- by name
-
-
-def test_judges_are_had_by_name_and_those_that_ask_want_a_server() -> None:
+def test_the_judge_llm_needs_a_server() -> None:
     with serving() as server:
-        assert [get_judge(name, section(server)).name for name in ("rules", "llm")] == ["rules", "llm"]
-    with pytest.raises(BadInput, match="probe.judge_server") as caught:
+        assert get_judge("llm", section(server)).name == "llm"
+    with pytest.raises(BadInput, match="judge_server"):
         get_judge("llm")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(BadInput, match="'oracle'.*rules or llm"):
-        get_judge("oracle")
