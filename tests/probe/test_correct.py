@@ -56,8 +56,18 @@ def test_a_rate_worked_by_hand() -> None:
     above = (0.4 * (0.7798 - 0.5)) ** 2 + (0.6 * (0.4242 - 0.1)) ** 2
     assert low == pytest.approx(0.26 - (below + spread) ** 0.5, abs=2e-3)
     assert high == pytest.approx(0.26 + (above + spread) ** 0.5, abs=2e-3)
+    assert (found.by_item**2).sum() == pytest.approx(0.4 * 0.6 * 0.4**2 / 99)
     bias, least, most = stats.bias_bounds(found)
     assert bias == pytest.approx(0.4 - 0.26) and least < 0.14 < most
+    # The same turns in two runs: which items were asked does not matter, which turns have labels does.
+    change, least, most = stats.corrected_difference(found, found)
+    assert change == 0 and most == -least == pytest.approx((found.below + found.above) ** 0.5)
+
+
+def test_the_bias_of_a_judge_that_is_always_right_does_not_vary_with_the_items() -> None:
+    judged = [1] * 40 + [0] * 60
+    found = corrected_rate(judged, judged, [1] * 10 + [0] * 30 + [1] * 10 + [0] * 50)
+    assert stats.bias_bounds(found) == pytest.approx((0, -(found.above**0.5), found.below**0.5))
 
 
 def test_labels_of_all_turns_give_the_annotators_own_rate_whatever_the_judge_says() -> None:

@@ -287,6 +287,59 @@ def test_kappa_interval_covers_the_true_one_where_the_judge_hardly_ever_says_gen
         assert sum(low <= 0.1 <= high for low, high in found) >= 0.92 * len(found), size
 
 
+def test_partly_alike_turns_of_a_conversation_count_as_a_cluster_robust_variance_says() -> None:
+    rng = np.random.default_rng(8)
+    conversations = np.repeat(np.arange(100), 4)
+    wrong = rng.random(400) < np.where(rng.random(100) < 0.5, 0.1, 0.6)[conversations]
+    read = rng.random(400) < 0.4
+    judged = read | wrong
+    clusters = list(map(str, conversations))
+    errors = judged.astype(float) - read
+    plain, clustered = (
+        OLS(errors, np.ones(400)).fit(cov_type=kind, cov_kwds=options).cov_params()[0, 0]
+        for kind, options in (("HC0", {}), ("cluster", {"groups": conversations, "use_correction": False}))
+    )
+    n = 400 * plain / clustered
+    assert 100 < n < 390
+    up, down = ((n * np.mean(errors == sign) + 1) / (n + 2) for sign in (1, -1))
+    half = 1.959964 * ((up + down - (up - down) ** 2) / (n + 2)) ** 0.5
+    assert bias(list(judged), list(read), clusters).ci95 == pytest.approx((up - down - half, up - down + half))
+    # Kappa: a jackknife over conversations.
+    names = list(map(str, judged)), list(map(str, read))
+    found = kappa_ci(*names, clusters, draws=20_000)
+    kappas = [
+        kappa_ci(
+            *([label for label, left in zip(side, conversations != out, strict=True) if left] for side in names),
+            draws=1,
+        )
+        for out in range(100)
+    ]
+    error = (99 * np.var([kappa.value for kappa in kappas])) ** 0.5
+    assert found.ci95 and found.ci95[1] - found.ci95[0] == pytest.approx(2 * 1.96 * error, rel=0.07)
+    assert found.value == pytest.approx(sum(found.ci95) / 2, abs=0.02)
+
+
+def test_kappa_interval_of_two_labels_has_the_prior_of_jeffreys() -> None:
+    table = np.array([[6, 1], [2, 3]])
+    pairs = [pair for pair, count in zip(["gg", "gn", "ng", "nn"], table.ravel(), strict=True) for _ in range(count)]
+    drawn = np.random.default_rng(1).dirichlet(table.ravel() + 0.5, 40_000).reshape(-1, 2, 2)
+    chance = (drawn.sum(1) * drawn.sum(2)).sum(1)
+    kappas = (drawn.trace(axis1=1, axis2=2) - chance) / (1 - chance)
+    assert kappa_ci(*zip(*pairs, strict=True), draws=40_000).ci95 == pytest.approx(
+        tuple(np.quantile(kappas, [0.025, 0.975])), abs=0.01
+    )
+
+
+def test_the_size_of_a_chunk_of_draws_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    def figures() -> tuple[Estimate, ...]:
+        values = [index**1.5 for index in range(40)]
+        return mean_ci(values), auc(values, [index % 3 == 0 for index in range(40)])
+
+    before = figures()
+    monkeypatch.setattr("nextturn.probe.stats._CHUNK", 500)
+    assert figures() == before
+
+
 def test_bias_is_a_paired_difference_and_clusters_of_equal_errors_count_once() -> None:
     judged, read = [True] * 12 + [False] * 28, [True] * 4 + [False] * 30 + [True] * 6
     found = bias(judged, read, list(map(str, range(40))))
