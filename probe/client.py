@@ -244,8 +244,9 @@ class Client:
         """Return the reply, unless too many requests in a row have failed."""
         self._failures = self._failures + 1 if reply.failure else 0
         if self._max_failures and self._failures >= self._max_failures:
+            self._failures = 0  # the next run counts anew
             raise EngineError(
-                f"the last {self._failures} requests to {self._urls} failed ({reply.failure}: {reply.detail}"
+                f"the last {self._max_failures} requests to {self._urls} failed ({reply.failure}: {reply.detail}"
                 f"{self.hint(reply)}); replies so far are stored, and the same command asks for the rest"
             )
         return reply

@@ -139,7 +139,7 @@ def assistant_prompt(messages: Sequence[Message], note: str = "", **words: str) 
 
 def again(messages: Prompt, text: str, unusable: str) -> Prompt:
     """Return a prompt with the unusable reply to it and the reason added."""
-    why = PROMPTS["unusable"][unusable]
+    why = PROMPTS["unusable"].get(unusable, unusable)
     reason = PROMPTS["again"].format(text=quoted(shortened(text, _TRY_LIMIT)), why=why)
     *before, last = messages
     return (*before, {**last, "content": f"{last['content']}\n\n{reason}"})

@@ -6,9 +6,7 @@ into the next prompts.
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
 import json
 import os
 import random
@@ -67,6 +65,7 @@ from nextturn.probe.errors import EngineError
 from nextturn.probe.grading import boxed
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.settings import ServerSection, VllmSection
+from support.dialogue_server import FOUND
 
 QUESTION = "Ann has 12 marbles in each of her 5 red bags and loses 7 of them on the way home. How many are left?"
 SOLUTION = "Five bags hold 12 * 5 = 60 marbles.\nAfter the loss 60 - 7 = 53 stay.\nSo \\boxed{53}."
@@ -165,12 +164,8 @@ SAYS = {
 }  # fmt: skip
 
 
-# What stands in those texts for a part of the prompt.
-FOUND = {
-    "FACT": r'(?:Which quantity does|problem stands:) "(.*?)"', "REST": r"The sentence:\n<text>(.*?)</text>",
-    "TEXT": r"<text>\n(.*?)\n</text>", "WORK": r"What you did: (.*?)\. Tell", "LINE": r'where it says "(.*?)"',
-    "VALUE": r"(?:you get|it is) (\d+)(?: and not|\. Point)", "MISSING": r"solved without: (.*?)\. Reply",
-}  # fmt: skip
+# Words of those texts that stand for a part of the prompt.
+PARTS = {**FOUND, "VALUE": r"(?:you get|it is) (\d+)(?: and not|\. Point)"}
 NAMES = {
     "12 marbles": "how many marbles are in each bag",
     "5 red bags": "how many bags she has",
@@ -207,7 +202,7 @@ def saying(**others: str | Reply | list[str]) -> Callable[[str], str | Reply]:
         if isinstance(said, Reply):
             return said
         leaves_out = "REST" in said
-        for name, pattern in FOUND.items():
+        for name, pattern in PARTS.items():
             found = re.search(pattern, prompt, re.DOTALL)
             said = said.replace(name, found.group(1) if found else "")
         if leaves_out and (fact := re.search(r'not to tell: .*? \("(.*?)"\)', prompt)):
@@ -389,32 +384,6 @@ def test_a_rewrite_sees_why_the_last_attempt_was_unusable_and_a_solution_does_no
     heard = [ask[-1]["content"] for ask in roles["simulator"].asked]
     first, again, *_ = (one for one in heard if "that somebody types" in one)
     assert first == again
-
-
-CHECKING = {
-    conversation: ("user", "assistant", "hides_result", "boxes_result", "asks_for", "tells", "shows", "stays", "_anything", "react"),
-    checks: ("unfit_proposal", "unfit_rest"),
-    reading: ("read_reply", "read_assistant", "tagged", "read_message", "_out_of_role"),
-}  # fmt: skip
-
-
-def test_every_reason_has_an_explanation_for_the_model() -> None:
-    found = set()
-    for module, names in CHECKING.items():
-        functions = [
-            one
-            for one in ast.walk(ast.parse(inspect.getsource(module)))
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
-        assert set(names) <= {one.name for one in functions}
-        for returned in (node for one in functions if one.name in names for node in ast.walk(one)):
-            if isinstance(returned, ast.Return | ast.Lambda | ast.IfExp):
-                parts = [getattr(returned, name, None) for name in ("value", "body", "orelse")]
-                found |= {one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-    found |= {reading.EMPTY, reading.CUT, reading.ROLE_LABEL}
-    found -= {""}
-    assert len(found) > 25 and found <= set(PROMPTS["unusable"]), found - set(PROMPTS["unusable"])
-    assert set(PROMPTS["unusable"]) <= found, set(PROMPTS["unusable"]) - found
 
 
 # --- Examples before a prompt.

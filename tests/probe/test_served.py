@@ -159,11 +159,6 @@ def test_a_server_that_repeats_the_key_brings_it_into_no_file_and_no_output(
     assert all("Bearer [key]" in files[name] for name in ("generations.jsonl", "verdicts.jsonl", "samples.jsonl"))
 
 
-def test_another_judge_in_the_runs_own_folder_is_refused(server: Loopback, here: Path, recipe: Path) -> None:
-    options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
-    assert "name a folder for the new verdicts with --out" in probe("judge", here, recipe, *options, fails=True)
-
-
 def test_a_server_without_log_probabilities_leaves_grounding_out_and_says_so(
     tiny_chatml: Path, recipe: Path, tmp_path: Path
 ) -> None:

@@ -180,32 +180,35 @@ def test_a_score_sums_the_targets_own_log_probabilities(tiny_chatml: Path, loads
 
 
 @pytest.mark.parametrize(
-    ("reason", "advice"),
+    ("role", "where", "reason", "advice"),
     [
-        ("Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected.", "torchvision that fits this torch"),
-        ("Engine core initialization failed.", "lower probe.vllm.gpu_memory_utilization"),
+        ("assistant", "dialogue.policy", "no memory", r"dialogue\.policy\.vllm\.gpu_memory_utilization"),
+        ("replay", "replay.model", "no memory", r"replay\.model\.vllm\.gpu_memory_utilization"),
+        (
+            "judge",
+            "dialogue.judge",
+            "['Qwen3_5ForCausalLM'] failed to be inspected.",
+            "torchvision that fits this torch",
+        ),
     ],
 )
-def test_an_error_while_loading_names_the_key_to_change(
-    tiny_model: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch, reason: str, advice: str
+def test_an_error_while_loading_names_the_key_of_its_own_section(
+    tiny_model: Path,
+    loads: list[StandIn],
+    monkeypatch: pytest.MonkeyPatch,
+    role: Any,
+    where: str,
+    reason: str,
+    advice: str,
 ) -> None:
     monkeypatch.setattr(StandIn, "failure", ValueError(reason))
-    with pytest.raises(EngineError, match=rf"vLLM 0.31.0 could not load it .*{advice}.*engine: hf") as raised:
-        collect(engine_of(tiny_model), [Request((1,), 1, ())])
+    model = Roles({role: RoleSection(engine="vllm", model=str(tiny_model))}, 0, where.split(".")[0])[role].model
+    with pytest.raises(EngineError, match=rf"vLLM 0.31.0 could not load it .*{advice}.*{where}\.engine: hf") as raised:
+        collect(model.engine, [Request((1,), 1, ())])
     assert "\n" not in str(raised.value)
     settings = loads[0].settings
-    assert settings["enable_prefix_caching"] is False, "experimental for linear attention"
+    assert settings["enable_prefix_caching"] is False, "not with linear attention"
     assert 0 < settings["gpu_memory_utilization"] < 0.9
-
-
-@pytest.mark.parametrize(("role", "where", "key"), [("assistant", "dialogue", "policy"), ("replay", "replay", "model")])
-def test_an_error_while_loading_names_the_key_in_its_own_section(
-    tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch, role: Any, where: str, key: str
-) -> None:
-    monkeypatch.setattr(StandIn, "failure", ValueError("no memory"))
-    opened = Roles({role: RoleSection(engine="vllm", model=str(tiny_chatml))}, 0, where)[role]
-    with pytest.raises(EngineError, match=rf"{where}\.{key}\.vllm\.gpu_memory_utilization.*{where}\.{key}\.engine: hf"):
-        collect(opened.model.engine, [Request((1,), 1, ())])
 
 
 def test_without_vllm_the_error_says_how_to_install_it(tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ _PLAYS = (
     ("", ("Because the STEP goes with the pens.", f"That is the STEP of ${MATRIX}$.")),
 )
 # What stands in those texts for a part of the prompt.
-_FOUND = {
+FOUND = {
     "FACT": r'(?:Which quantity does|problem stands:) "(.*?)"', "REST": r"The sentence:\n<text>(.*?)</text>",
     "TEXT": r"<text>\n(.*?)\n</text>", "WORK": r"What you did: (.*?)\. Tell", "LINE": r'where it says "(.*?)"',
     "GETS": r"you get (\d+) in the end", "VALUE": r"you get (\d+)\. Point", "MISSING": r"solved without: (.*?)\. Reply",
@@ -86,7 +86,7 @@ def speak(answers: dict[str, str], slips: float = 0.0) -> Handler:
         texts = next(texts for words, texts in _PLAYS if words in task)
         if "A note for you alone" in task and any(words in task for words in _NO_BOX):
             texts = _PLAYS[-1][1]
-        found = {name: re.search(pattern, task, re.DOTALL) for name, pattern in _FOUND.items()}
+        found = {name: re.search(pattern, task, re.DOTALL) for name, pattern in FOUND.items()}
         words = {name: match.group(1) if match else "" for name, match in found.items()}
         fact = re.search(r'not to tell: .*? \("(.*?)"\)', task)
         return chat_reply(filled(rng.choice(texts), {
