@@ -1,4 +1,4 @@
-"""recipes/results/first_replies.py: questions where something is missing, the model's own answers where nothing is."""
+"""recipes/results/first_replies.py: written questions if a fact is missing, and otherwise the answers of the model itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(SCRIPT))
 
 
-def test_every_question_is_the_written_one_and_twins_come_first(script: dict[str, Any]) -> None:
+def test_questions_are_the_written_ones_and_twins_come_first(script: dict[str, Any]) -> None:
     written = {f"written-{row['id']}": row for row in map(json.loads, FILE.read_text().splitlines())}
     questions, complete = script["openings"](7)
     wanted = {name for name, row in written.items() if row["kind"] == "underspecified"}
@@ -43,11 +43,11 @@ def test_every_question_is_the_written_one_and_twins_come_first(script: dict[str
         (" ", False),
     ],
 )
-def test_an_own_reply_that_asks_is_left_out(script: dict[str, Any], reply: str, wanted: bool) -> None:
+def test_a_reply_that_asks_is_left_out(script: dict[str, Any], reply: str, wanted: bool) -> None:
     assert script["answers_at_once"](reply) == wanted
 
 
-def test_answers_are_the_models_own(
+def test_answers_come_from_the_model(
     script: dict[str, Any], tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     talker = teach_to_talk(tiny_chatml, tmp_path / "talker", steps=120)  # greedy replies have to end as well

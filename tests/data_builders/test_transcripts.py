@@ -77,22 +77,22 @@ TURNS = st.lists(
 
 @given(TURNS)
 def test_any_split_conversation_is_valid_and_loses_nothing(turns: list[Any]) -> None:
-    messages = [speaker(f"{text}{place}" if text.strip() else text) for place, (speaker, text) in enumerate(turns)]
+    messages = [speaker(f"{text}{number}" if text.strip() else text) for number, (speaker, text) in enumerate(turns)]
     if not messages:
         return
-    found = take_apart(messages, "f:1")
+    transcript = take_apart(messages, "f:1")
     spoken = [message for message in messages if message["content"].strip() and message["role"] != "system"]
     roles = "".join(message["role"][0] for message in spoken).lstrip("a")
-    assert isinstance(found, Transcript) == ("ua" in roles and "u" in roles[roles.index("ua") + 1 :])
-    if not isinstance(found, Transcript):
-        assert found == NO_REACTION
+    assert isinstance(transcript, Transcript) == ("ua" in roles and "u" in roles[roles.index("ua") + 1 :])
+    if not isinstance(transcript, Transcript):
+        assert transcript == NO_REACTION
         return
-    whole = [*found.context, assistant(found.reply), user(found.actual)]
+    whole = [*transcript.context, assistant(transcript.reply), user(transcript.actual)]
     assert check_messages(whole, "f:1") == tuple(whole)
-    assert found.context[-1]["role"] == "user"
+    assert transcript.context[-1]["role"] == "user"
     said = [part for turn in whole if turn["role"] != "system" for part in turn["content"].split("\n\n")]
     texts = [message["content"] for message in spoken]
-    start = next(place for place, message in enumerate(spoken) if message["role"] == "user")
+    start = next(index for index, message in enumerate(spoken) if message["role"] == "user")
     assert said == texts[start : start + len(said)], "nothing between the first user message and the last is lost"
     assert all(message["role"] == "assistant" for message in spoken[start + len(said) :])
 
