@@ -99,7 +99,7 @@ class _Message(BaseModel):
     content: str
 
 
-class _Row(BaseModel):
+class _LabelledRow(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     messages: tuple[_Message, ...] = Field(min_length=1)
@@ -115,7 +115,7 @@ def read_labelled(path: Path) -> list[LabelledTurn]:
         DataError: The file is missing or empty, or a row has another form; with file, line and key.
     """
     turns = []
-    for number, row in read_rows(path, _Row):
+    for number, row in read_rows(path, _LabelledRow):
         messages = tuple(message.model_dump() for message in row.messages)
         if messages[-1]["role"] != "assistant":
             raise DataError(

@@ -19,7 +19,7 @@ import numpy as np
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_json
-from nextturn.probe.labels.label import FEWEST, Key, Label, UserTurn, labels_of_turns, read_labels, user_turns
+from nextturn.probe.labels.label import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
 from nextturn.probe.measure.results import FinishedRun, load_runs
 from nextturn.probe.report.comparison import (
     Comparison,
@@ -132,7 +132,7 @@ def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correct
     return Correction(tuple(map(str, paths)), counts, unsure, tuple(rates), tuple(changes))
 
 
-def _labels_of(turns: Mapping[str, Sequence[UserTurn]], paths: Sequence[Path]) -> dict[Key, Label]:
+def _labels_of(turns: Mapping[str, Sequence[JudgedTurn]], paths: Sequence[Path]) -> dict[Key, Label]:
     """Return the labels of the runs' turns by key, from all files."""
     labels: dict[Key, Label] = {}
     for path in paths:
@@ -145,7 +145,7 @@ def _labels_of(turns: Mapping[str, Sequence[UserTurn]], paths: Sequence[Path]) -
     return labels
 
 
-def weights_of(name: str, turns: Sequence[UserTurn], labels: Sequence[Label]) -> dict[Key, float]:
+def weights_of(name: str, turns: Sequence[JudgedTurn], labels: Sequence[Label]) -> dict[Key, float]:
     """Return how many turns of its stratum each labelled turn stands for, by `Label.key`.
 
     Every turn of a stratum was equally likely to be drawn, and the order on the page favours none, so the labelled turns of
@@ -176,7 +176,7 @@ def weights_of(name: str, turns: Sequence[UserTurn], labels: Sequence[Label]) ->
     return {key: sizes[stratum] / counts[stratum] for key, stratum in strata.items()}
 
 
-def _groups(turns: Sequence[UserTurn]) -> list[Group]:
+def _groups(turns: Sequence[JudgedTurn]) -> list[Group]:
     """Return each set and temperature; then, where there are several, each set, each temperature, and all together."""
     cells = list(dict.fromkeys((turn.set, f"T={turn.temperature}") for turn in turns))
     sets, temperatures = (list(dict.fromkeys(column)) for column in zip(*cells, strict=True))
@@ -186,12 +186,12 @@ def _groups(turns: Sequence[UserTurn]) -> list[Group]:
     return [*groups, (None, None)] if len(cells) > 1 else groups
 
 
-def _within(turns: Sequence[UserTurn], group: Group) -> list[UserTurn]:
+def _within(turns: Sequence[JudgedTurn], group: Group) -> list[JudgedTurn]:
     name, temperature = group
     return [turn for turn in turns if name in (None, turn.set) and temperature in (None, f"T={turn.temperature}")]
 
 
-def _same_turns(before: Sequence[UserTurn], after: Sequence[UserTurn]) -> bool:
+def _same_turns(before: Sequence[JudgedTurn], after: Sequence[JudgedTurn]) -> bool:
     """Return True if two runs have the same turns. Otherwise their pooled rates differ by the mix of turns alone."""
     first, second = (
         {(turn.set, turn.item, turn.temperature, turn.sample) for turn in turns} for turns in (before, after)
@@ -199,7 +199,7 @@ def _same_turns(before: Sequence[UserTurn], after: Sequence[UserTurn]) -> bool:
     return first == second
 
 
-def _values_by_item(turns: Sequence[UserTurn]) -> dict[str, list[float]]:
+def _values_by_item(turns: Sequence[JudgedTurn]) -> dict[str, list[float]]:
     values: dict[str, list[float]] = defaultdict(list)
     for turn in turns:
         if turn.judged_genuine is not None:
@@ -207,7 +207,7 @@ def _values_by_item(turns: Sequence[UserTurn]) -> dict[str, list[float]]:
     return values
 
 
-def _item(turn: UserTurn) -> str:
+def _item(turn: JudgedTurn) -> str:
     """Return a name of the item that is unique among all sets."""
     return f"{turn.set} {turn.item}"
 

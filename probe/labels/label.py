@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is None and len(arguments.folders) > 1:
         raise BadInput(f"--out is missing: the file for the labels of {len(arguments.folders)} folders")
     out = arguments.out or arguments.folders[0] / "labels.jsonl"
-    turns: list[UserTurn] = []
+    turns: list[JudgedTurn] = []
     for finished in load_runs(arguments.folders):
         of_run = user_turns(finished)
         if not {turn.key for turn in of_run} <= {turn.key for turn in turns}:  # false for a run that was judged again
@@ -89,7 +89,7 @@ Key = tuple[str, str, str, float, int, str]
 """A user turn among those of all models: hash or path of the weights, set, item, temperature, sample, hash of the text."""
 
 
-class UserTurn(BaseModel):
+class JudgedTurn(BaseModel):
     """A user turn of a finished run, after an unperturbed answer.
 
     Attributes:
@@ -145,7 +145,7 @@ class Stratum(BaseModel):
     of: int
 
 
-class DrawnTurn(UserTurn):
+class DrawnTurn(JudgedTurn):
     """A drawn user turn: a row of labels.jsonl, format 1, that has no label yet; docs/judges.md describes the format."""
 
     version: Literal[1] = Field(default=1, alias="schema")
@@ -170,7 +170,7 @@ class Label(DrawnTurn):
         return self.label == GENUINE
 
 
-def user_turns(run: FinishedRun) -> list[UserTurn]:
+def user_turns(run: FinishedRun) -> list[JudgedTurn]:
     """Return the user turns of a run after unperturbed answers, including those that its judge left unscored.
 
     Without the unscored turns, a corrected rate would be the rate of the turns that the judge chose to score.
@@ -188,7 +188,7 @@ def user_turns(run: FinishedRun) -> list[UserTurn]:
             continue
         messages = tuple({"role": message["role"], "content": message["content"]} for message in row["messages"])
         text = row["user_turn"] or ""
-        turn = UserTurn(
+        turn = JudgedTurn(
             run=run.name,
             model=model.path,
             weights_sha256=model.weights_sha256,
@@ -246,7 +246,7 @@ def read_labels(path: Path) -> list[Label]:
     return labels
 
 
-def labels_of_turns(turns: Sequence[UserTurn], labels: Sequence[Label], path: Path) -> list[Label]:
+def labels_of_turns(turns: Sequence[JudgedTurn], labels: Sequence[Label], path: Path) -> list[Label]:
     """Return the labels of the models that these turns are from, without those of other models.
 
     Raises:
@@ -264,7 +264,7 @@ def labels_of_turns(turns: Sequence[UserTurn], labels: Sequence[Label], path: Pa
     return ours
 
 
-def new_labels(saved: Path, turns: Sequence[UserTurn], labels: Sequence[Label], out: Path) -> list[Label]:
+def new_labels(saved: Path, turns: Sequence[JudgedTurn], labels: Sequence[Label], out: Path) -> list[Label]:
     """Return the labels in the page's file `saved` that are not among `labels`, the contents of `out`.
 
     Raises:
@@ -289,7 +289,7 @@ def write_labels(path: Path, labels: Sequence[DrawnTurn]) -> None:
 # --- The draw
 
 
-def draw(turns: Sequence[UserTurn], n: int, seed: int) -> list[DrawnTurn]:
+def draw(turns: Sequence[JudgedTurn], n: int, seed: int) -> list[DrawnTurn]:
     """Draw `n` turns of each run, or all that it has, and return them in the order in which they are shown.
 
     A stratum holds a run's turns of one set and temperature that the judge calls genuine, the others, or those that it
@@ -302,7 +302,7 @@ def draw(turns: Sequence[UserTurn], n: int, seed: int) -> list[DrawnTurn]:
     """
     if n < FEWEST:
         raise BadInput(f"--n {n}: expected at least {FEWEST} per run, fewer labels cannot correct a rate")
-    strata: dict[StratumKey, list[UserTurn]] = defaultdict(list)
+    strata: dict[StratumKey, list[JudgedTurn]] = defaultdict(list)
     for turn in turns:
         strata[turn.stratum_key].append(turn)
     shown: list[tuple[float, DrawnTurn]] = []

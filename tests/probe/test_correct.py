@@ -20,7 +20,7 @@ from nextturn.probe.judges.labels import GENUINE
 from nextturn.probe.labels import agreement
 from nextturn.probe.labels import correct as command
 from nextturn.probe.labels.correct import correct, with_labels
-from nextturn.probe.labels.label import DrawnTurn, UserTurn, draw, user_turns
+from nextturn.probe.labels.label import DrawnTurn, JudgedTurn, draw, user_turns
 from nextturn.probe.measure.results import Metric, load_runs
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs
@@ -148,7 +148,7 @@ def test_corrected_differences_cover_the_truth_where_the_judge_reverses_it() -> 
 # --- the command
 
 
-def genuine(turn: UserTurn) -> bool:
+def genuine(turn: JudgedTurn) -> bool:
     """Return the label of an annotator who now and then disagrees with the judge, by the hash of the turn."""
     return int(turn.turn_sha256[:2], 16) < (100 if turn.judged_genuine else 40)
 
@@ -173,7 +173,7 @@ def change_results(run: Path, change: Callable[[dict[str, Any]], object]) -> Non
     write_json(run / "results.json", results)
 
 
-def turns_of(*folders: Path) -> list[UserTurn]:
+def turns_of(*folders: Path) -> list[JudgedTurn]:
     return [turn for run in load_runs(folders) for turn in user_turns(run)]
 
 
@@ -267,6 +267,7 @@ def test_turns_that_the_judge_left_unscored_are_part_of_the_corrected_rate(folde
     assert rate.corrected.n == len(turns) > rate.judged.n and low <= truth <= high
     assert rate.corrected.value == pytest.approx(truth, abs=0.06)
     unscored = len(turns) - rate.judged.n
+    assert unscored > 0
     assert f"{unscored} of {len(turns)} turns are unscored" in command.correction_table(correction)
     # Older labels hold no unscored turns, of which then any share may be genuine.
     old = [row for row in rows if row["stratum"]["judged_genuine"] is not None]

@@ -15,7 +15,7 @@ from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, sha256_text, write_json
 from nextturn.probe.judges.labels import LABELS
 from nextturn.probe.labels import label as command
-from nextturn.probe.labels.label import UserTurn, draw, read_labels, shares, user_turns, write_labels
+from nextturn.probe.labels.label import JudgedTurn, draw, read_labels, shares, user_turns, write_labels
 from nextturn.probe.measure.results import load_runs
 from support.page_runs import data_of, probe_run, three_runs
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "sft"
 
 
-def turns_of(*folders: Path) -> list[UserTurn]:
+def turns_of(*folders: Path) -> list[JudgedTurn]:
     return [turn for run in load_runs(folders) for turn in user_turns(run)]
 
 

@@ -1,6 +1,6 @@
-"""Simulated probes whose true follow-up rate is known, judged by a judge of known kappa and labelled in part.
+"""Simulate probes with a known follow-up rate, judged by a judge of known kappa and labelled in part.
 
-All trials at once: arrays [trials, turns], where the turns of a trial are 100 items at three temperatures.
+All trials run at once in arrays [trials, turns]. The turns of a trial are 100 items at three temperatures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Trials(NamedTuple):
 
 
 def cell(rate: float, kappa: float, tilt: float = 1.0) -> Cell:
-    """A judge who calls `tilt` times the true rate genuine and agrees at `kappa`; of no tilt where that cannot be."""
+    """Return a judge that calls `tilt` times the true rate genuine and agrees at `kappa`; without tilt if that is impossible."""
     for judged in (rate * tilt, rate):
         chance = rate * (1 - judged) + judged * (1 - rate)
         both = rate * judged + kappa * chance / 2
@@ -48,8 +48,15 @@ def cell(rate: float, kappa: float, tilt: float = 1.0) -> Cell:
 def trials(
     count: int, cells: Sequence[Cell], rng: np.random.Generator, alike: float = 0.3, shared: np.ndarray | None = None
 ) -> Trials:
-    """Draws trials. `alike` is the share of the latent variance that an item's turns have in common; `shared`
-    [count, ITEMS] is that of another run on the same items."""
+    """Draw trials.
+
+    Args:
+        count: Number of trials.
+        cells: One cell per temperature.
+        rng: Random generator.
+        alike: Share of the latent variance that the turns of an item have in common.
+        shared: The items' part of the latent variable [count, ITEMS], to simulate another run on the same items.
+    """
     of_item = rng.normal(size=(count, ITEMS)) if shared is None else shared
     truths, verdicts = [], []
     for rate, judged, both in cells:
@@ -66,7 +73,7 @@ def trials(
 
 
 def draw(made: Trials, labels: int, rng: np.random.Generator) -> np.ndarray:
-    """Weights [trials, turns] of the labelled turns, 0 elsewhere; so many labels, drawn as `probe label` does."""
+    """Return weights [trials, turns] of `labels` turns per trial, drawn as `probe label` draws them; 0 elsewhere."""
     weights = np.zeros(made.judged.shape)
     each = labels // len(made.rates)
     for place in range(len(made.rates)):
@@ -86,7 +93,7 @@ def draw(made: Trials, labels: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def corrected(made: Trials, weights: np.ndarray, place: int | None = None) -> stats.Corrected:
-    """All temperatures together, or one."""
+    """Return the corrected rates of one temperature, or of all together."""
     turns = made.cells >= 0 if place is None else made.cells == place
     return stats.corrected(
         made.judged[:, turns], made.truth[:, turns].astype(float), weights[:, turns], made.items[turns], ITEMS
