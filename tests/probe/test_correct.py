@@ -286,7 +286,8 @@ def test_a_verdict_without_labels_makes_the_interval_wide(folder: Path) -> None:
 def test_differences_are_pooled_over_the_same_turns_alone(folder: Path) -> None:
     """A run that was probed at T=0 alone differs from the others by its temperatures where all are pooled."""
     run = folder / "probe" / "step-20"
-    write_rows(run / "samples.jsonl", [row for row in rows_of(run / "samples.jsonl") if row["temperature"] == 0])
+    rows = [row for row in rows_of(run / "samples.jsonl") if row["temperature"] == 0 and row["item"] != "item-0"]
+    write_rows(run / "samples.jsonl", rows)
     change_results(run, lambda results: results["followup"]["maths"]["none"].pop("T=0.7"))
     for other in ("base", "step-20", "step-40"):
         change_results(folder / "probe" / other, lambda results: results["settings"].pop("temperatures"))
@@ -296,6 +297,7 @@ def test_differences_are_pooled_over_the_same_turns_alone(folder: Path) -> None:
     for change in correction.differences:
         groups[change.run].append((change.set, change.temperature))
     assert groups["step-20"] == [("maths", "T=0.0"), ("chat", "T=0.0")]
+    assert [change.corrected.n for change in correction.differences[:2]] == [59, 29], "items that both runs have"
     assert {(None, None), ("maths", None)} < set(groups["step-40"])
     assert rate_of(correction, "step-20"), "its own rate is kept"
 
@@ -342,7 +344,7 @@ def test_the_command_prints_and_writes_the_correction(folder: Path, capsys: pyte
     intervals = r" +[\d.]+ \[.*\] +[\d.]+ \[.*\]" + 3 * r" +[+-][\d.]+ \[.*\]"
     assert re.search(rf"maths  T=0\.7 +step-40 +\d+ +\d+{intervals}", printed)
     written = read_json(folder / "out" / "corrected.json")
-    assert set(written) == {"schema", "files", "labels", "unsure", "rates", "differences"}
+    assert written["schema"] == 1 and set(written) == {"schema", "files", "labels", "unsure", "rates", "differences"}
     assert set(written["rates"][0]) == {"run", "set", "temperature", "labels", "judged", "corrected", "bias"}
     assert set(written["rates"][0]["corrected"]) == {"value", "ci95", "n"}
     command.run(parser.parse_args([str(folder / "probe" / "step-20"), "--labels", str(folder / "labels.jsonl")]))
@@ -368,6 +370,7 @@ def test_labels_that_cannot_correct_a_rate_are_refused(folder: Path) -> None:
     of_base = [row for row in good if row["run"] == "base"]
     others = [row for row in good if row["run"] != "base"]
     path = folder / "labels.jsonl"
+    assert corrected_of(folder, write_rows(path, [*others, *of_base[:20]])).labels["base"] == 20, "20 labels are enough"
     for rows, problem in (
         ([*others, *of_base[:19]], "base: 19 labels, expected at least 20"),
         ([*good, good[0]], "labels.jsonl:181: a second label"),
