@@ -1,115 +1,112 @@
-"""Imports run one way, train -> data_builders -> probe, and nothing heavy is imported before it is needed."""
+"""Imports run one way, train -> data_builders -> probe and up probe's layers, and heavy packages are imported late."""
 
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# What each package may import of this project.
-ALLOWED = {
-    "probe": {"probe"},
-    "data_builders": {"data_builders", "probe"},
-    "train": {"train", "data_builders", "probe"},
+PACKAGES = {"probe": 0, "data_builders": 1, "train": 2}
+# The folders of probe. What is in none of them is the base, layer 0. `labels` and `harness` do not import each other.
+LAYERS = {"engines": 0, "judges": 1, "measure": 2, "report": 3, "labels": 4, "harness": 4}
+# What may be imported from above the base. `train` and `data_builders` start probes by `measure.run`, and `train` shows them
+# by the report; `compare --labels` corrects its rates by labels.
+FROM_ABOVE = {
+    "train/checkpoints.py": {"probe/report/watch.py"},
+    "train/overrides.py": {"probe/report/tracking.py"},
+    "train/plan.py": {"probe/measure/run.py"},
+    "train/probing.py": {"probe/measure/run.py", "probe/report/compare.py", "probe/report/tracking.py"},
+    "train/rewards.py": {"probe/judges/rules.py"},
+    "train/run.py": {"probe/measure/run.py", "probe/report/tracking.py"},
+    "train/samples.py": {"probe/report/tracking.py"},
+    "data_builders/dialogue/prompts.py": {"probe/judges/llm.py"},
+    "probe/report/compare.py": {"probe/labels/correct.py"},
 }
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
-# A trainer callback or a tensor class needs its base at import; these modules are themselves imported late.
-EXCEPTIONS = {
+# A trainer callback or a tensor class needs its base class at import. These modules are themselves imported late.
+NEEDS_HEAVY = {
     "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"},
     "train/overrides.py": {"peft", "torch", "transformers", "trl"},
     "probe/engines/decoding.py": {"torch", "transformers"},
 }  # fmt: skip
-FILES = sorted(str(path.relative_to(ROOT)) for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
+FILES = sorted(str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
-class Imports(ast.NodeVisitor):
-    """Top names of what a module imports: anywhere in it, and as soon as it is itself imported."""
+def imports_in(source: str) -> list[tuple[str, bool]]:
+    """Return (dotted name, imported at once) of all imports; those in functions and for types are not made at once."""
+    found: list[tuple[str, bool]] = []
 
-    def __init__(self, source: str) -> None:
-        self.anywhere: set[str] = set()
-        self.at_once: set[str] = set()
-        self._late = 0
-        self.visit(ast.parse(source))
+    def visit(node: ast.AST, at_once: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend((name.name, at_once) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import does not show its package"
+            found.extend((f"{node.module}.{name.name}", at_once) for name in node.names)
+        late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        late |= isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'")
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_once and not late)
 
-    def visit_Import(self, node: ast.Import) -> None:
-        self._found({name.name for name in node.names})
+    visit(ast.parse(source), True)
+    return found
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        assert node.level == 0, f"line {node.lineno}: a relative import does not say its package"
-        self._found({node.module or ""})
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._later(node)
+@cache
+def imports_of(file: str) -> list[tuple[str, bool]]:
+    return imports_in((ROOT / file).read_text(encoding="utf-8"))
 
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._later(node)
 
-    def visit_If(self, node: ast.If) -> None:
-        if ast.unparse(node.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
-            self._later(node)
-        else:
-            self.generic_visit(node)
+def files_imported(file: str, late_too: bool = True) -> set[str]:
+    """Return the project's files that a file imports."""
+    imported = set[str]()
+    for name, at_once in imports_of(file):
+        path = name.removeprefix("nextturn.").replace(".", "/")
+        parent = path.rpartition("/")[0]
+        candidates = (f"{path}.py", f"{path}/__init__.py", f"{parent}.py", f"{parent}/__init__.py")
+        if at_once or late_too:
+            imported |= {candidate for candidate in candidates if candidate in FILES}
+    return imported - {file}
 
-    def _later(self, node: ast.AST) -> None:
-        self._late += 1
-        self.generic_visit(node)
-        self._late -= 1
 
-    def _found(self, names: set[str]) -> None:
-        tops = {name.removeprefix("nextturn.").partition(".")[0] for name in names}
-        self.anywhere |= tops
-        if not self._late:
-            self.at_once |= tops
+def layer(file: str) -> int:
+    return LAYERS.get(file.split("/")[1], 0)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_module_imports_its_own_package_and_those_below(file: str) -> None:
-    imports = Imports((ROOT / file).read_text(encoding="utf-8"))
-    assert imports.anywhere & set(ALLOWED) <= ALLOWED[file.split("/")[0]]
-    assert "tests" not in imports.anywhere
+def test_a_module_imports_what_is_below_it(file: str) -> None:
+    package = file.split("/")[0]
+    for imported in files_imported(file) - FROM_ABOVE.get(file, set()):
+        assert PACKAGES[imported.split("/")[0]] <= PACKAGES[package], imported
+        if package != "probe":
+            assert not imported.startswith("probe/") or layer(imported) == 0, imported
+        elif file != "probe/__main__.py":
+            same_folder = imported.split("/")[1] == file.split("/")[1]
+            assert layer(imported) < layer(file) or layer(imported) == layer(file) == 0 or same_folder, imported
+    assert not any(name.partition(".")[0] in ("tests", "support") for name, _ in imports_of(file))
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_module_imports_heavy_packages_inside_the_functions_that_use_them(file: str) -> None:
-    imports = Imports((ROOT / file).read_text(encoding="utf-8"))
-    assert imports.at_once & HEAVY == EXCEPTIONS.get(file, set())
-
-
-def test_the_exceptions_are_imported_late() -> None:
-    for file in set(FILES) - EXCEPTIONS.keys():
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        at_once = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
-        for exception in EXCEPTIONS:
-            assert "nextturn." + exception.removesuffix(".py").replace("/", ".") not in at_once, file
-
-
-def modules_of(file: str) -> set[str]:
-    """The project's files that a file imports: at its top, inside functions, and for types."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for name in node.names:
-                whole = f"{node.module}.{name.name}".removeprefix("nextturn.").replace(".", "/")
-                places = (f"{whole}.py", f"{whole}/__init__.py", whole.rpartition("/")[0] + ".py")
-                places += (whole.rpartition("/")[0] + "/__init__.py",)
-                found |= {next((place for place in places if place in FILES), file)}
-    return found - {file}
+    at_once = {name.partition(".")[0] for name, at_once in imports_of(file) if at_once}
+    assert at_once & HEAVY == NEEDS_HEAVY.get(file, set())
+    assert file in NEEDS_HEAVY or not files_imported(file, late_too=False) & NEEDS_HEAVY.keys()
 
 
 def test_no_file_imports_one_that_imports_it() -> None:
-    """Imports inside functions and for types count: what stands in a circle can only be read as one file."""
-    left = {file: modules_of(file) for file in FILES}
-    while free := [file for file, wanted in left.items() if not wanted & left.keys()]:
+    """Imports inside functions and for types count: files in a circle can only be read as one file."""
+    left = {file: files_imported(file) for file in FILES}
+    while free := [file for file, imported in left.items() if not imported & left.keys()]:
         for file in free:
             del left[file]
     assert not left, f"in or above a circle of imports: {', '.join(sorted(left))}"
 
 
-def test_what_is_found_where() -> None:
+def test_imports_are_found_with_their_time() -> None:
     source = "import a.b\nif TYPE_CHECKING:\n    import c\nelse:\n    import d\ntry:\n    import e\nexcept E:\n    import f\n"
     source += "class K:\n    import g\n    def m(self):\n        from h.i import j\n"
-    imports = Imports(source)
-    assert imports.anywhere == set("abcdefgh") - {"b"}
-    assert imports.at_once == {"a", "e", "f", "g"}
+    tops = [(name.partition(".")[0], at_once) for name, at_once in imports_in(source)]
+    assert {name for name, _ in tops} == set("acdefgh")
+    assert {name for name, at_once in tops if at_once} == {"a", "e", "f", "g"}
