@@ -1,56 +1,62 @@
-"""nextturn probe run | watch | judge | compare | agreement | label | correct: measures models, compares runs, checks a judge."""
+"""The command `nextturn probe`: run | watch | judge | compare | agreement | label | correct."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from nextturn.probe.errors import BadInput, run_command
 from nextturn.probe.labels import agreement, correct, label, rejudge
 from nextturn.probe.report import compare, watch
 from nextturn.probe.report.comparison import format_table
 
-DESCRIPTION = "Measures what a chat model solves and whether it knows what a person would say next."
-RUN = "Measures one model. Options in the recipe's own words override it: --probe.seed 1"
+DESCRIPTION = "Measure what a chat model solves and whether it knows what a person would say next."
+Command = Callable[..., None]
+RUN = "Measure one model. Recipe keys are options, too: --probe.seed 1"
 
 
 def main(argv: Sequence[str]) -> None:
+    """Run the subcommand that the first word names.
+
+    Raises:
+        BadInput: An option is unknown.
+    """
+    commands: dict[str, tuple[str, Command, Command, str | None]] = {
+        "run": ("measure one model or checkpoint", _add_run_arguments, _run, RUN),
+        "watch": ("measure a training run's checkpoints", watch.add_arguments, watch.run, watch.__doc__),
+        "judge": (
+            "judge a finished run again, without generating",
+            rejudge.add_arguments,
+            rejudge.run,
+            rejudge.__doc__,
+        ),
+        "compare": ("compare runs: base, SFT, RL", compare.add_arguments, compare.run, None),
+        "agreement": ("check a judge against human labels", agreement.add_arguments, agreement.run, None),
+        "label": ("label user turns blind", label.add_arguments, label.run, label.__doc__),
+        "correct": ("rates corrected by labels, with intervals", correct.add_arguments, correct.run, correct.__doc__),
+    }
     parser = argparse.ArgumentParser(prog="nextturn probe", description=DESCRIPTION)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(name: str, told: str, add_arguments: Any, run: Any, description: str | None = None) -> None:
-        command = commands.add_parser(name, help=told, description=description)
-        command.set_defaults(run_command=run)
-        add_arguments(command)
-
-    add("run", "measure one model or checkpoint", _add_run_arguments, _run, RUN)
-    add("watch", "measure a training run's checkpoints", watch.add_arguments, watch.run, watch.__doc__)
-    told = "judge a finished run anew, without generating"
-    add("judge", told, rejudge.add_arguments, rejudge.run, rejudge.__doc__)
-    add("compare", "compare runs: base, SFT, RL", compare.add_arguments, compare.run)
-    add("agreement", "check a judge against human labels", agreement.add_arguments, agreement.run)
-    add("label", "read user turns blind and label them", label.add_arguments, label.run, label.__doc__)
-    add("correct", "rates corrected by labels, with intervals", correct.add_arguments, correct.run, correct.__doc__)
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (summary, add_arguments, _, description) in commands.items():
+        add_arguments(subparsers.add_parser(name, help=summary, description=description))
     arguments, rest = parser.parse_known_args(argv)
-    if arguments.command in ("run", "watch", "judge", "agreement"):  # what is left are the recipe's own keys
-        arguments.run_command(arguments, rest)
+    run = commands[arguments.command][2]
+    if arguments.command in ("run", "watch", "judge", "agreement"):  # the rest are keys of the recipe
+        run(arguments, rest)
     elif rest:
         raise BadInput(f"{rest[0]}: not an option of `probe {arguments.command}`; see --help")
     else:
-        arguments.run_command(arguments)
+        run(arguments)
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        help="hub id, local folder, checkpoint, LoRA folder, smollm2-135m, or a server such as http://HOST/v1",
-    )
+    models = "hub id, local folder, checkpoint, LoRA folder, smollm2-135m, or a server such as http://HOST/v1"
+    parser.add_argument("model", help=models)
     parser.add_argument("recipe", type=Path, help="a recipe with a `probe:` section: recipes/probe.yaml, a training's")
     parser.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")
-    parser.add_argument("--label", help="how tables call this model (default: the last part of its name)")
+    parser.add_argument("--label", help="the name of this model in tables (default: the last part of its name)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
     parser.add_argument("--dry-run", action="store_true", help="show what would be measured, and change nothing")
 

@@ -39,7 +39,7 @@ _TODAY = datetime(2024, 7, 26)
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """Token ids of one training text and, for each, whether it carries loss. Both of one length."""
+    """Token ids of one training text, and a loss mask of the same length."""
 
     input_ids: list[int]
     loss_mask: list[int]
@@ -53,7 +53,7 @@ class Chat:
         enable_thinking: handed to the template where set; None leaves the template's own default.
 
     Attributes:
-        opens_thinking: whether a prompt ends within a think block, which the model is to end before it answers.
+        opens_thinking: True if a prompt ends inside a think block, which the model has to end before it answers.
 
     Raises:
         TemplateError: the template is missing, cannot render a plain two-turn conversation, or writes a token that ends a
@@ -86,14 +86,14 @@ class Chat:
         self._check_opening(opening[len(shared) :])
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
-        """The text that inference shows the model before an assistant turn."""
+        """Return the text that the model gets before an assistant turn at inference."""
         return self._render(messages, add_generation_prompt=True)
 
     def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._ids(self.prompt_text(messages))
 
     def continuation_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """What stands between the last token of an assistant turn and the first of the next one.
+        """Return the ids between the last token of an assistant turn and the first token of the next one.
 
         `messages` end with that turn and the user's reply to it. The ids are the rest of the turn's end (its own token
         is the model's), the user's turn, and the header of the next assistant turn. Ids so far + these are the prompt
@@ -137,9 +137,9 @@ class Chat:
     def training_rows(
         self, messages: Sequence[Message], loss_on: LossOn = "assistant", learned_from: bool = True
     ) -> list[TrainingRow]:
-        """Token ids and loss mask of every assistant turn: its content and its end, nothing else.
+        """Return token ids and loss mask of every assistant turn. Loss is on its content and its end token only.
 
-        A message with `loss: False` stands in the context of the turns after it and carries none itself.
+        A message with `loss: False` is context for the turns after it and has no loss itself.
 
         Each turn follows exactly the ids that inference would show. Where every prompt continues the row so
         far (a prefix-preserving template), the conversation is one row; where one does not, each assistant
@@ -172,7 +172,7 @@ class Chat:
         return [row for row in rows if any(row.loss_mask)]
 
     def check_thinking(self, content: str) -> None:
-        """Raises TemplateError where an answer to train on would stand in a think block that it never ends."""
+        """Raise TemplateError if an answer to train on would be inside a think block that it never ends."""
         if not self.opens_thinking or THINKING_ENDS.search(content):
             return
         switched = self._options.get("enable_thinking") is not False and not Chat(self.tokenizer, False).opens_thinking
@@ -196,7 +196,7 @@ class Chat:
         return list(self._ids(said)) + list(self.turn_end_ids)
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """A turn's text as ids, without anything around it."""
+        """Return the ids of a turn's text alone."""
         return self._ids(text)
 
     def _ids(self, text: str) -> tuple[int, ...]:
@@ -229,7 +229,7 @@ class Chat:
             )
 
     def _between(self, before: Sequence[Message]) -> str:
-        """The text between an assistant's content and the user's content that follows it."""
+        """Return the text between an assistant's content and the user's content that follows it."""
         answer, question = _unused(before, "A"), _unused(before, "U")
         text = self._render([*before, {"role": "assistant", "content": answer}, {"role": "user", "content": question}])
         if text.count(answer) != 1 or text.count(question) != 1:
@@ -237,7 +237,7 @@ class Chat:
         return text[text.index(answer) + len(answer) : text.index(question)]
 
     def _split_turn_end(self, between: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Splits the text between two turns into the end of the first and the header of the second."""
+        """Split the text between two turns into the end of the first and the header of the second."""
         ids = self._ids(between)
         for position, token in enumerate(ids):
             if token in self._special:
@@ -276,7 +276,7 @@ class Chat:
 
 
 def _unused(messages: Sequence[Message], letter: str = "") -> str:
-    """A marker that stands in none of the messages; letters only, so that no template trims or escapes it."""
+    """Return a marker that occurs in none of the messages. It has letters only, so that no template trims or escapes it."""
     mark = _MARK + letter
     while any(mark in message["content"] for message in messages):
         mark += "X"

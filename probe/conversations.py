@@ -1,4 +1,4 @@
-"""The forms in which a row holds a conversation, what makes one sound, and finished ones as transcripts.
+"""The forms in which a row holds a conversation, the checks of a conversation, and finished conversations as transcripts.
 
 A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {role, content} or, in the ShareGPT form,
 {from, value}; `prompt` with a list of messages (HealthBench) or with {messages} (CoVal); or `history` with
@@ -18,9 +18,9 @@ from nextturn.probe.files import read_jsonl
 from nextturn.probe.terminal import say
 
 Message = dict[str, Any]
-"""{role, content}, both text. An assistant's message may say `loss: False`: it is shown, and not learned."""
+"""{role, content}, both text. An assistant's message may have `loss: False`: it is shown and not trained on."""
 _LOSS_MARKS = ("loss", "train", "weight")
-"""How a message says whether it is learned: our own key, axolotl's (true or false) and OpenAI's (1 or 0)."""
+"""Keys that say whether a message is trained on: ours, axolotl's (true or false) and OpenAI's (1 or 0)."""
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -35,7 +35,7 @@ THINKING_STARTS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 
 
 def after_thinking(text: str) -> str | None:
-    """What a reply says after its last `</think>`; None where it thinks and never ends it."""
+    """Return what a reply says after its last `</think>`, or None if its thinking never ends."""
     if "<" not in text:  # most texts; builders ask this about millions
         return text
     said = THINKING_ENDS.split(text)[-1]
@@ -43,7 +43,7 @@ def after_thinking(text: str) -> str | None:
 
 
 def row_id(row: dict[str, Any], number: int) -> str:
-    """The row's own id, else the number of its line."""
+    """Return the row's own id, else its line number."""
     return str(next((row[key] for key in _IDS if row.get(key) is not None), number))
 
 
@@ -58,9 +58,9 @@ def assistant(content: str) -> Message:
 
 
 def conversation_in(row: dict[str, Any]) -> Any | None:
-    """The conversation of a row with its roles in our names, not checked yet; None where the row holds none.
+    """Return the conversation of a row with roles renamed to ours, not checked yet, or None if the row holds none.
 
-    A list of plain strings is what MT-Bench asks one after the other: only the first needs no answer before it.
+    A list of strings holds the questions that MT-Bench asks one after the other. Only the first needs no answer before it.
     """
     for key in _KEYS:
         if (key == "messages" and key in row) or (isinstance(row.get(key), list) and row[key]):
@@ -84,7 +84,7 @@ def _first_or_all(found: Any, strings: bool) -> Any:
 
 
 def renamed(messages: Any) -> Any:
-    """Messages as {role, content} in our names; what is no message stays as it is, for the check to name."""
+    """Return messages as {role, content} with our names of roles. Anything else stays as it is, for the check to report."""
     if not isinstance(messages, list):
         return messages
     return [_renamed(message) if isinstance(message, dict) else message for message in messages]
@@ -105,7 +105,7 @@ def _is_text(part: Any) -> bool:
 
 
 def together(messages: Any) -> Any:
-    """All system messages joined into one at the start, and neighbours of one role into one, by a blank line.
+    """Join all system messages into one at the start, and neighbours of one role into one, separated by a blank line.
 
     For the hub's prompts: CoVal's may hold several developer messages, HealthBench's roles are not known to alternate
     everywhere, and most templates take one system message, at the start.
@@ -118,7 +118,7 @@ def together(messages: Any) -> Any:
 
 
 def joined(messages: Sequence[Message]) -> list[Message]:
-    """Neighbours of one role as one message, their texts set apart by a blank line."""
+    """Join neighbours of one role into one message, separated by a blank line."""
     found: list[Message] = []
     for message in messages:
         if found and found[-1]["role"] == message["role"]:
@@ -133,9 +133,9 @@ def is_message(message: Any) -> bool:
 
 
 def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
-    """A conversation checked: an optional system message, then user and assistant in turn, none empty.
+    """Return a checked conversation: an optional system message, then user and assistant in turn, none empty.
 
-    Of the messages `role` and `content` are kept, and of an assistant's `loss: False` where it is marked as not learned.
+    `role` and `content` of the messages are kept, and `loss: False` of an assistant's message that is not trained on.
     """
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: an empty conversation, wanted a list of messages")
@@ -160,7 +160,7 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
 
 
 def _check_marks(message: Message, where: str) -> None:
-    """Raise DataError for marks that are no true or false, contradict each other, or would train another's message."""
+    """Raise DataError for marks that are not true or false, contradict each other, or would train on a user's message."""
     # A mark is null where `datasets` wrote a file in which other messages have it.
     marks = {key: message[key] for key in _LOSS_MARKS if message.get(key) is not None}
     kinds = {key: int | float if key == "weight" else bool for key in marks}
@@ -177,12 +177,12 @@ def _check_marks(message: Message, where: str) -> None:
 
 
 def plain(message: Message) -> Message:
-    """What a chat template is given of a message."""
+    """Return the part of a message that a chat template gets."""
     return {"role": message["role"], "content": message["content"]}
 
 
 def learned(message: Message) -> bool:
-    """Return whether the message of an assistant carries loss."""
+    """Return True if the message of an assistant is trained on."""
     return all(message.get(key) in (None, 1) for key in _LOSS_MARKS)
 
 
@@ -190,8 +190,10 @@ MOST_CHARACTERS = 1_000_000
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise DataError for a text that is longer than any context, or holds half an emoji, which no file can hold: an export
-    that cuts texts at a length leaves it behind."""
+    """Raise DataError for a text that is longer than any context or holds half an emoji, which cannot be written to a file.
+
+    Exports that cut texts at a length leave half an emoji behind.
+    """
     if len(text) > MOST_CHARACTERS:
         raise DataError(f"{where} holds {len(text):,} characters, wanted at most {MOST_CHARACTERS:,}")
     try:
@@ -221,7 +223,7 @@ _TOOL_ROLES = ("tool", "function", "function_call", "function_response", "observ
 
 @dataclass(frozen=True)
 class Transcript:
-    """One conversation taken apart: context (ends with the user), the answer to it, what the user then said."""
+    """A conversation in three parts: context (ends with the user), the answer, and what the user said next."""
 
     context: tuple[Message, ...]
     reply: str
@@ -231,7 +233,7 @@ class Transcript:
 
 
 def read_transcripts(path: Path) -> list[tuple[str, Transcript]]:
-    """(id, transcript) of every usable conversation of a JSONL file; says what was left out.
+    """Return (id, transcript) of every usable conversation of a JSONL file, and print what was left out.
 
     Raises:
         DataError: a row without a conversation (file:line), or a file in which none can be used.
@@ -262,7 +264,7 @@ def read_transcripts(path: Path) -> list[tuple[str, Transcript]]:
 
 
 def take_apart(conversation: Any, where: str) -> Transcript | str:
-    """A conversation as a transcript, or the reason why there is nothing in it to probe.
+    """Return a conversation as a transcript, or the reason why it cannot be probed.
 
     Raises:
         DataError: it is no list of messages, or a role has a name that is not known.
@@ -301,7 +303,7 @@ def _checked(message: Any, where: str) -> tuple[str, Any]:
 
 
 def _system_before(messages: Sequence[Message], answer: int) -> list[Message]:
-    """The system messages before turn number `answer`, as one: what came later, its author had not seen."""
+    """Return the system messages before turn number `answer` as one. The author of that turn had not seen later ones."""
     texts, turn, speaker = [], -1, ""
     for message in messages:
         if message["role"] == "system":

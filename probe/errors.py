@@ -1,4 +1,4 @@
-"""The exceptions of all three packages, and how a command ends on one.
+"""The exceptions of all three packages, and how a command reports them.
 
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 told to end. Bad input gets one line that says what was
 given, what was wanted and what to do.
@@ -20,7 +20,7 @@ class NextturnError(Exception):
 
 
 class BadInput(NextturnError, ValueError):
-    """Something the user gave cannot be used."""
+    """The user's input cannot be used."""
 
     exit_code = 2
 
@@ -30,11 +30,11 @@ class RecipeError(BadInput):
 
 
 class DataError(BadInput):
-    """A data file is missing, broken, or holds something that is no problem or conversation."""
+    """A data file is missing or broken, or holds something other than problems or conversations."""
 
 
 class SetOutOfReach(DataError):
-    """A named set is neither stored here nor to be had from the hub now."""
+    """A named set is not on this machine and cannot be fetched from the hub now."""
 
 
 class ModelError(BadInput):
@@ -42,27 +42,27 @@ class ModelError(BadInput):
 
 
 class TemplateError(ModelError):
-    """A chat template cannot render what was asked of it."""
+    """A chat template cannot render a conversation as it is needed."""
 
 
 class SettingsChanged(BadInput):
-    """A run folder was made with other settings than the ones given now."""
+    """A run folder was made with settings other than the current ones."""
 
 
 class IncomparableRuns(BadInput):
-    """Probe results that were measured differently were given to be compared."""
+    """Probe results that were measured differently cannot be compared."""
 
 
 class EngineError(NextturnError):
-    """An engine could not make every completion; what it did make is stored, and a rerun asks for the rest."""
+    """An engine could not make every completion. The others are stored, and a rerun asks for the rest."""
 
 
 class CannotScore(NextturnError):
-    """An engine that gives no token log-probabilities was asked for some."""
+    """An engine without token log-probabilities was asked for them."""
 
 
 class JudgeError(NextturnError):
-    """Too many verdicts failed for a rate to be trusted; what was judged is stored, and a rerun asks for the rest."""
+    """Too many verdicts failed for a reliable rate. The others are stored, and a rerun asks for the rest."""
 
 
 class TrainingStopped(NextturnError):
@@ -76,7 +76,7 @@ class ToldToEnd(NextturnError):
 
 
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
-    """Runs `main(argv)` and returns its exit code; our own errors become one line on stderr.
+    """Run `main(argv)` and return its exit code. Errors of this project become one line on stderr.
 
     Ctrl-C (SIGINT) gives one line and 130. SIGTERM ends training after the step that is under way, with a checkpoint and 143
     (`train.guards.StopsOnSigterm`). Everything else it ends at once, as SIGKILL does, and what is on disk by then is whole, so
@@ -92,7 +92,7 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
         print(f"error: {told}" if rank == "0" else f"error on process {rank}: {told}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: the same command takes up where this one stopped", file=sys.stderr)
+        print("interrupted: the same command resumes where this one stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -107,6 +107,6 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
 
 
 def one_line(error: BaseException) -> str:
-    """What a library's error says, on one line of at most 200 characters."""
+    """Return the message of a library's exception as one line of at most 200 characters."""
     text = " ".join(str(error.args[0] if len(error.args) == 1 else error).split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,4 +1,4 @@
-"""Finds the final answer in a reply, and tells whether two answers are the same.
+"""Find the final answer in a reply, and decide whether two answers are the same.
 
 Extraction alone moves GSM8K scores by ten points and more, so there are two readings and both are always
 reported. *Strict* takes only a marked answer: the last `\boxed{...}` or `#### ...`. *Lenient* falls back to
@@ -53,7 +53,7 @@ _SENTENCE_END = re.compile(r"(?<=[.?!])[\"')\]*]*\s+|\n+")
 
 
 def boxed(text: str) -> tuple[int, str] | None:
-    r"""The last `\boxed{...}` with balanced braces (or `\boxed 7`), as (position, inside); None without one."""
+    r"""Return the last `\boxed{...}` with balanced braces (or `\boxed 7`) as (position, content), or None."""
     if "box" not in text:  # most texts; builders ask this about millions
         return None
     # Where each brace closes, in one pass over the text: a scan from every mark would take quadratic time.
@@ -73,7 +73,7 @@ def boxed(text: str) -> tuple[int, str] | None:
 
 
 def hashed(text: str, reference: bool = False) -> list[tuple[int, int, str]]:
-    """Every final answer after `####`, as (start, end, answer); headings are none.
+    """Return every final answer after `####` as (start, end, answer). Headings are not answers.
 
     Nobody closes a `reference` with a heading: there the last line is an answer whatever it says.
     """
@@ -89,7 +89,7 @@ def hashed(text: str, reference: bool = False) -> list[tuple[int, int, str]]:
 
 
 def _is_short_answer(content: str) -> bool:
-    """Whether a last line after `####` is an answer; a sentence, a question, or "Step 3" is a heading."""
+    """Return True if a last line after `####` is an answer. A sentence, a question, or "Step 3" is a heading."""
     if not content or content[-1] in "?:":
         return False
     words = list(_HASHED_WORD.finditer(content))
@@ -97,13 +97,13 @@ def _is_short_answer(content: str) -> bool:
 
 
 def count_marks(text: str) -> int:
-    r"""How many answers a reply marks: every `\boxed{...}`, and every `#### ...` that is no heading."""
+    r"""Return the number of answers that a reply marks: `\boxed{...}`, and `#### ...` that is not a heading."""
     said = _said(text)
     return len(_BOX.findall(said)) + len(hashed(said))
 
 
 def strict_answer(text: str) -> str | None:
-    r"""The marked answer that stands last: `\boxed{...}` or `#### ...`."""
+    r"""Return the last marked answer: `\boxed{...}` or `#### ...`."""
     said = _said(text)
     return _last_marked(said, hashed(said))
 
@@ -145,7 +145,7 @@ def lenient_answer(text: str, truncated: bool = False) -> str | None:
 
 
 def reference_answer(text: str) -> str | None:
-    """The final answer of a reference: marked, or the whole text where it is one short line."""
+    """Return the final answer of a reference: a marked answer, or the whole text if it is one short line."""
     text = _said(text)
     marked = _last_marked(text, hashed(text, reference=True))
     if marked is not None:
@@ -155,12 +155,12 @@ def reference_answer(text: str) -> str | None:
 
 
 def _said(text: str) -> str:
-    """What a reply says after its thinking; nothing where it never ends it."""
+    """Return what a reply says after its thinking; nothing if the thinking never ends."""
     return after_thinking(text) or ""
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences and lines without the markup and brackets around them; coarser than `judges.text.sentences`."""
+    """Return sentences and lines without the markup and brackets around them; coarser than `judges.text.sentences`."""
     return [part.strip(" *\"')]") for part in _SENTENCE_END.split(text.strip()) if part.strip(" *\"')]")]
 
 
@@ -184,7 +184,7 @@ def asks(text: str) -> bool:
 
 
 def closes_asking(text: str) -> bool:
-    """Whether a text closes with a question: its last sentence, or the one before a last one without a boxed answer."""
+    """Return True if the last sentence is a question, or the one before it and the last has no boxed answer."""
     if "?" not in text[-_END:]:
         return False
     last = sentences(text[-_END:])[-2:]
@@ -192,7 +192,7 @@ def closes_asking(text: str) -> bool:
 
 
 def outcome(text: str, truncated: bool) -> Outcome:
-    """The class of a reply: a marked answer beats a cut, a cut beats a question, a number beats nothing."""
+    """Return the outcome of a reply: a marked answer, else a cut, else a question, else a number, else no answer."""
     if strict_answer(text) is not None:
         return "answered"
     if truncated:
@@ -207,7 +207,7 @@ CLARIFY = {"underspecified": "ask_when_needed", "complete": "answer_when_complet
 
 
 def clarify_right(row: Mapping[str, Any]) -> bool:
-    """Whether the reply did what its condition wants: ask where something is missing, answer where nothing is."""
+    """Return True if the reply did what its condition asks for: ask if a fact is missing, answer if none is."""
     return bool(row["asked"]) if row["condition"] == "underspecified" else row["outcome"] in ("answered", "truncated")
 
 
@@ -254,7 +254,7 @@ _BEFORE = re.compile(r"\b([A-Z])\)?[\s*_$]*(?:,|/|&|\b(?:or|and|nor)\b)+[\s*_$]*
 
 
 def strict_letter(text: str, options: Sequence[str]) -> str | None:
-    """The letter of the mark that stands last; None without a mark, or where it names no single option."""
+    """Return the letter of the last mark; None without a mark, or if the mark names no single option."""
     text = _said(text)
     marks = [(match.start(), _one(match, options)) for match in _ANSWER.finditer(text)]
     marks += [(position, letter_in(content, options)) for position, _, content in hashed(text)]
@@ -293,7 +293,7 @@ def lenient_letter(text: str, options: Sequence[str], truncated: bool = False) -
 
 
 def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcome:
-    """The class of a reply: a marked letter beats a cut, a cut beats a closing question, a letter beats nothing."""
+    """Return the outcome of a reply: a marked letter, else a cut, else a closing question, else a letter, else no answer."""
     if strict_letter(text, options) is not None:
         return "answered"
     if truncated:
@@ -307,7 +307,7 @@ def letter_outcome(text: str, truncated: bool, options: Sequence[str]) -> Outcom
 
 
 def letter_in(content: str, options: Sequence[str]) -> str | None:
-    """The one option that the content of a mark names: by letter, by letter and text, or by its text alone."""
+    """Return the one option that the content of a mark names by letter, by letter and text, or by text."""
     content = _WRAPPED.sub(r"\1", content).replace("\\ ", " ").strip("$*_ \n")
     bare = re.fullmatch(r"\(?([A-Za-z])\)?[.:]?", re.sub(r"^(?i:option|choice|answer:?)\s+", "", content))
     if bare:
@@ -345,7 +345,7 @@ def _spelled_out(options: Sequence[str]) -> re.Pattern[str]:
 
 
 def _by_text(text: str, options: Sequence[str]) -> str | None:
-    """The option whose text ends last in the reply; of two that end together, the longer."""
+    """Return the option whose text ends last in the reply; of two that end together, the longer one."""
     reply, plain = _plain(text), [_plain(option) for option in options]
     found = []
     for place, option in enumerate(plain):
@@ -376,7 +376,7 @@ def compare_answers(given: str, reference: str) -> bool | None:
 
 
 def same_at_sight(given: str, reference: str) -> bool | None:
-    """What text and numbers tell about two answers at once; None where only algebra can."""
+    """Compare two answers by text and numbers; None if only algebra can decide."""
     given, reference = _normal(given), _normal(reference)
     if given == reference:
         return True
@@ -396,7 +396,7 @@ def same_by_algebra(given: str, reference: str) -> bool:
 
 
 def load_algebra() -> None:
-    """What the first comparison would wait for: imports, and a grammar that is built."""
+    """Import math-verify and build its grammar, which the first comparison would otherwise wait for."""
     same_by_algebra("\\sqrt{2}", "x")
 
 
@@ -404,7 +404,7 @@ _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\
 
 
 def _normal(answer: str) -> str:
-    """Without dollars, thousands commas and a final stop, and with one kind of fraction."""
+    """Return an answer without dollars, thousands commas and a final stop, and with one kind of fraction."""
     answer = answer.strip().strip("$").replace("\\!", "").replace("\\$", "").replace("\\%", "").replace("dfrac", "frac")
     answer = answer.replace("tfrac", "frac").replace("$", "").rstrip(".").strip()
     # The comma of a pair, an interval or a list stands between numbers and not in one.

@@ -1,10 +1,10 @@
-"""The question sets: a JSONL file first, the hub second. Used by the probe and by the data builders.
+"""The question sets of the probe and the data builders: a JSONL file first, the hub second.
 
 A row may be GSM8K-like (`question`, `answer` with `####`), MATH-like (`problem`, `solution` with `\\boxed`), a
 question with lettered options (GPQA's columns, or `choices`), a prompt (`prompt`), a conversation (`messages` and
 other forms, ending with the user; probe/conversations.py), MT-Bench-like (`turns`), or a pair for clarify (`complete`,
-`underspecified`). The set's name does not decide how a row is read; its fields do. A finished conversation is read as a
-transcript where the recipe says so.
+`underspecified`). The fields of a row decide how it is read, not the name of the set. A finished conversation is read as a
+transcript if the recipe says so.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Item:
     messages: tuple[Message, ...]
     answer: str | None = None
     reply: str | None = None
-    """Transcripts only: the assistant's message that followed in the file, probed in place of the model's own."""
+    """Transcripts only: the assistant's next message in the file, which is probed instead of the model's own answer."""
     actual: str | None = None
     """Transcripts only: what the user really said next."""
     options: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Pair:
-    """One problem twice: complete, and with one needed given withheld."""
+    """One problem in two forms: complete, and with one needed fact withheld."""
 
     id: str
     complete: str
@@ -74,22 +74,26 @@ class Pair:
 
 
 def read_items(path: Path, instruction: str = "", transcript: bool = False) -> list[Item]:
-    """All items of a file; `instruction` is added to the last user message after an empty line.
+    """Read all items of a file.
 
-    With `transcript` the rows are finished conversations, taken apart as probe/conversations.py says.
+    Args:
+        instruction: Added to the last user message after an empty line.
+        transcript: The rows are finished conversations, which are split as probe/conversations.py describes.
 
     Raises:
-        DataError: with file:line, for a row that cannot be read; for an id that stands twice; for an empty file.
+        DataError: A row cannot be read (with file:line), an id occurs twice, or the file is empty.
     """
     if transcript:
         if instruction:
             raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
-        read = read_transcripts(path)
-        items = [Item(identity, one.context, reply=one.reply, actual=one.actual) for identity, one in read]
+        items = [Item(key, split.context, None, split.reply, split.actual) for key, split in read_transcripts(path)]
     else:
         items = [_item(row, f"{path}:{number}", number) for number, row in read_jsonl(path)]
     _check_ids(path, [item.id for item in items])
-    return [_instructed(item, instruction) for item in items] if instruction else items
+    if not instruction:
+        return items
+    last = [user(f"{item.messages[-1]['content']}\n\n{instruction}") for item in items]
+    return [replace(item, messages=(*item.messages[:-1], final)) for item, final in zip(items, last, strict=True)]
 
 
 def _item(row: dict[str, Any], where: str, number: int) -> Item:
@@ -99,7 +103,7 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
         messages = check_messages(conversation, where)
         if messages[-1]["role"] != "user":
             raise DataError(
-                f"{where}: the conversation ends with the assistant, wanted a user message last "
+                f"{where}: the conversation ends with the assistant, expected a user message last "
                 "(`transcript: true` reads finished conversations)"
             )
         return Item(identity, messages, reference_answer(_given(row, "answer", where)))
@@ -119,12 +123,8 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
     return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
 
 
-def _instructed(item: Item, instruction: str) -> Item:
-    last = item.messages[-1]["content"]
-    return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
-
-
 def read_pairs(path: Path) -> list[Pair]:
+    """Read all pairs of a file. Raises DataError as `read_items` does."""
     pairs = []
     for number, row in read_jsonl(path):
         where = f"{path}:{number}"
@@ -135,13 +135,12 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
-    """Problems of a GSM8K-format, MATH-format or {question, answer[, solution]} file, in file order.
+    """Yield the problems of a GSM8K-format, MATH-format or {question, answer[, solution]} file, in file order.
 
-    An empty `\\boxed{}` gives an empty answer, and an answer alone an empty solution.
+    An empty `\\boxed{}` gives an empty answer, and an answer without a solution gives an empty solution.
 
     Raises:
-        DataError: with file:line, for a broken line, a row without a question, or one without an answer; an id that stands
-            twice.
+        DataError: With file:line, for a broken line, a row without question or answer, or an id that occurs twice.
     """
     seen = set[str]()
     for number, row in read_jsonl(path):
@@ -152,16 +151,18 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
         if answer is None and "\\boxed{}" in solution:
             answer = ""  # two rows of MATH's own training file; the data builders reject them with a reason
         if answer is None:
-            raise DataError(f"{where}: no answer, wanted `answer` (alone or after ####) or `solution` with \\boxed{{}}")
+            raise DataError(
+                f"{where}: no answer, expected `answer` (alone or after ####) or `solution` with \\boxed{{}}"
+            )
         identity = str(row.get("id", row.get("unique_id", f"{source or path.stem}-{number}")))
         check_text(identity, f"{where}: `id`")
-        if identity in seen:  # rows, prompts and pairs are found by it
-            raise DataError(f"{where}: the id {identity!r} stands twice, wanted one for each problem, or no ids")
+        if identity in seen:  # rows, prompts and pairs are looked up by it
+            raise DataError(f"{where}: the id {identity!r} occurs twice, expected one for each problem, or no ids")
         seen.add(identity)
         level, subject = re.search(r"\d", str(row.get("level", ""))), row.get("type") or row.get("subject")
         if not isinstance(subject, str | None):
-            raise DataError(f"{where}: the subject (`type`) is {subject!r}, wanted a text")
-        solution = _way(solution)
+            raise DataError(f"{where}: the subject (`type`) is {subject!r}, expected text")
+        solution = _worked_solution(solution)
         yield Problem(
             id=identity,
             question=question,
@@ -173,28 +174,28 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
         )
 
 
-def _way(solution: str) -> str:
-    """A reference solution without GSM8K's calculator marks and without the answer after `####`."""
-    way = re.sub(r"<<.*?>>", "", solution)
-    for start, end, _ in reversed(hashed(way, reference=True)):
-        way = way[:start].removesuffix("\n") + way[end:]
-    return way.strip()
+def _worked_solution(solution: str) -> str:
+    """Return a reference solution without GSM8K's calculator marks and without the answer after `####`."""
+    text = re.sub(r"<<.*?>>", "", solution)
+    for start, end, _ in reversed(hashed(text, reference=True)):
+        text = text[:start].removesuffix("\n") + text[end:]
+    return text.strip()
 
 
 def choose(items: Sequence[Any], n: int | None, seed: int) -> list[Any]:
-    """`n` items picked by `seed`, in file order; all of them where `n` is None or not smaller."""
+    """Return `n` items chosen by `seed`, in file order; all items if `n` is None or not smaller."""
     if n is None or n >= len(items):
         return list(items)
     return [items[index] for index in sorted(random.Random(seed).sample(range(len(items)), n))]
 
 
 def sets_hash(items: Sequence[Item | Pair]) -> str:
-    """sha256 over what is asked and how it is graded, so that two runs can show that they asked the same."""
+    """Return the sha256 over what is asked and how it is graded, which shows that two runs asked the same."""
     return sha256_text(json.dumps([vars(item) for item in items], sort_keys=True, default=list))
 
 
 def _given(row: dict[str, Any], key: str, where: str) -> str:
-    """Return a field as text; a number too, 0 among them. pandas writes NaN for what is missing."""
+    """Return a field, text or a number, as text. pandas writes NaN for missing values."""
     value = row.get(key)
     text = "" if value is None or value != value else str(value)
     check_text(text, f"{where}: `{key}`")
@@ -222,21 +223,22 @@ def _check_ids(path: Path, ids: list[str]) -> None:
     for identity in ids:
         check_text(identity, f"{path}: the id {identity[:40]!a}")
         if identity in seen:
-            raise DataError(f"{path}: the id {identity!r} stands twice")
+            raise DataError(f"{path}: the id {identity!r} occurs twice")
         seen.add(identity)
 
 
-# Where the named sets live on the hub, and the one copy of each that is kept here.
-#
-# Only the columns that are read are kept. A set that moved or changed its columns gives a line with what was found; any
-# set can be given as a JSONL file by its `path` instead.
+# --- Named sets. One copy of each set of the hub is kept in the cache, with only the columns that are read. A set that was moved
+# or has other columns is an error that names them. Any set can be given as a JSONL file by its `path` instead.
 
 
 @dataclass(frozen=True)
 class HubSet:
-    """A set on the hub: dataset id, split, and which of its columns are read.
+    """A set on the hub: dataset id, split, and the columns that are read.
 
-    `fields` must be there, `more` may be. `file` names one file of a dataset whose files have different columns.
+    Attributes:
+        fields: Required columns.
+        more: Optional columns.
+        file: One file of a dataset whose files have different columns.
     """
 
     hub_id: str
@@ -253,16 +255,16 @@ HUB = TypeAdapter(dict[str, HubSet]).validate_python(
 )
 
 
-# Sets that come with this package: problems of our own, complete and with one needed thing left out (Apache-2.0).
+# Sets that are part of this package: problems written for it, complete and with one needed fact withheld (Apache-2.0).
 PACKAGED = {"written_pairs": Path(__file__).with_name("written_pairs.jsonl")}
 
 
 def locate(name: str, path: Path | str | None = None) -> Path:
-    """The JSONL file of a set: `path` where given, else the packaged one, else the hub's copy, stored once in the cache.
+    """Return the JSONL file of a set: `path` if given, else the packaged file, else the cached copy from the hub.
 
     Raises:
-        DataError: no file there, a file of another kind, or no path and an unknown name.
-        SetOutOfReach: no path, and the hub cannot be reached, refuses, or holds other columns than are read.
+        DataError: There is no file at `path`, it has another format, or there is no path and the name is unknown.
+        SetOutOfReach: There is no path, and the hub cannot be reached, refuses access, or has other columns.
     """
     if path is not None:
         path = Path(path)
@@ -271,7 +273,7 @@ def locate(name: str, path: Path | str | None = None) -> Path:
                 f"{path}: no such file (set {name!r}); give the path of a JSONL file, or leave the path out"
             )
         if kind := _other_kind(path):
-            raise DataError(f"{path}: {kind} (set {name!r}), wanted JSONL: one JSON object a line, in UTF-8")
+            raise DataError(f"{path}: {kind} (set {name!r}), expected JSONL: one JSON object per line, in UTF-8")
         return path
     if name in PACKAGED:
         return PACKAGED[name]
@@ -309,16 +311,20 @@ def _read_columns(hub: HubSet, rows: Iterator[dict[str, Any]]) -> Iterator[dict[
         yield {field: row[field] for field in (*hub.fields, *hub.more) if field in row}
 
 
+_OTHER_KINDS = {
+    (b"PAR1",): "a Parquet file",
+    (b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd"): "a compressed file",
+    (b"\xff\xfe", b"\xfe\xff"): "a file in UTF-16",
+}
+
+
 def _other_kind(path: Path) -> str | None:
-    """What a file is that is no JSONL, where its first bytes or its name say so."""
+    """Return the format of a file that is not JSONL, if its first bytes or its name show it."""
     with path.open("rb") as file:
         start = file.read(4096)
-    if start.startswith(b"PAR1"):
-        return "a Parquet file"
-    if start.startswith((b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd")):
-        return "a compressed file"
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "a file in UTF-16"
+    for first_bytes, kind in _OTHER_KINDS.items():
+        if start.startswith(first_bytes):
+            return kind
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"["):
         return "one JSON array (`jq -c '.[]' FILE` writes its elements a line each)"
@@ -329,10 +335,8 @@ def _other_kind(path: Path) -> str | None:
     return None
 
 
-# Questions with lettered options: GPQA's columns, or `choices` (or `options`) with an `answer`.
-#
-# GPQA puts the right answer first, so its options are shuffled; so are all others, lest a set's own habit of where the
-# right one stands be measured. The order follows from the row's id alone and is the same in every run.
+# --- Questions with lettered options: GPQA's columns, or `choices` (or `options`) with an `answer`. All options are shuffled,
+# because GPQA puts the right answer first and other sets have habits, too. The order depends on the row's id only.
 
 INSTRUCTION = "Exactly one of these options is right. End your reply with its letter alone in \\boxed{}."
 _GPQA_RIGHT = "Correct Answer"
@@ -344,7 +348,7 @@ _LONE = re.compile(r"(?:\\(?:text|textbf|mathrm|mathbf)\{)?\(?([A-J])\)?\.?\}?")
 
 @dataclass(frozen=True)
 class Lettered:
-    """A question as it is asked, the texts of (A), (B), ... and the letter of the right one, where it is known."""
+    """A question as it is asked, the texts of (A), (B), ... and the letter of the right option if it is known."""
 
     text: str
     options: tuple[str, ...]
@@ -352,10 +356,10 @@ class Lettered:
 
 
 def lettered(row: dict[str, Any], question: str, identity: str, where: str) -> Lettered | None:
-    """The row as a question with lettered options; None where it has none.
+    """Return the row as a question with lettered options, or None if it has no options.
 
     Raises:
-        DataError: options that are no texts, or an answer that names none of them.
+        DataError: The options are not texts, or the answer names none of them.
     """
     if _GPQA_RIGHT in row:
         options = [row[_GPQA_RIGHT], *(row[key] for key in row if _GPQA_WRONG.fullmatch(key))]
@@ -376,7 +380,7 @@ def lettered(row: dict[str, Any], question: str, identity: str, where: str) -> L
 
 
 def shown_in(question: str, answer: str) -> Lettered | None:
-    """A question that shows its options itself and whose answer is one of their letters; None for any other."""
+    """Return a question that shows its options itself and whose answer is one of their letters, else None."""
     lone = _LONE.fullmatch(answer.strip())
     if lone is None:
         return None
@@ -388,7 +392,7 @@ def shown_in(question: str, answer: str) -> Lettered | None:
 
 
 def _options(given: Any, where: str) -> tuple[list[str], list[Any]]:
-    """Labels and texts: of a list, of {"A": text}, or of {"label": [...], "text": [...]}."""
+    """Return labels and texts of options given as a list, as {"A": text}, or as {"label": [...], "text": [...]}."""
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         options = given["text"]
         labels = given.get("label", [])
@@ -397,7 +401,7 @@ def _options(given: Any, where: str) -> tuple[list[str], list[Any]]:
     else:
         labels, options = [], given
     if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
-        raise DataError(f"{where}: wanted 2 to {len(LETTERS)} options in a list, given {given!r:.80}")
+        raise DataError(f"{where}: expected 2 to {len(LETTERS)} options in a list, given {given!r:.80}")
     whole = isinstance(labels, list) and len(labels) == len(options)
     return [str(label) for label in labels] if whole else list(LETTERS[: len(options)]), options
 
@@ -405,12 +409,12 @@ def _options(given: Any, where: str) -> tuple[list[str], list[Any]]:
 def _texts(options: Sequence[Any], where: str) -> list[str]:
     for option in options:
         if isinstance(option, bool) or not isinstance(option, str | int | float) or not str(option).strip():
-            raise DataError(f"{where}: an option is {option!r:.40}, wanted text or a number")
+            raise DataError(f"{where}: an option is {option!r:.40}, expected text or a number")
     return [" ".join(str(option).split()) for option in options]
 
 
 def _place(answer: Any, labels: Sequence[str], options: Sequence[Any], where: str) -> int | None:
-    """Which option is right: `answer` is its text, its label, or its number counted from 0."""
+    """Return the index of the right option, which `answer` gives as its text, its label, or its number from 0."""
     if answer is None or answer == "":
         return None
     if isinstance(answer, int) and not isinstance(answer, bool) and answer not in options:
@@ -423,6 +427,6 @@ def _place(answer: Any, labels: Sequence[str], options: Sequence[Any], where: st
     if len(places) != 1:
         raise DataError(
             f"{where}: the answer {answer!r:.60} names {'several' if places else 'none'} of the {len(options)} "
-            "options, wanted a letter, a number counted from 0, or an option's own text"
+            "options, expected a letter, a number counted from 0, or the text of an option"
         )
     return places.pop()

@@ -1,4 +1,4 @@
-"""What a command says: others' text made harmless, one process speaks for all, a progress bar."""
+"""Output of commands: text without control characters, printed by one process, and progress bars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def visible(text: str) -> str:
-    """The text with control characters (other than line ends) written out, so that none reaches the terminal."""
+    """Return the text with control characters (other than line ends) as escapes, so that none reaches the terminal."""
     return "".join(
         char if char == "\n" or unicodedata.category(char) not in _HIDDEN else f"\\u{ord(char):04x}" for char in text
     )
@@ -26,7 +26,7 @@ def printable(text: str, most: int = 80) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table as lines whose columns stand below each other."""
+    """Return the rows of a table as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -35,12 +35,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def is_main_process() -> bool:
-    """True on global rank 0."""
+    """Return True on global rank 0."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def processes() -> int:
-    """How many processes were launched together."""
+    """Return the number of processes that were launched together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -51,7 +51,7 @@ def say(line: str) -> None:
 
 
 say_once = functools.cache(say)
-"""As `say`, for a line that would come again and again."""
+"""`say`, once per line."""
 
 
 # --- Collecting a stream of results, under a progress bar with rate and time left.
@@ -60,9 +60,10 @@ T = TypeVar("T")
 
 
 def collected(stream: Iterator[tuple[int, T]], total: int, what: str, **bar_options: Any) -> list[T]:
-    """The results of (index, result) pairs in the order of their indices.
+    """Return the results of (index, result) pairs in the order of their indices, under a progress bar.
 
-    The bar shows once it takes longer than a moment; `bar_options` are tqdm's own.
+    Args:
+        bar_options: Options of tqdm. The bar is shown after one second.
     """
     from tqdm import tqdm
 

@@ -1,4 +1,4 @@
-"""Calls that may never end, in processes of their own: what takes too long is killed with its process.
+"""Calls that may never end run in separate processes, which are killed if a call takes too long.
 
 A thread cannot be stopped, and an alarm signal reaches the main thread alone and can be swallowed on its way. A
 process can always be killed; the others go on, and a new one takes its place. The processes are forked from a server that
@@ -31,14 +31,14 @@ _DETAIL = 120
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a call: its value, or `failure`: "timeout", "crashed: ..." or "error: ..."."""
+    """The result of a call: its value, or `failure`: "timeout", "crashed: ..." or "error: ..."."""
 
     value: Any = None
     failure: str = ""
 
 
 class Pending:
-    """A call under way; `wait` gives what became of it."""
+    """A call that is running. `wait` returns its result."""
 
     def __init__(self, workers: Workers, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._workers, self._function, self._args = workers, function, args
@@ -90,11 +90,11 @@ class Workers:
         self._pool: Any = None
 
     def start(self, function: Callable[..., Any], *args: Any) -> Pending:
-        """Hands in a call and does not wait. Function, arguments and value are sent between processes."""
+        """Start a call without waiting for it. Function, arguments and value are sent between processes."""
         return Pending(self, function, args)
 
     def close(self) -> None:
-        """Ends the processes, and breaks off what is under way. A later call starts new ones."""
+        """End the processes and the running calls. A later call starts new processes."""
         with self._lock:
             pool, self._pool = self._pool, None
         atexit.unregister(self.close)
@@ -132,7 +132,7 @@ def _begin_worker(prepare: Callable[[], None] | None) -> None:
 
 
 def ends_within(seconds: float, more_bytes: int, function: Callable[[], Any]) -> bool:
-    """Return whether a call ends within seconds of the processor and with that much more memory.
+    """Return True if a call ends within so many CPU seconds and with so many more bytes of memory.
 
     It is made in a fork of this process, for functions that cannot be sent to a worker and take milliseconds. What it raises
     counts as an end.
@@ -154,19 +154,19 @@ def ends_within(seconds: float, more_bytes: int, function: Callable[[], Any]) ->
 
 
 def _alarm(seconds: float) -> None:
-    """Ends this process after so many seconds, whatever it is in the middle of; 0 for never."""
+    """End this process after so many seconds, whatever it is doing; 0 for never."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def described(error: BaseException) -> str:
-    """An exception on one line of bounded length."""
+    """Return an exception as one line of bounded length."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return "error: " + (text if len(text) <= _DETAIL else text[: _DETAIL - 3] + "...")
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], alarm_s: float) -> tuple[Any, str]:
-    """In the worker. Only text comes back of what is raised: an exception may not survive the way between processes."""
+    """Run a call in the worker. An exception is returned as text, because not every exception can be pickled."""
     _alarm(alarm_s)
     try:
         return function(*args), ""

@@ -1,9 +1,10 @@
-"""Positive controls: the answer is changed before the user turn, so that a probe that works must respond.
+"""Positive controls: the answer is changed before the user turn, and a probe that works has to respond to the change.
 
-Both are those of arXiv 2604.02315. It does not say which share of an answer it cuts; here that is part of the name:
+Both kinds come from arXiv 2604.02315. The paper does not state which share of an answer it cuts, so the share is part of the
+name here:
 
 - `truncate(0.5)` keeps the first half of the answer's tokens;
-- `question(What do you think?)` adds a question to the answer, as a paragraph of its own.
+- `question(What do you think?)` adds a question to the answer, in a paragraph of its own.
 """
 
 from __future__ import annotations
@@ -16,65 +17,50 @@ from typing import Any
 from nextturn.probe.errors import BadInput
 
 NONE = "none"
-_FORM = re.compile(r"(truncate|question)\((.*)\)", re.DOTALL)
+_FORM = re.compile(r"truncate\(\s*(0?\.\d+)\s*\)|question\((.*\S.*)\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """One way to change an answer: `keep` is the share of its tokens that stays, `text` what is added."""
+    """A change of an answer.
+
+    Attributes:
+        keep: Share of the answer's tokens that is kept.
+        text: Paragraph that is added to the answer.
+    """
 
     name: str
     keep: float = 1.0
     text: str = ""
 
     def apply(self, answer: str, tokenizer: Any) -> str:
-        """The changed answer; at least one token of it stays."""
+        """Return the changed answer. At least one token of it is kept."""
         if self.keep < 1:
-            return _first_tokens(answer, self.keep, tokenizer)
+            # Cut at token offsets in the text: decoding would break a character that consists of several tokens.
+            offsets = tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            return answer[: offsets[max(1, int(len(offsets) * self.keep)) - 1][1]].rstrip() if offsets else answer
         return f"{answer}\n\n{self.text}".strip() if self.text else answer
 
 
-def parse_perturbations(given: Sequence[str]) -> list[Perturbation]:
-    """The plain run, always first, and those of a recipe.
+def parse_perturbations(names: Sequence[str]) -> list[Perturbation]:
+    """Return the plain run, which is always first, and the perturbations of a recipe.
 
     Raises:
-        BadInput: one is neither truncate(share between 0 and 1) nor question(text), or stands twice.
+        BadInput: A name is neither truncate(SHARE) with a share between 0 and 1 nor question(TEXT), or is given twice.
     """
-    found = [Perturbation(NONE)]
-    for written in given:
-        one = _parse(written.strip())
-        if one is None:
+    perturbations = {NONE: Perturbation(NONE)}
+    for name in names:
+        if name.strip() == NONE:
             continue
-        if any(one.name == other.name for other in found):
-            raise BadInput(f"probe.perturbations: {written!r} stands twice")
-        found.append(one)
-    return found
-
-
-def _parse(written: str) -> Perturbation | None:
-    if written == NONE:  # measured in any case
-        return None
-    match = _FORM.fullmatch(written)
-    kind, inside = match.groups() if match else ("", "")
-    inside = inside.strip()
-    if kind == "question" and inside:
-        return Perturbation(f"question({inside})", text=inside)
-    if kind == "truncate":
-        try:
-            share = float(inside)
-        except ValueError:
-            share = 0.0
-        if 0 < share < 1:
-            return Perturbation(f"truncate({share:g})", keep=share)
-    raise BadInput(
-        f"probe.perturbations: {written!r}, wanted truncate(SHARE) with a share between 0 and 1 that is kept, "
-        "such as truncate(0.5), or question(TEXT), such as question(What do you think?)"
-    )
-
-
-def _first_tokens(answer: str, share: float, tokenizer: Any) -> str:
-    """Cut by the tokens' places in the text: decoding would break a character that several tokens make up."""
-    ends = [
-        end for _, end in tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    ]
-    return answer[: ends[max(1, int(len(ends) * share)) - 1]].rstrip() if ends else answer
+        match = _FORM.fullmatch(name.strip())
+        share, text = (float(match[1] or 0), (match[2] or "").strip()) if match else (0.0, "")
+        if not (share or text):
+            raise BadInput(
+                f"probe.perturbations: {name!r}, expected truncate(SHARE) with the share between 0 and 1 that is kept, "
+                "such as truncate(0.5), or question(TEXT), such as question(What do you think?)"
+            )
+        key = f"question({text})" if text else f"truncate({share:g})"
+        if key in perturbations:
+            raise BadInput(f"probe.perturbations: {name!r} is given twice")
+        perturbations[key] = Perturbation(key, text=text) if text else Perturbation(key, keep=share)
+    return list(perturbations.values())

@@ -185,9 +185,8 @@ def test_which_line_of_a_set_or_of_the_data_is_bad(
 
 
 def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) -> None:
-    for name in ("empty", "other", "broken", "no_weights"):
+    for name in ("empty", "broken", "no_weights"):
         (recipes / name).mkdir()
-    (recipes / "other" / "README.md").write_text("no model here")
     (recipes / "broken" / "config.json").write_text("{")
     (recipes / "no_weights" / "config.json").write_text('{"model_type": "llama"}')
     (recipes / "a_file").write_text("")
@@ -195,7 +194,6 @@ def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) 
         "nowhere/model_x": "nowhere/model_x: no local folder of this name",
         "./nowhere": "./nowhere: no such model folder",
         "empty": "empty: this folder holds no model, expected config.json",
-        "other": "other: this folder holds no model, expected config.json",
         "broken": "broken",
         "no_weights": "no_weights",
         "a_file": "a_file: a file, expected a model folder",

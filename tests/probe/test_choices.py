@@ -68,11 +68,11 @@ def test_a_question_without_an_answer_is_asked_nevertheless(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"choices": ["x", "y"], "answer": "C"}, "'C' names none of the 2 options, wanted a letter"),
+        ({"choices": ["x", "y"], "answer": "C"}, "'C' names none of the 2 options, expected a letter"),
         ({"choices": ["x", "y"], "answer": 2}, "2 names none"),
         ({"choices": ["x", "y"], "answer": True}, "True names none"),
         ({"choices": ["x", "x"], "answer": "x"}, "'x' names several"),
-        ({"choices": ["x"], "answer": "A"}, r"wanted 2 to 26 options in a list, given \['x'\]"),
+        ({"choices": ["x"], "answer": "A"}, r"expected 2 to 26 options in a list, given \['x'\]"),
         ({"choices": ["x", ""], "answer": "A"}, "an option is ''"),
     ],
 )

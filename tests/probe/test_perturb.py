@@ -25,7 +25,7 @@ def test_a_recipe_names_them_as_the_results_do_and_anything_else_is_refused() ->
     for wrong in ("truncate", "truncate()", "truncate(0)", "truncate(1)", "truncate(half)", "question()", "x(1)", ""):
         with pytest.raises(BadInput, match=r"truncate\(0\.5\), or question\(TEXT\)"):
             parse_perturbations([wrong])
-    with pytest.raises(BadInput, match="twice"):
+    with pytest.raises(BadInput, match="given twice"):
         parse_perturbations(["truncate(0.5)", "truncate(0.50)"])
 
 

@@ -18,6 +18,7 @@ from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.errors import BadInput, DataError, SettingsChanged
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.judges.labels import GENUINE, LABELS
+from nextturn.probe.measure.results import AccuracyResults, ClarifyResults, FollowupResults
 from nextturn.probe.measure.run import load_sets, run_probe, sets_within_reach, settings_of
 from nextturn.probe.models import ModelFolder, ModelInfo, load_model, load_tokenizer, model_info, resolve
 from nextturn.probe.settings import ProbeSection, ServerSection, SetSection
@@ -178,34 +179,24 @@ def test_results_have_every_documented_field_and_no_other(finished: Finished) ->
 
 
 def test_every_measure_has_its_documented_fields(finished: Finished) -> None:
-    assert set(finished.results["accuracy"]) == {"maths"}
-    cell = finished.results["accuracy"]["maths"]
-    assert set(cell) == {"n", "strict", "lenient", "outcomes"}
+    fields = set(FollowupResults.model_fields)
+    accuracy, clarify, followup = (finished.results[name] for name in ("accuracy", "clarify", "followup"))
+    assert (set(accuracy), set(clarify)) == ({"maths"}, {"pairs"})
+    assert {name: set(cells) for name, cells in followup.items()} == {"maths": {"none"}, "talks": {"none"}}
+    cell = accuracy["maths"]
+    assert set(cell) == set(AccuracyResults.model_fields)
     assert cell["n"] == sum(cell["outcomes"].values()) == 3
     assert is_rate(cell["strict"]) and is_rate(cell["lenient"])
     assert cell["strict"]["value"] <= cell["lenient"]["value"]
     assert list(cell["outcomes"]) == ["answered", "asked", "truncated", "no_answer"]
-    assert set(finished.results["clarify"]) == {"pairs"}
-    cell = finished.results["clarify"]["pairs"]
-    assert set(cell) == {"n", "ask_when_needed", "answer_when_complete"}
-    assert cell["n"] == 2
+    cell = clarify["pairs"]
+    assert set(cell) == set(ClarifyResults.model_fields) and cell["n"] == 2
     assert is_rate(cell["ask_when_needed"]) and is_rate(cell["answer_when_complete"])
-    assert {name: set(cells) for name, cells in finished.results["followup"].items()} == {
-        "maths": {"none"},
-        "talks": {"none"},
-    }
     for name, items in (("maths", 3), ("talks", 2)):
-        cells = finished.results["followup"][name]["none"]
-        assert list(cells) == ["T=0.0", "T=1.0"]
-        for key, cell in cells.items():
-            assert set(cell) == {
-                "n_total", "n_judged", "rate", "ci95", "labels", "unscored",
-                "role_consistency", "specificity", "grounding", "changed_text",
-            }  # fmt: skip
-            assert cell["n_total"] == items * (1 if key == "T=0.0" else 2)
-            assert tuple(cell["labels"]) == LABELS
+        for (key, cell), samples in zip(followup[name]["none"].items(), (1, 2), strict=True):
+            assert (set(cell), key) == (fields, f"T={samples - 1}.0") and tuple(cell["labels"]) == LABELS
+            assert cell["n_total"] == items * samples == cell["n_judged"] + sum(cell["unscored"].values())
             assert sum(cell["labels"].values()) == cell["n_judged"]
-            assert cell["n_judged"] + sum(cell["unscored"].values()) == cell["n_total"]
             if cell["n_judged"]:
                 assert is_rate({"value": cell["rate"], "ci95": cell["ci95"]})
                 assert cell["rate"] == pytest.approx(cell["labels"][GENUINE] / cell["n_judged"], abs=1e-6)

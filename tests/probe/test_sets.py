@@ -71,9 +71,7 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
          Item("1", (user("a\n\nb"),))),
         ({"turns": ["First.", "Second."]}, Item("1", (user("First."),), None)),
         ({"prompt": ["First.", "Second."]}, Item("1", (user("First."),), None)),
-        ({"id": "x7", "prompt": "P"}, Item("x7", (user("P"),), None)),
         ({"question_id": 81, "turns": ["First."]}, Item("81", (user("First."),), None)),
-        ({"prompt_id": "p", "prompt": "P"}, Item("p", (user("P"),), None)),
         ({"key": "3", "prompt": "P"}, Item("3", (user("P"),), None)),
         ({"id": "first", "key": "second", "prompt": "P"}, Item("first", (user("P"),), None)),
         ({"id": None, "key": "second", "prompt": "P"}, Item("second", (user("P"),), None)),
@@ -93,17 +91,14 @@ def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items:
 
 BAD_ROWS = [
     ({"messages": []}, "an empty conversation"),
-    ({"prompt": []}, "an empty conversation"),
     ({"messages": "Hello"}, "an empty conversation|wanted a list"),
-    ({"messages": 5}, "an empty conversation|wanted a list"),
     ({"messages": [SYSTEM]}, "a system message alone"),
     ({"messages": [user("a"), user("b")]}, "roles do not alternate, message 2 is 'user', wanted 'assistant'"),
     ({"messages": [assistant("a"), user("b")]}, "roles do not alternate, message 1 is 'assistant', wanted 'user'"),
-    ({"messages": [SYSTEM, user("a"), user("b")]}, "roles do not alternate, message 3 is 'user'"),
     ({"messages": [user("a"), SYSTEM, user("b")]}, "roles do not alternate, message 2 is 'system'"),
     (
         {"messages": [user("a"), assistant("b")]},
-        "ends with the assistant, wanted a user message last .`transcript: true`",
+        "ends with the assistant, expected a user message last .`transcript: true`",
     ),
     ({"history": [{"user": "a", "bot": "b"}]}, "ends with the assistant"),
     ({"messages": [{"role": "customer", "content": "a"}]}, "message 1 is 'customer', wanted 'user'"),
@@ -112,15 +107,12 @@ BAD_ROWS = [
     ({"question": "cut \ud83d", "answer": "1"}, "`question` holds half a character"),
     ({"question": "Q?", "answer": "cut \ud83d"}, "`answer` holds half a character"),
     ({"problem": "Q?", "solution": rb"\boxed{\ud83d}".decode("unicode_escape")}, "`solution` holds half a character"),
-    ({"question": "Q" * 10_000_000, "answer": "1"}, "`question` holds 10,000,000 characters, wanted at most 1,000,000"),
+    ({"question": "Q" * 1_000_001, "answer": "1"}, "`question` holds 1,000,001 characters"),
     ({"messages": [user("Q" * 1_000_001)]}, "message 1 holds 1,000,001 characters"),
     ({"messages": [user("a"), assistant(" \n"), user("b")]}, r"message 2 \(assistant\) is empty"),
     ({"messages": [user("")]}, r"message 1 \(user\) is empty"),
-    ({"messages": [{"role": "user"}]}, "message 1 is no {role, content}"),
-    ({"messages": [{"role": "system"}, user("a")]}, "message 1 is no {role, content}"),
     ({"messages": [{"role": "user", "content": ["a"]}]}, "message 1 is no {role, content}"),
     ({"messages": ["a", user("b")]}, "message 1 is no {role, content}"),
-    ({"turns": [""]}, "empty"),
     ({"turns": []}, "no `question`"),
     ({"prompt": [" "]}, "empty"),
     ({"question": "", "answer": "5"}, "no `question` or"),
@@ -128,7 +120,6 @@ BAD_ROWS = [
     ({}, "has nothing"),
     ({"question": "Q?"}, "no final answer"),
     ({"question": "Q?", "answer": ""}, "no final answer"),
-    ({"question": "Q?", "answer": None}, "no final answer"),
     ({"question": "Q?", "answer": float("nan")}, "no final answer"),
     ({"problem": "P", "solution": "a long way\nwithout an end"}, "no final answer"),
 ]
@@ -144,9 +135,9 @@ def test_a_row_that_is_no_question_is_named_by_file_and_line(
 
 
 def test_an_id_that_stands_twice_is_refused(items: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the id 'x' stands twice"):
+    with pytest.raises(DataError, match="the id 'x' occurs twice"):
         items({"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"})
-    with pytest.raises(DataError, match="the id '2' stands twice"):
+    with pytest.raises(DataError, match="the id '2' occurs twice"):
         items({"id": 2, "prompt": "a"}, {"prompt": "b"})
     with pytest.raises(DataError, match=r"the id 'x\\ud83d' holds half a character"):
         items({"id": "x\ud83d", "prompt": "a"})
@@ -198,7 +189,7 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
 )
 def test_a_problem_without_an_answer_is_named_by_file_and_line(tmp_path: Path, row: dict[str, Any]) -> None:
     write_jsonl(tmp_path / "p.jsonl", [{"question": "Q", "answer": "1"}, row])
-    with pytest.raises(DataError, match=r"p\.jsonl:2: no answer, wanted `answer`"):
+    with pytest.raises(DataError, match=r"p\.jsonl:2: no answer, expected `answer`"):
         list(read_problems(tmp_path / "p.jsonl"))
 
 
@@ -251,14 +242,16 @@ def test_a_run_leaves_out_a_gated_set_and_all_its_probes_ask_the_same(
         patch.setattr("nextturn.probe.hub.hub_rows", gated)
         with pytest.raises(SetOutOfReach, match="gpqa_diamond"):  # named in `probe run`
             load_sets(probe)
-        later = replace(probe, sets={**sets, "built": SetSection(path=str(tmp_path / "built.jsonl"))})
+        later = probe.model_copy(update={"sets": {**sets, "built": SetSection(path=str(tmp_path / "built.jsonl"))}})
         assert [one.name for one in sets_to_probe(later, tmp_path / "run", before_build=True)] == ["gsm8k"]
         told = capsys.readouterr().out
         assert f"https://huggingface.co/datasets/{closed}" in told and "hf auth login" in told
         with pytest.raises(DataError, match="built.jsonl: no such file"):
             sets_to_probe(later, tmp_path / "run")
         with pytest.raises(DataError):  # before the build
-            sets_to_probe(replace(probe, sets={"gpqa_diamond": SetSection()}), tmp_path / "run", before_build=True)
+            sets_to_probe(
+                probe.model_copy(update={"sets": {"gpqa_diamond": SetSection()}}), tmp_path / "run", before_build=True
+            )
         left = load_sets(probe, base)
     write_json(base / "manifest.json", {"settings": {"sets": {one.name: {} for one in left}}})
     assert [one.name for one in load_sets(probe, base)] == ["gsm8k"], "terms accepted meanwhile change no run"
@@ -300,7 +293,7 @@ OTHER_FILES = [
 @pytest.mark.parametrize(("name", "content", "kind"), OTHER_FILES)
 def test_a_file_of_another_kind_is_told_apart(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name}: {kind}.* \(set 'own'\), wanted JSONL: one JSON object a line"):
+    with pytest.raises(DataError, match=rf"{name}: {kind}.* \(set 'own'\), expected JSONL: one JSON object per line"):
         locate("own", tmp_path / name)
 
 
