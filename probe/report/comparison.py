@@ -239,7 +239,8 @@ class Comparison:
                 total = sum(cell.n_total for cell in cells)
                 unscored.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} ({why})")
         notes += [f"user turns without a label, in no rate: {', '.join(unscored)}"] if unscored else []
-        notes += [f"changes that no labels correct: {', '.join(self.as_judged)}"] if self.as_judged else []
+        changed = "all" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
+        notes += [f"changes that no labels correct: {changed}"] if changed and self.as_judged else []
         return "; ".join([*notes, *self.warnings])
 
 
@@ -388,8 +389,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "baseline": comparison.names[0],
         "runs": [{"name": run.name, "folder": str(run.folder), **asdict(run.results.model)} for run in comparison.runs],
         "settings": comparison.runs[0].results.settings.model_dump(),
-        "differences": list(comparison.differences),
-        "remarks": list(comparison.remarks),
+        **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings")},
         "figures": [
             {"run": figure.run, **figure.metric._asdict(), **plain(figure.estimate), "changes": plain(figure.changes)}
             for figure in comparison.figures
@@ -397,7 +397,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "patterns": {"low": LOW, "sets": sets, "overall": comparison.overall},
         "correction": plain(comparison.correction),
         "as_judged": comparison.as_judged,
-        "warnings": list(comparison.warnings),
     }
 
 
@@ -416,8 +415,6 @@ def plain(value: Any) -> Any:
 
 # --- The terminal
 
-WIDTH = 140
-
 
 def percent(estimate: Estimate, sign: str = "") -> str:
     """Return a rate as "57.0 [47.2, 66.3]"."""
@@ -432,6 +429,11 @@ def points(estimate: Estimate) -> str:
     return percent(estimate, "+")
 
 
+def ending(name: str, most: int) -> str:
+    """Return the last characters of a long name, which tell checkpoints apart."""
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
 def format_table(results: Sequence[dict[str, Any]]) -> str:
     """Return the terminal table of one or more contents of results.json, without paired differences."""
     checked = [Results.model_validate(result) for result in results]
@@ -444,15 +446,14 @@ def terminal_table(comparison: Comparison) -> str:
     """Return the main figures in percent with 95% intervals, a row per figure and a column per run, and notes below."""
     metrics = list(dict.fromkeys(figure.metric for figure in comparison.main))
     rows = [[printable(metric.set, 20), comparison.title(metric), comparison.sizes(metric)] for metric in metrics]
-    runs_per_table = 4
     tables = []
-    for start in range(0, len(comparison.runs), runs_per_table):
-        names = comparison.names[start : start + runs_per_table]
+    for start in range(0, len(comparison.runs), 4):  # four runs fit the width
+        names = comparison.names[start : start + 4]
         columns = [[percent(comparison.estimate(name, metric)) for name in names] for metric in metrics]
-        head = ["set", "percent [95% interval]", "n", *(name if len(name) < 20 else f"…{name[-18:]}" for name in names)]
+        head = ["set", "percent [95% interval]", "n", *(ending(name, 19) for name in names)]
         lines = aligned([head, *([*row, *cells] for row, cells in zip(rows, columns, strict=True))])
         tables.append("\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]]))
-    fill = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_on_hyphens=False).fill
+    fill = textwrap.TextWrapper(140, subsequent_indent="  ", break_on_hyphens=False).fill
     return "\n\n".join([*tables, "\n".join(map(fill, _notes(comparison)))])
 
 

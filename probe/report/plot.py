@@ -12,13 +12,13 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.measure.results import Metric
-from nextturn.probe.report.comparison import Comparison
+from nextturn.probe.report.comparison import Comparison, ending
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import printable
 
@@ -114,16 +114,14 @@ def draw_tradeoff(comparison: Comparison) -> bytes | None:
     panels = panels_of(comparison)
     if not panels:
         return None
-    styles = [BASELINE] * len(comparison.runs)
-    for number, path in enumerate(comparison.paths):
-        for run in path:
-            styles[run] = (COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
+    looks = [(colour, marker) for marker, colour in zip(MARKERS * len(COLOURS), COLOURS * len(MARKERS), strict=True)]
+    styles = {run: look for path, look in zip(comparison.paths, cycle(looks), strict=False) for run in path}
+    styles[0] = BASELINE
     columns, rows = min(len(panels), 2), math.ceil(len(panels) / 2)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.4 * columns, 3.0 * rows + 0.6), dpi=300, layout="constrained")
         judge = comparison.runs[0].results.settings.others.get("judge")
-        labels = sum(comparison.correction.labels.values()) if comparison.correction else 0
-        source = f"corrected by {labels} labels" if comparison.all_corrected else f"by {judge}"
+        source = "corrected by labels" if comparison.all_corrected else f"by {judge}"
         forced = ", MEASURED DIFFERENTLY" if comparison.differences else ""
         heading = printable(f"follow-up {source}, 95% intervals{forced}", 200)
         figure.suptitle(textwrap.fill(heading, 58 * columns), fontsize=7, color=SOFT)
@@ -132,15 +130,21 @@ def draw_tradeoff(comparison: Comparison) -> bytes | None:
             _draw_panel(axis, comparison, panel, styles)
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
+        if len(comparison.runs) > 1:  # once the limits of the axes, which panels share, are known
+            axes[0].set_ylim(axes[0].get_ylim())
+            for axis, panel in zip(axes, panels, strict=False):
+                _shade(axis, panel)
 
         def entry(label: str, **style: Any) -> Line2D:
             return Line2D([], [], label=label, **{"color": SOFT, "linewidth": 0.9, "markersize": 4.5, **style})
 
-        handles: list[Any] = [entry(comparison.names[0][:40], color=BASELINE[0], marker=BASELINE[1], linestyle="")]
+        handles: list[Any] = [
+            entry(ending(comparison.names[0], 24), color=BASELINE[0], marker=BASELINE[1], linestyle="")
+        ]
         for path in comparison.paths:
             colour, marker = styles[path[0]]
             line = "-" if len(path) > 1 else ""
-            handles.append(entry(path_name(comparison, path)[-40:], color=colour, marker=marker, linestyle=line))
+            handles.append(entry(ending(path_name(comparison, path), 24), color=colour, marker=marker, linestyle=line))
         for order, name in enumerate(dict.fromkeys(name for panel in panels for name in panel.points)):
             filling = {"linestyle": "--", "markerfacecolor": "white"} if order else {}
             handles.append(entry(f"{name} (greedy)" if name == "T=0.0" else name, marker="o", **filling))
@@ -154,7 +158,7 @@ def draw_tradeoff(comparison: Comparison) -> bytes | None:
     return buffer.getvalue()
 
 
-def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequence[tuple[str, str]]) -> None:
+def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Mapping[int, tuple[str, str]]) -> None:
     greedy = next(iter(panel.points.values()))
     for hollow, points in enumerate(panel.points.values()):
         at = {point.run: point.at for point in points}
@@ -175,22 +179,23 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Sequen
         if model.step and comparison.names[point.run] in comparison.shown:
             offset: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6, "zorder": 5}
             axis.annotate(str(model.step), point.at, color=styles[point.run][0], **offset)
-    if len(comparison.runs) > 1:  # the area under the frontier, as stairs down from the left
-        spots = [point.at for point in greedy]
-        xs = sorted({x for x, _ in spots})
-        ys = [max(y for x, y in spots if x >= left) for left in xs]
-        low, bottom = axis.get_xlim()[0], axis.get_ylim()[0]
-        axis.fill_between([low, *xs], [ys[0], *ys], bottom, step="pre", color="#f0f0f0", linewidth=0, zorder=0)
-        axis.set_xlim(left=low)
-        axis.set_ylim(bottom=bottom)
     if panel.real and panel.real.value is not None:
         axis.axhline(100 * panel.real.value, zorder=1, **REAL)
-    rate = {decoding: Metric("followup", panel.set, "rate", decoding) for decoding in panel.points}
     sizes = [f"accuracy n = {comparison.sizes(panel.accuracy)}"]
-    sizes += [f"{decoding} n = {comparison.sizes(metric)}" for decoding, metric in rate.items()]
+    sizes += [f"{at} n = {comparison.sizes(Metric('followup', panel.set, 'rate', at))}" for at in panel.points]
     axis.set_title(f"{printable(panel.set, 30)} ({', '.join(sizes)})", fontsize=7, fontweight="bold")
     axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)} (%)")
     axis.set_ylabel(f"{'follow-up' if comparison.all_corrected else comparison.followup} (%)")
     axis.grid(True, color="#e4e4e4", linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _shade(axis: Axes, panel: Panel) -> None:
+    """Shade the area under the frontier of greedy decoding, stairs that go down from the left."""
+    spots = [point.at for point in next(iter(panel.points.values()))]
+    xs = sorted({x for x, _ in spots})
+    ys = [max(y for x, y in spots if x >= left) for left in xs]
+    left, bottom = axis.get_xlim()[0], axis.get_ylim()[0]
+    axis.autoscale(False)
+    axis.fill_between([left, *xs], [ys[0], *ys], bottom, step="pre", color="#f0f0f0", linewidth=0, zorder=0)
