@@ -30,6 +30,8 @@ from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import printable
 
+SCHEMA = 1
+
 
 class Metric(NamedTuple):
     """The key of a number of a run.
@@ -240,8 +242,8 @@ def read_results(folder: Path) -> Results:
         raise BadInput(f"{folder}: no results.json here; expected a folder that `nextturn probe run` made{hint}")
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
-    if schema != 1:
-        raise BadInput(f"{path}: schema {schema!r}, but this version reads schema 1; probe the model again")
+    if schema != SCHEMA:
+        raise BadInput(f"{path}: schema {schema!r}, but this version reads schema {SCHEMA}; probe the model again")
     try:
         return Results.model_validate(content)
     except ValidationError as error:
