@@ -90,10 +90,7 @@ def read_items(path: Path, instruction: str = "", transcript: bool = False) -> l
     else:
         items = [_item(row, f"{path}:{number}", number) for number, row in read_jsonl(path)]
     _check_ids(path, [item.id for item in items])
-    if not instruction:
-        return items
-    last = [user(f"{item.messages[-1]['content']}\n\n{instruction}") for item in items]
-    return [replace(item, messages=(*item.messages[:-1], final)) for item, final in zip(items, last, strict=True)]
+    return [_instructed(item, instruction) for item in items] if instruction else items
 
 
 def _item(row: dict[str, Any], where: str, number: int) -> Item:
@@ -121,6 +118,11 @@ def _item(row: dict[str, Any], where: str, number: int) -> Item:
             return Item(identity, (user(question),), answer)
     check_text(asked.text, where)
     return Item(identity, (user(asked.text),), asked.letter, options=asked.options)
+
+
+def _instructed(item: Item, instruction: str) -> Item:
+    last = item.messages[-1]["content"]
+    return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
 
 
 def read_pairs(path: Path) -> list[Pair]:
