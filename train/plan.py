@@ -135,8 +135,8 @@ class RunPlan:
     completion: int | None = None
 
     def __post_init__(self) -> None:
-        self.given = self.recipe.given
-        self.length = self.length or self.given.get("max_length", 1024) or UNLIMITED
+        self.arguments = self.recipe.arguments
+        self.length = self.length or self.arguments.get("max_length", 1024) or UNLIMITED
 
     @property
     def on_cpu(self) -> bool:
@@ -144,7 +144,7 @@ class RunPlan:
         import torch
 
         small = self.size is not None and self.size.parameters < LARGE
-        return cpu_wanted(self.given) or (small and not torch.cuda.is_available())
+        return cpu_wanted(self.arguments) or (small and not torch.cuda.is_available())
 
     def model_line(self) -> str:
         model, size = self.recipe.model, self.size
@@ -166,7 +166,7 @@ class RunPlan:
         if path is None or self.chat is None:
             yield f"data      {self.unknown('rows and tokens', path)}"
         else:
-            loss_on, longest = self.recipe.data.loss_on, self.given.get("max_length", 1024)  # type: ignore[attr-defined]
+            loss_on, longest = self.recipe.data.loss_on, self.arguments.get("max_length", 1024)  # type: ignore[attr-defined]
             rows, counts = make_rows(read_conversations(path), self.chat, loss_on, longest)
             yield (
                 f"data      {path}: {counts.conversations:,} conversations, {counts.rows:,} rows, {counts.tokens:,} tokens, "
@@ -175,7 +175,7 @@ class RunPlan:
             )
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
-            if self.given.get("packing"):
+            if self.arguments.get("packing"):
                 self.rows = len(as_dataset(rows, self.length))
                 yield f"packing   into {self.rows:,} sequences of at most {self.length:,} tokens"
         yield from self.on_each("steps", self._rows_steps)
@@ -185,7 +185,7 @@ class RunPlan:
             yield f"data      {self.unknown('pairs and tokens', path)}"
         else:
             pairs = list(load_pairs(path))
-            rows, counts = make_pairs(pairs, self.chat, self.given.get("max_length", 1024))
+            rows, counts = make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
             yield (
                 f"data      {path}: {counts.pairs:,} pairs ({_kinds(counts.kinds)}), {counts.tokens:,} tokens of both sides, "
                 f"longest {counts.longest}, {counts.too_long} too long and left out"
@@ -196,9 +196,9 @@ class RunPlan:
                 row = {"input_ids": prompt + reply, "labels": [IGNORED] * len(prompt) + reply}
                 self.example += [f"  {side}:", *_shown(row, self.chat)]
             self.rows = counts.pairs
-        loss = " + ".join(self.given.get("loss_type") or ["sigmoid"])
+        loss = " + ".join(self.arguments.get("loss_type") or ["sigmoid"])
         reference = "a frozen copy" if self.recipe.model.lora is None else "the model without its adapter"
-        yield f"loss      {loss}, beta {self.given.get('beta', 0.1):g}; the reference is {reference}"
+        yield f"loss      {loss}, beta {self.arguments.get('beta', 0.1):g}; the reference is {reference}"
         yield from self.on_each("steps", self._rows_steps)
 
     def _rows_steps(self, ranks: int) -> str:
@@ -210,7 +210,7 @@ class RunPlan:
         )
 
     def grpo(self, path: Path | None) -> Iterator[str]:
-        recipe, given = self.recipe, self.given
+        recipe, given = self.recipe, self.arguments
         assert isinstance(recipe, GrpoRecipe)
         rollout, reward = recipe.rollout, recipe.reward
         batch, turn = batch_of(recipe), rollout.max_turn_tokens
@@ -267,7 +267,7 @@ class RunPlan:
 
     def steps(self, ranks: int) -> int | None:
         """Return the optimizer steps of the run on so many processes; None if the data are not there."""
-        given, most = self.given, self.given.get("max_steps", -1)
+        given, most = self.arguments, self.arguments.get("max_steps", -1)
         if most > 0 or self.rows is None:
             return most if most > 0 else None
         epoch = batch_of(self.recipe, ranks).steps(self.rows, given.get("num_iterations", 1))
@@ -293,12 +293,12 @@ class RunPlan:
             return
         yield from self.on_each("memory", self._memory)
         yield f"          within {ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB"
-        if self.given.get("use_vllm"):
-            share = f"{self.given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
-            yield f"vllm      {'on a server of its own' if self.given.get('vllm_mode') == 'server' else share}"
+        if self.arguments.get("use_vllm"):
+            share = f"{self.arguments.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
+            yield f"vllm      {'on a server of its own' if self.arguments.get('vllm_mode') == 'server' else share}"
 
     def _memory(self, ranks: int) -> str:
-        recipe, given, size, batch = self.recipe, self.given, self.size, batch_of(self.recipe, ranks)
+        recipe, given, size, batch = self.recipe, self.arguments, self.size, batch_of(self.recipe, ranks)
         assert size is not None
         of_dpo, of_grpo = isinstance(recipe, DpoRecipe), isinstance(recipe, GrpoRecipe)
         rows = batch.per_device * (2 if of_dpo else 1)  # both sides
@@ -326,14 +326,14 @@ class RunPlan:
 
     def saves(self, ranks: int) -> int | None:
         """Return the number of checkpoints; for a run of unknown length, if `save_steps` is a share of it."""
-        strategy, every = self.given.get("save_strategy", "steps"), self.given.get("save_steps", 500)
+        strategy, every = self.arguments.get("save_strategy", "steps"), self.arguments.get("save_steps", 500)
         steps = self.steps(ranks)
         if steps is None:
             return math.ceil(1 / every) if strategy == "steps" and every < 1 else None
-        return saves(strategy, every, steps, self.given.get("num_train_epochs", 3.0))
+        return saves(strategy, every, steps, self.arguments.get("num_train_epochs", 3.0))
 
     def saves_line(self) -> str:
-        strategy, every = self.given.get("save_strategy", "steps"), self.given.get("save_steps", 500)
+        strategy, every = self.arguments.get("save_strategy", "steps"), self.arguments.get("save_steps", 500)
         count, steps = self.saves(processes()), self.steps(processes())
         if strategy != "steps":
             return f"saves     save_strategy {strategy}"
@@ -347,12 +347,12 @@ class RunPlan:
     def disk_lines(self) -> Iterator[str]:
         """Yield the room for checkpoints, as a real run asks for it before its first step (train/checkpoints.py)."""
         if self.size is not None:
-            run_dir = Path(self.given["output_dir"])
+            run_dir = Path(self.arguments["output_dir"])
             yield from self.on_each("disk", self._disk)
             yield f"          {free_bytes(run_dir) / GIB:,.1f} GiB are free for {run_dir}"
 
     def _disk(self, ranks: int) -> str:
-        recipe, given, size, count = self.recipe, self.given, self.size, self.saves(ranks)
+        recipe, given, size, count = self.recipe, self.arguments, self.size, self.saves(ranks)
         assert size is not None
         zero, limit = zero_stage(given) if ranks > 1 else 0, given.get("save_total_limit")
         half = given.get("fp16") or given.get("bf16", True)
@@ -377,7 +377,7 @@ class RunPlan:
             yield "probe     none during training"
             return
         if probe.when == "watch":
-            yield watch_line(Path(self.given["output_dir"]))
+            yield watch_line(Path(self.arguments["output_dir"]))
         # Files may be missing in folders that earlier commands fill: the data's, and that of the run which makes the model to
         # start from, with its siblings.
         later = [Path(load_data_recipe(Path(data)).output.path)] if data is not None else []

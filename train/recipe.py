@@ -380,7 +380,7 @@ class TrainRecipe(RecipeSection):
     """Where figures are shown; without this section nowhere."""
 
     @property
-    def given(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The `train:` section as the recipe gives it."""
         section: TrlArguments = self.train
         return section.model_dump()
@@ -394,7 +394,7 @@ class TrainRecipe(RecipeSection):
 
     def check_keys(self) -> None:
         if self.probe and self.probe.when == "inline":
-            _check_inline(self.probe, self.given)
+            _check_inline(self.probe, self.arguments)
 
 
 class SftRecipe(TrainRecipe):
@@ -407,7 +407,7 @@ class SftRecipe(TrainRecipe):
 
     def check_keys(self) -> None:
         super().check_keys()
-        given = self.given
+        given = self.arguments
         # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
         missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
         if missing and (given.get("packing") or given.get("padding_free")):
@@ -453,8 +453,8 @@ class GrpoRecipe(TrainRecipe):
 
     def check_keys(self) -> None:
         super().check_keys()
-        check_sampling(self.rollout, self.given)
-        held_out, when = self.data.held_out, self.given.get("eval_strategy", "no")
+        check_sampling(self.rollout, self.arguments)
+        held_out, when = self.data.held_out, self.arguments.get("eval_strategy", "no")
         if (held_out > 0) != (when != "no"):
             raise RecipeError(
                 f"data.held_out: given {held_out} with train.eval_strategy {when!r}; expected held-out problems and "
@@ -494,7 +494,7 @@ def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
         batch_of(recipe)
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
-    model = start_from(recipe.model, Path(recipe.given["output_dir"]), path.parent)
+    model = start_from(recipe.model, Path(recipe.arguments["output_dir"]), path.parent)
     return recipe.model_copy(update={"model": model})
 
 
@@ -578,7 +578,7 @@ def batch_of(recipe: TrainRecipe, ranks: int | None = None) -> Batch:
     Raises:
         RecipeError: The processes cannot share the rows equally, or groups would not be whole.
     """
-    given = recipe.given
+    given = recipe.arguments
     ranks = ranks or processes()
     per_device, accumulation = given.get("per_device_train_batch_size", 8), given.get("gradient_accumulation_steps", 1)
     group = given.get("num_generations", 8) if isinstance(recipe, GrpoRecipe) else 1
@@ -634,4 +634,4 @@ def fitted(recipe: TrainRecipe, ranks: int | None = None) -> dict[str, Any]:
     states its effective batch size. Raises RecipeError, see `batch_of`."""
     batch = batch_of(recipe, ranks)
     shares = {"per_device_train_batch_size": batch.per_device, "gradient_accumulation_steps": batch.accumulation}
-    return recipe.given | (shares if recipe.rows_per_step is not None else {})
+    return recipe.arguments | (shares if recipe.rows_per_step is not None else {})

@@ -158,12 +158,12 @@ def warn_of_memorizing(trainer: Any) -> None:
     from transformers import TrainerCallback
 
     class MemorizingWarning(TrainerCallback):
-        given = False
+        warned = False
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            problem = None if self.given else memorizing(state.log_history)
+            problem = None if self.warned else memorizing(state.log_history)
             if problem is not None and state.is_world_process_zero:
-                self.given = True
+                self.warned = True
                 say(f"warning: step {state.global_step}: {problem}")
 
     trainer.add_callback(MemorizingWarning())
@@ -196,8 +196,8 @@ def samples_table(
     """
     count = min(len(samples), KEPT)
     rows = []
-    for place in sorted({number * len(samples) // count for number in range(count)}):
-        sample, reward = samples[place], scored[place]
+    for index in sorted({number * len(samples) // count for number in range(count)}):
+        sample, reward = samples[index], scored[index]
         reasons = {**reward.reasons, **({"simulator": ", ".join(sample.failures)} if sample.failures else {})}
         conversations = [_transcript(conversation, sample.start) for conversation in sample.conversations]
         rows.append({
@@ -210,7 +210,7 @@ def samples_table(
             "tokens": sample.tokens,
             "truncated": sample.truncated,
             "reward": reward.value,
-            "advantage": advantages[place] if place < len(advantages) else None,
+            "advantage": advantages[index] if index < len(advantages) else None,
             **{f"part_{name}": value for name, value in sorted(reward.parts.items())},
             "reasons": "; ".join(f"{part}: {reason}" for part, reason in sorted(reasons.items())),
         })  # fmt: skip

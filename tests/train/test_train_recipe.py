@@ -162,7 +162,7 @@ def test_a_wrong_recipe_is_one_line(
 
 
 def test_sampling_that_vllm_can_do_is_left_to_it(recipe: Path) -> None:
-    assert load_grpo_recipe(recipe, ["--train.top_p", "0.9", "--train.use_vllm", "true"]).given["top_p"] == 0.9
+    assert load_grpo_recipe(recipe, ["--train.top_p", "0.9", "--train.use_vllm", "true"]).arguments["top_p"] == 0.9
 
 
 def test_names_of_other_libraries_are_read_and_ours_are_written(sft: Path, tiny_chatml: Path) -> None:
