@@ -294,7 +294,9 @@ class RunPlan:
         yield from self.on_each("memory", self._memory)
         yield f"          within {ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB"
         if self.arguments.get("use_vllm"):
-            share = f"{self.arguments.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
+            share = (
+                f"{self.arguments.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
+            )
             yield f"vllm      {'on a server of its own' if self.arguments.get('vllm_mode') == 'server' else share}"
 
     def _memory(self, ranks: int) -> str:

@@ -92,6 +92,7 @@ def test_a_launch_of_the_page_trains_what_it_says_on_gpus_that_hold_it(
     load = next(load for stage, load in loads.items() if stage in launch.recipe)
     recipe = load(ROOT / launch.recipe, launch.options)
     given = fitted(recipe)
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: "installed")
     check_devices(given, on_gpu=True, for_cpus=False, gpus=min(8, launch.gpus))
     assert recipe.rows_per_step == launch.effective == launch.batch * launch.gpus * launch.accumulation
     assert given["per_device_train_batch_size"] == launch.batch
