@@ -163,11 +163,9 @@ def test_the_plan_counts_what_the_probe_holds_where_that_is_more_than_a_step(tin
 
     shipped = Path(__file__).resolve().parents[2] / "recipes" / "qwen2b_sft.yaml"
     large = replace(size_of(ModelSection(name=str(tiny_chatml)), tiny_chatml), parameters=2 * 10**9)  # one for GPUs
-    stage = plan._Stage([], [], lambda ranks: None, length=64)
     for options, counted in ([], True), (["--probe.grounding", "false"], False), (["--probe.when", "watch"], False):
         recipe = load_sft_recipe(shipped, [*options, "--train.deepspeed", "null"])
-        given = recipe.train.model_dump(exclude_unset=True)
-        (line, *_) = plan._memory_lines(recipe, plan._Model(given, large, None, []), stage)
+        line = next(plan.RunPlan(recipe, large, None, [], length=64).memory_lines())
         parts = dict(re.findall(r"(\w+) ([\d.]+)", line.partition("(")[2]))
         assert ("probe" in parts) == counted, line
         if counted:
