@@ -38,18 +38,18 @@ class Finding:
     Attributes:
         level: "problem" if something cannot work here, "note" for advice, "ok" otherwise.
         about: What was checked, such as "torch".
-        found: The state, such as a version.
+        state: What was seen, such as a version.
         do: What to do, a command if possible; empty if nothing is to be done.
     """
 
     level: Literal["ok", "note", "problem"]
     about: str
-    found: str
+    state: str
     do: str = ""
 
     def __str__(self) -> str:
         head = f"{self.level:<8}{self.about:<23}"
-        return f"{head}{self.found}" + (f"\n{'':{len(head)}}-> {self.do}" if self.do else "")
+        return f"{head}{self.state}" + (f"\n{'':{len(head)}}-> {self.do}" if self.do else "")
 
 
 ok, note, problem = partial(Finding, "ok"), partial(Finding, "note"), partial(Finding, "problem")
@@ -71,11 +71,11 @@ def examine() -> Iterator[Finding]:
     """Yield all findings, in the order in which they are printed."""
     importing = start_imports()  # takes many seconds, so it runs during the other checks
     gpus = list(check_gpus())
-    on_gpus = [finding.found for finding in gpus if finding.about.startswith("GPU ")]
+    on_gpus = [finding.state for finding in gpus if finding.about.startswith("GPU ")]
     yield from check_packages(bool(on_gpus))
     yield from gpus
     if on_gpus:
-        yield from check_compilers(any("capability 9." in found for found in on_gpus))
+        yield from check_compilers(any("capability 9." in state for state in on_gpus))
     yield from check_imports(bool(on_gpus), importing)
 
 
@@ -119,8 +119,8 @@ def check_conflicts(names: Iterable[str]) -> Iterator[Finding]:
         for need in _requirements(name) if installed(name) else ():
             version = installed(need.name)
             if version is not None and not need.specifier.contains(version, prereleases=True):
-                found = f"{name} {installed(name)} works with {need.name} {need.specifier}, {version} is installed"
-                yield problem("combination", found, f"pip install '{need.name}{need.specifier}'")
+                state = f"{name} {installed(name)} works with {need.name} {need.specifier}, {version} is installed"
+                yield problem("combination", state, f"pip install '{need.name}{need.specifier}'")
 
 
 def _requirements(name: str, extras: Sequence[str] = ("",)) -> list[Requirement]:
@@ -157,12 +157,12 @@ def check_gpus() -> Iterator[Finding]:
         for number in range(torch.cuda.device_count()):
             gpu = torch.cuda.get_device_properties(number)
             capability = f"capability {gpu.major}.{gpu.minor}"
-            found = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {capability}, driver {driver}"
+            state = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, {capability}, driver {driver}"
             if (gpu.major, gpu.minor) >= BF16_SINCE:
-                yield ok(f"GPU {number}", found)
+                yield ok(f"GPU {number}", state)
             else:
                 do = "--model.dtype float32 --train.bf16 false --train.fp16 true"
-                yield note(f"GPU {number}", f"{found}; it has no bf16, which the recipes use", do)
+                yield note(f"GPU {number}", f"{state}; it has no bf16, which the recipes use", do)
         return
     oldest = OLDEST_DRIVER.get(int((built or "0").partition(".")[0]), 0)
     if driver is None:
@@ -170,15 +170,15 @@ def check_gpus() -> Iterator[Finding]:
         yield ok("GPU", "none on this machine: training runs on the CPU", do)
     elif built is None:
         version = torch.__version__.partition("+")[0]
-        found = f"NVIDIA driver {driver} is installed, but torch {version} is built without CUDA"
-        yield problem("GPU", found, f"pip install --force-reinstall 'torch=={version}'")
+        state = f"NVIDIA driver {driver} is installed, but torch {version} is built without CUDA"
+        yield problem("GPU", state, f"pip install --force-reinstall 'torch=={version}'")
     elif int(driver.partition(".")[0]) < oldest:
-        found = f"NVIDIA driver {driver} is too old for torch {torch.__version__} (CUDA {built}), expected {oldest} or newer"
+        state = f"NVIDIA driver {driver} is too old for torch {torch.__version__} (CUDA {built}), expected {oldest} or newer"
         do = f"apt-get install nvidia-driver-{oldest} and restart; for a container, upgrade the driver of its host"
-        yield problem("driver", found, do)
+        yield problem("driver", state, do)
     else:
-        found = f"NVIDIA driver {driver} is installed, but torch (CUDA {built}) finds no GPU"
-        yield problem("GPU", found, "check nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with `--gpus all`")
+        state = f"NVIDIA driver {driver} is installed, but torch (CUDA {built}) finds no GPU"
+        yield problem("GPU", state, "check nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with `--gpus all`")
 
 
 def driver_version() -> str | None:
@@ -201,9 +201,9 @@ def check_compilers(hopper: bool) -> Iterator[Finding]:
     if reason := _compile_error(compiler, "c"):
         yield problem("C compiler", f"{compiler}: {reason}; Triton compiles C at a run's first step", do)
     if os.environ.get("FLA_TILELANG") != "0" and (reason := _compile_error("g++", "c++")):
-        found = f"g++: {reason}; on Hopper, TileLang compiles the gradients of linear attention with nvcc and g++"
+        state = f"g++: {reason}; on Hopper, TileLang compiles the gradients of linear attention with nvcc and g++"
         instead = "export FLA_TILELANG=0 and run `bash recipes/gpu_check.sh --stages kernels`, which compares gradients"
-        yield (problem if hopper else note)("C++ compiler", found, f"{do}; or {instead}")
+        yield (problem if hopper else note)("C++ compiler", state, f"{do}; or {instead}")
 
 
 def _compile_error(compiler: str, language: str) -> str:
@@ -262,8 +262,8 @@ def check_imports(has_gpu: bool, importing: dict[str, subprocess.Popen[str]]) ->
             process.kill()
             process.communicate()
         if "fla" in importing and driver_version() is None:
-            found = "flash-linear-attention is installed without a GPU, where it crashes every Qwen3.5 model"
-            yield problem("fla", found, "pip uninstall -y flash-linear-attention fla-core")
+            state = "flash-linear-attention is installed without a GPU, where it crashes every Qwen3.5 model"
+            yield problem("fla", state, "pip uninstall -y flash-linear-attention fla-core")
         return
     for name, (_, without, install) in IMPORTS.items():
         if name not in importing:

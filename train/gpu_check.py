@@ -65,9 +65,9 @@ def main(argv: Sequence[str]) -> None:
     page, failed = arguments.out / "verdict.txt", []
     lines = [f"gpu_check of {time.strftime('%Y-%m-%d %H:%M')}"]
     for name in arguments.stages or stages:
-        state, found = run_stage(name, stages[name], arguments.out)
+        state, summary = run_stage(name, stages[name], arguments.out)
         failed += [name] if state == "failed" else []
-        lines.append(f"{state:<8} {name:<10} {found}")
+        lines.append(f"{state:<8} {name:<10} {summary}")
         print(lines[-1], flush=True)
         doctor = arguments.out / "doctor.log"
         versions = doctor.read_text(errors="replace") if doctor.is_file() else ""

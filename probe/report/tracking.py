@@ -29,19 +29,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import math
 import os
 import re
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nextturn.probe.checkpoints import list_checkpoints
 from nextturn.probe.errors import BadInput, DataError, NextturnError, one_line
-from nextturn.probe.files import json_line, read_json, read_jsonl, write_json
+from nextturn.probe.files import json_line, read_json, write_json
 from nextturn.probe.judges.labels import ROUGH, followup_name
 from nextturn.probe.settings import TrackingSection
 from nextturn.probe.terminal import is_main_process, say
@@ -235,8 +234,7 @@ def track_probe(out: Path, run_dir: Path) -> None:
     except FileExistsError:
         return
     plot = run_dir / "probe" / "comparison" / "tradeoff.png"
-    samples = [row for _, row in read_jsonl(out / "samples.jsonl")]
-    log_probe(read_json(out / "results.json"), samples, run_dir, plot if plot.is_file() else None)
+    log_probe(read_json(out / "results.json"), run_dir, plot if plot.is_file() else None)
 
 
 def report_run(section: TrackingSection, out: Path, recipe: dict[str, Any]) -> None:
@@ -247,32 +245,21 @@ def report_run(section: TrackingSection, out: Path, recipe: dict[str, Any]) -> N
         finish_tracking()
 
 
-def log_probe(
-    results: dict[str, Any], samples: Sequence[dict[str, Any]], run_dir: Path, plot: Path | None = None
-) -> None:
-    """Send one results.json at its step, with a table of samples and, if given, the trade-off plot.
-
-    Does nothing if this process has no wandb run.
-    """
+def log_probe(results: dict[str, Any], run_dir: Path, plot: Path | None = None) -> None:
+    """Send one results.json at its step and, if given, the trade-off plot. Does nothing without a wandb run."""
     if (run := current_run()) is None:
         return
+    values = flatten(results)
     axes = known_axes(run_dir) if _is_shared(run) else {}
-    axes |= axes_of(results) | dict.fromkeys(("probe/samples", "probe/tradeoff"), STEP)
+    try:
+        declare(run, axes | axes_of(results) | {"probe/tradeoff": STEP})
+        run.log(values)
+        if plot is not None:
+            import wandb
 
-    def tables() -> dict[str, Any]:
-        import wandb
-
-        samples_table = wandb.Table(columns=list(SAMPLE_COLUMNS), data=sample_rows(samples))
-        return {"probe/samples": samples_table} | ({"probe/tradeoff": wandb.Image(str(plot))} if plot else {})
-
-    # Tables are uploaded as artifacts, which can fail by themselves. Then the numbers are sent without them.
-    for what, media in (("table and plot", tables), ("figures", dict)):
-        try:
-            declare(run, axes)
-            run.log({**flatten(results), **media()})
-            return
-        except Exception as error:  # noqa: BLE001 - no failure of a tracker may stop training
-            _warn(f"did not take the probe's {what}, which stay in {run_dir / 'probe'}", error)
+            run.log({STEP: values[STEP], "probe/tradeoff": wandb.Image(str(plot))})
+    except Exception as error:  # noqa: BLE001 - no failure of a tracker may stop training
+        _warn(f"did not take a probe, which stays in {run_dir / 'probe'}", error)
 
 
 def declare_figures(run_dir: Path) -> None:
@@ -320,17 +307,12 @@ def _is_shared(run: Any) -> bool:
     return bool(run.settings.mode == "shared")
 
 
-# --- Probe results as wandb wants them: scalars with flat names, and rows of a table.
+# --- Probe results as wandb wants them: scalars with flat names.
 #
 # Names hold no dots, because wandb's pages lose the axis of a name with a dot, no spaces, and slashes only between their
 # parts: `T=0.7` is called `T=0_7`. A perturbation by a question keeps its words and gets a short hash, so that two
 # questions never share a name.
 
-SAMPLE_ROWS = 200
-SAMPLE_COLUMNS = (
-    *("kind", "set", "item", "perturbation", "temperature", "sample", "messages", "user_turn", "label", "unscored"),
-    *("grounding", "changed", "extracted", "reference", "strict", "lenient", "outcome", "condition"),
-)
 ACTUAL = "actual"
 _SLUG_LENGTH = 40
 
@@ -376,12 +358,6 @@ def slug(text: str) -> str:
     return f"{short[:_SLUG_LENGTH].strip('_')}_{digest}".lstrip("_")
 
 
-def sample_rows(samples: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Return SAMPLE_COLUMNS of at most SAMPLE_ROWS samples, evenly spread over all of them."""
-    stride = max(1, math.ceil(len(samples) / SAMPLE_ROWS))
-    return [[_table_text(row.get(column)) for column in SAMPLE_COLUMNS] for row in samples[::stride]]
-
-
 def _step(results: dict[str, Any]) -> int:
     return results.get("model", {}).get("step") or 0
 
@@ -408,12 +384,3 @@ def _put(values: dict[str, float], key: str, value: Any) -> None:
             _put(values, key + suffix, bound)
     elif value is not None:
         values[key] = float(value)
-
-
-def _table_text(value: Any) -> str:
-    """Return a cell of a table as text, since a column of a wandb table holds one type."""
-    if isinstance(value, list):
-        return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in value)
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "" if value is None else str(value)

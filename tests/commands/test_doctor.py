@@ -35,13 +35,13 @@ def test_a_package_out_of_range_or_missing_comes_with_its_pip_command(site: Path
     distribution(site, "nextturn", "1", "Requires-Python: >=3.11", *(f"Requires-Dist: {need}" for need in needs))
     distribution(site, "torch", "2.13.0+cpu")
     distribution(site, "trl", "1.15.0")
-    found = {finding.about: finding for finding in doctor.check_packages(has_gpu=False)}
-    assert found["torch"].level == "ok" and found["wandb"].level == "ok", "an extra need not be installed"
-    assert (found["trl"].level, found["trl"].do) == ("problem", "pip install 'trl<1.17,>=1.16'")
+    findings = {finding.about: finding for finding in doctor.check_packages(has_gpu=False)}
+    assert findings["torch"].level == "ok" and findings["wandb"].level == "ok", "an extra need not be installed"
+    assert (findings["trl"].level, findings["trl"].do) == ("problem", "pip install 'trl<1.17,>=1.16'")
     (site / "trl-1.15.0.dist-info" / "METADATA").unlink()
     (site / "trl-1.15.0.dist-info").rmdir()
-    found = {finding.about: finding for finding in doctor.check_packages(has_gpu=True)}
-    assert "not installed" in found["trl"].found and found["wandb"].level == "note"
+    findings = {finding.about: finding for finding in doctor.check_packages(has_gpu=True)}
+    assert "not installed" in findings["trl"].state and findings["wandb"].level == "note"
 
 
 def test_what_vllm_says_of_transformers_is_read(site: Path) -> None:
@@ -69,13 +69,13 @@ def test_a_driver_that_is_too_old_is_a_problem_of_its_host(driver: Path, site: P
     driver.write_text(LINE.format("570.86.15"))
     (finding,) = doctor.check_gpus()
     assert (finding.level, finding.about) == ("problem", "driver")
-    assert "570.86.15" in finding.found and "580" in finding.do and "host" in finding.do
+    assert "570.86.15" in finding.state and "580" in finding.do and "host" in finding.do
     (site / "fla.py").touch()
     importlib.invalidate_caches()
     assert not list(check_imports(False, start_imports())), "there is a GPU: flash-linear-attention is right here"
     driver.write_text(LINE.format("580.95.05"))
     (finding,) = doctor.check_gpus()
-    assert (finding.level, finding.about) == ("problem", "GPU") and "finds no GPU" in finding.found
+    assert (finding.level, finding.about) == ("problem", "GPU") and "finds no GPU" in finding.state
     driver.unlink()
     (finding,) = doctor.check_gpus()
     assert finding.level == "ok", "training runs on the CPU"
@@ -99,9 +99,9 @@ def test_packages_that_cannot_be_imported_are_a_problem_and_kernels_without_a_gp
         (site / name).write_text(text)
     importlib.invalidate_caches()
     good, crashes, broken = check_imports(True, start_imports())
-    assert good.level == "ok" and crashes.level == "problem" and "it crashes: SIGSEGV" in crashes.found
+    assert good.level == "ok" and crashes.level == "problem" and "it crashes: SIGSEGV" in crashes.state
     assert (
-        broken.level == "problem" and "vllm._C_stable_libtorch" in broken.found and broken.do.startswith("pip install")
+        broken.level == "problem" and "vllm._C_stable_libtorch" in broken.state and broken.do.startswith("pip install")
     )
     (finding,) = check_imports(False, start_imports())
     assert finding.level == "problem" and finding.do.startswith("pip uninstall"), "fla without a GPU"
@@ -121,14 +121,14 @@ def test_what_kernels_are_compiled_with_is_tried(tmp_path: Path, monkeypatch: py
         broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     c, cpp = check_compilers(hopper=True)
-    assert c.level == cpp.level == "problem" and "fatal error: dlfcn.h" in c.found and "-dev" in c.do
+    assert c.level == cpp.level == "problem" and "fatal error: dlfcn.h" in c.state and "-dev" in c.do
     assert cpp.about == "C++ compiler" and "FLA_TILELANG=0" in cpp.do
     (tmp_path / "g++").unlink()
     assert [finding.level for finding in check_compilers(hopper=False)] == ["problem", "note"]
     monkeypatch.setenv("FLA_TILELANG", "0")
     monkeypatch.setenv("CC", "ccache gcc")
     (finding,) = check_compilers(hopper=True)
-    assert "ccache gcc: no such command" in finding.found
+    assert "ccache gcc: no such command" in finding.state
 
 
 def test_the_report_ends_with_a_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

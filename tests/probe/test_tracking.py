@@ -16,11 +16,8 @@ import pytest
 
 from nextturn.probe.report import tracking
 from nextturn.probe.report.tracking import (
-    SAMPLE_COLUMNS,
-    SAMPLE_ROWS,
     flatten,
     log_probe,
-    sample_rows,
     slug,
     start_tracking,
     track_probe,
@@ -29,10 +26,6 @@ from nextturn.probe.report.tracking import (
 from nextturn.probe.settings import TrackingSection
 from support.tiny_models import build_tiny_llama
 
-SAMPLES = [
-    {"kind": "followup", "set": "v1.5", "item": str(i), "messages": [{"role": "user", "content": f"q{i}"}]}
-    for i in range(450)
-]
 BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
 
 
@@ -54,7 +47,6 @@ def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:
 def write_probe(out: Path, step: int | None, rate: float = 0.25) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results(step, rate)))
-    (out / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SAMPLES[:3]))
 
 
 @pytest.fixture(autouse=True)
@@ -135,14 +127,6 @@ def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_unique(
     assert all(re.fullmatch(r"[A-Za-z0-9_=/-]+", name) for name in values)
 
 
-def test_the_table_shows_at_most_200_spread_samples() -> None:
-    rows = sample_rows(SAMPLES)
-    items = [row[SAMPLE_COLUMNS.index("item")] for row in rows]
-    assert len(rows) <= SAMPLE_ROWS and items[:2] == ["0", "3"] and int(items[-1]) > 440
-    assert rows[0][SAMPLE_COLUMNS.index("messages")] == "user: q0"
-    assert len(sample_rows(SAMPLES[:SAMPLE_ROWS])) == SAMPLE_ROWS and sample_rows([]) == []
-
-
 def test_probes_in_any_order_reach_the_run_and_each_figure_is_declared_by_its_full_name(tmp_path: Path) -> None:
     """Of `probe/*` and transformers' `*`, wandb uses the first that matches. Only a full name settles the axis."""
     import wandb
@@ -151,10 +135,10 @@ def test_probes_in_any_order_reach_the_run_and_each_figure_is_declared_by_its_fu
     start_tracking(TrackingSection(), run_dir, {"model": {"name": "m"}})
     for step in (4, None, 2):
         wandb.log({"train/loss": 1.0, "train/global_step": 9})
-        log_probe(results(step, rate=(step or 0) / 10), SAMPLES, run_dir)
+        log_probe(results(step, rate=(step or 0) / 10), run_dir)
     everything = list(records(run_dir))
     axes = {r.metric.name: r.metric.step_metric for r in everything if r.HasField("metric") and r.metric.name}
-    figures = flatten(results(2)).keys() - {"probe/step"} | {"probe/samples"}
+    figures = flatten(results(2)).keys() - {"probe/step"}
     assert {name: axes.get(name) for name in figures} == dict.fromkeys(figures, "probe/step")
     probes = [row for row in history(run_dir) if "probe/step" in row]
     assert [row["probe/step"] for row in probes] == [4, 0, 2]
@@ -162,8 +146,6 @@ def test_probes_in_any_order_reach_the_run_and_each_figure_is_declared_by_its_fu
         expected = flatten(results(step, rate=(step or 0) / 10))
         assert {key: row[key] for key in expected} == expected
         assert "train/global_step" not in row
-    tables = list((run_dir / "wandb").glob("offline-run-*/files/media/table/probe/samples*.json"))
-    assert len(tables) == 3 and len(json.loads(tables[0].read_text())["data"]) == 150
 
 
 def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
@@ -183,7 +165,7 @@ def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tmp_path:
             use_cpu=True, disable_tqdm=True,
         )  # fmt: skip
         Trainer(model, args, train_dataset=[row] * 16).train()
-        log_probe(results(steps), [], run_dir)
+        log_probe(results(steps), run_dir)
         wandb.finish()
     assert ids == {json.loads((run_dir / "wandb_run.json").read_text())["id"]}
     assert len(list(run_dir.glob("wandb/offline-run-*"))) == 2
@@ -299,14 +281,12 @@ def test_wandb_that_cannot_start_only_warns_and_stays_disabled(
     assert tracking.current_run().disabled and not (tmp_path / "wandb_run.json").exists()
 
 
-def test_figures_are_sent_if_the_tables_or_the_plot_cannot_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_sent_if_the_plot_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start_tracking(TrackingSection(), tmp_path, {})
-    log_probe(results(4), SAMPLES, tmp_path, plot=tmp_path / "no-such-plot.png")
-    assert "warning: wandb did not take the probe's table and plot" in capsys.readouterr().out
-    rows = [row for row in history(tmp_path) if "probe/step" in row]
-    assert len(rows) == 1 and rows[0]["probe/accuracy/gsm8k/strict"] == 0.5 and "probe/samples" not in rows[0]
+    log_probe(results(4), tmp_path, plot=tmp_path / "no-such-plot.png")
+    assert "warning: wandb did not take a probe" in capsys.readouterr().out
+    (row,) = [row for row in history(tmp_path) if "probe/step" in row]
+    assert row["probe/accuracy/gsm8k/strict"] == 0.5
 
 
 def test_without_wandb_in_the_recipe_and_on_other_processes_nothing_is_opened(
@@ -318,7 +298,7 @@ def test_without_wandb_in_the_recipe_and_on_other_processes_nothing_is_opened(
         start_tracking(TrackingSection(to=name), tmp_path / "run", {})
     monkeypatch.setenv("RANK", "1")
     start_tracking(TrackingSection(), tmp_path / "run", {})
-    log_probe(results(1), SAMPLES, tmp_path / "run")
+    log_probe(results(1), tmp_path / "run")
     assert wandb.run is None and not (tmp_path / "run").exists()
 
 

