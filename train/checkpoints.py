@@ -79,8 +79,7 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
         present += [FINISHED] if (run_dir / FINISHED).exists() else []
         if present:
             raise BadInput(
-                f"{run_dir}: --resume never, but it already holds {', '.join(present[:3])}"
-                f"{f' and {len(present) - 3} more' if len(present) > 3 else ''}; "
+                f"{run_dir}: --resume never, but it already holds {', '.join(present)}; "
                 "give --resume auto, another train.output_dir, or delete it"
             )
         return None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import tempfile
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -127,9 +126,9 @@ class Run:
         if not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
         # A new name in every launch, so that a folder of another node's own cannot hold it.
-        handle, token = tempfile.mkstemp(prefix=".shared-", dir=self.run_dir)
-        os.close(handle)
-        return checkpoint, self.run_dir / Path(token).name
+        token = self.run_dir / f".shared-{uuid.uuid4().hex}"
+        token.touch()
+        return checkpoint, token
 
     def load_policy(self) -> Any:
         """Return the model to train, all weights or LoRA, on no device yet. `train` loads a checkpoint's adapter."""

@@ -6,8 +6,10 @@ import importlib.util
 import os
 import pickle
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -158,6 +160,8 @@ def launch_line(trainer: Any) -> str:
 
 _stores: list[Any] = []  # torch's store, kept while the process lives: process 0 may be the one that serves it
 _turns = count()
+_WAIT_S, _SILENT_WAITS = 60.0, 5
+"""For how many seconds the others wait at a time, and after how many waits without a report they give up."""
 
 
 def on_main_process(task: str, work: Callable[[], T]) -> T:
@@ -172,7 +176,7 @@ def on_main_process(task: str, work: Callable[[], T]) -> T:
         work: Returns something small (8 MB) that can be pickled.
 
     Raises:
-        NextturnError: On every process: the error of `work`, or process 0 has ended.
+        NextturnError: On every process: the error of `work`, or process 0 has ended or was silent for five minutes.
     """
     if processes() == 1:
         return work()
@@ -184,10 +188,11 @@ def on_main_process(task: str, work: Callable[[], T]) -> T:
     error: Exception | None = None
     try:
         if is_main_process():
-            try:
-                result = work()
-            except Exception as raised:  # noqa: BLE001 - raised again below, on every process
-                error = raised
+            with _reporting(store):
+                try:
+                    result = work()
+                except Exception as raised:  # noqa: BLE001 - raised again below, on every process
+                    error = raised
             shared = error
             if error is not None and not isinstance(error, NextturnError):  # which might not survive pickling
                 shared = NextturnError(f"process 0 could not {task}: {type(error).__name__}: {one_line(error)}")
@@ -205,16 +210,37 @@ def on_main_process(task: str, work: Callable[[], T]) -> T:
     return result  # type: ignore[no-any-return]
 
 
+@contextmanager
+def _reporting(store: Any) -> Iterator[None]:
+    """Context manager: count up "alive" in the store every half minute."""
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(_WAIT_S / 2):
+            store.add("alive", 1)
+
+    threading.Thread(target=report, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
 def _wait_for_outcome(store: Any, task: str) -> None:
     """Return once process 0 has stored its outcome. On other nodes, one process prints a line every minute."""
     from torch.distributed import DistStoreError
 
+    alive = silent = 0
     for minutes in count(1):
         try:
-            return store.wait(["outcome"], timedelta(minutes=1))  # type: ignore[no-any-return]
+            return store.wait(["outcome"], timedelta(seconds=_WAIT_S))  # type: ignore[no-any-return]
         except DistStoreError:  # not yet; a lost connection is a DistNetworkError
-            if os.environ.get("LOCAL_RANK") == "0":
-                print(f"waiting for process 0 to {task}: {minutes} min", flush=True)
+            previous, alive = alive, store.add("alive", 0)
+        silent = silent + 1 if alive == previous else 0
+        if silent == _SILENT_WAITS:
+            raise NextturnError(f"process 0, which was to {task}, has not reported for {_SILENT_WAITS} minutes")
+        if os.environ.get("LOCAL_RANK") == "0":
+            print(f"waiting for process 0 to {task}: {minutes} min", flush=True)
 
 
 def check_shared(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 at random moments of `probe run`: the run that takes it up ends with the results of one that was not killed.
+"""`probe run` is killed with SIGKILL at random moments: the resumed run has the results of one that was not killed.
 
 Two trials, in bfloat16 and with a model as judge; NEXTTURN_KILL_TRIALS=20 makes twenty.
 """
@@ -26,7 +26,7 @@ LABELS = ("genuine_followup", "new_task", "malformed", "role_drift")
 
 
 def verdict(request: Seen) -> dict[str, Any]:
-    """A label that hangs on the prompt alone, so that every run of the same model gets the same verdicts."""
+    """Return a label that depends on the prompt only, so that every run of the same model gets the same verdicts."""
     prompt = json.dumps(request.body["messages"], sort_keys=True)
     return chat_reply(f"It reads so.\nVERDICT: {LABELS[sum(prompt.encode()) % len(LABELS)]}")
 

@@ -1,4 +1,4 @@
-"""What several tests of GRPO need: prompts of two kinds, a recipe for a tiny model."""
+"""Parts of GRPO tests: prompts of two kinds, a model that ends its turns, a recipe for a tiny model."""
 
 from __future__ import annotations
 
@@ -12,38 +12,32 @@ from nextturn.data_builders.rows import RlRow
 
 
 def rl_row(number: int, withheld: bool = False, **changes: Any) -> RlRow:
-    """Ann's apples; where something is withheld, it is how many she buys."""
+    """Return a problem about Ann's apples. If information is withheld, it is how many she buys."""
     problem = f"Ann has {number} apples and buys {number + 1} more. How many apples does she have?"
     asked = f"Ann has {number} apples and buys some more. How many apples does she have?" if withheld else problem
-    told: dict[str, Any] = {
-        "id": f"apples-{number}-0",
-        "kind": "underspecified" if withheld else "complete",
-        "turn": 0,
-        "prompt": ({"role": "user", "content": asked},),
-        "answer": str(2 * number + 1),
-        "problem": problem,
+    row: dict[str, Any] = {
+        "id": f"apples-{number}-0", "kind": "underspecified" if withheld else "complete", "turn": 0,
+        "prompt": ({"role": "user", "content": asked},), "answer": str(2 * number + 1), "problem": problem,
         "solution": f"{number} + {number + 1} = {2 * number + 1}",
-    }
+    }  # fmt: skip
     if withheld:
-        told |= {
-            "hidden": (f"{number + 1}",),
-            "clause": "how many apples she buys",
-            "thing": "the number of apples that Ann buys",
-            "reveal": f"She buys {number + 1} apples.",
+        row |= {
+            "hidden": (f"{number + 1}",), "clause": "how many apples she buys",
+            "thing": "the number of apples that Ann buys", "reveal": f"She buys {number + 1} apples.",
             "short": f"{number + 1} apples",
-        }
-    return RlRow(**{**told, **changes})
+        }  # fmt: skip
+    return RlRow(**{**row, **changes})
 
 
 def write_prompts(path: Path, n: int = 8) -> Path:
-    """Every other one has something withheld."""
+    """Write prompts; every other one has information withheld."""
     rows = [vars(rl_row(number, withheld=number % 2 == 0)) for number in range(3, 3 + n)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def teach_to_talk(base: Path, folder: Path, steps: int = 40) -> Path:
-    """A tiny model whose replies end by themselves, each with some chance: a few steps of training on short talks."""
+    """Train a tiny model for a few steps on short conversations, so that its replies sometimes end by themselves."""
     import torch
 
     from nextturn.probe.chat import Chat
@@ -52,21 +46,15 @@ def teach_to_talk(base: Path, folder: Path, steps: int = 40) -> Path:
     torch.manual_seed(0)
     tokenizer = load_tokenizer(resolve(str(base)))
     model = load_model(resolve(str(base)), "float32", "cpu").train()
+    replies = [
+        ("How many?", "So \\boxed{7}."), ("It is 7.", "Yes."), ("\\boxed{9}", "It is 9."), ("She has 8.", "How many more?"),
+    ]  # fmt: skip
     talks = [
         [
-            {"role": "user", "content": f"Ann has {n} apples. How many?"},
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": "She buys more."},
-            {"role": "assistant", "content": again},
+            {"role": ("user", "assistant")[place % 2], "content": text}
+            for place, text in enumerate((f"Ann has {n} apples. How many?", reply, "She buys more.", again))
         ]
-        for n, (reply, again) in enumerate(
-            [
-                ("How many?", "So \\boxed{7}."),
-                ("It is 7.", "Yes."),
-                ("\\boxed{9}", "It is 9."),
-                ("She has 8.", "How many more?"),
-            ]
-        )
+        for n, (reply, again) in enumerate(replies)
     ]
     rows = [row for talk in talks for row in Chat(tokenizer).training_rows(talk)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -83,7 +71,7 @@ def teach_to_talk(base: Path, folder: Path, steps: int = 40) -> Path:
 
 
 def probe_section(folder: Path) -> dict[str, Any]:
-    """A probe of three questions, short."""
+    """Return a short probe of three questions."""
     asked = [
         {"id": str(n), "question": f"Ann has {n} apples and eats 1. How many?", "answer": str(n - 1)} for n in (3, 4, 5)
     ]
@@ -93,7 +81,7 @@ def probe_section(folder: Path) -> dict[str, Any]:
 
 
 def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any]) -> Path:
-    """A recipe that trains a tiny model for a few steps; `sections` are merged into those given here."""
+    """Write a recipe that trains a tiny model for a few steps; `sections` change its sections."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe: dict[str, dict[str, Any]] = {
         "model": {"name": str(model), "dtype": "float32"},

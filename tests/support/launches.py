@@ -24,7 +24,7 @@ from support.commands import ENVIRONMENT, ROOT, start
 AS_ON_GPUS = "many_gpus.yaml"
 """Two processes on CPUs as on GPUs (tests/support/as_on_gpus.py): under the recipe's own DeepSpeed file, with trl's trainers."""
 PATIENCE_S = 120
-"""For which processes wait for each other, so that one that waits in vain fails a test within minutes."""
+"""Seconds for which processes wait for each other, so that a test whose process waits in vain fails within minutes."""
 
 
 def shipped(name: str, folder: Path, **changes: dict[str, Any]) -> Path:
@@ -58,7 +58,7 @@ def launch(script: str, recipe: Path, config: str | Path, *options: str, typed: 
 
 
 def kill_after(script: str, recipe: Path, config: str | Path, sign: Path) -> str:
-    """Launches, and kills all processes with SIGKILL as soon as `sign` is there."""
+    """Launch, and kill all processes with SIGKILL as soon as the file `sign` exists."""
     words = [*_script(script, config), recipe]
     launched = Launched(words, ROOT / "recipes" / "accelerate" / config, recipe.parent)
     try:
@@ -78,7 +78,7 @@ def _script(script: str, config: str | Path) -> list[Path | str]:
 
 
 def history(checkpoint: Path) -> list[dict[str, Any]]:
-    """What each step logged, without what a clock says."""
+    """Return what each step logged, without its time."""
     rows = json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
     return [{name: value for name, value in row.items() if name != "step_time"} for row in rows if "loss" in row]
 
@@ -109,7 +109,7 @@ class Launched:
         return "".join(process.output for process in self.processes)
 
     def wait(self) -> list[int]:
-        """The exit codes; as under a launcher, where one process fails the others are ended soon after."""
+        """Return the exit codes. As under a launcher, if one process fails the others are ended soon after."""
         grace = 100
         while grace and any(process.poll() is None for process in self.processes):
             grace -= any(process.poll() for process in self.processes)

@@ -1,4 +1,4 @@
-"""The processes of a launch as threads, whose exchanges meet at a barrier: one that does not come makes the others fail."""
+"""The processes of a launch as threads that exchange values at a barrier. If one does not arrive, the others fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Ranks:
         self.shared: dict[int, Any] = {}
 
     def exchange(self, own: Any) -> list[Any]:
-        """What every rank has brought, in their order."""
+        """Return the values of all ranks, in their order."""
         self.shared[getattr(self.here, "rank", 0)] = own
         self.barrier.wait()
         everyone = [self.shared[rank] for rank in range(self.number)]
@@ -22,13 +22,13 @@ class Ranks:
         return everyone
 
     def gather(self, own: list[Any]) -> list[Any]:
-        return [one for part in self.exchange(own) for one in part]
+        return [value for part in self.exchange(own) for value in part]
 
     def run(self, work: Callable[[int], Any]) -> list[Any]:
-        """What each rank's work gives; raises what the first of them raised."""
+        """Return the result of each rank's work, or raise the first error."""
         results: dict[int, Any] = {}
 
-        def one(rank: int) -> None:
+        def run_rank(rank: int) -> None:
             self.here.rank = rank
             try:
                 results[rank] = work(rank)
@@ -36,12 +36,12 @@ class Ranks:
                 self.barrier.abort()
                 results[rank] = error
 
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(self.number)]
+        threads = [threading.Thread(target=run_rank, args=(rank,)) for rank in range(self.number)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         errors = [result for result in results.values() if isinstance(result, BaseException)]
         if errors:
-            raise next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
+            raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
         return [results[rank] for rank in range(self.number)]
