@@ -32,6 +32,7 @@ from nextturn.train.memory import (
 )
 from nextturn.train.policy import held_in
 from nextturn.train.recipe import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of
+from nextturn.train.rewards import open_workers
 from nextturn.train.rows import (
     IGNORED,
     as_dataset,
@@ -59,6 +60,8 @@ def describe(recipe: TrainRecipe) -> str:
     """
     plan = RunPlan(recipe, *_model(recipe))
     path = _built(recipe)
+    if isinstance(recipe, GrpoRecipe) and recipe.reward.custom:
+        open_workers(recipe.reward).close()
     stage = {SftRecipe: plan.sft, DpoRecipe: plan.dpo, GrpoRecipe: plan.grpo}[type(recipe)]
     lines = [
         plan.model_line(),

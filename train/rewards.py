@@ -43,7 +43,7 @@ from nextturn.probe.grading import asks, compare_answers, count_marks, sentences
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.text import words
 from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
-from nextturn.train.recipe import CustomPart, RewardSection
+from nextturn.train.recipe import RewardSection
 
 Messages = tuple[Message, ...]
 
@@ -371,11 +371,19 @@ NOT_APPLICABLE = "not_applicable"
 """The function returned None."""
 
 
-def check_custom(parts: Mapping[str, CustomPart], workers: Workers) -> None:
-    """Raise RecipeError if a function cannot be loaded in a worker."""
-    for name, part in parts.items():
+def open_workers(section: RewardSection) -> Workers:
+    """Start the workers that call custom functions, and check that every function can be loaded there.
+
+    Raises:
+        RecipeError: A function cannot be loaded.
+    """
+    functions = [part.function for part in section.custom.values()]
+    workers = Workers(section.workers, section.timeout_s, functools.partial(load_functions, functions))
+    for name, part in section.custom.items():
         if failure := workers.start(_can_load, part.function).wait().failure:
+            workers.close()
             raise RecipeError(f"reward.custom.{name}.function: {part.function} cannot be loaded ({failure})")
+    return workers
 
 
 def _finished(call: Pending) -> Score:
@@ -459,13 +467,7 @@ class Rewards:
 
     def __init__(self, section: RewardSection, seed: int) -> None:
         self._section = section
-        functions = [part.function for part in section.custom.values()]
-        self._workers = Workers(section.workers, section.timeout_s, functools.partial(load_functions, functions))
-        try:
-            check_custom(section.custom, self._workers)
-        except RecipeError:
-            self._workers.close()
-            raise
+        self._workers = open_workers(section)
         self._judge: InteractivityJudge | None = None
         if section.judge is not None and section.weights.interactivity > 0:
             self._judge = InteractivityJudge(section.judge, seed, section.judge_timeout_s)

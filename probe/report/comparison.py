@@ -229,7 +229,8 @@ class Comparison:
 
     def judge_note(self) -> str:
         """Return one line on how far to trust the judge: its bias, unscored turns, changes without labels."""
-        notes = ["this judge overstates follow-up, most of all after fine-tuning"] if self.followup == ROUGH else []
+        rough = self.followup == ROUGH and bool(self.select("followup"))
+        notes = ["this judge overstates follow-up, most of all after fine-tuning"] if rough else []
         unscored = []
         for run in self.runs:
             cells = [cell for kinds in run.results.followup.values() for at in kinds.values() for cell in at.values()]

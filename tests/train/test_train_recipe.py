@@ -372,3 +372,9 @@ def test_a_plan_reads_no_weights_of_the_hub_and_converts_no_multimodal_model(
     text_only = parameters(str(tiny_multimodal))
     assert not own_cache.exists()
     assert text_only == size_of(ModelSection(name="text"), resolve(str(tiny_multimodal)).path).parameters
+
+
+def test_a_plan_loads_the_functions_of_custom_rewards(recipe: Path) -> None:
+    custom = "{own: {function: no_such_module:length}}"
+    with pytest.raises(RecipeError, match=r"reward\.custom\.own\.function: no_such_module:length"):
+        describe(load_grpo_recipe(recipe, ["--reward.custom", custom]))
