@@ -137,6 +137,8 @@ def aliases_of(field: FieldInfo) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise RecipeError(f"{path}: no such recipe")
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:

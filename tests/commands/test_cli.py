@@ -95,7 +95,7 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...], told: str, tmp_pat
         (("-m", "nextturn.probe", "run", "m", "probe.yaml", "--out", "out", "--probe.sed", "1"), "probe.sed: unknown key; did you mean probe.seed?"),
         (("-m", "nextturn.probe", "run", "./nowhere", "probe.yaml", "--out", "out"), "./nowhere: no such model folder"),
         (("-m", "nextturn.probe", "compare", "nowhere", "--out", "out"), "nowhere"),
-        (("-m", "nextturn.probe", "correct", "nowhere", "--labels", "labels.jsonl"), "nowhere: no such folder"),
+        (("-m", "nextturn.probe", "correct", "nowhere", "--labels", "labels.jsonl"), "nowhere: no results.json here"),
         (("-m", "nextturn.data_builders", "data_typo.yaml", "--out", "out"), "data_typo.yaml: sauce: unknown key; did you mean source?"),
         ((SFT, "sft_typo.yaml"), "sft_typo.yaml: train.learning_rat: unknown key; did you mean train.learning_rate?"),
         ((SFT, "sft_typo.yaml", "--dry-run", "--trian.seed", "1"), "--trian.seed: unknown option"),
