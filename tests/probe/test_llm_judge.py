@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -389,10 +390,21 @@ def test_turns_without_a_letter_are_failures() -> None:
     ],
 )
 def test_a_server_without_log_probabilities_ends_the_run(answer: Any) -> None:
-    with Loopback({"/chat/completions": lambda request: answer}) as server:
-        with pytest.raises(JudgeError, match="log-probabilities"):
-            judge_all(LlmJudge(section(server, verdict="probability", concurrency=1)), questions(100))
-        assert len(server.requests) <= 3
+    """The server holds later requests back, so the run ends only if it does not wait for them."""
+    ended = Event()
+
+    def reply(request: Seen) -> Any:
+        if request.number >= 3:
+            ended.wait(60)
+        return answer
+
+    with Loopback({"/chat/completions": reply}) as server:
+        try:
+            with pytest.raises(JudgeError, match="log-probabilities"):
+                judge_all(LlmJudge(section(server, verdict="probability", concurrency=1)), questions(100))
+            assert len(server.requests) <= 4
+        finally:
+            ended.set()
 
 
 def test_probabilities_are_kept_and_other_forms_of_a_verdict_are_not_taken_for_them(tmp_path: Path) -> None:
