@@ -22,9 +22,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 Z95 = 1.959964
 """The normal quantile of a two-sided 95% interval."""
@@ -72,6 +73,8 @@ def _wilson_bounds(rate: float, n: float) -> Interval:
 
 def _wilson_arrays(rate: Any, n: Any, quantile: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return Wilson's bounds of arrays of rates, each with its own number and quantile."""
+    import numpy as np
+
     squared = quantile**2
     middle = rate + squared / (2 * n)
     half = quantile * np.sqrt(rate * (1 - rate) / n + squared / (4 * n * n))
@@ -313,6 +316,8 @@ def auc(
         seed: Seed of the bootstrap.
         draws: Number of bootstrap draws.
     """
+    import numpy as np
+
     _same_length(values, positives)
     if not all(math.isfinite(value) for value in values):
         raise ValueError("an AUC of values that are not finite")
@@ -357,6 +362,8 @@ def kappa_ci(
 
     The value is None where both raters give one and the same label throughout: kappa is not defined then.
     """
+    import numpy as np
+
     _same_length(a, b)
     labels = {label: index for index, label in enumerate(sorted({*a, *b}))}
     n, size = len(a), len(labels)
@@ -444,6 +451,7 @@ def corrected(
         scored: Which turns the judge gave a verdict on [..., turns]; None means all. Unscored turns count in the corrected
             rate, by their labels alone, and not in the judge's own rate.
     """
+    import numpy as np
     from scipy.special import stdtrit
 
     turns = judged.shape[-1]
@@ -501,7 +509,7 @@ def corrected(
     return Corrected(value, rate, below, above, spread_by_item(of_item), spread_by_item(own), quantile)
 
 
-Bounds = tuple[np.ndarray, np.ndarray, np.ndarray]
+Bounds: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 """A value and the bounds of its 95% interval, [...] each."""
 
 
@@ -518,6 +526,8 @@ def bias_bounds(rate: Corrected) -> Bounds:
 
 def corrected_difference(before: Corrected, after: Corrected) -> Bounds:
     """Return `after` minus `before` with its interval, paired by item; their labels were drawn independently."""
+    import numpy as np
+
     below, above = after.below + before.above, after.above + before.below
     quantile, by_item = np.maximum(before.quantile, after.quantile), after.by_item - before.by_item
     return _bounds(after.value - before.value, below, above, quantile, by_item)
@@ -532,6 +542,8 @@ def _bounds(
     lowest: float = -1.0,
 ) -> Bounds:
     """Return `value` with bounds that add the variance between items to the squared distances `below` and `above`."""
+    import numpy as np
+
     spread = quantile**2 * (by_item**2).sum(-1)
     low, high = value - np.sqrt(below + spread), value + np.sqrt(above + spread)
     return value, np.maximum(low, lowest), np.minimum(high, 1.0)
@@ -562,6 +574,8 @@ def _resampled(rows: Sequence[Sequence[float]], seed: int, draws: int) -> np.nda
 
     Equal rows are drawn together by their number, which is the same bootstrap and much faster for 0s and 1s.
     """
+    import numpy as np
+
     distinct, counts = np.unique(np.asarray(rows, dtype=float), axis=0, return_counts=True)
     if len(distinct) == len(rows):
         return np.concatenate([times @ distinct for times in _times_drawn(len(rows), seed, draws, len(rows))])
@@ -574,6 +588,8 @@ def _times_drawn(n: int, seed: int, draws: int, held: int) -> Iterator[np.ndarra
 
     A chunk is sized so that `held` numbers per draw fit into the cache. Its size changes no draw.
     """
+    import numpy as np
+
     rng = np.random.default_rng(seed)
     chunk = max(1, _CHUNK // max(n, held))
     for start in range(0, draws, chunk):
@@ -584,6 +600,8 @@ def _times_drawn(n: int, seed: int, draws: int, held: int) -> Iterator[np.ndarra
 
 def _percentiles(draws: np.ndarray) -> Interval:
     """Return the middle 95% of the draws."""
+    import numpy as np
+
     low, high = np.quantile(draws, [0.025, 0.975])
     return float(low), float(high)
 

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_json
@@ -89,6 +87,8 @@ def correct(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
 
 def correction_of(runs: Sequence[FinishedRun], paths: Sequence[Path]) -> Correction:
     """Return the corrected rates of all runs with labels, and their differences from the first run."""
+    import numpy as np
+
     turns = {run.name: user_turns(run) for run in runs}
     labels = _labels_of(turns, paths)
     read = {name: [labels[turn.key] for turn in of_run if turn.key in labels] for name, of_run in turns.items()}

@@ -23,6 +23,7 @@ HEAVY = {
     "datasets",
     "deepspeed",
     "matplotlib",
+    "numpy",
     "peft",
     "torch",
     "transformers",
