@@ -51,7 +51,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.train.rewards import Rewards
     from nextturn.train.rollouts import make_rollout
     from nextturn.train.rows import choose_prompts, prompt_dataset
-    from nextturn.train.samples import keep_samples, print_step_lines, warn_of_memorizing
+    from nextturn.train.samples import print_step_lines
     from nextturn.train.scoring import ComposedReward
 
     # All input is checked before the model is loaded.
@@ -68,7 +68,9 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         closing(Rewards(recipe.reward, args.seed)) as rewards,
         closing(make_rollout(recipe.rollout, run.chat, prompts.every, args.seed)) as rollout,
     ):
-        reward = ComposedReward(rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out)
+        reward = ComposedReward(
+            rewards, args.num_generations, recipe.reward.max_failed, prompts.held_out, run.run_dir / "samples"
+        )
         run.begin()
         model = run.load_policy()
         colocated = args.use_vllm and args.vllm_mode == "colocate"
@@ -86,10 +88,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
                 rollout_func=rollout,
             )
 
-        # At every step, print a line and write samples.
         print_step_lines(trainer)
-        keep_samples(trainer, reward)
-        warn_of_memorizing(trainer)
         run.train(trainer, "grpo")
 
     data = f"on {prompts.counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."

@@ -150,11 +150,10 @@ class PairTrainer(ResumableTrainer, DPOTrainer):
 
 
 class RolloutTrainer(ResumableTrainer, GRPOTrainer):
-    """trl's GRPOTrainer with what rollouts and sample tables need.
+    """trl's GRPOTrainer with what rollouts need.
 
     Attributes:
         row_ids: The rows of the current prompts, which trl does not pass to a rollout function.
-        trained_advantages: The advantages of all processes' samples in the last generation that was trained on.
     """
 
     # Relies on trl 1.16.0 (18f01b7a46c9) trl.trainer.grpo_trainer:GRPOTrainer.__init__
@@ -184,13 +183,10 @@ class RolloutTrainer(ResumableTrainer, GRPOTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     # Relies on trl 1.16.0 (1fa48922792d) trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions
-    #   self._logs["advantages"].extend(all_process_advantages.tolist())
+    #   prompts = [x["prompt"] for x in inputs]
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         self.row_ids = [row["row"] for row in inputs]
-        scored = super()._generate_and_score_completions(inputs)
-        if self.model.training:  # trl's log has those of evaluations as well
-            self.trained_advantages = list(self._logs["advantages"])
-        return scored
+        return super()._generate_and_score_completions(inputs)
 
 
 # Relies on trl 1.16.0 (736ae29b0838) trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards

@@ -1,11 +1,7 @@
-"""The figures of a GRPO step, its sample conversations, and its line in the terminal.
-
-Sample conversations are written to RUN_DIR/samples/step-N.parquet and shown as a table in wandb.
-"""
+"""The figures of a GRPO step, its sample conversations in RUN_DIR/samples/step-N.jsonl, and its line in the terminal."""
 
 from __future__ import annotations
 
-import io
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,12 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from nextturn.probe.files import write_atomic
+from nextturn.probe.files import write_jsonl
 from nextturn.probe.grading import outcome
-from nextturn.probe.report.tracking import TRAIN_STEP, current_run, slug
-from nextturn.probe.terminal import say
+from nextturn.probe.report.tracking import slug
 from nextturn.probe.text import sentences, word_list, words
-from nextturn.train.rewards import OPEN_KINDS, Messages, Sample, Scored, asks_instead, reason_kind
+from nextturn.train.rewards import OPEN_KINDS, Sample, Scored, asks_instead, reason_kind
 
 # --- The figures of a step, over the samples of all processes.
 
@@ -98,77 +93,6 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
-FIRST_ROWS = 5
-"""Number of logged rows with which lengths are compared."""
-
-
-def length_drift(samples: Sequence[Sample], history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return `watch/length_drift`: the trained tokens of a sample now, divided by those of the first rows that the run logged.
-
-    The history is the trainer's, which a checkpoint restores, so that a resumed run compares with the same rows.
-    """
-    first = [row["watch/tokens"] for row in history if row.get("watch/tokens") is not None][:FIRST_ROWS]
-    if not first or not sum(first):
-        return {}
-    return {"watch/length_drift": fmean(sample.tokens for sample in samples) / fmean(first)}
-
-
-# --- Are prompts memorized? Held-out prompts show it.
-
-FEWEST_GAPS, MEMORIZING_P = 4, 0.002
-"""Evaluations that are needed, and the p value below which a rising gap is reported. The gap is tested after every evaluation,
-and neighbouring gaps share one, so that 0.05 would warn in a third of the runs without any cause."""
-
-
-def memorizing(history: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a warning if the trainer's log shows that prompts are memorized, None otherwise.
-
-    The gap is the reward of trained prompts minus that of held-out ones. It is taken between each two evaluations, as the
-    mean of the steps minus the mean of both evaluations, so that curves which rise alike have a gap of 0. The warning is
-    given if a line through all gaps rises. With equal curves and 5 to 25 evaluations it is given in 0 to 5% of the runs.
-
-    Args:
-        history: The trainer's log, rows with `reward` and rows with `eval_reward`.
-    """
-    gaps: list[float] = []
-    trained: list[float] = []
-    before: float | None = None
-    for row in history:
-        if row.get("reward") is not None:
-            trained.append(row["reward"])
-        if (held_out := row.get("eval_reward")) is not None:
-            if trained and before is not None:
-                gaps.append(fmean(trained) - (before + held_out) / 2)
-            trained, before = [], held_out
-    if len(gaps) < FEWEST_GAPS or history[-1].get("eval_reward") is None:
-        return None
-    from scipy.stats import linregress
-
-    line = linregress(range(len(gaps)), gaps)
-    if line.slope <= 0 or line.pvalue >= MEMORIZING_P:
-        return None
-    return (
-        f"the reward of trained prompts rises faster than that of held-out prompts, by {line.slope:.3f} an evaluation "
-        f"(p = {line.pvalue:.1g}): they are memorized. More prompts, fewer epochs or a lower learning rate help"
-    )
-
-
-def warn_of_memorizing(trainer: Any) -> None:
-    """Make `trainer` warn, once, after an evaluation that shows memorized prompts."""
-    from transformers import TrainerCallback
-
-    class MemorizingWarning(TrainerCallback):
-        warned = False
-
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            problem = None if self.warned else memorizing(state.log_history)
-            if problem is not None and state.is_world_process_zero:
-                self.warned = True
-                say(f"warning: step {state.global_step}: {problem}")
-
-    trainer.add_callback(MemorizingWarning())
-
-
 def ends_generic(reply: str) -> bool:
     """Return True if the last sentence is a question of common words only, such as "Does that make sense?"."""
     last = sentences(reply)[-1:]
@@ -178,98 +102,27 @@ def ends_generic(reply: str) -> bool:
     return all(word in common or word.split("'")[0] in common for word in words(last[0]))
 
 
-# --- The table of sample conversations; trl's own (`log_completions`) has replies without their conversation.
+# --- Sample conversations; trl's own (`log_completions`) are replies without their conversation.
 
-FOLDER = "samples"
 KEPT = 8
 """Samples that are kept of a generation of all processes, spread over its groups."""
 
 
-def samples_table(
-    samples: Sequence[Sample], scored: Sequence[Scored], advantages: Sequence[float], step: int
-) -> dict[str, list[Any]]:
-    """Return a table {column: values} with a row for each sample that is kept of a generation.
+def write_samples(path: Path, samples: Sequence[Sample], scored: Sequence[Scored]) -> None:
+    """Write a part of a generation's samples, with their conversations and the parts of their reward, as JSONL.
 
-    Args:
-        advantages: One for each sample; empty if they are not known.
-        step: The optimizer step for which the samples were generated.
+    A row's `start` is the place of the first trained message in its conversations.
     """
-    count = min(len(samples), KEPT)
-    rows = []
-    for index in sorted({number * len(samples) // count for number in range(count)}):
-        sample, reward = samples[index], scored[index]
-        reasons = {**reward.reasons, **({"simulator": ", ".join(sample.failures)} if sample.failures else {})}
-        conversations = [_transcript(conversation, sample.start) for conversation in sample.conversations]
-        rows.append({
-            "step": step,
-            "row": sample.row.id,
-            "kind": sample.row.kind,
-            "withheld": sample.row.withholds,
-            "conversation": "\n\n=== another look-ahead ===\n\n".join(conversations),
-            "ended": ", ".join(sample.ended),
-            "tokens": sample.tokens,
-            "truncated": sample.truncated,
-            "reward": reward.value,
-            "advantage": advantages[index] if index < len(advantages) else None,
-            **{f"part_{name}": value for name, value in sorted(reward.parts.items())},
-            "reasons": "; ".join(f"{part}: {reason}" for part, reason in sorted(reasons.items())),
-        })  # fmt: skip
-    return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def _transcript(conversation: Messages, start: int) -> str:
-    """Return a conversation as text, with a line where the prompt ends."""
-    turns = [f"{message['role']}: {message['content']}" for message in conversation]
-    return "\n\n".join([*turns[:start], "--- end of the prompt ---", *turns[start:]])
-
-
-def write_samples(path: Path, table: dict[str, list[Any]]) -> None:
-    """Write the table as Parquet, atomically; a column keeps its type even if all its values are missing."""
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    numbers = [name for name in table if name in ("reward", "advantage") or name.startswith("part_")]
-    columns = {name: pa.array(values, pa.float64() if name in numbers else None) for name, values in table.items()}
-    buffer = io.BytesIO()
-    parquet.write_table(pa.table(columns), buffer)
-    write_atomic(path, buffer.getvalue())
-
-
-def _show_in_wandb(table: dict[str, list[Any]], step: int) -> None:
-    run = current_run()
-    if run is None or run.disabled:
-        return
-    import wandb
-
-    # A column of a wandb table has one type, so everything is text.
-    cells = [
-        ["" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value) for value in row]
-        for row in zip(*table.values(), strict=True)
-    ]
-    try:
-        run.log({"samples/conversations": wandb.Table(columns=list(table), data=cells), TRAIN_STEP: step})
-    except Exception as error:  # noqa: BLE001 - whatever a tracker raises must not stop training
-        print(f"warning: wandb did not take the sample conversations ({' '.join(str(error).split())})", flush=True)
-
-
-def keep_samples(trainer: Any, reward: Any) -> None:
-    """Make `trainer`, of `train.overrides.RolloutTrainer`, write samples of the last trained generation whenever it logs, and
-    show them in wandb."""
-    from transformers import TrainerCallback
-
-    class SampleTable(TrainerCallback):
-        def __init__(self) -> None:
-            self.written = 0
-
-        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if not state.is_world_process_zero or not reward.samples or self.written == state.global_step:
-                return
-            self.written = state.global_step
-            table = samples_table(reward.samples, reward.scored, trainer.trained_advantages, reward.step)
-            write_samples(Path(args.output_dir) / FOLDER / f"step-{state.global_step}.parquet", table)
-            _show_in_wandb(table, state.global_step)
-
-    trainer.add_callback(SampleTable())
+    every = max(1, len(samples) // KEPT)
+    pairs = list(zip(samples, scored, strict=True))[::every]
+    write_jsonl(path, [
+        {
+            "row": sample.row.id, "kind": sample.row.kind, "withheld": sample.row.withholds, "start": sample.start,
+            "conversations": sample.conversations, "ended": sample.ended, "tokens": sample.tokens,
+            "reward": reward.value, "parts": reward.parts, "reasons": reward.reasons, "failures": sample.failures,
+        }
+        for sample, reward in pairs
+    ])  # fmt: skip
 
 
 # --- One line a step in the terminal; trl's fifty figures go to the tracker and to trainer_state.json.

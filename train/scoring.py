@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from pathlib import Path
 from typing import Any
 
 from nextturn.probe.errors import TrainingStopped
-from nextturn.probe.terminal import say
+from nextturn.probe.terminal import is_main_process, say
 from nextturn.train.rewards import Rewards, Sample, Scored
-from nextturn.train.samples import group_figures, length_drift, reward_figures, watch_figures
+from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
 
 FLAT, FLAT_FOR = 0.8, 10
 """Share of flat groups (`group_figures`), and number of generations in a row, from which on a warning is printed."""
@@ -29,19 +30,21 @@ class ComposedReward:
         num_generations: Samples of a group; groups are contiguous over all processes in their order.
         max_failed: Share of samples without a reward above which every process stops; for held-out rows it warns.
         held_out: Ids of rows that are not trained on. A generation has such rows only or none: trl evaluates separately.
-
-    Attributes:
-        step, samples, scored: The last trained generation of all processes, for the table of sample conversations.
+        folder: Directory for samples of every trained generation; None writes none.
     """
 
     __name__ = "composed"  # trl's name for it in the log
 
     def __init__(
-        self, rewards: Rewards, num_generations: int, max_failed: float, held_out: Container[str] = ()
+        self,
+        rewards: Rewards,
+        num_generations: int,
+        max_failed: float,
+        held_out: Container[str] = (),
+        folder: Path | None = None,
     ) -> None:
         self.rewards, self.num_generations, self.max_failed = rewards, num_generations, max_failed
-        self.held_out = held_out
-        self.step, self.samples, self.scored = 0, list[Sample](), list[Scored]()
+        self.held_out, self.folder = held_out, folder
         self._flat_in_a_row = 0
         self._failures_seen: set[str] = set()
 
@@ -75,7 +78,7 @@ class ComposedReward:
 
         figures = {**reward_figures(every, every_scored), **watch_figures(every)}
         if trained:
-            figures |= self._trained(every, every_scored, trainer_state)
+            figures |= self._trained(every, every_scored, trainer_state.global_step + 1)
         # A failure that occurred once is logged as 0 later: trl averages the values between two log lines.
         self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
         for name, value in {**dict.fromkeys(sorted(self._failures_seen), 0.0), **figures}.items():
@@ -87,17 +90,18 @@ class ComposedReward:
             log_extra(part, [reward.parts.get(part) for reward in scored])
         return [reward.value for reward in scored]
 
-    def _trained(self, samples: list[Sample], scored: list[Scored], state: Any) -> dict[str, float]:
-        """Return the figures of a trained generation: its groups, and its lengths compared with the run's first ones."""
-        self.step, self.samples, self.scored = state.global_step + 1, samples, scored
+    def _trained(self, samples: list[Sample], scored: list[Scored], step: int) -> dict[str, float]:
+        """Return the figures of the groups of a trained generation, and keep some of its samples."""
+        if self.folder is not None and is_main_process():
+            write_samples(self.folder / f"step-{step}.jsonl", samples, scored)
         figures = group_figures(scored, self.num_generations)
         self._flat_in_a_row = self._flat_in_a_row + 1 if figures["groups/flat"] >= FLAT else 0
         if self._flat_in_a_row == FLAT_FOR:
             say(
-                f"warning: step {self.step}: in the last {FLAT_FOR} generations, {FLAT:.0%} of the groups or more had the same "
+                f"warning: step {step}: in the last {FLAT_FOR} generations, {FLAT:.0%} of the groups or more had the same "
                 "accuracy and asking in all samples, so only style is learned from them; the problems may be too hard or too easy"
             )
-        return figures | length_drift(samples, state.log_history)
+        return figures
 
 
 def check_failures(scored: Sequence[Scored], limit: float) -> str | None:

@@ -146,12 +146,13 @@ def test_training_rows(family: str) -> None:
 
 def test_a_step_of_grpo(lively: Path, one_thread: None, tmp_path: Path) -> None:
     """What is sampled, what a scripted user replies, how it is scored and what is logged."""
-    import pyarrow.parquet as parquet
-
     from nextturn.train.grpo import main
 
     main([str(GOLDEN / "grpo.yaml"), "--model.name", str(lively), "--train.output_dir", str(tmp_path)])
-    samples = parquet.read_table(tmp_path / "samples" / "step-1.parquet").to_pylist()
+    samples = rows(tmp_path / "samples" / "step-1.jsonl")
+    for row in samples:
+        (turns,) = row["conversations"]
+        row["conversations"] = "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
     state = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())
     ours = {name: value for name, value in state["log_history"][0].items() if name.startswith(OUR_FIGURES)}
     files = sorted(path.name for path in tmp_path.iterdir())

@@ -27,7 +27,7 @@ def check_whole(run: Path, lora: bool, steps: int = STEPS) -> None:
     weights = {found["model"]["weights_sha256"] for found in results.values()}
     assert len(weights) == len(results), "each checkpoint has weights of its own"
     assert (run / f"checkpoint-{steps}" / "adapter_model.safetensors").is_file() == lora
-    assert (run / "samples" / f"step-{steps}.parquet").is_file() and (run / "finished.json").is_file()
+    assert (run / "samples" / f"step-{steps}.jsonl").is_file() and (run / "finished.json").is_file()
 
 
 def shipped_with_sizes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nextturn.probe.chat import Chat
 from nextturn.probe.errors import TrainingStopped
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train.recipe import ModelSection
 from nextturn.train.rewards import Sample, Scored, asking
-from nextturn.train.samples import ends_generic, keep_samples, length_drift, watch_figures
+from nextturn.train.samples import ends_generic, watch_figures
 from nextturn.train.scoring import FLAT_FOR, ComposedReward
 from support.grpo_parts import rl_row
 from support.sample_parts import sample
@@ -163,23 +160,6 @@ def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> 
     assert "reward/none/accuracy" not in logged, "nothing is logged of what has never failed"
     assert logged["groups/flat"] == logged["frac_reward_zero_std"] == 0
     assert list(recorded.trainer._logs["extra"]["accuracy"]) == [1, 1, 1, 0, 0, 1, 0, 0]
-    assert recorded.reward.samples == recorded.samples
-
-
-def test_samples_are_kept_with_the_advantages_of_their_own_generation(recorded: Any, tmp_path: Path) -> None:
-    """An evaluation between generation and log has advantages too."""
-    import pyarrow.parquet as parquet
-
-    trainer, reward = recorded.trainer, recorded.reward
-    keep_samples(trainer, reward)
-    trainer.args.output_dir = str(tmp_path)
-    reward.rewards = Given(*[(1.0, 1.0), (0.0, 0.0)] * 4)
-    reward.held_out = {one.row.id for one in recorded.samples}
-    before = list(trainer._logs["advantages"])
-    trainer.evaluate()
-    assert list(trainer._logs["advantages"]) != before, "trl itself has those of the evaluation now"
-    (kept,) = (tmp_path / "samples").glob("*.parquet")
-    assert parquet.read_table(kept)["advantage"].to_pylist() == pytest.approx(recorded.batch["advantages"].tolist())
 
 
 def test_failures_on_held_out_prompts_are_said_and_end_no_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,11 +245,3 @@ def test_needless_questions_are_watched_as_they_are_rewarded() -> None:
 )
 def test_a_generic_question_is_one_that_fits_any_conversation(reply: str, generic: bool) -> None:
     assert ends_generic(reply) == generic
-
-
-@given(lengths=st.lists(st.floats(1, 500), min_size=1, max_size=12))
-def test_length_is_compared_with_the_first_logged_steps(lengths: list[float]) -> None:
-    history = [{"loss": 0.1}, *({"watch/tokens": length} for length in lengths)]
-    drift = length_drift([sample("53", tokens=100)], history)["watch/length_drift"]
-    assert math.isclose(drift, 100.0 / (sum(lengths[:5]) / len(lengths[:5])))
-    assert length_drift([sample("53", tokens=100)], []) == {}, "the first step has nothing to be compared with"
