@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from nextturn.probe.conversations import THINKING_ENDS, THINKING_STARTS, Message, after_thinking, learned, plain
+from nextturn.probe.conversations import THINKING_ENDS, THINKING_STARTS, Message, after_thinking, learned, plain, user
 from nextturn.probe.errors import TemplateError, one_line
 from nextturn.probe.files import sha256_text
 from nextturn.probe.grading import boxed
 from nextturn.probe.timelimit import ends_within
 
 PrefixForm = Literal["history", "generation"]
-LossOn = Literal["assistant", "talk", "all"]
+LossOn = Literal["assistant", "talk", "all", "user"]
 
 _MARK = "NEXTTURNMARK"
 # What a template that writes the date (Llama 3.2) takes for today: what is trained, and what is measured of a base and of its
@@ -120,10 +120,11 @@ class Chat:
         """Return the text that opens a user turn after `messages`, which end with the assistant's answer.
 
         Thoughts before the answer are left out; in the form "generation" a think block that the prompt opens is closed empty.
+        After a system message alone, both forms open the first user turn.
         """
-        if not messages or messages[-1]["role"] != "assistant":
-            raise TemplateError("a user turn can only be opened after an assistant message")
-        if form == "generation":
+        if not messages or messages[-1]["role"] not in ("assistant", "system"):
+            raise TemplateError("a user turn can only be opened after an assistant message or a system message")
+        if form == "generation" and messages[-1]["role"] == "assistant":
             answer = messages[-1]["content"]
             closed = "\n</think>\n\n" if self.opens_thinking and not THINKING_ENDS.search(answer) else ""
             return self.prompt_text(messages[:-1]) + closed + answer + self._between(messages[:-1])
@@ -147,29 +148,35 @@ class Chat:
         a model keeps its own way to solve and learns when to ask and how to react. `loss_on="all"` puts loss on every
         token of the last row, whatever the messages say, an ablation. `learned_from=False` is for rows that are only scored.
 
+        `loss_on="user"` is for user models: loss on every user turn that follows a message, unless it has `loss: False`, and on
+        an empty user turn after the last assistant turn, by which a user model ends the conversation.
+
         Raises:
             TemplateError: the template opens a think block before the answer, and a turn that is learned has none to end.
         """
+        if loss_on == "user":
+            return self._user_rows(messages)
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
         wanted = {position for position in turns if learned(messages[position])}
         if loss_on == "talk":
             wanted = {position for position in wanted if boxed(messages[position]["content"]) is None} or wanted
         rows: list[TrainingRow] = []
         for position in turns:
-            prompt = list(self.prompt_ids(messages[:position]))
-            target = self._target_ids(messages[position]["content"])
             if learned_from and position in ({turns[-1]} if loss_on == "all" else wanted):
                 self.check_thinking(messages[position]["content"])
-            row = TrainingRow(prompt + target, [0] * len(prompt) + [int(position in wanted)] * len(target))
-            previous = rows[-1] if rows else None
-            if previous and prompt[: len(previous.input_ids)] == previous.input_ids:
-                row.loss_mask[: len(previous.loss_mask)] = previous.loss_mask
-                rows[-1] = row
-            else:
-                rows.append(row)
+            target = self._target_ids(messages[position]["content"])
+            _append_turn(rows, list(self.prompt_ids(messages[:position])), target, position in wanted)
         if loss_on == "all":
             return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
         return [row for row in rows if any(row.loss_mask)]
+
+    def _user_rows(self, messages: Sequence[Message]) -> list[TrainingRow]:
+        rows: list[TrainingRow] = []
+        for position, message in enumerate([*messages, user("")]):
+            if position and message["role"] == "user" and learned(message):
+                target = [*self._ids(message["content"].strip()), *self.turn_end_ids]
+                _append_turn(rows, list(self.user_prefix_ids(messages[:position])), target, True)
+        return rows
 
     def check_thinking(self, content: str) -> None:
         """Raise TemplateError if an answer to train on would be inside a think block that it never ends."""
@@ -273,6 +280,15 @@ class Chat:
                 "a turn: an assistant turn of this template has several parts, and every answer would be cut in the first; "
                 "use a model, or a chat_template.jinja in its folder, whose assistant turn is one text"
             )
+
+
+def _append_turn(rows: list[TrainingRow], prompt: list[int], target: list[int], has_loss: bool) -> None:
+    """Add a turn to the last row if its prompt continues that row, else as a row of its own."""
+    row = TrainingRow(prompt + target, [0] * len(prompt) + [int(has_loss)] * len(target))
+    if rows and prompt[: len(rows[-1].input_ids)] == rows[-1].input_ids:
+        before = rows.pop()
+        row.loss_mask[: len(before.loss_mask)] = before.loss_mask
+    rows.append(row)
 
 
 def _unused(messages: Sequence[Message], letter: str = "") -> str:

@@ -128,6 +128,8 @@ class ProbeSection(RecipeSection):
     """Data type of the weights; auto: the checkpoint's own."""
     seed: int = 0
     """Seed of the item sample and of all sampled turns."""
+    user_model: bool = False
+    """Also measure a user model (`data.loss_on: user`) as if it were a policy; without it the probe refuses user models."""
     when: Literal["inline", "watch", "never"] = "inline"
     """In training: after each checkpoint on the training processes, by `nextturn probe watch` elsewhere, or not at all."""
 

@@ -35,6 +35,7 @@ from nextturn.probe.errors import BadInput
 from nextturn.probe.files import read_json
 from nextturn.probe.report.watch import command
 from nextturn.probe.terminal import say
+from nextturn.probe.user_model import mark_user_model, user_model_info
 from nextturn.train.policy import zero_in_force
 
 GIB = 2**30
@@ -201,6 +202,8 @@ def mark_checkpoints(trainer: Any) -> None:
             trainer.accelerator.wait_for_everyone()
             if state.is_world_process_zero:
                 folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+                if info := user_model_info(Path(args.output_dir)):
+                    mark_user_model(folder, info)
                 mark_complete(folder, state.global_step, vars(this_launch(args)))
             # Syncing the files to the disk can take minutes, and the next collective may be of DeepSpeed's own group.
             trainer.accelerator.wait_for_everyone()

@@ -18,6 +18,7 @@ from nextturn.probe.conversions import new_folder
 from nextturn.probe.errors import BadInput, run_command
 from nextturn.probe.files import read_json, write_json
 from nextturn.probe.models import checkpoint_dtype, fingerprint, resolve, whole_bytes, write_whole
+from nextturn.probe.user_model import mark_user_model, user_model_info
 from nextturn.probe.weights import is_plain_lora
 
 LARGEST = 2.0
@@ -67,6 +68,8 @@ def export(checkpoint: str, out: Path, scale: float = 1.0) -> Path:
     dtype = checkpoint_dtype(folder)
     with new_folder(out, whole_bytes(folder, dtype), "name a folder on another disk with --out") as unfinished:
         write_whole(folder, unfinished, dtype, scale)
+        if info := user_model_info(folder.path):
+            mark_user_model(unfinished, info)
         write_json(unfinished / "export.json", facts)
     return out
 

@@ -191,7 +191,8 @@ class DataSection(PairSection):
     """Conversations for SFT: `messages` in every row."""
 
     loss_on: LossOn = "assistant"
-    """Turns with loss: assistant; talk, which leaves out turns that box a result if there are others; or all (an ablation)."""
+    """Turns with loss: assistant; talk, which leaves out turns that box a result if there are others; all (an ablation); or user,
+    which trains a user model."""
 
 
 class PromptSection(TrainingData):
@@ -407,7 +408,12 @@ class SftRecipe(TrainRecipe):
 
     def check_keys(self) -> None:
         super().check_keys()
-        given = self.arguments
+        given, probe = self.arguments, self.probe
+        if self.data.loss_on == "user" and probe and probe.when != "never" and not probe.user_model:
+            raise RecipeError(
+                f"probe.when: given {probe.when}, expected never: `data.loss_on: user` trains a user model, which writes the user's "
+                "turns, and the probe measures policies; `probe.user_model: true` measures it anyway"
+            )
         # Qwen3.5's linear attention leaks across documents unless both kernel packages are there.
         missing = [name for name in ("fla", "causal_conv1d") if importlib.util.find_spec(name) is None]
         if missing and (given.get("packing") or given.get("padding_free")):

@@ -23,7 +23,11 @@ IGNORED = -100  # the label that torch's cross-entropy ignores
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Numbers of the conversations and of their rows, tokens, tokens with loss, and rows left out as too long."""
+    """Numbers of the conversations and of their rows, tokens, tokens with loss, and rows left out as too long.
+
+    Attributes:
+        intents: Conversations that begin with the user's intent (`loss_on: user`).
+    """
 
     conversations: int
     rows: int
@@ -31,6 +35,7 @@ class RowCounts:
     loss_tokens: int
     longest: int
     too_long: int
+    intents: int = 0
 
     def summary(self, loss_on: str) -> str:
         """Return the counts as text for a model card."""
@@ -51,14 +56,36 @@ def data_path(path: str | None, recipe: str | None) -> Path:
     return build(load_data_recipe(Path(recipe or "")))
 
 
-def read_conversations(path: Path) -> Iterator[tuple[Message, ...]]:
+def read_conversations(path: Path, loss_on: LossOn = "assistant") -> Iterator[tuple[Message, ...]]:
     """Return the conversations of a builder's folder (its sft/ shards) or of a JSONL file with `messages`.
+
+    Args:
+        loss_on: With "user", conversations are returned in the user's view, see `user_view`.
 
     Raises:
         DataError: There is no file, the build is not finished, or a row is no conversation (file:line).
     """
     rows = load_sft_rows(path) if path.is_dir() else read_sft_rows(path)
-    return (tuple(row["messages"]) for row in rows)
+    return (user_view(row) if loss_on == "user" else tuple(row["messages"]) for row in rows)
+
+
+def user_view(row: dict[str, Any]) -> tuple[Message, ...]:
+    """Return the conversation of a row as its user knows it: the row's `intent`, if any, is the system message.
+
+    The assistant's own system message is left out, since a user does not see it. The first user message has loss only if the
+    row says `intent_first: true`.
+
+    Raises:
+        DataError: `intent` is no text.
+    """
+    first, *rest = (message for message in row["messages"] if message["role"] != "system")
+    intent = row.get("intent")
+    if intent is None:
+        return (first, *rest)
+    if not isinstance(intent, str) or not intent.strip():
+        raise DataError(f"row {row.get('id')}: `intent` is {intent!r:.60}, expected a text, or no such field")
+    said = {**first, "loss": row.get("intent_first") is True}
+    return ({"role": "system", "content": intent.strip()}, said, *rest)
 
 
 def make_rows(
@@ -76,9 +103,10 @@ def make_rows(
         DataError: No row is left.
     """
     rows: list[dict[str, list[int]]] = []
-    count, lengths = 0, [0]
+    count, intents, lengths = 0, 0, [0]
     for messages in conversations:
         count += 1
+        intents += loss_on == "user" and messages[0]["role"] == "system"
         for row in chat.training_rows(messages, loss_on):
             lengths.append(len(row.input_ids))
             if max_length is None or len(row.input_ids) <= max_length:
@@ -92,7 +120,7 @@ def make_rows(
         )
     tokens = sum(len(row["input_ids"]) for row in rows)
     trained = sum(label != IGNORED for row in rows for label in row["labels"])
-    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long)
+    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long, intents)
 
 
 def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:

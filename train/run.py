@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from nextturn.probe.chat import Chat
 from nextturn.probe.checkpoints import finish_run, finished
 from nextturn.probe.files import read_json, refuse_changes, sha256_text, write_atomic, write_json
-from nextturn.probe.models import load_tokenizer
+from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.report.tracking import check_tracker, start_tracking
 from nextturn.probe.terminal import is_main_process, say, visible
+from nextturn.probe.user_model import UserModelInfo, mark_user_model, refuse_user_model, user_model_info
 from nextturn.probe.weights import sha256_of_seen
 from nextturn.train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch
 from nextturn.train.policy import held_in, load_adapter, load_policy, policy_folder, zero_in_force
@@ -100,6 +101,8 @@ class Run:
         from nextturn.train.rows import data_path  # which needs numpy, and a recipe is read without it
 
         policy_folder(self.recipe.model)
+        if (probe := self.recipe.probe) and probe.when != "never":  # the base is measured, too
+            refuse_user_model(resolve(self.recipe.model.name).path, probe.user_model)
         # A set that cannot be downloaded ends the run before the data is built.
         sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)
         data = data_path(self.recipe.data.path, self.recipe.data.recipe)
@@ -112,17 +115,23 @@ class Run:
         check_shared(self.data)
         return self.args
 
-    def begin(self) -> None:
-        """Choose the checkpoint to resume from, and write recipe.json. Call it once all input is read."""
-        self.checkpoint, token = on_main_process("choose the checkpoint", self._begin)
+    def begin(self, user_model: UserModelInfo | None = None) -> None:
+        """Choose the checkpoint to resume from, and write recipe.json. Call it once all input is read.
+
+        Args:
+            user_model: What the run's marker says if a user model is trained.
+        """
+        self.checkpoint, token = on_main_process("choose the checkpoint", lambda: self._begin(user_model))
         try:
             check_shared(token)
         finally:
             if is_main_process():
                 token.unlink()
 
-    def _begin(self) -> tuple[Path | None, Path]:
+    def _begin(self, user_model: UserModelInfo | None) -> tuple[Path | None, Path]:
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
+        if user_model is not None:
+            mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits
         if not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
         # A new name in every launch, so that a folder of another node's own cannot hold it.
@@ -189,6 +198,8 @@ class Run:
         table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
         resets = [str(row["step"]) for row in trainer.state.log_history if "optimizer_anew" in row]
         reset = f"The optimizer began anew at step {', '.join(resets)} (`--resume weights`). " if resets else ""
+        user_model = "This is a user model: it writes the user's turns, not the assistant's. "
+        user_model = user_model if user_model_info(run_dir) else ""
         card = f"""---
 {self._metadata().to_yaml()}
 ---
@@ -196,7 +207,7 @@ class Run:
 # {run_dir.name}
 
 {recipe.model.name}, {verb} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
-{reset}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+{reset}{user_model}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
 #{table}
 ## Recipe
@@ -256,7 +267,14 @@ def _run_dir(recipe: TrainRecipe) -> Path:
 _SERVED = ("server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
 _FREE = (
     "model.fallback",
-    *("tracking.", "train.logging_", "train.save_total_limit", "train.disable_tqdm", "probe.batch_tokens"),
+    *(
+        "tracking.",
+        "train.logging_",
+        "train.save_total_limit",
+        "train.disable_tqdm",
+        "probe.batch_tokens",
+        "probe.user_model",
+    ),
     *("train.ddp_timeout", "train.dataloader_num_workers"),
     *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
     *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),

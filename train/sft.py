@@ -40,6 +40,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from trl import SFTConfig
 
+    from nextturn.probe.user_model import UserModelInfo
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
     from nextturn.train.rows import as_dataset, make_rows, read_conversations
@@ -48,9 +49,12 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     run = Run(recipe, resume)
     args = run.arguments(SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})
 
-    # Rows of token ids and labels: the loss is on assistant turns, each after exactly the prompt that inference would show.
-    rows, counts = make_rows(read_conversations(run.data), run.chat, recipe.data.loss_on, args.max_length)
-    run.begin()
+    # Rows of token ids and labels: the loss is on assistant turns, or with `loss_on: user` on user turns, each after exactly the
+    # tokens that inference would show.
+    loss_on = recipe.data.loss_on
+    rows, counts = make_rows(read_conversations(run.data, loss_on), run.chat, loss_on, args.max_length)
+    info = UserModelInfo(recipe.model.name, run.chat.template_sha256, counts.intents > 0)
+    run.begin(info if loss_on == "user" else None)
 
     # The model, all weights or LoRA, and trl's trainer.
     model = run.load_policy()
@@ -64,7 +68,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     )
 
     run.train(trainer, "sft")
-    run.conclude(trainer, "fine-tuned", counts.summary(recipe.data.loss_on), rows=vars(counts))
+    run.conclude(trainer, "fine-tuned", counts.summary(loss_on), rows=vars(counts))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from nextturn.probe.settings import Measure, ProbeSection, ServerSection, SetSection
 from nextturn.probe.terminal import collected, say, say_once, visible
+from nextturn.probe.user_model import refuse_user_model
 
 T = TypeVar("T")
 
@@ -224,7 +225,9 @@ def open_model(name: str, probe: ProbeSection) -> tuple[ModelFolder, ProbeSectio
         from nextturn.probe.client import Client
 
         name = Client(section).model
-    return (tokenizer_folder(name) if probe.engine == "openai" else resolve(name)), probe
+    folder = tokenizer_folder(name) if probe.engine == "openai" else resolve(name)
+    refuse_user_model(folder.path, probe.user_model)
+    return folder, probe
 
 
 def measure_folder(
@@ -389,7 +392,7 @@ def _check_gradable(name: str, items: Sequence[Item]) -> None:
 
 
 # Settings that change the speed or the place of a run, but no number. The judge's version stands for its name.
-_NOT_COMPARED = ("sets", "batch_tokens", "when", "judge", "judge_server", "server", "vllm")
+_NOT_COMPARED = ("sets", "batch_tokens", "when", "user_model", "judge", "judge_server", "server", "vllm")
 
 
 def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from nextturn.probe.errors import BadInput, NextturnError
 from nextturn.probe.files import only_process, read_json, remove_unfinished
 from nextturn.probe.models import resolve
 from nextturn.probe.terminal import say, say_once
+from nextturn.probe.user_model import refuse_user_model
 
 if TYPE_CHECKING:
     from nextturn.probe.measure.run import LoadedSet
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace, overrides: Sequence[str]) -> None:
         while not begun.is_file():
             time.sleep(args.poll)
     probe = load_probe_recipe(args.recipe, overrides).probe
+    refuse_user_model(args.run_dir, probe.user_model)
     if probe.engine == "openai":
         raise BadInput(
             "probe.engine: given openai, expected hf or vllm: a server cannot load each checkpoint's weights"
