@@ -191,8 +191,7 @@ class DataSection(PairSection):
     """Conversations for SFT: `messages` in every row."""
 
     loss_on: LossOn = "assistant"
-    """Turns with loss: assistant; talk, which leaves out turns that box a result if there are others; all (an ablation); or user,
-    which trains a user model."""
+    """Turns with loss: assistant; talk: without those that box a result, if there are others; user: a user model; all: an ablation."""
 
 
 class PromptSection(TrainingData):
