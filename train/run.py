@@ -1,7 +1,8 @@
 """What all stages do around their trainer: the command, the input, the run directory, guards and probes, the model card.
 
 A stage makes a `Run`, then its rows, then its trainer. `Run.train` trains from the beginning or from a checkpoint. Files of
-a run directory, in the order in which they are written: recipe.json, checkpoints and probes, README.md, finished.json.
+a run directory, in the order in which they are written: user_model.json of a user model, recipe.json, checkpoints and probes,
+README.md, finished.json.
 """
 
 from __future__ import annotations
