@@ -2,7 +2,7 @@
 # make test   sets up, then checks style and types and runs the tests
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
-# make test-harness  the same with inspect_ai and lm-evaluation-harness, and tests the probe as their task
+# make test-harness  the same with lm-evaluation-harness, and tests the probe as its task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
 # make schema writes what editors know of recipes (recipes/schema/) and trl's names (train/trl_fields.json)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +125,14 @@ class Build:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
         return [every[start : start + size] for start in every[::size]]
 
-    def quality_filter(self, folder: Path) -> QualityFilter:
-        """Return the quality filter of this build, with its index in `folder`.
+    def quality_filter(self) -> QualityFilter:
+        """Return the quality filter of this build.
 
         Raises:
             DataError: A probe set cannot be used.
         """
         rows = (len(self.problems) * self.recipe.per_problem + len(self.written)) / (1 - self.recipe.replay.fraction)
-        return QualityFilter(self.quality, round(rows), folder / "kept.sqlite")
+        return QualityFilter(self.quality, round(rows))
 
     def run(self, out: Path) -> dict[str, Any]:
         """Build into `out`, or resume the build there, and return the manifest."""
@@ -142,27 +141,25 @@ class Build:
                 look_for_models(self.recipe.dialogue)
             except BadInput as error:
                 raise type(error)(f"{error}; {NEEDS}") from None
-        with closing(
-            self.quality_filter(out / WORK)
-        ) as quality:  # it reads files, so it comes before anything is written
-            claim(out, self.settings)
-            self.replay.ask(out / WORK / "replay")
-            if self.written and not resumed(out, "written", quality):
-                indices = range(0 if len(self.problems) else len(self.written))
-                replay = (row for index in indices for row in self.replay.rows(index))
-                write_shard(out, "written", self.filtered([*self.written, *replay], quality))
-            shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
-            while shards and resumed(out, next(iter(shards)), quality):
-                del shards[next(iter(shards))]
+        quality = self.quality_filter()  # it reads files, so it comes before anything is written
+        claim(out, self.settings)
+        self.replay.ask(out / WORK / "replay")
+        if self.written and not resumed(out, "written", quality):
+            indices = range(0 if len(self.problems) else len(self.written))
+            replay = (row for index in indices for row in self.replay.rows(index))
+            write_shard(out, "written", self.filtered([*self.written, *replay], quality))
+        shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
+        while shards and resumed(out, next(iter(shards)), quality):
+            del shards[next(iter(shards))]
 
-            def write(name: str, by_problem: Iterable[Iterable[Conversation]]) -> None:
-                """Write a shard from the conversations about each of its problems, and the replay of these problems."""
-                pairs = zip(shards[name], by_problem, strict=True)
-                rows = (row for index, made in pairs for row in (*made, *self.replay.rows(index)))
-                write_shard(out, name, self.filtered(rows, quality))
+        def write(name: str, by_problem: Iterable[Iterable[Conversation]]) -> None:
+            """Write a shard from the conversations about each of its problems, and the replay of these problems."""
+            pairs = zip(shards[name], by_problem, strict=True)
+            rows = (row for index, made in pairs for row in (*made, *self.replay.rows(index)))
+            write_shard(out, name, self.filtered(rows, quality))
 
-            done = len(self.problems) - sum(map(len, shards.values()))
-            self.make(shards, out / "calls", write, done)
+        done = len(self.problems) - sum(map(len, shards.values()))
+        self.make(shards, out / "calls", write, done)
         with files.atomic(out / "rejected.jsonl") as file:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 from nextturn.data_builders.build import Build
@@ -51,8 +49,8 @@ def _scripted(build: Build) -> Iterator[str]:
     yield f"about {rows:,.0f} conversations with {tokens:,.0f} tokens (estimated without a tokenizer)"
     kinds = Counter(each.kind for each in sample).most_common()
     yield "kinds: " + ", ".join(f"{kind} {count / len(sample):.1%}" for kind, count in kinds)
-    with tempfile.TemporaryDirectory() as folder, closing(build.quality_filter(Path(folder))) as quality:
-        reasons = Counter(each.reason or quality.reason(each) for each in sample)
+    quality = build.quality_filter()
+    reasons = Counter(each.reason or quality.reason(each) for each in sample)
     lost = "".join(f", {count} {reason}" for reason, count in sorted(reasons.items(), key=str) if reason)
     yield f"of {len(sample):,} sampled conversations, the quality filter keeps {reasons[None]:,}{lost}"
     yield f"\n--- {sample[0].id} ({sample[0].kind}); assistant turns carry loss, except those marked (no loss)"

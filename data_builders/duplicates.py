@@ -76,15 +76,14 @@ SHINGLE = 3
 _COMPARED_ROWS = 32
 # Bands are chosen to miss little; false candidates are dismissed by comparing the whole signature.
 _MISSING_WEIGHT = 0.9
-# Signatures and bands take about 1 kB per row, so they are stored in a file, of which 16 MiB are cached in memory.
+# Signatures and bands take about 1 kB per row, so they are stored in a temporary file, of which 16 MiB are cached in memory.
 _TABLES = """
 PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
 PRAGMA cache_size = -16384;
 CREATE TABLE signatures (row INTEGER PRIMARY KEY, signature BLOB);
 CREATE TABLE bands (band INTEGER, row INTEGER, PRIMARY KEY (band, row)) WITHOUT ROWID;
 BEGIN;
-"""  # one transaction that is never committed: nobody reads the file after this process
+"""
 
 
 class Fingerprint(NamedTuple):
@@ -100,15 +99,13 @@ class KeptRows:
     """The fingerprints of all rows kept so far.
 
     Args:
-        path: A new file for signatures and bands, created with the first lookup.
         threshold: Share of common word runs (Jaccard) from which two rows of one kind are near-duplicates; None turns the
             comparison off.
         permutations: Numbers in a signature. The standard error of an estimated share s is
             sqrt(s * (1 - s) / permutations), 0.03 at 0.9.
     """
 
-    def __init__(self, path: Path, threshold: float | None, permutations: int = 128) -> None:
-        self._path = path
+    def __init__(self, threshold: float | None, permutations: int = 128) -> None:
         self._threshold = threshold
         self._texts: set[int] = set()
         self._wordings: Counter[int] = Counter()
@@ -120,6 +117,9 @@ class KeptRows:
             # Only the best cut of a signature into bands is taken from here; its own index would keep all rows in memory.
             bands = MinHashLSH(threshold, permutations, weights=(1 - _MISSING_WEIGHT, _MISSING_WEIGHT))
             self._bands, self._width = bands.b, bands.r
+            # SQLite deletes a file without a name when the connection is closed.
+            self._file = sqlite3.connect("", isolation_level=None)
+            self._file.executescript(_TABLES)
 
     def fingerprint(self, texts: Sequence[str], words: Sequence[Hashes], kind: str) -> Fingerprint:
         """Return the fingerprint of a row.
@@ -174,19 +174,6 @@ class KeptRows:
             bands = [(band, self._rows) for band in row.bands]
             self._file.executemany("INSERT OR IGNORE INTO bands VALUES (?, ?)", bands)
         self._rows += 1
-
-    def close(self) -> None:
-        if (connection := vars(self).pop("_file", None)) is not None:
-            connection.close()
-            self._path.unlink(missing_ok=True)
-
-    @functools.cached_property
-    def _file(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)  # left by a build that was killed
-        connection = sqlite3.connect(self._path, isolation_level=None)
-        connection.executescript(_TABLES)
-        return connection
 
 
 # --- Questions of the probe, which are kept out of the training data.

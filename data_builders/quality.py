@@ -184,7 +184,6 @@ class QualityFilter:
 
     Args:
         asked: Number of conversations to come, for the share with the same wording.
-        index: File for what grows with the rows; created with the first row and deleted by `close`.
 
     Attributes:
         checked: The probe sets that conversations are compared with.
@@ -193,10 +192,10 @@ class QualityFilter:
         BadInput: Settings or probe sets that cannot be used; nothing has been written then.
     """
 
-    def __init__(self, quality: Quality, asked: int, index: Path) -> None:
+    def __init__(self, quality: Quality, asked: int) -> None:
         self._probe = ProbeTexts(probe_files(quality.decontaminate))
         self.checked = self._probe.checked
-        self._kept = KeptRows(index, quality.near_duplicates)
+        self._kept = KeptRows(quality.near_duplicates)
         self._most_alike = max(3, int(quality.max_same_wording * asked))
 
     def reason(self, conversation: Conversation) -> str | None:
@@ -218,6 +217,3 @@ class QualityFilter:
         """Add a row that an earlier run of the same build kept."""
         texts = [message["content"] for message in messages]
         self._kept.add(self._kept.fingerprint(texts, [hashed(text) for text in texts], kind))
-
-    def close(self) -> None:
-        self._kept.close()

@@ -21,7 +21,7 @@ from nextturn.probe.errors import BadInput, DataError, NextturnError, one_line
 from nextturn.probe.measure.run import LoadedSet, load_sets, run_probe
 from nextturn.probe.models import ModelFolder, emulates_bfloat16, model_info, resolve
 from nextturn.probe.report.compare import compare
-from nextturn.probe.report.tracking import declare_figures, track_probe
+from nextturn.probe.report.tracking import track_probe
 from nextturn.probe.settings import ProbeSection
 from nextturn.probe.terminal import say
 from nextturn.train.checkpoints import watch_line
@@ -84,7 +84,6 @@ def probe_checkpoints(
         return
     if probe.when == "watch":
         say(watch_line(Path(trainer.args.output_dir)))
-        trainer.add_callback(WatchedCallback())
         return
     if probe.dtype != "auto" and trainer.is_deepspeed_enabled:
         raise BadInput(
@@ -153,7 +152,7 @@ class ProbeCallback(TrainerCallback):
             torch.cuda.empty_cache()  # caches of large batches, which training needs in other sizes
         if accelerator.is_main_process:
             compare([self.run_dir], self.run_dir / "probe" / "comparison")
-            track_probe(out, self.run_dir)
+            track_probe(out, self.run_dir / "probe" / "comparison" / "tradeoff.png")
         # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`: DeepSpeed's own.
         accelerator.wait_for_everyone()
 
@@ -161,17 +160,6 @@ class ProbeCallback(TrainerCallback):
         folder = resolve(str(self.run_dir / f"checkpoint-{step}")) if step else self.folder
         info = model_info(folder, self.chat, label, step)
         run_probe(engine, self.chat, info, self.probe, out, self.sets, self.check)
-
-
-class WatchedCallback(TrainerCallback):
-    """Declares the figures of watchers again, since the process that writes last replaces what a shared run declares."""
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            declare_figures(Path(args.output_dir))
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.on_save(args, state, control)
 
 
 # --- One engine on all ranks.

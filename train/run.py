@@ -170,8 +170,7 @@ class Run:
         probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype, sigterm.check)
         if self.args.use_cpu:
             trainer.add_callback(ReturnsFreedMemory())
-        shared = probe is not None and probe.when == "watch"
-        start_tracking(recipe.tracking, self.run_dir, recipe_dict(recipe), stage, shared=shared)
+        start_tracking(recipe.tracking, self.run_dir, recipe_dict(recipe), stage)
 
         if trainer.accelerator.is_main_process:
             remove_incomplete(self.run_dir, self.checkpoint)

@@ -7,12 +7,12 @@
     lm_eval --model hf --model_args pretrained=my_model --include_path probe/harness --metadata "$A" \
         --tasks nextturn_user_turns --log_samples --output_path out
 
-lm_eval makes all prompts before it asks for anything, and a user turn's prompt holds the model's answer: so first the
-answers, then the user turns after them. Prompts are text that `probe.chat` has rendered, so `--apply_chat_template` must
-stay off. Any model of lm_eval with `generate_until` on raw text serves: hf, vllm, local-completions. The tokenizer is
-that of `pretrained`, or of `tokenizer` in the metadata. Greedy (the paper's headline) only.
+lm_eval makes all prompts before it generates, and the prompt of a user turn contains the model's answer. So the answers are
+generated first, and the user turns by a second command. Prompts are text that `probe.chat` has rendered, so
+`--apply_chat_template` must stay off. Every model type of lm_eval with `generate_until` on raw text works: hf, vllm,
+local-completions. The tokenizer is that of `pretrained`, or of `tokenizer` in the metadata. Decoding is greedy.
 
-Beside `followup` stands the share of every label. A turn that the judge leaves unscored counts in none of them.
+`followup` and the share of every other label are reported. A turn that the judge leaves unscored counts in none of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lm_eval.api.instance import Instance
@@ -30,10 +31,10 @@ from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Completion
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_jsonl
-from nextturn.probe.harness import followup_set
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, judge_all
 from nextturn.probe.measure.measures import answer_in, grade_answer
+from nextturn.probe.measure.run import load_sets
 from nextturn.probe.models import load_tokenizer, tokenizer_folder
 from nextturn.probe.settings import load_probe_recipe
 
@@ -41,19 +42,26 @@ ANSWERS = "nextturn_answers"
 
 
 class _Prompted(ConfigurableTask):  # type: ignore[misc]
-    """A task whose documents bring the whole text that the model goes on with, as `prompt`."""
+    """A task whose documents hold the whole text that the model continues, as `prompt`."""
+
+    limit: str
+    """The key of the recipe's `probe:` section that limits the tokens of a reply."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        given = config.get("metadata") or {}
-        name = given.get("tokenizer") or given.get("pretrained")
+        self.metadata = config.get("metadata") or {}
+        name = self.metadata.get("tokenizer") or self.metadata.get("pretrained")
         if name is None:
+            raise BadInput("metadata: no `pretrained` among the model's arguments; name a folder or id as `tokenizer`")
+        self.probe = load_probe_recipe(self.metadata.get("recipe", "recipes/probe.yaml")).probe
+        sets = {loaded.name: loaded for loaded in load_sets(self.probe) if "followup" in loaded.measures}
+        wanted = self.metadata.get("set") or (next(iter(sets)) if len(sets) == 1 else None)
+        if wanted not in sets:
             raise BadInput(
-                "metadata: no `pretrained` among the model's arguments, so `tokenizer` is wanted: a folder or id"
+                f"metadata: set: given {wanted!r}, expected a set with follow-up: {', '.join(sets) or 'none'}"
             )
-        self.given = given
-        self.probe = load_probe_recipe(given.get("recipe", "recipes/probe.yaml")).probe
-        self.loaded = followup_set(self.probe, given.get("set"))
+        self.loaded = sets[wanted]
         self.chat = Chat(load_tokenizer(tokenizer_folder(str(name))), self.probe.enable_thinking)
+        self.max_tokens: int = getattr(self.probe, self.limit)
         stops = [self.chat.tokenizer.decode([token]) for token in self.chat.stop_ids]
         settings = {
             "output_type": "generate_until",
@@ -65,10 +73,6 @@ class _Prompted(ConfigurableTask):  # type: ignore[misc]
             },
         }  # fmt: skip
         super().__init__(config={**{key: config[key] for key in ("task", "metadata")}, **settings})
-
-    @property
-    def max_tokens(self) -> int:
-        raise NotImplementedError
 
     def documents(self) -> list[dict[str, Any]]:
         raise NotImplementedError
@@ -82,30 +86,21 @@ class _Prompted(ConfigurableTask):  # type: ignore[misc]
         if options.pop("apply_chat_template", False):
             raise BadInput("--apply_chat_template: the prompts are rendered already; leave it out")
         options.pop("chat_template", None)
-        how = deepcopy(self.config.generation_kwargs)
-        return [Instance(request_type="generate_until", doc=doc, arguments=(doc["prompt"], how), idx=0, **options)]
+        arguments = (doc["prompt"], deepcopy(self.config.generation_kwargs))
+        return [Instance(request_type="generate_until", doc=doc, arguments=arguments, idx=0, **options)]
 
     def finish(self, text: str) -> Any:
-        """Whether the reply reached its limit, which lm_eval does not tell: by its tokens, counted again."""
+        """Return "length" if a reply reached its limit. lm_eval does not report it, so its tokens are counted again."""
         return "length" if len(self.chat.text_ids(text)) >= self.max_tokens else "stop"
 
     def aggregation(self) -> dict[str, Callable[[list[float]], float]]:
-        return {name: _mean for name in self.higher_is_better()}
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+        return dict.fromkeys(self.higher_is_better(), fmean)
 
 
 class Answers(_Prompted):
     """The model's own answers, and how many are right."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-
-    @property
-    def max_tokens(self) -> int:
-        return self.probe.max_answer_tokens
+    limit = "max_answer_tokens"
 
     def documents(self) -> list[dict[str, Any]]:
         if self.loaded.transcript:
@@ -127,23 +122,21 @@ class Answers(_Prompted):
 
 
 class UserTurns(_Prompted):
-    """What the model says in the user's place after its answers, as the recipe's judge labels it."""
+    """The model's user turns after its answers, labelled by the recipe's judge."""
+
+    limit = "max_user_tokens"
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self.judge = get_judge(self.probe.judge, self.probe.judge_server)
 
-    @property
-    def max_tokens(self) -> int:
-        return self.probe.max_user_tokens
-
     def documents(self) -> list[dict[str, Any]]:
-        answers = {} if self.loaded.transcript else _answers(self.given.get("answers"))
+        answers = {} if self.loaded.transcript else _answers(self.metadata.get("answers"))
         documents = []
         for item in self.loaded.items:
             if not self.loaded.transcript and answers.get(item.id, ("",))[0] != json.dumps(item.messages):
                 raise DataError(
-                    f"{self.given['answers']}: no answer to {item.id!r} of {self.loaded.name} as it is now; "
+                    f"{self.metadata['answers']}: no answer to {item.id!r} of {self.loaded.name} as it is now; "
                     f"run {ANSWERS} with the same recipe first"
                 )
             reply = item.reply or "" if self.loaded.transcript else self.chat.whole_reply(answers[item.id][1].strip())
@@ -155,7 +148,7 @@ class UserTurns(_Prompted):
         return documents
 
     def process_results(self, doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-        if not doc["answered"]:  # the reply only thinks: there is nothing to react to
+        if not doc["answered"]:  # the reply only thinks, so there is nothing to react to
             return {"unscored": 1.0}
         turn = self.chat.user_turn(results[0])
         cut = self.finish(results[0]) == "length"
@@ -170,14 +163,13 @@ class UserTurns(_Prompted):
 
 
 def _answers(given: str | None) -> dict[str, tuple[str, str]]:
-    """id -> (messages, answer) from a file that `--log_samples` wrote, or the newest such file below a folder."""
+    """Return (messages, answer) by id from a file of `--log_samples`, or from the newest such file below a folder."""
     if given is None:
-        raise BadInput(f'metadata: no `answers`, wanted the output folder of {ANSWERS}: {{"answers": "out"}}')
-    path = Path(given)
-    if path.is_dir():
-        found = sorted(path.rglob(f"samples_{ANSWERS}_*.jsonl"), key=lambda file: file.stat().st_mtime)
-        if not found:
-            raise DataError(f"{path}: no samples_{ANSWERS}_*.jsonl below it; run {ANSWERS} with --log_samples first")
-        path = found[-1]
-    rows = (row for _, row in read_jsonl(path))
+        raise BadInput(f'metadata: no `answers`, expected the output folder of {ANSWERS}: {{"answers": "out"}}')
+    files = [Path(given)]
+    if files[0].is_dir():
+        files = sorted(files[0].rglob(f"samples_{ANSWERS}_*.jsonl"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise DataError(f"{given}: no samples_{ANSWERS}_*.jsonl below it; run {ANSWERS} with --log_samples first")
+    rows = (row for _, row in read_jsonl(files[-1]))
     return {row["doc"]["id"]: (row["doc"]["messages"], row["resps"][0][0]) for row in rows}

@@ -112,12 +112,16 @@ class Watcher:
             NextturnError: Some probes failed. The others are done.
         """
         from nextturn.probe.measure.run import refuse_other_settings
-        from nextturn.probe.report.tracking import finish_tracking
+        from nextturn.probe.report.tracking import finish_tracking, start_tracking
+        from nextturn.probe.settings import TrackingSection
 
+        tracking = TrackingSection.model_validate(self.recipe.get("tracking", {"to": "none"}))
+        tracking = tracking.model_copy(update={"name": f"{tracking.name or self.run_dir.name}-probe"})
         with only_process(self.folder / "watch.lock", f"watches {self.run_dir}"):
             remove_unfinished(self.folder)
             folders = [self.folder / "base", *(folder for _, folder in numbered(self.folder, "step"))]
             refuse_other_settings(folders, "this probe was made", self.probe, self.sets)
+            start_tracking(tracking, self.folder, self.recipe, job_type="probe")
             self.keep_new()
             now = self.steps()
             while True:
@@ -205,13 +209,12 @@ class Watcher:
             say_once(f"no comparison: {error}")
 
     def _track(self) -> None:
-        """Show every finished probe in the training run's tracker, each once."""
-        from nextturn.probe.report.tracking import join_tracking, track_probe
+        """Send every finished probe to the watcher's own run, each once."""
+        from nextturn.probe.report.tracking import track_probe
 
-        if join_tracking(self.run_dir, self.recipe):
-            for step in self.steps():
-                if self.is_measured(step):
-                    track_probe(self.folder / _name(step), self.run_dir)
+        for step in self.steps():
+            if self.is_measured(step):
+                track_probe(self.folder / _name(step), self.folder / "comparison" / "tradeoff.png")
 
 
 def _name(step: int) -> str:

@@ -12,7 +12,6 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -237,7 +236,7 @@ def test_a_complete_problem_is_stated_solved_and_reacted_to() -> None:
     assert QUESTION in review and "left out at first: nothing" in review and "They want the result" in review
 
 
-def test_a_withheld_fact_is_asked_for_revealed_and_proved_to_be_needed_and_sufficient(tmp_path: Path) -> None:
+def test_a_withheld_fact_is_asked_for_revealed_and_proved_to_be_needed_and_sufficient() -> None:
     done, roles = talk(WITHHELD)
     opening, question, told, solution, *_ = turns(done)
     given = done.withheld
@@ -245,8 +244,7 @@ def test_a_withheld_fact_is_asked_for_revealed_and_proved_to_be_needed_and_suffi
     assert given.fact not in opening and given.fact in told and solution == SOLUTION
     assert question == f"Can you tell me {given.name}?"
     assert done.measured == {"solved": [1, 1], "without": [0, 2], "with": [1, 1]}
-    with closing(QualityFilter(Quality(), 10, tmp_path / "gate.sqlite")) as gate:
-        assert gate.reason(done.conversation()) is None
+    assert QualityFilter(Quality(), 10).reason(done.conversation()) is None
     first, second = rl_rows(done.conversation())
     assert (first.clause, first.hidden, first.problem) == (given.name, (given.fact,), QUESTION)
     assert (second.clause, second.hidden, second.persona) == ("", (), "terse")

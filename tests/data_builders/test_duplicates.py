@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,8 @@ def row(question: str, reply: str = "", kind: str = "complete") -> Conversation:
 
 
 def reasons(rows: Sequence[Conversation], **quality: Any) -> list[str | None]:
-    with TemporaryDirectory() as folder:
-        quality_filter = QualityFilter(Quality(**quality), max(10, len(rows)), Path(folder) / "index")
-        found = [quality_filter.reason(each) for each in rows]
-        quality_filter.close()
-        return found
+    quality_filter = QualityFilter(Quality(**quality), max(10, len(rows)))
+    return [quality_filter.reason(each) for each in rows]
 
 
 def changed(words: str, every: int) -> str:
@@ -97,8 +93,8 @@ def test_the_first_of_similar_rows_is_kept_whatever_is_between_them(
 
 
 @pytest.mark.parametrize(("alike", "most_missed"), [(0.9, 12), (0.95, 1), (1.0, 0)])
-def test_bands_miss_few_similar_signatures(alike: float, most_missed: int, tmp_path: Path) -> None:
-    rng, kept = np.random.default_rng(0), KeptRows(tmp_path / "index", 0.9, 128)
+def test_bands_miss_few_similar_signatures(alike: float, most_missed: int) -> None:
+    rng, kept = np.random.default_rng(0), KeptRows(0.9)
     missed = 0
     for number in range(60):
         signature = rng.integers(0, 2**32, 128, dtype=np.uint32)
@@ -106,7 +102,6 @@ def test_bands_miss_few_similar_signatures(alike: float, most_missed: int, tmp_p
         other = signature.copy()
         other[rng.permutation(128)[: 128 - round(alike * 128 + 0.499)]] += 1
         missed += kept.repeats(Fingerprint(-1, -1, other, kept.bands_of(other, "complete")), 2) is None
-    kept.close()
     assert missed <= most_missed
 
 
@@ -172,11 +167,10 @@ def test_sets_are_counted_and_the_first_one_is_named(own_cache: Path, tmp_path: 
     write_jsonl(tmp_path / "a/test.jsonl", [{"question": " ".join(WORDS[:13])}, {"question": "Short?"}])
     write_jsonl(own_cache / "sets" / "gsm8k.jsonl", [{"question": " ".join(WORDS), "answer": "#### 7"}])
     sets = [str(tmp_path / "a/test.jsonl"), "gsm8k"]
-    quality_filter = QualityFilter(Quality(decontaminate=sets), 10, tmp_path / "index")
+    quality_filter = QualityFilter(Quality(decontaminate=sets), 10)
     assert quality_filter.checked == (Checked("a/test.jsonl", 2, 2), Checked("gsm8k", 1, 2))
     assert quality_filter.reason(row(" ".join(WORDS))) == "contaminated:a/test.jsonl"
     assert quality_filter.reason(row(" ".join(WORDS[1:]))) == "contaminated:gsm8k"
-    quality_filter.close()
 
 
 def test_a_gated_set_out_of_reach_is_left_out_by_name_and_any_other_is_an_error(
@@ -205,5 +199,4 @@ def test_a_set_that_cannot_be_used_is_named(
     if content is not None:
         Path(name).write_text(content)
     with pytest.raises(DataError, match=message):
-        QualityFilter(Quality(decontaminate=[name]), 10, tmp_path / "index")
-    assert not (tmp_path / "index").exists()
+        QualityFilter(Quality(decontaminate=[name]), 10)

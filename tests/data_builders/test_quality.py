@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -20,11 +19,9 @@ from nextturn.probe.grading import closes_asking
 from support.conversations import conversation
 
 
-def reasons(rows: Sequence[Conversation], index: Path, quality: Quality | None = None) -> list[str | None]:
-    quality_filter = QualityFilter(quality or Quality(), len(rows), index)
-    found = [quality_filter.reason(row) for row in rows]
-    quality_filter.close()
-    return found
+def reasons(rows: Sequence[Conversation], quality: Quality | None = None) -> list[str | None]:
+    quality_filter = QualityFilter(quality or Quality(), len(rows))
+    return [quality_filter.reason(row) for row in rows]
 
 
 SUM, WAY, ASK = "What is 3 + 4?", "Then it is \\boxed{7}.", "What is x?"
@@ -59,8 +56,8 @@ LACKING = {"kind": "underspecified", "hidden": "4"}
         (conversation("3 + x?", ASK, "Why?", WAY, "4", WAY, **LACKING, reveal_at=4), "answered_early"),
     ],
 )
-def test_each_rule_has_its_reason(made: Conversation, reason: str | None, tmp_path: Path) -> None:
-    assert reasons([made], tmp_path / "index") == [reason]
+def test_each_rule_has_its_reason(made: Conversation, reason: str | None) -> None:
+    assert reasons([made]) == [reason]
 
 
 def test_questions_at_the_end_and_boxes_of_a_text() -> None:
@@ -82,9 +79,9 @@ def scripted(n: int) -> list[Conversation]:
     return [row for index, row in enumerate(made) for _ in range(1 + (index % 5 == 0))]
 
 
-def test_scripted_conversations_pass_and_their_repetitions_do_not(tmp_path: Path) -> None:
+def test_scripted_conversations_pass_and_their_repetitions_do_not() -> None:
     rows = scripted(150)
-    found = reasons(rows, tmp_path / "index", Quality(max_same_wording=1.0))
+    found = reasons(rows, Quality(max_same_wording=1.0))
     repeated = {index for index in range(1, len(rows)) if rows[index] is rows[index - 1]}
     assert {index for index, reason in enumerate(found) if reason == "duplicate"} == repeated
     assert sum(reason is None for reason in found) > 0.95 * (len(rows) - len(repeated))
@@ -92,44 +89,32 @@ def test_scripted_conversations_pass_and_their_repetitions_do_not(tmp_path: Path
     assert kept == {"complete", "underspecified", "wrong_start", "right_start"}
 
 
-def test_too_many_rows_with_the_same_wording_are_rejected(tmp_path: Path) -> None:
+def test_too_many_rows_with_the_same_wording_are_rejected() -> None:
     rows = [conversation(f"Ann has {n} and 7?", "\\boxed{7}") for n in range(1, 6)]
     rows += [
         conversation("Ann  has 1\nand 7?", "\\boxed{7}"),
         conversation("Ann has 1 and 7?", "\\boxed{7}", kind="replay"),
     ]
     rows += [conversation("Nobody has 1 and 7?", "It is \\boxed{7}")]
-    found = reasons(rows, tmp_path / "index", Quality(max_same_wording=0.01))
+    found = reasons(rows, Quality(max_same_wording=0.01))
     assert found == [None] * 3 + ["same_wording"] * 2 + ["duplicate"] * 2 + [None]
 
 
-def test_a_resumed_build_gives_the_same_reasons(tmp_path: Path) -> None:
+def test_a_resumed_build_gives_the_same_reasons() -> None:
     def nearly(row: Conversation) -> Conversation:
         last = {"role": "assistant", "content": row.messages[-1]["content"] + " Done."}
         return replace(row, messages=(*row.messages[:-1], last))
 
     rows = [version for row in scripted(60) for version in (row, nearly(row))]
     quality = Quality(max_same_wording=0.01, near_duplicates=0.6)
-    whole = reasons(rows, tmp_path / "whole", quality)
+    whole = reasons(rows, quality)
     assert {"duplicate", "near_duplicate", None} <= set(whole)
     for cut in (1, len(rows) // 3, len(rows) - 1):
-        resumed = QualityFilter(quality, len(rows), tmp_path / "again")
+        resumed = QualityFilter(quality, len(rows))
         for row, reason in zip(rows[:cut], whole[:cut], strict=True):
             if reason is None:
                 resumed.remember(row.messages, row.kind)
         assert [resumed.reason(row) for row in rows[cut:]] == whole[cut:]
-        resumed.close()
-
-
-def test_the_index_is_created_with_the_first_row_and_deleted_at_the_end(tmp_path: Path) -> None:
-    index = tmp_path / "work" / "kept.sqlite"
-    QualityFilter(Quality(), 10, index).close()
-    assert not index.parent.exists(), "a directory that turns out to be another's is left alone"
-    row = conversation(SUM, "It is \\boxed{7}.")
-    index.parent.mkdir()
-    index.write_bytes(b"left by a build that was killed")
-    assert reasons([row, row], index) == [None, "duplicate"]
-    assert not index.exists() and reasons([row], index) == [None]
 
 
 # --- Leaks of the withheld fact.

@@ -13,7 +13,7 @@ from nextturn.probe.__main__ import main
 from nextturn.probe.errors import BadInput, DataError, IncomparableRuns, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_json
 from nextturn.probe.measure.measures import Row, make_row
-from nextturn.probe.measure.results import Metric, expand, load_runs
+from nextturn.probe.measure.results import Metric, expand, load_runs, read_results
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, format_table, pattern_of, plain
 from nextturn.probe.report.page import markdown
@@ -388,7 +388,7 @@ def test_a_results_file_with_the_kl_of_older_versions_is_still_read(run_folders:
     old = {"kl_to_base": {"value": 0.4488, "ci95": [0.4065, 0.4932], "answers": 40, "tokens": 5334}}
     edit_results(run_folders[1], **old)
     assert plain(comparison_of(*run_folders).figures) == before
-    assert "probe/kl_to_base" not in flatten(read_json(run_folders[1] / "results.json"))
+    assert "probe/kl_to_base" not in flatten(read_results(run_folders[1]))
 
 
 # --- the plot

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.files import read_json, read_jsonl
+from nextturn.probe.files import read_jsonl
 from nextturn.probe.judges.labels import ROUGH
 from nextturn.probe.measure.measures import make_row
-from nextturn.probe.measure.results import load_runs
+from nextturn.probe.measure.results import load_runs, read_results
 from nextturn.probe.report.comparison import Comparison, compare_runs, percent, points, terminal_table
 from nextturn.probe.report.page import as_script, html, markdown, page_template
 from nextturn.probe.report.plot import draw_tradeoff
@@ -186,7 +186,7 @@ def test_rates_by_the_rules_judge_are_called_rough_everywhere(
     patterns = markdown(same, has_plot=True).split("## Patterns")[1]
     for text in (terminal_table(same), patterns, html(same), "".join(drawn)):
         assert (ROUGH in text) == rough and "follow-up" in text
-    keys = "".join(flatten(read_json(folder / "results.json")))
+    keys = "".join(flatten(read_results(folder)))
     assert ("probe/followup_rules_rough/" in keys, "probe/followup/" in keys) == (rough, not rough)
 
 

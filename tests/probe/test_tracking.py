@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,39 +12,48 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.files import read_json, write_json
+from nextturn.probe.measure.results import Results
 from nextturn.probe.report import tracking
 from nextturn.probe.report.tracking import (
     flatten,
-    log_probe,
     slug,
     start_tracking,
     track_probe,
     without_secrets,
 )
-from nextturn.probe.settings import TrackingSection
+from nextturn.probe.report.watch import Watcher
+from nextturn.probe.settings import ProbeSection, TrackingSection
 from support.tiny_models import build_tiny_llama
 
 BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
 
 
-def results(step: int | None, rate: float = 0.25) -> dict[str, Any]:
+def results(step: int | None, rate: float = 0.25, **more: Any) -> dict[str, Any]:
     interval = {"value": 0.5, "ci95": [0.4, 0.6]}
     cell = {"n_total": 4, "n_judged": 3, "rate": rate, "ci95": [0.1, 0.5], "labels": {"genuine_followup": 1}}
     cell |= {"unscored": {"timeout": 1}, "role_consistency": 0.75, "specificity": None, "grounding": interval}
     return {
         "schema": 1,
-        "model": {"step": step, "label": "x"},
+        "model": {"path": "m", "step": step, "label": "x"},
+        "settings": {},
         "accuracy": {"gsm8k": {"n": 4, "strict": interval, "lenient": interval, "outcomes": {"answered": 3}}},
         "clarify": {
             "pairs": {"n": 9, "ask_when_needed": interval, "answer_when_complete": {"value": None, "ci95": None}}
         },
         "followup": {"v1.5": {"none": {"T=0.0": cell, "T=0.7": {**cell, "rate": None, "ci95": None}}}},
+        **more,
     }
 
 
-def write_probe(out: Path, step: int | None, rate: float = 0.25) -> None:
+def flat(*content: Any, **more: Any) -> dict[str, float]:
+    return flatten(Results.model_validate(results(*content, **more)))
+
+
+def log_probe(out: Path, step: int | None, rate: float = 0.25, plot: Path | None = None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results(step, rate)))
+    track_probe(out, plot)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +69,6 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     wandb.finish()
     yield
     wandb.finish()
-    tracking._refused.clear()
 
 
 def records(run_dir: Path) -> Iterator[Any]:
@@ -94,7 +100,7 @@ def history(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_flatten_gives_every_measured_figure_with_its_bounds() -> None:
-    assert flatten(results(None)) == {
+    assert flat(None) == {
         "probe/step": 0.0,
         **{f"probe/accuracy/gsm8k/{m}{s}": v for m in ("strict", "lenient") for s, v in BOUNDS.items()},
         "probe/accuracy/gsm8k/outcomes/answered": 0.75,
@@ -106,8 +112,7 @@ def test_flatten_gives_every_measured_figure_with_its_bounds() -> None:
         **{f"probe/followup/v1_5/none/T=0_{t}/role_consistency": 0.75 for t in (0, 7)},
         **{f"probe/followup/v1_5/none/T=0_{t}/grounding{s}": v for t in (0, 7) for s, v in BOUNDS.items()},
     }
-    assert flatten(results(12))["probe/step"] == 12
-    assert flatten({}) == {"probe/step": 0}
+    assert flat(12)["probe/step"] == 12
 
 
 def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_unique() -> None:
@@ -116,12 +121,10 @@ def test_names_of_perturbed_runs_and_of_real_user_turns_are_readable_and_unique(
     assert re.fullmatch(r"question_What_do_you_think_[0-9a-f]{4}", question)
     assert len({question, slug("question(What do you think!)"), slug("question(What/do.you think?)")}) == 3
     assert len(slug("question(" + "why " * 100 + ")")) <= 45
-    whole = results(2)
-    cell = whole["followup"]["v1.5"]["none"]["T=0.0"]
+    cell = results(None)["followup"]["v1.5"]["none"]["T=0.0"]
     changed = {**cell, "changed_text": {"value": 0.5, "ci95": [0.4, 0.6]}}
-    whole["followup"]["v1.5"]["question(What do you think?)"] = {"T=0.0": changed}
-    whole["actual"] = {"talks": cell}
-    values = flatten(whole)
+    perturbed = {"v1.5": {"question(What do you think?)": {"T=0.0": changed}}}
+    values = flat(None, followup=perturbed, actual={"talks": cell})
     assert values[f"probe/followup/v1_5/{question}/T=0_0/changed_text_hi"] == 0.6
     assert values["probe/actual/talks/rate"] == 0.25 and values["probe/actual/talks/grounding"] == 0.5
     assert all(re.fullmatch(r"[A-Za-z0-9_=/-]+", name) for name in values)
@@ -135,15 +138,15 @@ def test_probes_in_any_order_reach_the_run_and_each_figure_is_declared_by_its_fu
     start_tracking(TrackingSection(), run_dir, {"model": {"name": "m"}})
     for step in (4, None, 2):
         wandb.log({"train/loss": 1.0, "train/global_step": 9})
-        log_probe(results(step, rate=(step or 0) / 10), run_dir)
+        log_probe(run_dir / "probe" / f"step-{step}", step, (step or 0) / 10)
     everything = list(records(run_dir))
     axes = {r.metric.name: r.metric.step_metric for r in everything if r.HasField("metric") and r.metric.name}
-    figures = flatten(results(2)).keys() - {"probe/step"}
+    figures = flat(2).keys() - {"probe/step"}
     assert {name: axes.get(name) for name in figures} == dict.fromkeys(figures, "probe/step")
     probes = [row for row in history(run_dir) if "probe/step" in row]
     assert [row["probe/step"] for row in probes] == [4, 0, 2]
     for row, step in zip(probes, (4, None, 2), strict=True):
-        expected = flatten(results(step, rate=(step or 0) / 10))
+        expected = flat(step, (step or 0) / 10)
         assert {key: row[key] for key in expected} == expected
         assert "train/global_step" not in row
 
@@ -165,7 +168,7 @@ def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tmp_path:
             use_cpu=True, disable_tqdm=True,
         )  # fmt: skip
         Trainer(model, args, train_dataset=[row] * 16).train()
-        log_probe(results(steps), run_dir)
+        log_probe(run_dir / "probe" / f"step-{steps}", steps)
         wandb.finish()
     assert ids == {json.loads((run_dir / "wandb_run.json").read_text())["id"]}
     assert len(list(run_dir.glob("wandb/offline-run-*"))) == 2
@@ -176,85 +179,24 @@ def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tmp_path:
     assert [row["probe/step"] for row in rows if "probe/step" in row] == [1, 2]
 
 
-WATCHER = """
-import sys
-from pathlib import Path
-from nextturn.probe.report.tracking import finish_tracking, join_tracking, track_probe
-run_dir = Path(sys.argv[1])
-assert join_tracking(run_dir, {"tracking": {"to": "wandb"}})
-for name in sys.argv[2:]:
-    track_probe(run_dir / "probe" / name, run_dir)
-finish_tracking()
-"""
-
-
-def test_watchers_in_other_processes_add_each_probe_once_to_the_run_that_training_opened(tmp_path: Path) -> None:
-    import wandb
-
+def test_a_watcher_shows_each_probe_once_in_a_run_of_its_own(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    start_tracking(TrackingSection(project="p", group="g", name="n"), run_dir, {}, "sft", shared=True)
-    wandb.log({"train/loss": 1.0, "train/global_step": 9})
-    for step in (0, 2, 4, 6):
-        write_probe(run_dir / "probe" / (f"step-{step}" if step else "base"), step, step / 10)
-    probes_of = [["step-4", "base", "step-2"], ["step-6", "step-2", "base"]]
-    processes = [subprocess.Popen([sys.executable, "-c", WATCHER, str(run_dir), *names]) for names in probes_of]
-    assert [process.wait(120) for process in processes] == [0, 0]
-    for name in ("base", "step-6"):  # the trainer itself finds them sent
-        track_probe(run_dir / "probe" / name, run_dir)
-
-    rows = history(run_dir)
-    probes = {row["probe/step"]: row for row in rows if "probe/step" in row}
-    assert len([row for row in rows if "probe/step" in row]) == 4 and sorted(probes) == [0, 2, 4, 6]
-    for step, row in probes.items():
-        expected = flatten(results(int(step), rate=step / 10))
-        assert {key: row[key] for key in expected} == expected
-    assert [row["train/loss"] for row in rows if "train/loss" in row] == [1.0]
-    runs = [record.run for record in records(run_dir) if record.HasField("run")]
-    assert len(list(run_dir.glob("wandb/offline-run-*"))) == 3
-    facts = json.loads((run_dir / "wandb_run.json").read_text())
-    assert {(run.run_id, run.project, run.run_group) for run in runs} == {(facts["id"], "p", "g")}
-    assert facts["mode"] == "offline"
-
-
-def test_online_the_trainer_is_the_primary_writer_of_a_shared_run_and_watchers_are_secondary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import wandb
-
-    init, calls = wandb.init, []
-
-    def recorded(**options: Any) -> Any:
-        calls.append(options)
-        return init(**{**options, "mode": "offline", "resume": None})
-
-    monkeypatch.setattr(wandb, "init", recorded)
-    monkeypatch.setattr(wandb, "login", lambda **options: True)
-    start_tracking(TrackingSection(), tmp_path, {}, "grpo", shared=True)
-    facts = json.loads((tmp_path / "wandb_run.json").read_text())
-    (tmp_path / "wandb_run.json").write_text(json.dumps({**facts, "mode": "shared"}))
-    wandb.finish()
-    recipe = {"tracking": {"to": "wandb"}}
-    assert tracking.join_tracking(tmp_path, recipe)
-    trainer, watcher = calls
-    assert trainer["mode"] == watcher["mode"] == "shared" and trainer["resume"] == watcher["resume"] == "allow"
-    assert trainer["settings"].x_primary and trainer["job_type"] == "grpo"
-    assert not watcher["settings"].x_primary and not watcher["settings"].x_update_finish_state
-    assert watcher["settings"].x_label.startswith("watch-") and watcher["id"] == facts["id"]
-    assert "config" not in watcher and "job_type" not in watcher, "those of the trainer stay"
-
-    wandb.finish()
-    monkeypatch.setattr(wandb, "login", lambda **options: False)
-    assert not tracking.join_tracking(tmp_path, recipe), "nobody is logged in on this machine"
-    other = tmp_path / "other"
-    other.mkdir()
-    assert not tracking.join_tracking(other, recipe), "training has not opened its run yet"
-    (other / "wandb_run.json").write_text(json.dumps({**facts, "mode": "online"}))
-    assert not tracking.join_tracking(other, recipe), "the run was opened for one writer"
-    assert len(calls) == 2 and tracking._refused == {tmp_path, other}
+    write_json(run_dir / "recipe.json", {"tracking": {"to": "wandb", "project": "p", "group": "g"}})
+    for step in (0, 2):
+        log_probe(run_dir / "probe" / (f"step-{step}" if step else "base"), step)
+    probe = ProbeSection.model_validate({"sets": {"written_pairs": {}}})
+    for _ in range(2):
+        Watcher(run_dir, probe, [], None, 0).follow(once=True)
+    runs = [record.run for record in records(run_dir / "probe") if record.HasField("run")]
+    assert {(run.project, run.run_group, run.display_name, run.job_type) for run in runs} == {
+        ("p", "g", "run-probe", "probe")
+    }
+    assert {run.run_id for run in runs} == {read_json(run_dir / "probe" / "wandb_run.json")["id"]}
+    assert [row["probe/step"] for row in history(run_dir / "probe") if "probe/step" in row] == [0, 2]
 
 
 def test_a_probe_run_is_reported_once_as_a_run_of_its_own_in_the_group(tmp_path: Path) -> None:
-    write_probe(tmp_path, None)
+    log_probe(tmp_path, None)
     for _ in range(2):
         tracking.report_run(TrackingSection(group="qwen2b"), tmp_path, {})
     tracking.report_run(TrackingSection(to="none"), tmp_path / "nowhere", {})
@@ -283,8 +225,9 @@ def test_wandb_that_cannot_start_only_warns_and_stays_disabled(
 
 def test_figures_are_sent_if_the_plot_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start_tracking(TrackingSection(), tmp_path, {})
-    log_probe(results(4), tmp_path, plot=tmp_path / "no-such-plot.png")
-    assert "warning: wandb did not take a probe" in capsys.readouterr().out
+    (tmp_path / "plot.png").write_text("no picture")
+    log_probe(tmp_path / "probe" / "step-4", 4, plot=tmp_path / "plot.png")
+    assert "warning: wandb did not take" in capsys.readouterr().out
     (row,) = [row for row in history(tmp_path) if "probe/step" in row]
     assert row["probe/accuracy/gsm8k/strict"] == 0.5
 
@@ -298,7 +241,6 @@ def test_without_wandb_in_the_recipe_and_on_other_processes_nothing_is_opened(
         start_tracking(TrackingSection(to=name), tmp_path / "run", {})
     monkeypatch.setenv("RANK", "1")
     start_tracking(TrackingSection(), tmp_path / "run", {})
-    log_probe(results(1), tmp_path / "run")
     assert wandb.run is None and not (tmp_path / "run").exists()
 
 
@@ -314,12 +256,11 @@ def test_wandb_decides_whether_somebody_is_logged_in(
             raise outcome
         return outcome
 
-    assert tracking._mode(shared=False) == "offline", "wandb itself finds no credentials here"
+    assert tracking._mode() == "offline", "wandb itself finds no credentials here"
     monkeypatch.setattr(wandb, "login", login)
-    assert tracking._mode(shared=False) == ("online" if outcome is True else "offline")
-    assert tracking._mode(shared=True) == ("shared" if outcome is True else "offline")
+    assert tracking._mode() == ("online" if outcome is True else "offline")
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert tracking._mode(shared=True) == "disabled"
+    assert tracking._mode() == "disabled"
 
 
 def test_secrets_stay_out_of_the_config() -> None:
