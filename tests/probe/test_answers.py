@@ -27,7 +27,7 @@ from nextturn.probe.measure.measures import grade_answer
 from nextturn.probe.sets import Item
 
 CLARIFYING = "How many marbles did Ruth start with? Once I know that, I can work out the rest."
-# A base model: answers, then goes on to write the problem again and a question of its own before the final number.
+# A base model answers, then goes on to write the problem again and a question of its own before the final number.
 RESTATED = (
     "Each crate holds 6 jars, so 4 crates hold 24 jars.\n"
     "Question: If each crate holds 6 jars, how many jars do 4 crates hold?\n"
@@ -36,36 +36,25 @@ RESTATED = (
 
 MARKED = [
     (r"So the area is $\boxed{42}$ square metres.", "42"),
-    (r"\boxed{\frac{3}{4}}", r"\frac{3}{4}"),
-    (r"\boxed{\text{between } \sqrt{2} \text{ and } \frac{1}{\sqrt{3}}}", r"\text{between } \sqrt{2} \text{ and } \frac{1}{\sqrt{3}}"),
     (r"First \boxed{3}, corrected: \boxed{5}.", "5"),
     (r"$\boxed 9$", "9"),
     (r"We get \fbox{12}", "12"),
-    ("12 + 30 = 42\n#### 42", "42"),
     ("#### $1,250.50\nDone.", "$1,250.50"),
-    ("#### 4\nNo, once more.\n#### 6", "6"),
     (r"\boxed{3} is wrong." + "\n#### 4", "4"),
     ("#### 4\n" + r"That is, $\boxed{8}$", "8"),
     (r"\boxed{11} or, if cut, \boxed{12", "11"),
-    ("#### **$18**\nDone.", "$18"),
     ("#### 18 eggs a day\nDone.", "18 eggs a day"),
     ("#### Final Answer: 18", "18"),
     ("#### **The answer is:** 18", "18"),
     ("#### x = 18", "x = 18"),
-    (r"#### \frac{1}{2}", r"\frac{1}{2}"),
     ("#### Evelyn", "Evelyn"),
     (r"She makes $\boxed{18}$." + "\n\n#### Verification\n9 x 2 = 18, correct.", "18"),
     (r"<think>\boxed{7}? No.</think>" + "\n#### 18", "18"),
 ]  # fmt: skip
 UNMARKED = [
-    ("The answer is 72, because 70 + 2 = 72.", "72"),
-    ("The final answer is: **15**", "15"),
-    ("Answer: $3.50", "3.50"),
-    ("The answer is 3/4, which is below 1.", "3/4"),
     ("The answer is 5. No: the answer is 6, since 2 * 3 = 6.", "6"),
     ("6 + 7 = 13, so they have 13 apples left", "13"),
     ("That makes 13.\nShall I show the 2 steps again?", "13"),
-    ('That makes 13. "Shall I show the 2 steps?" Or the other 3?', "13"),
     ("It costs $1,000,000", "1,000,000"),
     (RESTATED, "24"),
     (r"Answer: $4 \times 6 = 24$", "24"),
@@ -74,14 +63,10 @@ UNMARKED = [
     (r"The answer is \$18 since she sells 9 at 2.", "18"),
     (r"Answer: \(18\), as 9 times 2 is that", "18"),
     ("#### Step 1: Find the eggs\n16 - 7 = 9\n#### Step 2: Multiply\n9 * 2 = 18", "18"),
-    ("#### Final Answer\n\n**18**", "18"),
     ("##### 3\nIt is 18.", "18"),
-    ("<think>\nMaybe \\boxed{7}? No.\n</think>\nShe makes 18 dollars.", "18"),
     ("<think>so 16 - 7 = 9, \\boxed{18}", None),
     ("The answer is 9 - 2 = 7.", "7"),
-    ("I cannot say.", None),
     ("How many of the 5 apples are red?", None),
-    ("", None),
 ]
 
 
@@ -97,9 +82,6 @@ def test_a_marked_answer_is_read_by_both_readings_and_another_leniently(
     ("text", "answer"),
     [
         ("18", "18"),
-        (" 3.5 apples\n", "3.5 apples"),
-        ("2 + 3 = 5\n#### 5", "5"),
-        (r"Thus $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
         ("a long explanation without any mark, " * 4, None),
         ("two\nlines", None),
         ("  ", None),
@@ -114,25 +96,18 @@ def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) 
 @pytest.mark.parametrize(
     ("text", "kind", "cut"),
     [
-        (r"\boxed{4}", "answered", "answered"),
         (r"It is \boxed{4}. Does that help?", "answered", "answered"),
-        ("They have 13 apples.", "answered", "truncated"),
         ("They have 13 apples. Shall I go on?", "asked", "truncated"),
         (CLARIFYING, "asked", "truncated"),
         ("Could you tell me the price? (In dollars, please.)", "asked", "truncated"),
         ("What is the price? Then I can start. It will be quick. I promise.", "no_answer", "truncated"),
         ("How many are left? 24 are left.", "answered", "truncated"),
         ("How many were sold? Each one brings 7 and costs 4 to print.", "asked", "truncated"),
-        ("So what do we do? We add 3 and 4. That gives 7. Then we are done.", "answered", "truncated"),
-        (RESTATED + ". Every crate is full. Nothing is left over.", "answered", "truncated"),
         ("I am sorry, I do not know.", "no_answer", "truncated"),
-        ("#### Step 1: Find the eggs\nThen we", "answered", "truncated"),
         ("We add.\n#### Step 3", "answered", "truncated"),
         ("We add.\n#### Multiply the numbers", "no_answer", "truncated"),
-        ("#### What I need\nHow many did she start with?", "asked", "truncated"),
         ("<think>Is it \\boxed{4}? I go on", "no_answer", "truncated"),
         ("<think>It is \\boxed{4}.</think> How many were sold?", "asked", "truncated"),
-        ("<think>Is 4 right?</think> It is 4.", "answered", "truncated"),
     ],
 )
 def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> None:
@@ -146,8 +121,6 @@ def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> N
     [
         ("First 3 + 4 = 7, and then", None),
         ("The answer is 7. To check it, 3 +", "7"),
-        (r"So \boxed{7}. Let me check: 3 +", "7"),
-        ("#### 7\nTo check it, 3 +", "7"),
     ],
 )
 def test_the_last_number_of_a_truncated_text_is_no_answer(text: str, answer: str | None) -> None:
@@ -236,10 +209,8 @@ def test_an_answer_that_keeps_algebra_busy_costs_seconds_of_the_processor_and_th
     ("reply", "marks"),
     [
         (r"\boxed{4}" + "\n#### Verification\n2 + 2 = 4", 1),
-        ("#### Step 1\n2 + 2 = 4\n#### 4", 1),
         (r"<think>\boxed{3}? \boxed{4}!</think> \boxed{4}", 1),
         (r"\boxed{3}, no, \boxed{4}" + "\n#### 4", 3),
-        ("It is 4.", 0),
     ],
 )
 def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts(reply: str, marks: int) -> None:
@@ -302,15 +273,12 @@ def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) 
 @pytest.mark.parametrize(
     ("text", "answer", "said"),
     [
-        ("12 * 5 = 60, so there are 60 marbles.", "60", True),
-        ("That costs $1,200.00 in all.", "1200", True),
         ("It is half of it, 1/2.", "0.5", True),
         ("There are 600 of them, or 6.60.", "60", False),
         ("So it is Monday.", "Monday", True),
         ("Mondays are longer.", "Monday", False),
         (r"Then $x = 2\sqrt{3}$.", r"2\sqrt{3}", True),
         ("A hint: look at the bags.", "A", False),
-        ("Anything.", "", False),
     ],
 )
 def test_an_answer_is_found_in_a_text_without_a_mark(text: str, answer: str, said: bool) -> None:

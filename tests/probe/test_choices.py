@@ -20,14 +20,8 @@ from nextturn.probe.grading import lenient_letter, letter_outcome, strict_letter
 from nextturn.probe.measure.measures import grade_answer
 from nextturn.probe.sets import INSTRUCTION, Item, lettered, read_items, shown_in
 
-GPQA = {
-    "Question": "How fast is it?\n",
-    "Correct Answer": "8 m/s\n",
-    "Incorrect Answer 1": "4 m/s",
-    "Incorrect Answer 2": " 2 m/s",
-    "Incorrect Answer 3": "1 m/s",
-    "Record ID": "rec7",
-}
+GPQA = {"Question": "How fast is it?\n", "Correct Answer": "8 m/s\n", "Record ID": "rec7"}
+GPQA |= {f"Incorrect Answer {number}": text for number, text in enumerate(("4 m/s", " 2 m/s", "1 m/s"), start=1)}
 
 
 def test_gpqa_columns_become_a_lettered_question(tmp_path: Path) -> None:
@@ -122,39 +116,26 @@ def test_options_in_the_question_are_read(question: str, answer: str, options: A
 
 TEXTS = ("4 m/s", "8 m/s", "The proton moves left", "vitamin C")
 MARKED = [
-    (r"So \boxed{B}.", "B"), (r"\boxed{(B)}", "B"), (r"$\boxed{\text{B}}$", "B"), (r"\boxed{b}", "B"),
-    (r"\boxed{\textbf{(C)}\ The proton moves left}", "C"), (r"\boxed{B. 8 m/s}", "B"), (r"\boxed{8 m/s}", "B"),
-    (r"\boxed{\text{Option B}}", "B"), (r"\boxed{D: vitamin C}", "D"),
-    ("Answer: B", "B"), ("**Answer:** B", "B"), ("**Answer: B**", "B"), ("Answer: **B**", "B"), ("answer: b", "B"),
-    ("Answer: (B) 8 m/s", "B"), ("Answer: B) 8 m/s", "B"), ("Answer: B. 8 m/s", "B"), ("ANSWER: $B$", "B"),
-    ("Answer:\n\n**B**", "B"), ("Answer: B because it is faster", "B"), ("Answer: A is right", "A"),
-    ("Answer: option C", "C"), ("#### B", "B"), ("I think so.\n\n**B**", "B"), ("It is **B**.", "B"),
-    ("So it is **(B) 8 m/s**", "B"), ("Answer: A\nNo, wait.\nAnswer: C", "C"), (r"Answer: A. Then \boxed{D}", "D"),
-    (r"\boxed{A} was my first thought. Answer: C", "C"),
-    (r"Answer: $\textbf{B}$", "B"), (r"Answer: \text{(B)}", "B"), (r"It is $\textbf{B}$.", "B"),
-    ("#### (B) The proton moves left", "B"), ("Answer: B\n\n#### Explanation\nA is wrong.", "B"),
-    (r"<think>\boxed{A}?</think> \boxed{B}", "B"),
+    (r"\boxed{(B)}", "B"), (r"\boxed{b}", "B"), (r"\boxed{8 m/s}", "B"), (r"\boxed{B. 8 m/s}", "B"),
+    (r"\boxed{\text{Option B}}", "B"), (r"\boxed{D: vitamin C}", "D"), (r"\boxed{\textbf{(C)}\ The proton moves left}", "C"),
+    ("**Answer:** B", "B"), ("answer: b", "B"), ("Answer: B) 8 m/s", "B"), ("ANSWER: $B$", "B"), ("Answer:\n\n**B**", "B"),
+    ("Answer: A is right", "A"), ("Answer: option C", "C"), (r"Answer: \text{(B)}", "B"), ("So it is **(B) 8 m/s**", "B"),
+    (r"It is $\textbf{B}$.", "B"), ("#### (B) The proton moves left", "B"), ("Answer: B\n\n#### Explanation\nA is wrong.", "B"),
+    ("Answer: A\nNo, wait.\nAnswer: C", "C"), (r"Answer: A. Then \boxed{D}", "D"),
+    (r"\boxed{A} was my first thought. Answer: C", "C"), (r"<think>\boxed{A}?</think> \boxed{B}", "B"),
 ]  # fmt: skip
 UNMARKED = [
-    ("The answer is B.", "B"), ("The correct answer is (C).", "C"), ("the answer is: (d)", "D"),
-    ("The correct option is A because it is slow.", "A"), ("I choose B", "B"), ("B is correct.", "B"),
-    ("A is correct.", "A"), ("So A.", "A"), ("(A)", "A"), ("A", "A"), ("B)", "B"), ("`C`", "C"), ("A\nproton", "A"),
-    ("C: The proton", "C"), ("Option A is wrong, so it must be option B.", "B"),
-    (r"The answer is \textbf{B} since it is fast.", "B"), (r"$\textbf{C}$ is correct, A is not.", "C"), ("<think>A?</think>I say B", "B"),
-    ("The answer is B. Option A is wrong because it is slow.", "B"), ("The answer is not A but B", "B"),
+    ("the answer is: (d)", "D"), ("The correct option is A because it is slow.", "A"), ("So A.", "A"), ("(A)", "A"),
+    ("Option A is wrong, so it must be option B.", "B"), (r"The answer is \textbf{B} since it is fast.", "B"),
+    (r"$\textbf{C}$ is correct, A is not.", "C"), ("<think>A?</think>I say B", "B"), ("The answer is not A but B", "B"),
     ("We rule out A and B, so C is correct.", "C"), ("The answer is B. Shall I explain why A is wrong?", "B"),
-    ("I would say C. Is it A?", "C"), ("I lean to D, since it is sour.", "D"),
-    ("It is 8 m/s.", "B"), ("the proton **moves left**, I think: THE  PROTON moves left", "C"),
+    ("I would say C. Is it A?", "C"), ("the proton **moves left**, I think: THE  PROTON moves left", "C"),
     ("Not 4 m/s but 8 m/s.", "B"), ("Vitamin C", "D"),
     # Prose, variables, functions, names, and two letters at once are no choice.
-    ("A proton moves. A 5 kg mass falls.", None), ("I think I know.", None), ("It is the second.", None),
-    ("The field is B = 3 T", None), ("P(A) is large", None), ("f(B) = 2, so C^2 = 4", None), ("A's mass", None),
-    ("It must be A or B.", None), ("The answer is A or B.", None), ("Either (A) or (B)", None),
-    ("C and D are wrong.", None), ("Is it A or B?", None), ("The U.S.A. is a country", None), ("18 m/s", None),
-    ("Answer: A or B", None), ("Answer: A, B", None), ("Answer: (A) and (C)", None), (r"\boxed{A, C}", None),
-    (r"\boxed{E}", None), (r"\boxed{42}", None), ("Answer: A proton is there", None), ("Answer: E", None),
-    ("Answer: a proton is there", None), (r"\boxed{}", None), ("", None),
-    (r"Answer: \text{A} or \text{B}", None), (r"The field $\mathbf{B}$ is strong", None),
+    ("A proton moves. A 5 kg mass falls.", None), ("I think I know.", None), ("The field is B = 3 T", None), ("P(A) is large", None),
+    ("f(B) = 2, so C^2 = 4", None), ("A's mass", None), ("The answer is A or B.", None), ("C and D are wrong.", None),
+    ("The U.S.A. is a country", None), ("18 m/s", None), ("Answer: A, B", None), ("Answer: (A) and (C)", None),
+    (r"\boxed{A, C}", None), (r"\boxed{E}", None), ("Answer: a proton is there", None), (r"The field $\mathbf{B}$ is strong", None),
     (r"<think>\boxed{A}, or B", None),
 ]  # fmt: skip
 
@@ -212,7 +193,6 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
     ("reply", "truncated", "kind"),
     [
         (r"\boxed{B}", True, "answered"),
-        ("Which unit do you mean?", False, "asked"),
         ("Which pressure is meant? Then I can choose between A and B.", False, "asked"),
         ("So which is it? It is B.", False, "answered"),
         ("I do not know.", False, "no_answer"),
@@ -236,8 +216,6 @@ def test_accuracy_grades_an_item_with_options_by_letter() -> None:
     assert graded("There are 3 of them: A") == ("B", "A", False, False, "answered")
     assert graded("Hm, 42", "length") == ("B", None, False, False, "truncated")
     assert graded("There are 3 of them: B", "length") == ("B", None, False, False, "truncated")
-    number = Item("1", ({"role": "user", "content": "Q?"},), "8")
-    assert grade_answer(number, Completion("It is 8", 5, "stop"))["lenient"]
 
 
 def test_guessing_is_graded_at_chance() -> None:
