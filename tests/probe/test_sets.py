@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_uppercase as LETTERS
 from typing import Any
 
 import pytest
@@ -16,7 +17,18 @@ from nextturn.probe import hub as hub_room
 from nextturn.probe.errors import DataError, SetOutOfReach
 from nextturn.probe.files import read_jsonl, write_json, write_jsonl
 from nextturn.probe.measure.run import load_sets
-from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, read_problems, sets_hash
+from nextturn.probe.sets import (
+    HUB,
+    Item,
+    Pair,
+    Problem,
+    choose,
+    locate,
+    read_items,
+    read_pairs,
+    read_problems,
+    sets_hash,
+)
 from nextturn.probe.settings import ProbeSection, SetSection
 from nextturn.train.probing import sets_to_probe
 
@@ -48,16 +60,13 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
     ("row", "expected"),
     [
         ({"question": "Q?", "answer": "2 + 3 = 5\n#### 5"}, Item("1", (user("Q?"),), "5")),
-        ({"question": "Q?", "answer": "1/2"}, Item("1", (user("Q?"),), "1/2")),
         ({"question": "Q?", "answer": 5}, Item("1", (user("Q?"),), "5")),
         ({"question": "Q?", "answer": 0}, Item("1", (user("Q?"),), "0")),
         ({"problem": "P", "solution": r"So \boxed{\frac{1}{2}}."}, Item("1", (user("P"),), r"\frac{1}{2}")),
-        ({"problem": "P", "answer": "7", "solution": "long"}, Item("1", (user("P"),), "7")),
         ({"prompt": "Write a poem."}, Item("1", (user("Write a poem."),), None)),
         ({"Question": "Which one?"}, Item("1", (user("Which one?"),), None)),
         ({"messages": TALK}, Item("1", tuple(TALK), None)),
         ({"messages": [SYSTEM, user("Q?")], "answer": "#### 4"}, Item("1", (SYSTEM, user("Q?")), "4")),
-        ({"messages": [{**user("Q?"), "name": "Ann"}]}, Item("1", (user("Q?"),), None)),
         ({"prompt": TALK}, Item("1", tuple(TALK), None)),
         ({"prompt": TALK, "prompt_id": "h1", "rubrics": []}, Item("h1", tuple(TALK), None)),
         ({"prompt": {"messages": [{"role": "developer", "content": "Be brief."}, *TALK]}}, Item("1", (SYSTEM, *TALK))),
@@ -69,14 +78,11 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
         ({"conversation": TALK, "conversation_id": "w"}, Item("w", tuple(TALK))),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
          Item("1", (user("a\n\nb"),))),
-        ({"turns": ["First.", "Second."]}, Item("1", (user("First."),), None)),
         ({"prompt": ["First.", "Second."]}, Item("1", (user("First."),), None)),
         ({"question_id": 81, "turns": ["First."]}, Item("81", (user("First."),), None)),
-        ({"key": "3", "prompt": "P"}, Item("3", (user("P"),), None)),
         ({"id": "first", "key": "second", "prompt": "P"}, Item("first", (user("P"),), None)),
         ({"id": None, "key": "second", "prompt": "P"}, Item("second", (user("P"),), None)),
         ({"id": 0, "prompt": "P"}, Item("0", (user("P"),), None)),
-        ({"question": "Größe? 🙂 数", "answer": "½"}, Item("1", (user("Größe? 🙂 数"),), "½")),
         ({"key": "0", "prompt": "P", "instruction_id_list": ["count:x"], "kwargs": [{"n": 1}]}, Item("0", (user("P"),))),
     ],
 )  # fmt: skip
@@ -90,35 +96,21 @@ def test_an_instruction_follows_the_last_user_message_after_an_empty_line(items:
 
 
 BAD_ROWS = [
-    ({"messages": []}, "an empty conversation"),
     ({"messages": "Hello"}, "an empty conversation|wanted a list"),
     ({"messages": [SYSTEM]}, "a system message alone"),
     ({"messages": [user("a"), user("b")]}, "roles do not alternate, message 2 is 'user', wanted 'assistant'"),
-    ({"messages": [assistant("a"), user("b")]}, "roles do not alternate, message 1 is 'assistant', wanted 'user'"),
     ({"messages": [user("a"), SYSTEM, user("b")]}, "roles do not alternate, message 2 is 'system'"),
-    (
-        {"messages": [user("a"), assistant("b")]},
-        "ends with the assistant, expected a user message last .`transcript: true`",
-    ),
-    ({"history": [{"user": "a", "bot": "b"}]}, "ends with the assistant"),
+    ({"history": [{"user": "a", "bot": "b"}]}, "ends with the assistant, .*`transcript: true`"),
     ({"messages": [{"role": "customer", "content": "a"}]}, "message 1 is 'customer', wanted 'user'"),
     ({"messages": [{"role": "user", "text": "a"}]}, "message 1 is no {role, content}"),
     ({"messages": [user("cut \ud83d")]}, r"message 1 holds half a character \(\\ud83d\)"),
-    ({"question": "cut \ud83d", "answer": "1"}, "`question` holds half a character"),
-    ({"question": "Q?", "answer": "cut \ud83d"}, "`answer` holds half a character"),
     ({"problem": "Q?", "solution": rb"\boxed{\ud83d}".decode("unicode_escape")}, "`solution` holds half a character"),
     ({"question": "Q" * 1_000_001, "answer": "1"}, "`question` holds 1,000,001 characters"),
-    ({"messages": [user("Q" * 1_000_001)]}, "message 1 holds 1,000,001 characters"),
     ({"messages": [user("a"), assistant(" \n"), user("b")]}, r"message 2 \(assistant\) is empty"),
-    ({"messages": [user("")]}, r"message 1 \(user\) is empty"),
     ({"messages": [{"role": "user", "content": ["a"]}]}, "message 1 is no {role, content}"),
     ({"messages": ["a", user("b")]}, "message 1 is no {role, content}"),
-    ({"turns": []}, "no `question`"),
     ({"prompt": [" "]}, "empty"),
-    ({"question": "", "answer": "5"}, "no `question` or"),
     ({"answer": "5"}, r"no `question` or .* \(has answer\)"),
-    ({}, "has nothing"),
-    ({"question": "Q?"}, "no final answer"),
     ({"question": "Q?", "answer": ""}, "no final answer"),
     ({"question": "Q?", "answer": float("nan")}, "no final answer"),
     ({"problem": "P", "solution": "a long way\nwithout an end"}, "no final answer"),
@@ -126,12 +118,9 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("row", "message"), BAD_ROWS)
-def test_a_row_that_is_no_question_is_named_by_file_and_line(
-    tmp_path: Path, items: Any, row: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(DataError, match=message) as caught:
+def test_a_row_that_is_no_question_is_named_by_file_and_line(items: Any, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=rf"set\.jsonl:2: .*{message}"):
         items({"prompt": "fine"}, row)
-    assert str(caught.value).startswith(f"{tmp_path / 'set.jsonl'}:2: ")
 
 
 def test_an_id_that_stands_twice_is_refused(items: Any, tmp_path: Path) -> None:
@@ -144,17 +133,17 @@ def test_an_id_that_stands_twice_is_refused(items: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [read_items, read_pairs])
-def test_a_broken_line_and_an_empty_file_are_refused(tmp_path: Path, read: Any) -> None:
-    path = tmp_path / "set.jsonl"
-    path.write_text('{"prompt": "a", "complete": "a", "underspecified": "b"}\n{"prompt": "b\n')
-    with pytest.raises(DataError, match=r"set\.jsonl:2: not JSON"):
-        read(path)
-    path.write_text("\n\n")
-    with pytest.raises(DataError, match=r"set\.jsonl: no rows"):
-        read(path)
-    path.unlink()
-    with pytest.raises(DataError, match=r"set\.jsonl: no such file"):
-        read(path)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"prompt": "a", "complete": "a", "underspecified": "b"}\n{"prompt": "b\n', ":2: not JSON"),
+        ("\n\n", ": no rows"),
+    ],
+)
+def test_a_broken_line_and_an_empty_file_are_refused(tmp_path: Path, read: Any, content: str, message: str) -> None:
+    (tmp_path / "set.jsonl").write_text(content)
+    with pytest.raises(DataError, match=rf"set\.jsonl{message}"):
+        read(tmp_path / "set.jsonl")
 
 
 def test_pairs_are_read_with_what_is_missing(tmp_path: Path) -> None:
@@ -176,21 +165,17 @@ def test_problems_keep_solution_level_and_subject(tmp_path: Path) -> None:
         {"question": "Q", "answer": "#### Step 1\nHe goes west.\n#### New York City"},
     ]
     write_jsonl(path, rows)
-    first, second, third, fourth = read_problems(path, "own")
-    assert (first.id, first.answer, first.level, first.subject, first.source) == ("own-1", "4", 5, "Algebra", "own")
-    assert (second.id, second.answer, second.solution, second.level) == ("own-2", "6", "He has 2*3=6.", None)
-    assert (third.id, third.answer) == ("z", "0")
-    assert (fourth.answer, fourth.solution) == ("New York City", "#### Step 1\nHe goes west."), "a heading is no answer"
-    assert [problem.source for problem in read_problems(path)] == ["train"] * 4
-
-
-@pytest.mark.parametrize(
-    "row", [{"question": "Q"}, {"problem": "P", "solution": "no\nend"}, {"question": "Q", "answer": ""}]
-)
-def test_a_problem_without_an_answer_is_named_by_file_and_line(tmp_path: Path, row: dict[str, Any]) -> None:
-    write_jsonl(tmp_path / "p.jsonl", [{"question": "Q", "answer": "1"}, row])
-    with pytest.raises(DataError, match=r"p\.jsonl:2: no answer, expected `answer`"):
-        list(read_problems(tmp_path / "p.jsonl"))
+    assert list(read_problems(path, "own")) == [
+        Problem("own-1", "P", "4", r"Then \boxed{4}.", "own", 5, "Algebra"),
+        Problem("own-2", "Q", "6", "He has 2*3=6.", "own"),
+        Problem("z", "Q", "0", "", "own"),
+        Problem("own-4", "Q", "New York City", "#### Step 1\nHe goes west.", "own"),  # a heading is no answer
+    ]
+    assert {problem.source for problem in read_problems(path)} == {"train"}
+    for row in ({"question": "Q"}, {"problem": "P", "solution": "no\nend"}, {"question": "Q", "answer": ""}):
+        write_jsonl(path, [rows[0], row])
+        with pytest.raises(DataError, match=r"train\.jsonl:2: no answer, expected `answer`"):
+            list(read_problems(path))
 
 
 @given(st.integers(0, 40), st.none() | st.integers(0, 50), st.integers(0, 5))
@@ -214,16 +199,15 @@ def test_the_hash_tells_what_was_asked_apart() -> None:
 def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("")
     assert locate("gsm8k", str(tmp_path / "x.jsonl")) == tmp_path / "x.jsonl"
-    with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file \(set 'gsm8k'\)") as caught:
-        locate("gsm8k", tmp_path / "nowhere.jsonl")
-    assert not isinstance(caught.value, SetOutOfReach), "a wrong path is wrong, however the hub is"
-    with pytest.raises(DataError, match="no such file"):
-        locate("gsm8k", tmp_path)
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
+    for path in (tmp_path / "nowhere.jsonl", tmp_path):
+        with pytest.raises(DataError, match=r"no such file \(set 'gsm8k'\)") as caught:
+            locate("gsm8k", path)
+        assert not isinstance(caught.value, SetOutOfReach), "a wrong path is wrong, however the hub is"
     with pytest.raises(DataError, match="set 'gsm9k': unknown name, and no path given; known: gsm8k, "):
         locate("gsm9k")
+
+
+BOTH = ("gsm8k", "gpqa_diamond")
 
 
 def test_a_run_leaves_out_a_gated_set_and_all_its_probes_ask_the_same(
@@ -236,38 +220,34 @@ def test_a_run_leaves_out_a_gated_set_and_all_its_probes_ask_the_same(
             raise DataError(f"{hub_id} cannot be fetched (it is a gated dataset)")
         return rows(hub_id, *more)
 
-    sets = {"gsm8k": SetSection(), "gpqa_diamond": SetSection()}
-    probe, base = ProbeSection(sets=sets), tmp_path / "run" / "probe" / "base"
+    def names(loaded: Sequence[Any]) -> list[str]:
+        return [each.name for each in loaded]
+
+    run, base = tmp_path / "run", tmp_path / "run" / "probe" / "base"
+    probe, alone = (ProbeSection(sets={name: SetSection() for name in sets}) for sets in (BOTH, BOTH[1:]))
+    later = ProbeSection(sets={**probe.sets, "built": SetSection(path=str(tmp_path / "built.jsonl"))})
     with monkeypatch.context() as patch:
         patch.setattr("nextturn.probe.hub.hub_rows", gated)
         with pytest.raises(SetOutOfReach, match="gpqa_diamond"):  # named in `probe run`
             load_sets(probe)
-        later = probe.model_copy(update={"sets": {**sets, "built": SetSection(path=str(tmp_path / "built.jsonl"))}})
-        assert [one.name for one in sets_to_probe(later, tmp_path / "run", before_build=True)] == ["gsm8k"]
+        assert names(sets_to_probe(later, run, before_build=True)) == ["gsm8k"]
         told = capsys.readouterr().out
         assert f"https://huggingface.co/datasets/{closed}" in told and "hf auth login" in told
         with pytest.raises(DataError, match="built.jsonl: no such file"):
-            sets_to_probe(later, tmp_path / "run")
+            sets_to_probe(later, run)
         with pytest.raises(DataError):  # before the build
-            sets_to_probe(
-                probe.model_copy(update={"sets": {"gpqa_diamond": SetSection()}}), tmp_path / "run", before_build=True
-            )
+            sets_to_probe(alone, run, before_build=True)
         left = load_sets(probe, base)
-    write_json(base / "manifest.json", {"settings": {"sets": {one.name: {} for one in left}}})
-    assert [one.name for one in load_sets(probe, base)] == ["gsm8k"], "terms accepted meanwhile change no run"
-    assert [one.name for one in load_sets(probe, tmp_path / "other")] == ["gsm8k", "gpqa_diamond"]
+    write_json(base / "manifest.json", {"settings": {"sets": {name: {} for name in names(left)}}})
+    assert names(load_sets(probe, base)) == ["gsm8k"], "terms accepted meanwhile change no run"
+    assert names(load_sets(probe, tmp_path / "other")) == list(BOTH)
 
 
 @pytest.mark.parametrize("name", HUB)
 def test_a_set_that_is_out_of_reach_gives_one_line_with_the_way_out(own_cache: Path, name: str) -> None:
-    with pytest.raises(SetOutOfReach) as caught:
+    with pytest.raises(SetOutOfReach, match=rf"^set {name!r}: .*HF_HUB_OFFLINE is set.*`path`[^\n]*$") as caught:
         locate(name)
-    message = str(caught.value)
-    assert f"set {name!r}" in message
-    assert "HF_HUB_OFFLINE is set" in message
-    assert "`path`" in message
-    assert ("HF_TOKEN" in message) == HUB[name].gated
-    assert len(message.splitlines()) == 1
+    assert ("HF_TOKEN" in str(caught.value)) == HUB[name].gated
     assert not list(own_cache.rglob("*.jsonl")), "nothing half-written is left to be taken for the set"
 
 
@@ -327,13 +307,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> list[tuple[Any, ...
 
 @pytest.mark.parametrize("name", HUB)
 def test_a_named_set_is_fetched_once_and_read(hub: list[Any], name: str) -> None:
+    ids = {"gpqa_diamond": "rec1", "healthbench": "p", "coval": "c", "ifbench": "0", "mt_bench": "7"}
     (item,) = read_items(locate(name))
-    assert item.messages[-1]["role"] == "user"
+    assert (item.messages[-1]["role"], item.id) == ("user", ids.get(name, "1"))
     assert (item.answer is not None) == (name.startswith(("gsm8k", "math", "gpqa")))
     assert bool(item.options) == (name == "gpqa_diamond")
-    assert item.id == {"gpqa_diamond": "rec1", "healthbench": "p", "coval": "c", "ifbench": "0", "mt_bench": "7"}.get(
-        name, "1"
-    )
     stored = next(row for _, row in read_jsonl(locate(name)))
     assert set(stored) <= {*HUB[name].fields, *HUB[name].more}, "rubrics and the like stay on the hub"
     assert len(hub) == 1
@@ -357,45 +335,31 @@ def test_one_file_of_a_dataset_is_read_where_its_files_differ(tmp_path: Path, mo
     write_jsonl(tmp_path / "two.jsonl", [{"completion": {"text": "x"}, "labels": [1]}])
     (row,) = hub_room.hub_rows(str(tmp_path), None, "train", "one.jsonl")
     assert row == {"prompt": TALK, "prompt_id": "p"}
-    with pytest.raises(DataError, match="cannot be fetched"):
-        list(hub_room.hub_rows(str(tmp_path), None, "train"))
-    with pytest.raises(DataError, match="cannot be fetched"):
-        list(hub_room.hub_rows(str(tmp_path), None, "train", "three.jsonl"))
+    for file in (None, "three.jsonl"):
+        with pytest.raises(DataError, match="cannot be fetched"):
+            list(hub_room.hub_rows(str(tmp_path), None, "train", file))
 
 
-REAL = {
-    "gsm8k/test.jsonl": (1319, True),
-    "math/math500_test.jsonl": (500, True),
-    "mt_bench/mt_bench_questions.jsonl": (80, False),
-    "ifbench/IFBench_test.jsonl": (None, False),
-}
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_the_real_sets_are_read_whole(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "n", "lettered"),
+    [
+        ("gsm8k/test.jsonl", 1319, 0),
+        ("gsm8k/train.jsonl", 7473, 0),
+        ("math/math500_test.jsonl", 500, 2),
+        ("mt_bench/mt_bench_questions.jsonl", 80, 0),
+    ],
+)
+def test_the_real_sets_are_read_whole(name: str, n: int, lettered: int) -> None:
     path = DATA / name
     if not path.is_file():
         pytest.skip(f"{path} is not there")
-    n, answered = REAL[name]
-    read = read_items(path)
-    assert len(read) == (n or sum(1 for _ in read_jsonl(path)))
-    assert all((item.answer is not None) == answered for item in read)
-    assert len({item.id for item in read}) == len(read)
-    if answered:
-        for problem, item in zip(read_problems(path), read, strict=True):
-            assert problem.answer == item.answer or (item.options and item.answer in "ABCDEF")
-        assert sum(bool(item.options) for item in read) == (2 if "math" in name else 0)
-
-
-@pytest.mark.parametrize("name", ["math/train.jsonl", "math/test.jsonl", "gsm8k/train.jsonl"])
-def test_every_real_problem_has_an_answer_and_a_solution(name: str) -> None:
-    path = DATA / name
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    problems = list(read_problems(path))
-    assert len(problems) > 4000
-    assert sum(not problem.answer for problem in problems) <= 2, "two rows of MATH have an empty box"
-    assert all(problem.solution and "<<" not in problem.solution for problem in problems)
-    if "math" in name:
-        assert all(problem.subject for problem in problems)
-        assert {problem.level for problem in problems} <= {1, 2, 3, 4, 5, None}
+    items = read_items(path)
+    assert len(items) == len({item.id for item in items}) == n
+    assert sum(bool(item.options) for item in items) == lettered
+    if name.startswith("mt_bench"):
+        assert not any(item.answer for item in items)
+        return
+    for problem, item in zip(read_problems(path), items, strict=True):
+        assert problem.answer == item.answer or (item.options and item.answer in LETTERS)
+        assert problem.answer and problem.solution and "<<" not in problem.solution
+        assert not name.startswith("math") or (problem.subject and problem.level in range(1, 6))
