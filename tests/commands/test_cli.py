@@ -104,9 +104,8 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...], told: str, tmp_pat
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value[1:4]).replace("/", "."),
 )  # fmt: skip
-def test_a_bad_recipe_is_told_before_anything_heavy_is_imported(
-    command: tuple[str, ...], message: str, recipes: Path
-) -> None:
+def test_a_bad_recipe_imports_nothing_heavy(command: tuple[str, ...], message: str, recipes: Path) -> None:
+    """A bad recipe is told before anything heavy is imported."""
     before = sorted(recipes.rglob("*"))
     code, _, lines, packages = python(*command, cwd=recipes)
     assert code == 2
@@ -115,9 +114,8 @@ def test_a_bad_recipe_is_told_before_anything_heavy_is_imported(
     assert sorted(recipes.rglob("*")) == before, "nothing was written"
 
 
-def test_sets_are_read_before_the_model_and_a_dry_run_of_training_needs_the_tokenizer_alone(
-    recipes: Path, tiny_chatml: Path
-) -> None:
+def test_sets_are_read_before_the_model(recipes: Path, tiny_chatml: Path) -> None:
+    """Sets are read before the model and a dry run of training needs the tokenizer alone."""
     (recipes / "questions.jsonl").write_text(FINE[:30] + "\n")
     command = ("-m", "nextturn.probe", "run", str(tiny_chatml), "probe.yaml", "--out", "out")
     code, out, lines, packages = python(*command, cwd=recipes)

@@ -81,9 +81,7 @@ def test_a_driver_that_is_too_old_is_a_problem_of_its_host(driver: Path, site: P
     assert finding.level == "ok", "training runs on the CPU"
 
 
-def test_packages_that_cannot_be_imported_are_a_problem_and_kernels_without_a_gpu_too(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_that_cannot_be_imported_are_a_problem(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers calls a package that it cannot import "not installed", and continues in plain torch."""
     monkeypatch.setenv("PYTHONPATH", str(site))
     assert not list(check_imports(False, start_imports()))

@@ -16,9 +16,7 @@ from nextturn.train.gpu_check import Stage, main, run_stage
 from support.commands import ROOT, call
 
 
-def test_every_stage_runs_its_command_and_reads_its_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """All in this process, which has imported what each would import anew."""
 
     def run_here(name: str, stage: Stage, out: Path) -> tuple[str, str]:
@@ -77,9 +75,7 @@ def test_a_crashed_stage_gives_the_first_line_of_its_error_and_leaves_the_rest(
 
 
 @pytest.mark.parametrize(("last", "seconds"), [("exit 3", 60), ("wait", 4)], ids=["crashes", "hangs"])
-def test_all_that_a_stage_started_ends_with_it(
-    last: str, seconds: int, tmp_path: Path, instead: Callable[..., Stage]
-) -> None:
+def test_all_that_a_stage_started_ends(last: str, seconds: int, tmp_path: Path, instead: Callable[..., Stage]) -> None:
     """Also a worker in a session of its own, whose launcher has ended or continues without the stage."""
     stage = instead(
         f"sleep 1000 &\necho $! > {tmp_path}/near\n"

@@ -61,9 +61,8 @@ def without_timing(out: Path) -> dict[str, Any]:
     return {key: value for key, value in read_json(out / "results.json").items() if key != "timing"}
 
 
-def test_a_run_killed_at_a_random_moment_ends_like_one_that_was_not(
-    tiny_chatml: Path, recipe: Path, server: Loopback, tmp_path: Path
-) -> None:
+def test_a_killed_run_is_resumed(tiny_chatml: Path, recipe: Path, server: Loopback, tmp_path: Path) -> None:
+    """A run killed at a random moment ends like one that was not."""
     probe(tiny_chatml, recipe, tmp_path / "whole").finish()
     whole, rows = without_timing(tmp_path / "whole"), (tmp_path / "whole" / "samples.jsonl").read_bytes()
     asked = len(server.requests)

@@ -46,9 +46,8 @@ sys.exit(run_command(main))
         ("hangs", [-9, 1], "has not reported"),
     ],
 )
-def test_the_other_processes_get_what_process_0_made_or_end_with_it(
-    case: str, codes: list[int], line: str, tmp_path: Path
-) -> None:
+def test_all_processes_share_what_process_0_made(case: str, codes: list[int], line: str, tmp_path: Path) -> None:
+    """The other processes get what process 0 made or end with it."""
     (tmp_path / "prepare.py").write_text(PREPARE)
     launched = Launched([tmp_path / "prepare.py", case], None, tmp_path)
     if case == "hangs":
@@ -70,9 +69,8 @@ sys.exit(run_command(main, sys.argv[2:]))
 @pytest.mark.parametrize(
     ("data", "path"), [("built", "nothing.jsonl"), ("given", "run/.shared-")], ids=["build", "folder"]
 )
-def test_all_processes_end_if_the_build_fails_or_the_run_directory_is_not_shared(
-    data: str, path: str, tiny_chatml: Path, tmp_path: Path
-) -> None:
+def test_all_processes_end_if_the_build_fails(data: str, path: str, tiny_chatml: Path, tmp_path: Path) -> None:
+    """All processes end if the build fails or the run directory is not shared."""
     for name in ("0", "1"):
         (tmp_path / name).mkdir()
     (tmp_path / "sft.py").write_text(SFT)

@@ -52,9 +52,8 @@ def options(stage: str, folder: Path) -> list[str]:
     return [word for key, value in given for word in (key, json.dumps(value))]
 
 
-def test_the_page_leads_from_problems_to_a_comparison_of_sft_and_grpo(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_leads_to_a_comparison(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page leads from problems to a comparison of SFT and GRPO."""
     build_tiny_multimodal(tmp_path / "Qwen" / "Qwen3.5-2B")  # as the hub holds it
     (tmp_path / "recipes").mkdir()
     for path in (ROOT / "recipes").iterdir():

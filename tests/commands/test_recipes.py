@@ -80,9 +80,8 @@ LAUNCHES = launch_table()
 
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: f"{launch.gpus}-{Path(launch.recipe).stem}")
-def test_a_launch_of_the_page_trains_what_it_says_on_gpus_that_hold_it(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_of_the_page_trains_what_it_says(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch of the page trains what it says on GPUs that hold it."""
     from nextturn.train.recipe import fitted, load_dpo_recipe, load_grpo_recipe, load_sft_recipe
     from nextturn.train.setup import check_devices
 
@@ -134,9 +133,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
-def test_a_shipped_recipe_goes_through_its_dry_run(
-    recipe: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_of_a_shipped_recipe(recipe: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shipped recipe goes through its dry run."""
     name = str(recipe.relative_to(ROOT))
     text = recipe.read_text()
     content = yaml.safe_load(text)
@@ -181,9 +179,7 @@ def test_deepspeed_files_leave_sizes_to_the_recipe(stage: int) -> None:
 
 
 @pytest.mark.parametrize("config", sorted((ROOT / "recipes" / "accelerate").glob("*.yaml")), ids=lambda path: path.name)
-def test_accelerate_launches_what_its_config_says_on_the_gpus_that_the_caller_left(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accelerate_launches_what_its_config_says(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the launcher's own parser, defaults and environment, up to where it would start processes."""
     from accelerate.commands import launch
     from accelerate.utils.launch import (

@@ -21,9 +21,8 @@ from support.sft_parts import sigterm_in, write_data, write_recipe
 RARELY = {"save_steps": 100, "max_steps": 4}  # without a signal, only the last step is saved
 
 
-def test_a_run_that_gets_sigterm_resumes_to_the_figures_of_one_that_does_not(
-    tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_gets_sigterm_resumes(tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that gets SIGTERM resumes to the figures of one that does not."""
     data = {"path": str(write_data(tmp_path))}
     for name in ("whole", "ended"):
         (tmp_path / name).mkdir()
@@ -45,9 +44,8 @@ def test_a_run_that_gets_sigterm_resumes_to_the_figures_of_one_that_does_not(
     assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
 
 
-def test_a_probe_that_gets_sigterm_stops_between_batches_and_is_resumed(
-    tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_probe_that_gets_sigterm_stops(tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that gets SIGTERM stops between batches and is resumed."""
     from nextturn.probe.engines.hf import HfEngine
 
     recipe, run = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}), tmp_path / "run"

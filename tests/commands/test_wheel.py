@@ -55,9 +55,8 @@ def test_every_file_of_the_packages_is_in_the_wheel(site: Path) -> None:
     assert not {"probe", "train", "data_builders"} & {path.name for path in site.iterdir()}
 
 
-def test_the_commands_run_beside_files_of_the_user_with_the_names_of_our_folders(
-    site: Path, tiny_chatml: Path, tmp_path: Path
-) -> None:
+def test_the_commands_run_beside_files_of_the_user(site: Path, tiny_chatml: Path, tmp_path: Path) -> None:
+    """The commands run beside files of the user with the names of our folders."""
     for name in ("train.py", "probe.py", "data_builders.py"):
         (tmp_path / name).write_text("raise SystemExit('a file of the user was imported')\n")
     (tmp_path / "console.py").write_text(CONSOLE.format(site=str(site)))

@@ -71,9 +71,8 @@ UNMARKED = [
 
 
 @pytest.mark.parametrize(("text", "answer", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
-def test_a_marked_answer_is_read_by_both_readings_and_another_leniently(
-    text: str, answer: str | None, marked: bool
-) -> None:
+def test_both_readings_of_an_answer(text: str, answer: str | None, marked: bool) -> None:
+    """A marked answer is read by both readings and another leniently."""
     assert strict_answer(text) == (answer if marked else None)
     assert lenient_answer(text) == answer
 
@@ -176,9 +175,8 @@ DIFFERENT = [
 @pytest.mark.parametrize(
     ("given", "reference", "same"), [(*pair, True) for pair in SAME] + [(*pair, False) for pair in DIFFERENT]
 )
-def test_equal_answers_written_differently_are_the_same_and_others_are_not(
-    given: str, reference: str, same: bool
-) -> None:
+def test_equal_answers_are_the_same_and_others_are_not(given: str, reference: str, same: bool) -> None:
+    """Equal answers written differently are the same and others are not."""
     assert same_answer(given, reference) is same
     assert not same or same_answer(reference, given)
 
@@ -192,9 +190,10 @@ def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
     assert found == [True]
 
 
-def test_an_answer_that_keeps_algebra_busy_costs_seconds_of_the_processor_and_the_next_one_is_compared(
+def test_an_answer_that_keeps_algebra_busy_costs_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """An answer that keeps algebra busy costs seconds of the processor and the next one is compared."""
     monkeypatch.setattr(grading, "_SECONDS", 1.0)
     monkeypatch.setattr(grading, "_algebra", grading._Algebra())
     before = sum(os.times()[:4])  # this process and those that ended

@@ -99,9 +99,8 @@ MISTRAL = (
         ("mistral", ("</s>",), None),  # the header is plain text
     ],
 )
-def test_a_user_turn_ends_where_the_assistant_s_header_begins(
-    template: str, special: tuple[str, ...], header: str | None
-) -> None:
+def test_a_user_turn_ends_at_the_next_header(template: str, special: tuple[str, ...], header: str | None) -> None:
+    """A user turn ends where the assistant's header begins."""
     from tokenizers import AddedToken
 
     tokenizer = tiny_tokenizer("chatml")
@@ -259,9 +258,8 @@ def test_answers_that_think_are_learned_from_within_the_block(template: str) -> 
         "{{ 'a' * 10 ** 10 }}",
     ],
 )
-def test_a_template_that_loops_or_doubles_its_text_is_refused_before_it_is_rendered_here(
-    template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_loops_or_doubles_is_refused(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that loops or doubles its text is refused before it is rendered here."""
     limits: list[tuple[float, int]] = []
 
     def briefer(seconds: float, more_bytes: int, function: Any) -> bool:

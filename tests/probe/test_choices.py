@@ -70,9 +70,8 @@ def test_a_question_without_an_answer_is_asked_nevertheless(tmp_path: Path) -> N
         ({"choices": ["x", ""], "answer": "A"}, "an option is ''"),
     ],
 )
-def test_options_that_cannot_be_asked_are_named_by_file_and_line(
-    tmp_path: Path, row: dict[str, Any], message: str
-) -> None:
+def test_options_that_cannot_be_asked_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    """Options that cannot be asked are named by file and line."""
     write_jsonl(tmp_path / "s.jsonl", [{"question": "Q?", **row}])
     with pytest.raises(DataError, match=rf"s\.jsonl:1: .*{message}"):
         read_items(tmp_path / "s.jsonl")
@@ -141,9 +140,8 @@ UNMARKED = [
 
 
 @pytest.mark.parametrize(("reply", "letter", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
-def test_a_marked_letter_is_read_by_both_readings_and_another_leniently(
-    reply: str, letter: str | None, marked: bool
-) -> None:
+def test_both_readings_of_a_letter(reply: str, letter: str | None, marked: bool) -> None:
+    """A marked letter is read by both readings and another leniently."""
     assert strict_letter(reply, TEXTS) == (letter if marked else None)
     assert lenient_letter(reply, TEXTS) == letter
 

@@ -154,9 +154,8 @@ class Simulated:
 
 
 @pytest.mark.parametrize("seed", [0, 4, 8])
-def test_a_thousand_calls_with_faults_take_little_longer_than_their_latencies(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_a_thousand_calls_with_faults_wait_for_little(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A thousand calls with faults take little longer than their latencies."""
     faults = Faults(rate_limited=0.1, server_error=0.1, hang=0.05, latency_s=0.2, seed=seed)
     server = Simulated(faults)
     seconds, replies = server.run(monkeypatch, 1000, concurrency=32)
@@ -165,7 +164,7 @@ def test_a_thousand_calls_with_faults_take_little_longer_than_their_latencies(
     assert seconds <= 1.5 * len(server.order) * faults.latency_s / 32
 
 
-def test_a_request_that_waits_for_a_rate_limit_holds_no_slot_and_spends_no_attempt(
+def test_a_request_that_waits_for_a_rate_limit_holds_no_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten requests meet a rate limit of ten seconds each; they wait together, while the only slot serves others."""
@@ -192,18 +191,20 @@ def test_an_outage_of_half_a_minute_costs_no_request(monkeypatch: pytest.MonkeyP
     assert seconds <= 1000 * 0.1 / 8 + 60
 
 
-def test_a_rate_limit_that_never_ends_is_met_by_few_requests_at_a_time_and_ends_the_run(
+def test_a_rate_limit_that_never_ends_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A rate limit that never ends is met by few requests at a time and ends the run."""
     server = Simulated(Faults(rate_limited=1.0, retry_after="200"))
     seconds, replies = server.run(monkeypatch, 100, concurrency=8, max_wait_s=600)
     assert {reply.failure for reply in replies} == {"rate_limited"}
     assert seconds <= 9 * 220 + 4 * 220, "the server's rests, and then each request's own waits, side by side"
 
 
-def test_a_server_that_answers_only_errors_leaves_each_request_its_own_attempts(
+def test_each_request_has_its_own_attempts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A server that answers only errors leaves each request its own attempts."""
     server = Simulated(Faults(server_error=1.0, latency_s=0.1))
     seconds, replies = server.run(monkeypatch, 100, concurrency=8, attempts=3)
     assert {reply.failure for reply in replies} == {"server_error"}
@@ -249,9 +250,8 @@ def test_the_time_limit_follows_the_seconds_of_replies_down_to_a_floor() -> None
 
 
 @pytest.mark.parametrize(("served_before", "least_s", "most_s"), [(False, 0.5, 2), (True, 30, 100)])
-def test_a_silent_server_is_gone_in_seconds_from_the_start_and_after_a_minute_later(
-    clock: Clock, served_before: bool, least_s: float, most_s: float
-) -> None:
+def test_a_silent_server_is_gone_in_time(clock: Clock, served_before: bool, least_s: float, most_s: float) -> None:
+    """A silent server is gone in seconds from the start and after a minute later."""
     server, begun = Server("one"), clock.now
     if served_before:
         server.served()
@@ -311,9 +311,8 @@ def _verdict(body: dict[str, Any]) -> str | None:
         (Answer(200, chat_reply("hm")), "no_verdict", 2),
     ],
 )
-def test_a_failure_of_the_server_is_tried_again_as_often_as_the_recipe_says(
-    answer: Answer | None, failure: str, attempts: int
-) -> None:
+def test_a_failure_of_the_server_is_tried_again(answer: Answer | None, failure: str, attempts: int) -> None:
+    """A failure of the server is tried again as often as the recipe says."""
     with Loopback({PATH: lambda seen: answer}) as server:
         timeout_s = 0.3 if answer is None else 60  # a busy machine needs longer than 0.3 s for the long answer
         (reply,) = ask(Client(section(server.url, attempts=attempts, timeout_s=timeout_s)), 1, usable=_verdict)
@@ -391,9 +390,8 @@ def test_with_all_servers_dead_it_ends_in_seconds_and_names_them(dead_url: str) 
     assert client.calls == 0
 
 
-def test_the_key_goes_to_the_server_and_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The key goes to the server and nowhere else."""
     with Loopback({PATH: echo}) as server:
         monkeypatch.delenv("NEXTTURN_TEST_KEY", raising=False)
         ask(Client(section(server.url)), 1)

@@ -114,9 +114,8 @@ def run_folders(tmp_path: Path) -> list[Path]:
 # --- what a comparison computes
 
 
-def test_the_command_writes_four_files_that_agree_with_the_runs(
-    run_folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_files(run_folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command writes four files that agree with the runs."""
     out = tmp_path / "out"
     assert run_command(main, ["compare", *map(str, run_folders), "--out", str(out)]) == 0
     printed, page, data = (

@@ -47,9 +47,8 @@ def test_an_atomic_write_makes_folders_and_replaces_what_was_there(tmp_path: Pat
 
 
 @pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
-def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A write that fails half way leaves the old file and nothing beside it."""
     path = tmp_path / "x.txt"
     write_atomic(path, "old")
 

@@ -196,9 +196,10 @@ def test_batches_are_as_large_as_the_free_memory_holds(gigabytes: int, most: int
     assert len(HfEngine(model, None, CPU_TOKENS).batches(asked)) == 95, "the recipe's own number counts"
 
 
-def test_a_batch_that_does_not_fit_in_memory_is_split(
+def test_a_batch_that_does_not_fit_is_split(
     engine: HfEngine, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A batch that does not fit in memory is split."""
     import torch
 
     tight, sizes = HfEngine(engine.model, engine.tokenizer), []

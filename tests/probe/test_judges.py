@@ -204,9 +204,10 @@ def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -
     assert all(phrases(name).pattern for name in (*data.anywhere, *data.opening))
 
 
-def test_fitting_reports_kappa_and_prints_the_rows_of_the_data_file(
+def test_fitting_prints_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Fitting reports kappa and prints the rows of the data file."""
     few = {name: rule_data().weights[name] for name in ("leaning", "imperative", "filler")}
     monkeypatch.setattr(fit_rules, "rule_data", lambda: dataclasses.replace(rule_data(), weights=few))
     path = tmp_path / "labels.jsonl"

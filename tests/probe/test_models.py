@@ -69,9 +69,8 @@ def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chat
     assert rows[0][0] == 0 and rows[0][-1] == 1
 
 
-def test_the_default_chat_template_is_used_and_a_tokenizer_without_one_is_refused(
-    tiny_chatml: Path, tmp_path: Path
-) -> None:
+def test_the_default_chat_template_is_used(tiny_chatml: Path, tmp_path: Path) -> None:
+    """The default chat template is used and a tokenizer without one is refused."""
     plain = load_tokenizer(resolve(str(tiny_chatml)))
     several, shown = copy_of(tiny_chatml, tmp_path / "several"), Chat(plain).prompt_text(CHAT[:1])
     plain.chat_template = {"default": plain.chat_template, "tool_use": "{{ tools }}"}
@@ -121,9 +120,8 @@ def test_an_adapter_made_for_another_model_is_refused(tiny_model: Path, tiny_cha
 
 
 @pytest.mark.parametrize("base", ["/no/such/base", None, ".", "some-org/not-in-the-cache"])
-def test_a_lora_folder_without_its_base_says_where_to_name_it(
-    tiny_chatml: Path, tmp_path: Path, base: str | None
-) -> None:
+def test_a_lora_folder_without_its_base_is_refused(tiny_chatml: Path, tmp_path: Path, base: str | None) -> None:
+    """A lora folder without its base says where to name it."""
     adapter = lora_on(tiny_chatml, tmp_path / "adapter")
     change_json(adapter / "adapter_config.json", base_model_name_or_path=base)
     with pytest.raises(ModelError, match="set base_model_name_or_path in .*adapter_config.json") as raised:

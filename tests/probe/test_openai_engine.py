@@ -138,9 +138,8 @@ def test_where_some_requests_fail_the_others_come_first_and_the_error_counts_the
         (401, "Unauthorized", "environment variable NEXTTURN_TEST_KEY"),
     ],
 )
-def test_where_everything_is_refused_it_stops_early_and_says_what_to_do(
-    parts: tuple[Any, Any], status: int, message: str, said: str
-) -> None:
+def test_it_stops_where_everything_is_refused(parts: tuple[Any, Any], status: int, message: str, said: str) -> None:
+    """Where everything is refused it stops early and says what to do."""
     refusal = Answer(status, {"error": {"message": message}})
     with Loopback({"/completions": lambda seen: refusal}, Faults(latency_s=0.01)) as server:
         engine = OpenAIEngine(section(server.url, concurrency=4), parts[1])

@@ -315,9 +315,8 @@ def label_page(file: Path, comparison: Comparison) -> list[DrawnTurn]:
     return [DrawnTurn(**dict(hostile), stratum=stratum, p=1 / 3, seed=0), *drawn]
 
 
-def test_turns_are_labelled_by_keys_kept_over_a_reload_and_saved_as_rows_of_labels(
-    open_page: Open, file: Path, label_page: list[DrawnTurn], tmp_path: Path
-) -> None:
+def test_turns_are_labelled_by_keys(open_page: Open, file: Path, label_page: list[DrawnTurn], tmp_path: Path) -> None:
+    """Turns are labelled by keys kept over a reload and saved as rows of labels."""
     report = file.read_text(encoding="utf-8")
     try:
         file.write_text(label.page(label_page), encoding="utf-8")

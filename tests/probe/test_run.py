@@ -243,9 +243,8 @@ def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(
     assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
 
 
-def test_a_run_that_died_anywhere_ends_like_one_that_did_not(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_a_run_that_died_is_resumed(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """A run that died anywhere ends like one that did not."""
     seen = Watched(llama.engine)
     whole = measure(llama, probe, tmp_path / "whole", seen)
     batches = [batch for asked in (seen.asked[:9], seen.asked[9:]) for batch in llama.engine.batches(asked)]
@@ -278,9 +277,8 @@ def test_a_run_that_was_killed_while_it_wrote_samples_writes_them_again(finished
         assert (out / "samples.jsonl").read_bytes() == written
 
 
-def test_a_second_run_in_the_same_folder_ends_at_once_and_what_a_kill_left_is_removed(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_one_run_at_a_time_measures_into_a_folder(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """A second run in the same folder ends at once and what a kill left is removed."""
     out, left = tmp_path / "out", tmp_path / "out" / ".samples.jsonl.abcd1234"
     first = "from pathlib import Path; from nextturn.probe.files import only_process; import sys\n"
     first += "with only_process(Path(sys.argv[1]), 'measures'): print('holds', flush=True); sys.stdin.read()"
@@ -296,9 +294,8 @@ def test_a_second_run_in_the_same_folder_ends_at_once_and_what_a_kill_left_is_re
     assert not left.exists()
 
 
-def test_other_settings_questions_or_weights_in_the_same_folder_are_refused_by_key(
-    llama: Loaded, qwen: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_other_settings_are_refused_by_key(llama: Loaded, qwen: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """Other settings questions or weights in the same folder are refused by key."""
     with pytest.raises(MemoryError):
         measure(llama, probe, tmp_path / "out", Watched(llama.engine, dies_after=0))
     fewer = changed(probe.sets["maths"], n=2)
@@ -339,9 +336,8 @@ def test_a_server_without_its_extras_is_another_setting_and_with_them_none_is_na
     assert settings(False, "hf") == settings(True, "hf"), "no server is asked"
 
 
-def test_an_answer_that_two_measures_or_sets_need_is_made_once(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_an_answer_needed_twice_is_made_once(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """An answer that two measures or sets need is made once."""
     both, watched = measure(llama, probe, tmp_path / "both"), Watched(llama.engine)
     apart = {
         "graded": changed(probe.sets["maths"], measures=("accuracy",)),
@@ -355,9 +351,8 @@ def test_an_answer_that_two_measures_or_sets_need_is_made_once(
     assert results["followup"]["followed"]["none"]["T=0.0"] == both["followup"]["maths"]["none"]["T=0.0"]
 
 
-def test_every_sampled_turn_has_a_seed_of_its_own_and_follows_the_models_own_answer(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_user_turns_follow_the_models_own_answer(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """Every sampled turn has a seed of its own and follows the models own answer."""
     watched = Watched(llama.engine)
     measure(llama, probe, tmp_path / "out", watched)
     answers, turns = watched.asked[:9], watched.asked[9:]
@@ -374,9 +369,8 @@ def test_every_sampled_turn_has_a_seed_of_its_own_and_follows_the_models_own_ans
     assert not set(sampled) & {request.seed for request in other.asked if request.temperature == 1.0}
 
 
-def test_a_system_prompt_stands_before_every_question_in_place_of_its_own(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_a_system_prompt_stands_before_every_question(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """A system prompt stands before every question in place of its own."""
     asked = Watched(llama.engine)
     results = measure(llama, changed(probe, system_prompt="Be kind."), tmp_path / "out", asked)
     rows = samples(tmp_path / "out")
@@ -403,9 +397,8 @@ def test_the_two_prefix_forms_differ_on_qwen(qwen: Loaded, probe: ProbeSection, 
     assert all("<think>" in text for text in prefixes["generation"])
 
 
-def test_an_instruction_is_part_of_the_question_and_pairs_ask_both_forms(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_an_instruction_is_part_of_the_question(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """An instruction is part of the question and pairs ask both forms."""
     maths = changed(probe.sets["maths"], instruction="Answer after ####.", n=1)
     measure(llama, changed(probe, sets={"maths": maths, "pairs": probe.sets["pairs"]}), tmp_path / "out")
     rows = samples(tmp_path / "out")
@@ -420,9 +413,8 @@ def test_an_instruction_is_part_of_the_question_and_pairs_ask_both_forms(
     ]
 
 
-def test_a_set_that_cannot_be_asked_is_refused_before_anything_is_written(
-    llama: Loaded, probe: ProbeSection, tmp_path: Path
-) -> None:
+def test_a_set_that_cannot_be_asked_is_refused(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
+    """A set that cannot be asked is refused before anything is written."""
     for name, measures, message in (
         ("pairs", ("accuracy",), "pairs of problems can only measure clarify, not accuracy"),
         ("pairs", ("clarify", "followup"), "pairs of problems can only measure clarify, not clarify, followup"),
@@ -439,9 +431,9 @@ def test_a_set_that_cannot_be_asked_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_answers_in_words_are_told_where_no_prompt_asks_for_a_mark(
-    probe: ProbeSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_in_words_need_a_mark(probe: ProbeSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Answers in words are told where no prompt asks for a mark."""
+
     def load(rows: Sequence[dict[str, str]], **changes: Any) -> str:
         write_jsonl(tmp_path / "maths.jsonl", rows)
         load_sets(changed(probe, sets={"maths": changed(probe.sets["maths"], **changes)}))
@@ -473,9 +465,8 @@ class Says(Watched):
 
 
 @pytest.mark.parametrize("form", ["history", "generation"])
-def test_thoughts_are_neither_cut_nor_judged_and_a_reply_without_an_answer_gets_no_user_turn(
-    probe: ProbeSection, tmp_path: Path, form: Any
-) -> None:
+def test_thoughts_are_neither_cut_nor_judged(probe: ProbeSection, tmp_path: Path, form: Any) -> None:
+    """Thoughts are neither cut nor judged and a reply without an answer gets no user turn."""
     chat = Chat(thinking_tokenizer("qwen3_5_think"))
     replies = [
         Completion("THOUGHT four and three.\n</think>\n\nIt is 4 + 3, so it is 7.\n#### 7", 20, "stop"),
@@ -502,9 +493,8 @@ def test_thoughts_are_neither_cut_nor_judged_and_a_reply_without_an_answer_gets_
     assert graded == {"pens": (True, "answered"), "cups": (False, "truncated"), "half": (False, "no_answer")}
 
 
-def test_a_dry_run_passes_over_what_is_out_of_reach_but_not_over_what_is_wrong(
-    probe: ProbeSection, tmp_path: Path, own_cache: Path
-) -> None:
+def test_a_dry_run_passes_over_what_is_out_of_reach(probe: ProbeSection, tmp_path: Path, own_cache: Path) -> None:
+    """A dry run passes over what is out of reach but not over what is wrong."""
     later = SetSection(path=str(tmp_path / "built" / "eval.jsonl"))
     unchecked: list[str] = []
     sets = {**probe.sets, "gsm8k": SetSection(), "later": later}

@@ -76,9 +76,8 @@ def here(tiny_chatml: Path, recipe: Path, tmp_path_factory: pytest.TempPathFacto
     return out
 
 
-def test_a_served_model_gives_what_it_gives_in_process(
-    server: Loopback, here: Path, recipe: Path, tmp_path: Path
-) -> None:
+def test_a_served_model_equals_one_in_process(server: Loopback, here: Path, recipe: Path, tmp_path: Path) -> None:
+    """A served model gives what it gives in process."""
     out = tmp_path / "served"
     assert "served by" in probe("run", server.url, recipe, "--dry-run")
     probe("run", server.url, recipe, "--out", out)
@@ -112,9 +111,8 @@ def test_a_transcript_keeps_its_answer_and_its_real_turn_is_judged_too(here: Pat
     assert [row["messages"] for row in plain] == [talk["messages"][:2] for talk in TALKS for _ in range(2)]
 
 
-def test_a_finished_run_is_judged_again_without_a_model(
-    server: Loopback, here: Path, recipe: Path, tmp_path: Path
-) -> None:
+def test_a_finished_run_is_judged_again(server: Loopback, here: Path, recipe: Path, tmp_path: Path) -> None:
+    """A finished run is judged again without a model."""
     asked, out = len(server.requests), tmp_path / "judged"
     options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
     probe("judge", here, recipe, "--out", out, *options)
@@ -134,9 +132,8 @@ def test_a_finished_run_is_judged_again_without_a_model(
     assert len(posts) == unscored, "in its own folder only what has no label is asked about again"
 
 
-def test_a_server_that_repeats_the_key_brings_it_into_no_file_and_no_output(
-    server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_is_in_no_file(server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that repeats the key brings it into no file and no output."""
     key, own = "sk-loud-0123456789", dict(server.handlers)
     monkeypatch.setenv("OPENAI_API_KEY", key)
 
@@ -159,9 +156,8 @@ def test_a_server_that_repeats_the_key_brings_it_into_no_file_and_no_output(
     assert all("Bearer [key]" in files[name] for name in ("generations.jsonl", "verdicts.jsonl", "samples.jsonl"))
 
 
-def test_a_server_without_log_probabilities_leaves_grounding_out_and_says_so(
-    tiny_chatml: Path, recipe: Path, tmp_path: Path
-) -> None:
+def test_a_server_without_log_probabilities(tiny_chatml: Path, recipe: Path, tmp_path: Path) -> None:
+    """A server without log probabilities leaves grounding out and says so."""
     folder = resolve(str(tiny_chatml))
     handlers = model_server(load_model(folder, "float32", "cpu"), load_tokenizer(folder), str(tiny_chatml))
     complete = handlers["/completions"]

@@ -217,9 +217,8 @@ values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.boolea
 
 
 @given(values_by_item, values_by_item)
-def test_gained_and_lost_items_are_those_whose_mean_changed_and_swap_with_the_runs(
-    a: dict[str, list[bool]], b: dict[str, list[bool]]
-) -> None:
+def test_gained_and_lost_items_swap_with_the_runs(a: dict[str, list[bool]], b: dict[str, list[bool]]) -> None:
+    """Gained and lost items are those whose mean changed and swap with the runs."""
     there, back = paired_difference(a, b, draws=10), paired_difference(b, a, draws=10)
     common = sorted(item for item in {*a, *b} if a.get(item) and b.get(item))
     changes = {item: sum(b[item]) / len(b[item]) - sum(a[item]) / len(a[item]) for item in common}

