@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,15 +32,11 @@ QUESTIONS = [
 SYSTEM = {"role": "system", "content": "You are a pirate."}
 TALKS = [
     {"id": "tea", "messages": [SYSTEM, {"role": "user", "content": "How long does tea brew?"}]},
-    {
-        "id": "trip",
-        "messages": [
-            {"role": "user", "content": "Where should I go?"},
-            {"role": "assistant", "content": "Do you like the sea?"},
-            {"role": "user", "content": "Not at all."},
-        ],
-    },
-]
+    {"id": "trip", "messages": [
+        {"role": ("user", "assistant")[place % 2], "content": text}
+        for place, text in enumerate(("Where should I go?", "Do you like the sea?", "Not at all."))
+    ]},
+]  # fmt: skip
 PAIRS = [
     {"complete": "A pen costs 2 dollars. What do 5 pens cost?", "underspecified": "What do 5 pens cost?"},
     {"complete": "Mia is 9, Tom is 3 older. How old is Tom?", "underspecified": "Tom is older. How old is Tom?"},
@@ -153,50 +148,43 @@ def is_rate(figure: dict[str, Any]) -> bool:
 
 
 def test_results_have_every_documented_field_and_no_other(finished: Finished) -> None:
-    results = read_json(finished.folder / "results.json")
+    results, manifest = (read_json(finished.folder / f"{name}.json") for name in ("results", "manifest"))
     assert results == finished.results, "what is returned is what is written"
-    manifest = read_json(finished.folder / "manifest.json")
     assert all(manifest[key] == results[key] for key in ("schema", "model", "settings"))
     assert set(results) == {"schema", "model", "settings", "accuracy", "clarify", "followup", "timing"}
-    assert results["schema"] == 1
-    assert set(results["model"]) == {"path", "label", "step", "weights_sha256", "template_sha256"}
-    assert (results["model"]["label"], results["model"]["step"]) == (finished.model.folder.path.name, None)
-    assert all(len(results["model"][key]) == 64 for key in ("weights_sha256", "template_sha256"))
+    model, settings, timing = (results[name] for name in ("model", "settings", "timing"))
+    assert set(model) == {"path", "label", "step", "weights_sha256", "template_sha256"}
+    assert (results["schema"], model["label"], model["step"]) == (1, finished.model.folder.path.name, None)
+    assert len(model["weights_sha256"]) == len(model["template_sha256"]) == 64
     asked = {"prefix_form", "judge", "engine", "seed", "max_answer_tokens", "max_user_tokens"}
-    assert asked | {"enable_thinking", "system_prompt"} <= set(results["settings"])
-    assert results["settings"]["prefix_form"] == "history"
-    assert results["settings"]["judge"].startswith("rules/")
-    assert {name: (asked["n"], asked["measures"]) for name, asked in results["settings"]["sets"].items()} == {
+    assert asked | {"enable_thinking", "system_prompt"} <= set(settings)
+    assert settings["prefix_form"] == "history" and settings["judge"].startswith("rules/")
+    assert {name: (asked["n"], asked["measures"]) for name, asked in settings["sets"].items()} == {
         "maths": (3, ["accuracy", "followup"]),
         "talks": (2, ["followup"]),
         "pairs": (2, ["clarify"]),
     }
-    assert set(results["timing"]) == {"wall_s", "answer_tokens", "user_tokens", "judge_calls", "cache_hits"}
-    assert results["timing"]["judge_calls"] == 0, "no model judged"
-    assert 0 < results["timing"]["answer_tokens"] <= 9 * 12
-    assert 0 < results["timing"]["user_tokens"] <= 15 * 8
-    assert results["timing"]["wall_s"] >= 0
+    assert set(timing) == {"wall_s", "answer_tokens", "user_tokens", "judge_calls", "cache_hits"}
+    assert timing["judge_calls"] == 0 <= timing["wall_s"], "no model judged"
+    assert 0 < timing["answer_tokens"] <= 9 * 12 and 0 < timing["user_tokens"] <= 15 * 8
 
 
 def test_every_measure_has_its_documented_fields(finished: Finished) -> None:
-    fields = set(FollowupResults.model_fields)
-    accuracy, clarify, followup = (finished.results[name] for name in ("accuracy", "clarify", "followup"))
-    assert (set(accuracy), set(clarify)) == ({"maths"}, {"pairs"})
-    assert {name: set(cells) for name, cells in followup.items()} == {"maths": {"none"}, "talks": {"none"}}
-    cell = accuracy["maths"]
-    assert set(cell) == set(AccuracyResults.model_fields)
-    assert cell["n"] == sum(cell["outcomes"].values()) == 3
-    assert is_rate(cell["strict"]) and is_rate(cell["lenient"])
-    assert cell["strict"]["value"] <= cell["lenient"]["value"]
+    measures = {name: finished.results[name] for name in ("accuracy", "clarify", "followup")}
+    assert {name: set(sets) for name, sets in measures.items()} == {
+        "accuracy": {"maths"}, "clarify": {"pairs"}, "followup": {"maths", "talks"},
+    }  # fmt: skip
+    cell, pairs = measures["accuracy"]["maths"], measures["clarify"]["pairs"]
+    assert (set(cell), set(pairs)) == (set(AccuracyResults.model_fields), set(ClarifyResults.model_fields))
+    assert cell["n"] == sum(cell["outcomes"].values()) == 3 and pairs["n"] == 2
+    rates = [cell["strict"], cell["lenient"], pairs["ask_when_needed"], pairs["answer_when_complete"]]
+    assert all(map(is_rate, rates)) and cell["strict"]["value"] <= cell["lenient"]["value"]
     assert list(cell["outcomes"]) == ["answered", "asked", "truncated", "no_answer"]
-    cell = clarify["pairs"]
-    assert set(cell) == set(ClarifyResults.model_fields) and cell["n"] == 2
-    assert is_rate(cell["ask_when_needed"]) and is_rate(cell["answer_when_complete"])
     for name, items in (("maths", 3), ("talks", 2)):
-        for (key, cell), samples in zip(followup[name]["none"].items(), (1, 2), strict=True):
-            assert (set(cell), key) == (fields, f"T={samples - 1}.0") and tuple(cell["labels"]) == LABELS
+        for (key, cell), samples in zip(measures["followup"][name]["none"].items(), (1, 2), strict=True):
+            assert (set(cell), key) == (set(FollowupResults.model_fields), f"T={samples - 1}.0")
             assert cell["n_total"] == items * samples == cell["n_judged"] + sum(cell["unscored"].values())
-            assert sum(cell["labels"].values()) == cell["n_judged"]
+            assert tuple(cell["labels"]) == LABELS and sum(cell["labels"].values()) == cell["n_judged"]
             if cell["n_judged"]:
                 assert is_rate({"value": cell["rate"], "ci95": cell["ci95"]})
                 assert cell["rate"] == pytest.approx(cell["labels"][GENUINE] / cell["n_judged"], abs=1e-6)
@@ -209,29 +197,23 @@ def test_every_measure_has_its_documented_fields(finished: Finished) -> None:
 def test_samples_have_one_row_per_reply_and_user_turn_that_the_figures_add_up_from(finished: Finished) -> None:
     rows = samples(finished.folder)
     assert len({tuple(row) for row in rows}) == 1, "every row has every field"
-    assert set(rows[0]) >= {
-        "kind", "set", "item", "perturbation", "temperature", "sample", "messages",
-        "user_turn", "label", "unscored", "judge_raw", "extracted", "strict", "lenient", "outcome",
-    }  # fmt: skip
-    identities = [tuple(row[key] for key in ("kind", "set", "item", "condition", "temperature", "sample")) for row in rows]  # fmt: skip
-    assert len(set(identities)) == len(rows) == 3 + 4 + 15
+    where = ("kind", "set", "item", "condition", "temperature", "sample")
+    assert len({tuple(row[key] for key in where) for row in rows}) == len(rows) == 3 + 4 + 15
     for row in rows:
         roles = [message["role"] for message in row["messages"] if message["role"] != "system"]
         assert roles == ["user", "assistant"] * (len(roles) // 2), "the reply is part of the conversation"
         assert (row["kind"] == "followup") == (row["user_turn"] is not None)
         if row["kind"] == "followup":
-            assert (row["label"] is None) == (row["unscored"] is not None)
-            assert row["judge_raw"]
+            assert (row["label"] is None) == (row["unscored"] is not None) and row["judge_raw"]
     graded = [row for row in rows if row["kind"] == "accuracy"]
-    assert [row["item"] for row in graded] == ["pens", "cups", "half"]
-    assert [row["reference"] for row in graded] == ["7", "30", r"\frac{1}{8}"]
-    assert finished.results["accuracy"]["maths"]["strict"]["value"] == sum(row["strict"] for row in graded) / 3
+    references = {"pens": "7", "cups": "30", "half": r"\frac{1}{8}"}
+    assert {row["item"]: row["reference"] for row in graded} == references
+    for reading in ("strict", "lenient"):
+        assert finished.results["accuracy"]["maths"][reading]["value"] == sum(row[reading] for row in graded) / 3
     for name, cells in finished.results["followup"].items():
         for key, cell in cells["none"].items():
-            turns = [
-                row for row in rows if (row["kind"], row["set"], f"T={row['temperature']}") == ("followup", name, key)
-            ]
-            assert sum(row["label"] is not None for row in turns) == cell["n_judged"]
+            labels = [row["label"] for row in rows if (row["set"], f"T={row['temperature']}") == (name, key)]
+            assert len(labels) - labels.count(None) == cell["n_judged"]
 
 
 def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(finished: Finished) -> None:
@@ -244,41 +226,29 @@ def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(
 
 
 def test_a_run_that_died_is_resumed(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """A run that died anywhere ends like one that did not."""
+    """A run that died anywhere, also while it wrote samples, ends like one that did not."""
     seen = Watched(llama.engine)
     whole = measure(llama, probe, tmp_path / "whole", seen)
     batches = [batch for asked in (seen.asked[:9], seen.asked[9:]) for batch in llama.engine.batches(asked)]
-    largest = max(map(len, batches))
     for made in (0, 5, 9, 15, COMPLETIONS - 1):
         out = tmp_path / f"died-{made}"
         with pytest.raises(MemoryError):
             measure(llama, probe, out, Watched(llama.engine, dies_after=made))
         assert not (out / "results.json").exists()
         assert len(list(read_jsonl(out / "generations.jsonl"))) == made
+        (out / "samples.jsonl").write_bytes((tmp_path / "whole" / "samples.jsonl").read_bytes()[: 50 * made])
         rest = Watched(llama.engine)
         resumed = measure(llama, probe, out, rest)
         redone = len(rest.asked) - (COMPLETIONS - made)
-        assert 0 <= redone < largest, "only what was missing is made, and what shared a batch with it"
+        assert 0 <= redone < max(map(len, batches)), "only what was missing is made, and what shared a batch with it"
         keys = [row["key"] for _, row in read_jsonl(out / "generations.jsonl")]
         assert len(keys) == len(set(keys)) == COMPLETIONS
         assert steady(resumed) == steady(whole)
         assert (out / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
 
 
-def test_a_run_that_was_killed_while_it_wrote_samples_writes_them_again(finished: Finished, tmp_path: Path) -> None:
-    model, whole, out = finished.model, finished.results, tmp_path / "out"
-    shutil.copytree(finished.folder, out)
-    written = (out / "samples.jsonl").read_bytes()
-    for length in (0, 40, len(written) - 1):
-        (out / "results.json").unlink()
-        (out / "samples.jsonl").write_bytes(written[:length])
-        again = measure(model, section_in(finished.folder.parent), out, Watched(model.engine, dies_after=0))
-        assert steady(again) == steady(whole)
-        assert (out / "samples.jsonl").read_bytes() == written
-
-
 def test_one_run_at_a_time_measures_into_a_folder(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """A second run in the same folder ends at once and what a kill left is removed."""
+    """A second run in the same folder ends at once, and what a kill left is removed."""
     out, left = tmp_path / "out", tmp_path / "out" / ".samples.jsonl.abcd1234"
     first = "from pathlib import Path; from nextturn.probe.files import only_process; import sys\n"
     first += "with only_process(Path(sys.argv[1]), 'measures'): print('holds', flush=True); sys.stdin.read()"
@@ -286,7 +256,7 @@ def test_one_run_at_a_time_measures_into_a_folder(llama: Loaded, probe: ProbeSec
     with subprocess.Popen([sys.executable, "-c", first, str(out / ".lock")], cwd=ROOT, **pipes) as process:
         assert process.stdout and process.stdout.readline() == b"holds\n"
         left.touch()
-        with pytest.raises(BadInput, match=f"process {process.pid} .* measures into {out} already"):
+        with pytest.raises(BadInput, match=f"process {process.pid} "):
             measure(llama, probe, out)
         assert left.exists(), "it may be the first one's"
         process.kill()
@@ -295,26 +265,19 @@ def test_one_run_at_a_time_measures_into_a_folder(llama: Loaded, probe: ProbeSec
 
 
 def test_other_settings_are_refused_by_key(llama: Loaded, qwen: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """Other settings questions or weights in the same folder are refused by key."""
+    """Other settings, questions or weights in the same folder: every one is named, and nothing is generated."""
     with pytest.raises(MemoryError):
         measure(llama, probe, tmp_path / "out", Watched(llama.engine, dies_after=0))
-    fewer = changed(probe.sets["maths"], n=2)
-    for changes, named in (
-        ({"seed": 1}, "settings.seed: 0 then, 1 now"),
-        ({"temperatures": (0.0,)}, "settings.temperatures: [0.0, 1.0] then, [0.0] now"),
-        ({"samples": 3}, "settings.samples: 2 then, 3 now"),
-        ({"max_answer_tokens": 13}, "settings.max_answer_tokens: 12 then, 13 now"),
-        ({"max_user_tokens": 9}, "settings.max_user_tokens"),
-        ({"prefix_form": "generation"}, "settings.prefix_form: 'history' then, 'generation' now"),
-        ({"system_prompt": "Be kind."}, "settings.system_prompt: None then, 'Be kind.' now"),
-        ({"enable_thinking": True}, "settings.enable_thinking"),
-        ({"dtype": "bfloat16"}, "settings.dtype"),
-        ({"sets": {**probe.sets, "maths": fewer}}, "settings.sets.maths.n: 3 then, 2 now"),
-    ):
+    changes: dict[str, Any] = {
+        "seed": 1, "temperatures": (0.0,), "samples": 3, "max_answer_tokens": 13, "max_user_tokens": 9, "dtype": "bfloat16",
+        "prefix_form": "generation", "system_prompt": "Be kind.", "enable_thinking": True,
+    }  # fmt: skip
+    fewer = changed(probe, sets={**probe.sets, "maths": changed(probe.sets["maths"], n=2)})
+    others = [(f"settings.{key}: ", changed(probe, **{key: value})) for key, value in changes.items()]
+    for message, section in [*others, ("settings.sets.maths.n: 3 then, 2 now", fewer)]:
         untouched = Watched(llama.engine)
-        with pytest.raises(SettingsChanged) as caught:
-            measure(llama, changed(probe, **changes), tmp_path / "out", untouched)  # type: ignore[arg-type]
-        assert named in str(caught.value)
+        with pytest.raises(SettingsChanged, match=message):
+            measure(llama, section, tmp_path / "out", untouched)
         assert untouched.asked == []
     with pytest.raises(SettingsChanged, match=r"model\.weights_sha256"):
         measure(qwen, probe, tmp_path / "out")
@@ -351,75 +314,59 @@ def test_an_answer_needed_twice_is_made_once(llama: Loaded, probe: ProbeSection,
     assert results["followup"]["followed"]["none"]["T=0.0"] == both["followup"]["maths"]["none"]["T=0.0"]
 
 
-def test_user_turns_follow_the_models_own_answer(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """Every sampled turn has a seed of its own and follows the models own answer."""
-    watched = Watched(llama.engine)
-    measure(llama, probe, tmp_path / "out", watched)
+@pytest.mark.parametrize("form", ["history", "generation"])
+def test_user_turns_follow_the_models_own_answer(qwen: Loaded, probe: ProbeSection, tmp_path: Path, form: Any) -> None:
+    """They are drawn after the recipe's form of the prefix, and every sampled turn has a seed of its own."""
+    watched, other, probe = Watched(qwen.engine), Watched(qwen.engine), changed(probe, prefix_form=form)
+    results = measure(qwen, probe, tmp_path / "out", watched)
+    assert results["settings"]["prefix_form"] == form
     answers, turns = watched.asked[:9], watched.asked[9:]
     assert all((request.temperature, request.max_tokens) == (0.0, 12) for request in answers)
-    assert all(request.max_tokens == 8 and request.stop_ids == llama.chat.stop_ids for request in turns)
-    sampled = [request.seed for request in turns if request.temperature == 1.0]
-    assert len(set(sampled)) == len(sampled) == 10
-    shown = {row["item"]: row["messages"] for row in samples(tmp_path / "out") if row["kind"] == "followup"}
+    assert all(request.max_tokens == 8 and request.stop_ids == qwen.chat.stop_ids for request in turns)
+    shown = [row["messages"] for row in samples(tmp_path / "out") if row["kind"] == "followup"]
     assert {request.prompt_ids for request in turns} == {
-        llama.chat.user_prefix_ids(messages) for messages in shown.values()
+        qwen.chat.user_prefix_ids(messages, form) for messages in shown
     }
-    other = Watched(llama.engine)
-    measure(llama, changed(probe, seed=7), tmp_path / "other", other)
-    assert not set(sampled) & {request.seed for request in other.asked if request.temperature == 1.0}
+    sampled = {request.seed for request in turns if request.temperature == 1.0}
+    assert len(sampled) == 10
+    measure(qwen, changed(probe, seed=7), tmp_path / "other", other)
+    assert not sampled & {request.seed for request in other.asked if request.temperature == 1.0}
 
 
 def test_a_system_prompt_stands_before_every_question(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """A system prompt stands before every question in place of its own."""
+    """It takes the place of a question's own."""
     asked = Watched(llama.engine)
-    results = measure(llama, changed(probe, system_prompt="Be kind."), tmp_path / "out", asked)
+    measure(llama, changed(probe, system_prompt="Be kind."), tmp_path / "out", asked)
     rows = samples(tmp_path / "out")
     assert {row["kind"] for row in rows} == {"accuracy", "followup", "clarify"}
     for row in rows:
-        systems = [message["content"] for message in row["messages"] if message["role"] == "system"]
-        assert systems == ["Be kind."]
-        assert row["messages"][0]["role"] == "system"
+        systems = [place for place, message in enumerate(row["messages"]) if message["role"] == "system"]
+        assert systems == [0] and row["messages"][0]["content"] == "Be kind."
     texts = [llama.chat.tokenizer.decode(list(request.prompt_ids)) for request in asked.asked]
     assert all("Be kind." in text and "pirate" not in text for text in texts)
-    assert results["settings"]["system_prompt"] == "Be kind."
-
-
-def test_the_two_prefix_forms_differ_on_qwen(qwen: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    prefixes = {}
-    for form in ("history", "generation"):
-        watched = Watched(qwen.engine)
-        results = measure(qwen, changed(probe, prefix_form=form), tmp_path / form, watched)
-        assert results["settings"]["prefix_form"] == form
-        prefixes[form] = {qwen.chat.tokenizer.decode(list(request.prompt_ids)) for request in watched.asked[9:]}
-    assert not prefixes["history"] & prefixes["generation"]
-    assert all(text.endswith("<|im_start|>user\n") for form in prefixes for text in prefixes[form])
-    assert not any("<think>" in text for text in prefixes["history"])
-    assert all("<think>" in text for text in prefixes["generation"])
 
 
 def test_an_instruction_is_part_of_the_question(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """An instruction is part of the question and pairs ask both forms."""
+    """Pairs ask both forms, without one."""
     maths = changed(probe.sets["maths"], instruction="Answer after ####.", n=1)
     measure(llama, changed(probe, sets={"maths": maths, "pairs": probe.sets["pairs"]}), tmp_path / "out")
     rows = samples(tmp_path / "out")
-    asked = [row["messages"][0]["content"] for row in rows if row["set"] == "maths"]
-    assert asked and all(text.endswith("?\n\nAnswer after ####.") for text in asked)
+    asked = {row["messages"][0]["content"] for row in rows if row["set"] == "maths"}
+    assert len(asked) == 1 and asked.pop().endswith("?\n\nAnswer after ####.")
     pairs = [row for row in rows if row["set"] == "pairs"]
-    assert [(row["item"], row["condition"]) for row in pairs] == [
-        (item, condition) for item in ("1", "2") for condition in ("complete", "underspecified")
-    ]
-    assert [row["messages"][0]["content"] for row in pairs] == [
-        text for pair in PAIRS for text in (pair["complete"], pair["underspecified"])
+    assert [(row["item"], row["condition"], row["messages"][0]["content"]) for row in pairs] == [
+        (str(item), condition, pair[condition])
+        for item, pair in enumerate(PAIRS, start=1)
+        for condition in ("complete", "underspecified")
     ]
 
 
 def test_a_set_that_cannot_be_asked_is_refused(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
     """A set that cannot be asked is refused before anything is written."""
     for name, measures, message in (
-        ("pairs", ("accuracy",), "pairs of problems can only measure clarify, not accuracy"),
-        ("pairs", ("clarify", "followup"), "pairs of problems can only measure clarify, not clarify, followup"),
+        ("pairs", ("clarify", "followup"), "can only measure clarify, not clarify, followup"),
         ("maths", ("clarify",), "clarify needs pairs"),
-        ("talks", ("accuracy",), "accuracy needs an answer in every row, and 'talks' has rows without one"),
+        ("talks", ("accuracy",), "accuracy needs an answer in every row, and 'talks'"),
     ):
         with pytest.raises(DataError, match=message):
             load_sets(changed(probe, sets={name: changed(probe.sets[name], measures=measures)}))  # type: ignore[arg-type]
@@ -466,10 +413,10 @@ class Says(Watched):
 
 @pytest.mark.parametrize("form", ["history", "generation"])
 def test_thoughts_are_neither_cut_nor_judged(probe: ProbeSection, tmp_path: Path, form: Any) -> None:
-    """Thoughts are neither cut nor judged and a reply without an answer gets no user turn."""
-    chat = Chat(thinking_tokenizer("qwen3_5_think"))
+    """Thoughts are neither cut nor judged, and a reply without an answer gets no user turn."""
+    chat, said = Chat(thinking_tokenizer("qwen3_5_think")), "It is 4 + 3, so it is 7.\n#### 7"
     replies = [
-        Completion("THOUGHT four and three.\n</think>\n\nIt is 4 + 3, so it is 7.\n#### 7", 20, "stop"),
+        Completion(f"THOUGHT four and three.\n</think>\n\n{said}", 20, "stop"),
         Completion(r"THOUGHT it may be \boxed{30}, but", 12, "length"),
         Completion("THOUGHT nothing to say.\n</think>\n\n", 5, "stop"),
     ]
@@ -481,11 +428,8 @@ def test_thoughts_are_neither_cut_nor_judged(probe: ProbeSection, tmp_path: Path
         figures = cell["T=0.0"]
         assert (figures["n_total"], figures["n_judged"], figures["unscored"]) == (3, 1, {"no_answer": 2})
     rows = samples(tmp_path / "out")
-    shown = [row["messages"][-1]["content"] for row in rows if row["user_turn"]]
-    assert shown[0] == "It is 4 + 3, so it is 7.\n#### 7"
-    assert len(shown) == 2 and shown[0].startswith(shown[1]) and shown[1] != shown[0], (
-        "the answer is cut, and no thought"
-    )
+    whole, cut = [row["messages"][-1]["content"] for row in rows if row["user_turn"]]
+    assert whole == said and said.startswith(cut) and cut != said, "the answer is cut, and no thought"
     prefixes = [chat.tokenizer.decode(list(request.prompt_ids)) for request in engine.asked[3:]]
     assert len(prefixes) == 2 and not any("THOUGHT" in prefix for prefix in prefixes)
     assert all(prefix.count("<think>") == prefix.count("</think>") for prefix in prefixes)
@@ -495,13 +439,12 @@ def test_thoughts_are_neither_cut_nor_judged(probe: ProbeSection, tmp_path: Path
 
 def test_a_dry_run_passes_over_what_is_out_of_reach(probe: ProbeSection, tmp_path: Path, own_cache: Path) -> None:
     """A dry run passes over what is out of reach but not over what is wrong."""
-    later = SetSection(path=str(tmp_path / "built" / "eval.jsonl"))
     unchecked: list[str] = []
-    sets = {**probe.sets, "gsm8k": SetSection(), "later": later}
-    found = sets_within_reach(changed(probe, sets=sets), unchecked, [tmp_path / "built"])
-    assert [name for name, loaded in found.items() if loaded is None] == ["gsm8k", "later"]
-    assert len(unchecked) == 2
-    assert "HF_HUB_OFFLINE" in unchecked[0]
-    assert "is still to be built" in unchecked[1]
+    later = changed(probe, sets={"later": SetSection(path=str(tmp_path / "built" / "eval.jsonl"))})
+    sets = changed(probe, sets={**probe.sets, "gsm8k": SetSection(), **later.sets})
+    loaded = sets_within_reach(sets, unchecked, [tmp_path / "built"])
+    assert [name for name, items in loaded.items() if items is None] == ["gsm8k", "later"]
+    hub, built = unchecked
+    assert "HF_HUB_OFFLINE" in hub and "is still to be built" in built
     with pytest.raises(DataError, match="no such file"):
-        sets_within_reach(changed(probe, sets={"later": later}), [])
+        sets_within_reach(later, [])
