@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextturn.probe.client import Client, Server, ServerReply, TimeLimit, retry_after_s
+from nextturn.probe.client import Client, Server, ServerReply, retry_after_s
 from nextturn.probe.errors import BadInput, EngineError
 from nextturn.probe.settings import ServerSection
 from support.clock import Clock
@@ -164,9 +164,7 @@ def test_a_thousand_calls_with_faults_wait_for_little(monkeypatch: pytest.Monkey
     assert seconds <= 1.5 * len(server.order) * faults.latency_s / 32
 
 
-def test_a_request_that_waits_for_a_rate_limit_holds_no_slot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_request_that_waits_for_a_rate_limit_holds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten requests meet a rate limit of ten seconds each; they wait together, while the only slot serves others."""
     script = ("rate_limited",) * 5 + (None,) * 2 + ("rate_limited",) * 5
     server = Simulated(Faults(latency_s=0.1, retry_after="10"), script)
@@ -191,25 +189,12 @@ def test_an_outage_of_half_a_minute_costs_no_request(monkeypatch: pytest.MonkeyP
     assert seconds <= 1000 * 0.1 / 8 + 60
 
 
-def test_a_rate_limit_that_never_ends_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_rate_limit_that_never_ends_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate limit that never ends is met by few requests at a time and ends the run."""
     server = Simulated(Faults(rate_limited=1.0, retry_after="200"))
     seconds, replies = server.run(monkeypatch, 100, concurrency=8, max_wait_s=600)
     assert {reply.failure for reply in replies} == {"rate_limited"}
     assert seconds <= 9 * 220 + 4 * 220, "the server's rests, and then each request's own waits, side by side"
-
-
-def test_each_request_has_its_own_attempts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A server that answers only errors leaves each request its own attempts."""
-    server = Simulated(Faults(server_error=1.0, latency_s=0.1))
-    seconds, replies = server.run(monkeypatch, 100, concurrency=8, attempts=3)
-    assert {reply.failure for reply in replies} == {"server_error"}
-    assert len(server.order) == 300
-    assert seconds <= 150
 
 
 def test_when_nothing_is_ever_answered_it_gives_up_after_a_few_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,19 +219,6 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 def test_any_other_retry_after_is_harmless(value: str) -> None:
     asked = retry_after_s({"retry-after": value})
     assert asked is None or 0 <= asked < float("inf")
-
-
-def test_the_time_limit_follows_the_seconds_of_replies_down_to_a_floor() -> None:
-    limit = TimeLimit(timeout_s=120, concurrency=16)
-    for _ in range(19):
-        limit.add(2.0)
-    assert limit.seconds(0) == 120, "too few replies to judge by"
-    limit.add(2.0)
-    assert [limit.seconds(timeouts) for timeouts in range(8)] == [6, 6, 12, 24, 48, 96, 120, 120]
-    for reply_s, expected in ((2.1, 6), (4.0, 12), (0.001, 0.5)):
-        for _ in range(200):
-            limit.add(reply_s)
-        assert limit.seconds(0) == expected
 
 
 @pytest.mark.parametrize(("served_before", "least_s", "most_s"), [(False, 0.5, 2), (True, 30, 100)])

@@ -124,25 +124,6 @@ def test_attention_is_restored_after_a_failure_and_when_the_last_of_several_thre
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before
 
 
-def test_a_cache_takes_no_more_than_it_has_room_for_and_empty_layers_stay() -> None:
-    import torch
-    from transformers.cache_utils import DynamicCache, DynamicLayer
-
-    from nextturn.probe.engines.decoding import PreallocatedLayer, preallocate
-
-    cache = DynamicCache()
-    cache.layers = [DynamicLayer(), DynamicLayer()]  # the second as of a model's image layers, without an image
-    cache.update(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4), 0)
-    preallocate(cache, 1)
-    assert [type(layer) for layer in cache.layers] == [PreallocatedLayer, DynamicLayer]
-    layer = cache.layers[0]
-    layer.reorder_cache(torch.tensor([0, 1, 1]))
-    token = torch.zeros(3, 1, 1, 4)
-    assert layer.update(token, token)[0].shape == (3, 1, 4, 4)
-    with pytest.raises(ValueError, match="room for 4 tokens"):
-        layer.update(token, token)
-
-
 def test_temperature_sampling_follows_the_model_distribution(engine: HfEngine) -> None:
     import torch
 

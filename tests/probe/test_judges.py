@@ -21,13 +21,6 @@ from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, j
 DEV_TURNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "user_turns"
 
 
-def turn_after(text: str, *messages: str) -> Turn:
-    """Return a turn after messages of user and assistant in turn."""
-    roles = ("user", "assistant") * len(messages)
-    context = [{"role": role, "content": content} for role, content in zip(roles, messages, strict=False)]
-    return Turn(Case(tuple(context), text))
-
-
 @pytest.mark.parametrize(("label", "name", "turn"), ALL_TURNS)
 def test_labels_turns_it_was_not_fitted_on(label: str, name: str, turn: str) -> None:
     verdict = judge(name, turn)
@@ -100,25 +93,6 @@ def test_a_few_words_are_in_the_language_of_the_conversation() -> None:
     assert judge_all(JUDGE, [dataclasses.replace(spanish, messages=())])[0].unscored is None
 
 
-@pytest.mark.parametrize(
-    ("text", "points_back"),
-    [
-        ("it was 480 then", True),
-        ("why that?", True),
-        ("that is wrong", True),
-        ("that ladder shines", False),
-        ("a ladder and it breaks", False),
-        ("30 panels and it breaks", False),
-        ("Vienna and its parks, are they large", False),
-        ("and Vienna, is it large", False),
-        ("Write it down", True),
-        ("is it true of Bonn", False),
-    ],
-)
-def test_a_pronoun_before_any_noun_points_back(text: str, points_back: bool) -> None:
-    assert turn_after(text).points_back is points_back
-
-
 def test_planning_needs_two_phrases_where_users_are_the_subject() -> None:
     plan = "Speed matters here. The user would ask. Fine."
     said = "Good. The user would probably check. The assistant answered."
@@ -131,22 +105,6 @@ def test_planning_needs_two_phrases_where_users_are_the_subject() -> None:
         messages = ({"role": "user", "content": question}, {"role": "assistant", "content": "Because of the disk."})
         verdict = judge_all(JUDGE, [Case(messages, text)])[0]
         assert (verdict.label == "meta_planning") == (label == "meta_planning"), (question, text, verdict.raw)
-
-
-def test_signals_count_what_their_names_say() -> None:
-    words = ("Why do cats purr?", "They purr at 25 hertz.", "How long do dogs sleep?", "For 12 hours.")
-    repeated = signals(turn_after("Why do cats purr?", *words))
-    assert repeated["question_likeness"] == 1 and repeated["in_answer"] == 0, (
-        "likeness to any question, the last answer"
-    )
-    assert signals(turn_after("does 12 fit", *words))["answer_numbers"] == 1
-    form = signals(turn_after("a = 1, b = 2 and Ω"))
-    assert (form["equations"], form["foreign_letters"]) == (0.5, 1.0)
-    assert [signals(turn_after(word))["odd_words"] for word in ("ae" * 8, "ae" * 7 + "i", "iPod", "xkcd", "strngths")] == [
-        1, 0, 1, 1, 1
-    ]  # fmt: skip
-    tasks = [signals(turn_after(text, *words))["imperative"] for text in ("Write a poem.", "Shorten it.", "List it.")]
-    assert tasks == [1, 0, 0], "with a pronoun for something in the answer, a request is no task of its own"
 
 
 def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:

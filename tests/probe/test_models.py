@@ -38,23 +38,18 @@ def test_resolving_a_folder_imports_neither_torch_nor_transformers(tiny_model: P
     assert done.stdout.strip() == "set()"
 
 
-def test_dtype_auto_keeps_the_checkpoint_s(tmp_path: Path) -> None:
-    folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
-    assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"
-
-
 @pytest.mark.parametrize(("emulated", "dtype"), [(True, "auto"), (True, "float32"), (False, "auto")])
 def test_a_model_in_bfloat16_on_a_cpu_without_it_is_noted(
     emulated: bool, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Eight times as slow, and nothing else would say why."""
+    """Eight times as slow, and nothing else would say why. The dtype `auto` is the checkpoint's."""
     monkeypatch.setattr(models, "emulates_bfloat16", lambda: emulated)
     folder = resolve(str(build_tiny_llama(tmp_path / "model", dtype="bfloat16")))
+    assert str(load_model(folder, device="cpu").dtype) == "torch.bfloat16"
     with closing(open_engine(folder, load_tokenizer(folder), ProbeSection(sets={}, dtype=dtype), "cpu")) as engine:
         assert "note:" not in capsys.readouterr().out, "the model is not loaded yet"
         list(engine.stream([Request((5, 6), 1, (2,), 0.0, 0)]))
-    said = capsys.readouterr().out
-    assert ("--probe.dtype float32" in said) is (emulated and dtype == "auto")
+    assert ("--probe.dtype float32" in capsys.readouterr().out) is (emulated and dtype == "auto")
 
 
 def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chatml: Path, tmp_path: Path) -> None:
@@ -104,7 +99,7 @@ def test_a_lora_folder_finds_its_base_and_is_merged(tiny_chatml: Path, tmp_path:
     assert (logits(merged) - logits(load_model(resolve(str(base)), device="cpu"))).abs().max() > 1e-3
 
 
-def test_an_adapter_made_for_another_model_is_refused(tiny_model: Path, tiny_chatml: Path, tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_are_refused(tiny_model: Path, tiny_chatml: Path, tmp_path: Path) -> None:
     """peft only warns where adapter weights find no place, and the merged model would be the base."""
     from safetensors.torch import load_file, save_file
 
@@ -113,10 +108,13 @@ def test_an_adapter_made_for_another_model_is_refused(tiny_model: Path, tiny_cha
     elsewhere = {name.replace("model.layers", "model.language_model.layers"): t for name, t in tensors.items()}
     save_file(elsewhere, renamed / "adapter_model.safetensors", metadata={"format": "pt"})
     other = lora_on(tiny_chatml, tmp_path / "other", str(tiny_model))
-    for adapter in (renamed, other):
-        with pytest.raises(ModelError, match=f"^{adapter}: .*cannot load it") as raised:
-            load_model(resolve(str(adapter)), device="cpu")
-        assert "\n" not in str(raised.value)
+    changes = {"num_hidden_layers": 3, "intermediate_size": 256, "model_type": "llama_of_the_future"}
+    copies = [copy_of(tiny_chatml, tmp_path / key) for key in changes]
+    for folder, (key, value) in zip(copies, changes.items(), strict=True):
+        change_json(folder / "config.json", **{key: value})
+    for folder in (renamed, other, *copies):
+        with pytest.raises(ModelError, match=rf"^{folder}: [^\n]*$"):
+            load_model(resolve(str(folder)), device="cpu")
 
 
 @pytest.mark.parametrize("base", ["/no/such/base", None, ".", "some-org/not-in-the-cache"])
@@ -130,27 +128,25 @@ def test_a_lora_folder_without_its_base_is_refused(tiny_chatml: Path, tmp_path: 
 
 
 def test_what_is_no_model_is_refused_in_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
-    empty, weightless, pickled = (tmp_path / name for name in ("empty", "weightless", "pickled"))
-    empty.mkdir()
-    copy_of(tiny_chatml, weightless)
+    weightless, pickled = copy_of(tiny_chatml, tmp_path / "weightless"), tmp_path / "pickled"
     (weightless / "model.safetensors").unlink()
-    copy_of(weightless, pickled)
-    (pickled / "pytorch_model.bin").touch()
-    run = tmp_path / "run"
-    (run / "checkpoint-20").mkdir(parents=True)
+    (copy_of(weightless, pickled) / "pytorch_model.bin").touch()
+    for name in ("empty", "run/checkpoint-20"):
+        (tmp_path / name).mkdir(parents=True)
     wanted = {
         str(tmp_path / "missing"): "no such model folder",
         "just-a-word": "no such model folder",
-        str(empty): "no model, expected config.json or adapter_config.json",
-        str(run): "no model, .*; no complete checkpoint in it .checkpoint-20: no complete.json",
+        "some-org/not-in-the-cache": "hub cannot be reached.*local model folder",
+        str(tmp_path / "empty"): "no model, expected config.json or adapter_config.json",
+        str(tmp_path / "run"): "no model, .*; no complete checkpoint in it .checkpoint-20: no complete.json",
         str(tiny_chatml / "config.json"): "a file, expected a model folder",
         str(weightless): "no weights in this folder, expected model.safetensors",
         str(pickled): "pytorch_model.bin is not read",
     }
     for name, message in wanted.items():
-        with pytest.raises(ModelError, match=message) as raised:
+        with pytest.raises(ModelError, match=rf"^[^\n]*{message}[^\n]*$") as raised:
             resolve(name)
-        assert name in str(raised.value) and "\n" not in str(raised.value)
+        assert name in str(raised.value)
 
 
 def test_a_training_run_stands_for_its_newest_complete_checkpoint(tiny_chatml: Path, tmp_path: Path) -> None:
@@ -159,15 +155,6 @@ def test_a_training_run_stands_for_its_newest_complete_checkpoint(tiny_chatml: P
     for step in (9, 10):
         mark_complete(tmp_path / f"run/checkpoint-{step}", step)
     assert resolve(str(tmp_path / "run")).path == tmp_path / "run/checkpoint-10"
-
-
-def test_weights_that_do_not_fit_their_config_are_refused(tiny_chatml: Path, tmp_path: Path) -> None:
-    for name, change in {"deeper": {"num_hidden_layers": 3}, "wider": {"intermediate_size": 256}}.items():
-        folder = copy_of(tiny_chatml, tmp_path / name)
-        change_json(folder / "config.json", **change)
-        with pytest.raises(ModelError, match=f"^{folder}: ") as raised:
-            load_model(resolve(str(folder)), device="cpu")
-        assert "\n" not in str(raised.value)
 
 
 def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
@@ -181,11 +168,6 @@ def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
         resolve(str(tmp_path / "sharded"))
 
 
-def test_a_hub_id_out_of_reach_says_that_a_folder_can_be_given() -> None:
-    with pytest.raises(ModelError, match="^some-org/not-in-the-cache: .*hub cannot be reached.*local model folder"):
-        resolve("some-org/not-in-the-cache")
-
-
 def test_a_lost_connection_to_the_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """huggingface_hub 1.x raises the errors of httpx, 2.x those of httpx2."""
     from huggingface_hub.utils import httpx
@@ -197,11 +179,3 @@ def test_a_lost_connection_to_the_hub_is_one_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     with pytest.raises(ModelError, match=r"cannot be downloaded \(connection reset\)"):
         resolve("some-org/some-model")
-
-
-def test_a_model_type_that_transformers_does_not_know_is_one_line(tiny_chatml: Path, tmp_path: Path) -> None:
-    folder = copy_of(tiny_chatml, tmp_path / "future")
-    change_json(folder / "config.json", model_type="llama_of_the_future")
-    with pytest.raises(ModelError, match=r"transformers \d+\S* cannot load it: .*llama_of_the_future") as raised:
-        load_model(resolve(str(folder)))
-    assert "\n" not in str(raised.value)

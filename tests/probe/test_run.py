@@ -151,6 +151,7 @@ def test_results_have_every_documented_field_and_no_other(finished: Finished) ->
     results, manifest = (read_json(finished.folder / f"{name}.json") for name in ("results", "manifest"))
     assert results == finished.results, "what is returned is what is written"
     assert all(manifest[key] == results[key] for key in ("schema", "model", "settings"))
+    assert {"nextturn", "torch", "transformers"} <= set(manifest["versions"])
     assert set(results) == {"schema", "model", "settings", "accuracy", "clarify", "followup", "timing"}
     model, settings, timing = (results[name] for name in ("model", "settings", "timing"))
     assert set(model) == {"path", "label", "step", "weights_sha256", "template_sha256"}
@@ -274,6 +275,7 @@ def test_other_settings_are_refused_by_key(llama: Loaded, qwen: Loaded, probe: P
     }  # fmt: skip
     fewer = changed(probe, sets={**probe.sets, "maths": changed(probe.sets["maths"], n=2)})
     others = [(f"settings.{key}: ", changed(probe, **{key: value})) for key, value in changes.items()]
+    others += [("settings.samples: .*settings.seed: ", changed(probe, seed=1, samples=3))]
     for message, section in [*others, ("settings.sets.maths.n: 3 then, 2 now", fewer)]:
         untouched = Watched(llama.engine)
         with pytest.raises(SettingsChanged, match=message):

