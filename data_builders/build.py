@@ -1,9 +1,8 @@
 """Build a data directory from a recipe, shard by shard.
 
 settings.json is written first, manifest.json last. A shard covers a range of problems and depends only on the settings and
-on earlier shards, so a build that was killed skips the finished shards and ends with the same bytes. In self-play a shard is
-written once its conversations have ended and all earlier shards are written; until then the replies are stored. All sources
-are read and checked before the directory is created.
+on earlier shards, so a build that was killed skips the finished shards and ends with the same bytes; the replies of models are
+stored as they come. All sources are read and checked before the directory is created.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from nextturn.data_builders.card import WARN, card
-from nextturn.data_builders.dialogue.conversation import play
-from nextturn.data_builders.dialogue.finished import Finished
-from nextturn.data_builders.dialogue.prompts import Plan, plans_of
-from nextturn.data_builders.dialogue.roles import Roles, ask_all, look_for_models
+from nextturn.data_builders.dialogue.conversation import ConversationMaker
+from nextturn.data_builders.dialogue.roles import open_models
 from nextturn.data_builders.preferences import write_pairs
 from nextturn.data_builders.problems import Problems, held_out
 from nextturn.data_builders.quality import QualityFilter, probe_files
-from nextturn.data_builders.recipe import DataRecipe, shaping
+from nextturn.data_builders.recipe import DataRecipe, Dialogue, SimulatorSection, shaping
 from nextturn.data_builders.replay import ReplayRows
 from nextturn.data_builders.rows import rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
+from nextturn.data_builders.simulators import check_user_model, open_simulator
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, written
 from nextturn.probe import files
@@ -46,12 +45,12 @@ Row = dict[str, Any]
 WORK = ".work"
 """Subdirectory for files that are needed only during the build."""
 _FEW = 50  # with fewer conversations the shares of kinds are left to chance
-_WARN_AFTER, _REASONS_SHOWN = 20, 4  # conversations of self-play, all unusable, after which a warning is printed
+_REASONS_SHOWN = 4
 NEEDS = (
-    "self-play needs problems (`source.path`) and a model: a folder or hub id with a GPU (`dialogue.policy.model`), or a "
+    "these conversations need problems (`source.path`) and a model: a folder or hub id (`dialogue.policy.model`), or a "
     "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
 )
-_MAY_DIFFER = ("source.path:", "preferences.model")
+_MAY_DIFFER = ("source.path:", "preferences.model", "dialogue.simulator")
 
 
 def build(recipe: DataRecipe, out: Path | None = None) -> Path:
@@ -66,15 +65,15 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """Return True if `out` holds a finished build of this recipe. The sources are not opened.
 
     Args:
-        elsewhere: Also accept a build from another `source.path` or with another `preferences.model`, and print both
-            values: a training recipe does not repeat the options of the build.
+        elsewhere: Also accept a build from another `source.path`, with another `preferences.model` or with another
+            simulator, and print both values: a training recipe does not repeat the options of the build.
 
     Raises:
         SettingsChanged: `out` holds a build with other settings, or from files that have changed since.
     """
     if not (out / "manifest.json").is_file():
         return False
-    before = read_json(out / "settings.json")
+    recipe, before = with_simulator(recipe), read_json(out / "settings.json")
     inputs = before["inputs"].items()
     hashes = {name: sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
@@ -85,6 +84,43 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     return True
 
 
+def with_simulator(recipe: DataRecipe) -> DataRecipe:
+    """Return the recipe with its fallback in place of a user model that does not exist yet, and say so."""
+    dialogue = recipe.dialogue
+    if dialogue is None or not dialogue.simulator.fallback or Path(str(dialogue.simulator.model)).is_dir():
+        return recipe
+    say(
+        f"note: there is no user model in {dialogue.simulator.model}, so a script writes the user turns. A user model writes "
+        "better ones: train it first (recipes/user_qwen2b.yaml)"
+    )
+    dialogue = dialogue.model_copy(update={"simulator": SimulatorSection()})
+    return recipe.model_copy(update={"dialogue": dialogue})
+
+
+def look_for_models(dialogue: Dialogue) -> dict[str, str]:
+    """Check that the models and packages of the recipe can be found, and return the hash of a user model by its file.
+
+    Raises:
+        BadInput: A model, or the package that runs it, is missing.
+    """
+    from nextturn.probe.engines.vllm import import_vllm
+    from nextturn.probe.models import resolve
+
+    hashes = {}
+    try:
+        for section in (dialogue.policy, dialogue.simulator.running):
+            if section.model is not None:
+                resolve(section.model)
+            if section.engine == "vllm":
+                import_vllm()
+        if dialogue.simulator.engine == "adapter":
+            info = check_user_model(dialogue.simulator, "dialogue.simulator")
+            hashes[str(info.weights)] = sha256_file(info.weights)
+    except BadInput as error:
+        raise type(error)(f"{error}; {NEEDS}") from None
+    return hashes
+
+
 class Build:
     """A recipe whose sources have been read and checked. Nothing is written, no server is asked, no model is loaded yet.
 
@@ -93,6 +129,7 @@ class Build:
     """
 
     def __init__(self, recipe: DataRecipe) -> None:
+        recipe = with_simulator(recipe)
         self.recipe = recipe
         try:
             self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.reserved)
@@ -107,6 +144,8 @@ class Build:
         hashes = {name: sha256_file(path) for name, path in sets.items()}
         if self.written:
             hashes[FILE.name] = sha256_file(FILE)
+        if recipe.dialogue is not None:
+            hashes |= look_for_models(recipe.dialogue)
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
 
@@ -115,11 +154,6 @@ class Build:
         task, settings, seed = self.problems[index], self.recipe.conversations, self.recipe.seed
         for kind in plan(task, seed, settings):
             yield converse(task, kind, seed, settings)
-
-    def plans(self, index: int) -> list[Plan]:
-        """Return the planned conversations of self-play about problem `index`."""
-        assert self.recipe.dialogue is not None
-        return plans_of(self.problems[index], self.recipe.seed, self.recipe.dialogue)
 
     def shards(self) -> list[range]:
         size, every = self.recipe.output.shard_size, range(len(self.problems))
@@ -136,11 +170,6 @@ class Build:
 
     def run(self, out: Path) -> dict[str, Any]:
         """Build into `out`, or resume the build there, and return the manifest."""
-        if self.recipe.dialogue is not None:
-            try:
-                look_for_models(self.recipe.dialogue)
-            except BadInput as error:
-                raise type(error)(f"{error}; {NEEDS}") from None
         quality = self.quality_filter()  # it reads files, so it comes before anything is written
         claim(out, self.settings)
         self.replay.ask(out / WORK / "replay")
@@ -186,39 +215,49 @@ class Build:
             write: Called with a shard's name and, for each of its problems, the conversations.
             done: Number of problems in earlier shards, for the progress bar.
         """
-        dialogue, seed, total = self.recipe.dialogue, self.recipe.seed, done + sum(map(len, shards.values()))
-        if dialogue is None:
-            from tqdm import tqdm
+        from tqdm import tqdm
 
-            with tqdm(total=total, initial=done, unit=" problems", disable=not total or None) as bar:
-                for name, shard in shards.items():
+        with ExitStack() as stack:
+            make = stack.enter_context(self.maker(folder)) if self.recipe.dialogue else None
+            total = done + sum(map(len, shards.values()))
+            bar = stack.enter_context(tqdm(total=total, initial=done, unit=" problems", disable=not total or None))
+            for number, (name, shard) in enumerate(shards.items()):
+                if make is None:
                     write(name, map(self.conversations, shard))
-                    bar.update(len(shard))
-            return
-        left, made, reasons = list(shards), list[list[Conversation]](), Counter[str]()
+                else:
+                    made = make.conversations([self.problems[index] for index in shard])
+                    if not (done or number):
+                        self.check_yield(made)
+                    write(name, made)
+                bar.update(len(shard))
 
-        async def ask(index: int, roles: Roles) -> list[Finished]:
-            return await play(self.plans(index), dialogue, roles, seed)
+    @contextmanager
+    def maker(self, folder: Path) -> Iterator[ConversationMaker]:
+        """Open the policy and the simulated user, whose replies are stored in `folder`."""
+        dialogue, seed = self.recipe.dialogue, self.recipe.seed
+        assert dialogue is not None
+        with (
+            open_models({"assistant": dialogue.policy}, seed, "dialogue.policy", folder) as models,
+            open_simulator(dialogue.simulator, seed, "dialogue.simulator", folder / "simulator") as simulator,
+        ):
+            yield ConversationMaker(dialogue, models["assistant"], simulator, seed)
 
-        def take(index: int, ended: list[Finished]) -> None:
-            before = reasons.total()
-            reasons.update(each.reason for each in ended)
-            if before < _WARN_AFTER <= reasons.total() and not reasons[""]:
-                named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(_REASONS_SHOWN))
-                say(
-                    f"warning: none of the first {reasons.total()} conversations can be used ({named}). A small model "
-                    "cannot play all roles. Stop with Ctrl-C and set a larger dialogue.policy, or a simulator and a judge."
-                )
-            made.append([each.conversation() for each in ended])
-            if len(made) == len(shards[left[0]]):
-                write(left.pop(0), made)
-                made.clear()
+    def check_yield(self, made: Sequence[Sequence[Conversation]]) -> None:
+        """Stop a build whose policy solves next to nothing.
 
-        together: dict[str, Sequence[int]] = {"": [index for shard in shards.values() for index in shard]}
-        if dialogue.in_process:  # there a reply may depend on its batch, so each shard is simulated alone
-            together = {f"part-{name}": shard for name, shard in shards.items()}
-        at_once = dialogue.most_at_once
-        ask_all(together, ask, dialogue.roles(), seed, "dialogue", folder, at_once, "problems", take, done)
+        Raises:
+            DataError: The share of solved problems is below `dialogue.least_solved`.
+        """
+        assert self.recipe.dialogue is not None
+        least, solved = self.recipe.dialogue.least_solved, sum(not own[0].reason for own in made)
+        if solved < least * len(made):
+            reasons = Counter(own[0].reason for own in made if own[0].reason).most_common(_REASONS_SHOWN)
+            named = ", ".join(f"{count} {reason}" for reason, count in reasons)
+            raise DataError(
+                f"the policy solved {solved} of the first {len(made)} problems ({named}), below dialogue.least_solved "
+                f"{least:g}; use easier problems (source.levels), more dialogue.tries, or lower that bound"
+            )
+        say(f"solved {solved} of the first {len(made)} problems, conversations: {sum(map(len, made))}")
 
     def filtered(self, conversations: Iterable[Conversation], quality: QualityFilter) -> dict[str, list[Row]]:
         """Return the rows by view: rejected ones with their reason, and the sft and rl rows of kept ones."""
@@ -234,7 +273,7 @@ class Build:
         return views
 
     def totals(self, out: Path) -> dict[str, Any]:
-        """Return the manifest's numbers of conversations of self-play and of replies by role, and remove the replies."""
+        """Return the manifest's numbers of conversations with a simulated user and of replies by role, and remove the replies."""
         calls, conversations = self.replay.calls(), 0
         for path in (*(out / "sft").glob("part-*.jsonl"), *(out / "rejected").glob("part-*.jsonl")):
             for row in (row for _, row in read_jsonl(path) if "dialogue" in row):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from nextturn.data_builders.build import Build
 from nextturn.data_builders.card import chat
-from nextturn.data_builders.dialogue.prompts import opening_prompt
 from nextturn.data_builders.text import estimated_tokens
 
 _SAMPLE = 500  # problems whose conversations are made and counted
@@ -22,8 +21,12 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
     if recipe.dialogue is None:
         yield from _scripted(build)
     else:
-        yield f"self-play attempts about {problems * recipe.per_problem:,.0f} conversations"
-        yield "kept conversations, rows, tokens, calls and cost: unknown until the models have answered"
+        solver, simulator = recipe.dialogue.policy, recipe.dialogue.simulator
+        yield (
+            f"{solver.model or 'the policy'} solves them, with at most {recipe.dialogue.tries} attempts each; user turns: "
+            f"{simulator.engine}{f' {simulator.model}' if simulator.model else ''}"
+        )
+        yield "conversations, rows and tokens: unknown until the models have answered; each solved problem gives one or two"
     if rows := len(build.replay):
         asked = f", each asked at most {recipe.replay.tries} times" if recipe.replay.asked else ""
         yield f"replay: {rows:,} questions{asked}"
@@ -31,10 +34,6 @@ def dry_run(build: Build, out: Path) -> Iterator[str]:
         yield "preference pairs: unknown until the build, at most one per conversation"
     for name, held_out in build.eval_rows.items():
         yield f"{name}: {len(held_out):,} held-out problems"
-    if recipe.dialogue is not None:
-        plan = build.plans(0)[0]
-        yield f"\n--- {plan.id}: the prompt for its first user message"
-        yield from opening_prompt(plan, plan.question)[-1]["content"].split("\n")
     yield "dry run: no model was asked, nothing was written"
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from nextturn.data_builders.dialogue.roles import RoleModel, ask_each
+from nextturn.data_builders.dialogue.roles import Ask, open_models
 from nextturn.data_builders.recipe import Preferences
 from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
 from nextturn.probe.conversations import Message
@@ -87,17 +87,17 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
     """
     drafts = {draft.id: draft for draft in draft_pairs(out)}
 
-    async def ask(name: str, model: RoleModel) -> str | None:
-        """Return a reply that is not preferred; "" if the model gives none, None if it could not be asked."""
-        prompt, read = drafts[name].prompt, partial(unwanted, drafts[name])
-        answer = await model.ask(prompt, read, lambda attempt: item_seed(seed, name, VIEW, attempt), section.tries)
-        if answer.parsed is None:
-            return "" if len(answer.unusable) >= section.tries else None
-        return answer.parsed.text
-
-    replies: dict[str, str | None] = {}
+    replies: dict[str, str | None] = {}  # not preferred; "" if the model gives none, None if it could not be asked
     if section.model is not None:
-        replies = ask_each(drafts, ask, section.model, seed, "preferences", work, "preferences")
+        asks = [
+            Ask(draft.prompt, partial(unwanted, draft), partial(item_seed, seed, name, VIEW))
+            for name, draft in drafts.items()
+        ]
+        with open_models({"replay": section.model}, seed, "preferences", work) as models:
+            answers = models["replay"].ask(asks, section.tries)
+        for name, answer in zip(drafts, answers, strict=True):
+            none = "" if len(answer.unusable) >= section.tries else None
+            replies[name] = answer.parsed.text if answer.parsed is not None else none
     rows, counts = [], Counter[str]()
     for name, draft in drafts.items():
         reply = replies.get(name, "")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -107,7 +107,7 @@ class Conversations(RecipeSection):
 # --- Models.
 
 Role = Literal["assistant", "simulator", "judge", "replay"]
-ROLES: tuple[Role, ...] = ("assistant", "simulator", "judge")
+ROLES: tuple[Role, ...] = ("assistant", "simulator")
 """The roles of a conversation; `replay` answers plain questions."""
 
 
@@ -146,85 +146,88 @@ class RoleSection(RecipeSection):
             raise ValueError("server.enable_thinking: expected `enable_thinking` one level up, next to `server`")
 
 
-def servers(sections: Iterable[RoleSection]) -> list[ServerSection]:
-    """Return the servers of some roles; a section that is used for several roles counts once."""
-    return list({id(section.server): section.server for section in sections if section.server is not None}.values())
-
-
-# --- Self-play.
-
-
-class Goals(RecipeSection):
-    """Relative weights of what users want."""
-
-    result: Weight = 4.0
-    """The result."""
-    child: Weight = 1.0
-    """An explanation for a child."""
-    hint: Weight = 1.5
-    """A hint and not the result."""
-    steps: Weight = 1.0
-    """One step at a time."""
-    check: Weight = 1.5
-    """A check of the user's own attempt."""
-    slip: Weight = 2.0
-    """A mistake of the assistant, which the user corrects and the assistant concedes."""
-
+# --- Conversations with a simulated user.
 
 PROMPTS_FILE, EXAMPLES_FILE = "dialogue/prompts.yaml", "dialogue/examples.yaml"
 PERSONAS: dict[str, str] = wordings(PROMPTS_FILE)["personas"]
 
 
+class SimulatorSection(RoleSection):
+    """The simulated user: rules, a model that is prompted, a user model, or a class of one's own."""
+
+    engine: str = "scripted"  # type: ignore[assignment]
+    """scripted: rules; openai, hf or vllm: a prompted model; adapter: a user model; MODULE:CLASS: a class of one's own."""
+    model: str | None = None
+    """For hf and vllm: a hub id or folder; for adapter: the folder of a run with `data.loss_on: user`."""
+    runs_on: Literal["hf", "vllm", "openai"] = "hf"
+    """For adapter: transformers or vLLM in this process, or a server with completions (`server`)."""
+    fallback: Literal["scripted"] | None = None
+    """For adapter: what writes the user turns while the folder of the user model does not exist; default: that is an error."""
+    max_tokens: Count = 1024
+    """Tokens of a user turn at most; a user model's turn that reaches the limit is not used."""
+    tries: Count = 3
+    """Attempts for a message that is empty, cut off or out of role, each with another seed."""
+    few_shot: Annotated[int, Field(ge=0, le=2)] = 0
+    """For a prompted model: examples before its prompt, which then asks for one of five reactions; small models need them."""
+    options: dict[str, Any] = {}
+    """For a class of one's own: the arguments of its constructor."""
+
+    def check_keys(self) -> None:
+        if self.engine == "scripted" or ":" in self.engine:
+            if self.model is not None or self.server is not None:
+                raise ValueError(f"engine: {self.engine} takes no `model` and no `server`")
+        elif self.engine == "adapter":
+            if self.model is None or (self.server is None) is (self.runs_on == "openai"):
+                raise ValueError(
+                    "model: adapter needs the folder of a user model, and `server` with `runs_on: openai` only"
+                )
+        elif self.engine in ("openai", "hf", "vllm"):
+            super().check_keys()
+        else:
+            raise ValueError(
+                f"engine: given {self.engine}, expected scripted, openai, hf, vllm, adapter or MODULE:CLASS"
+            )
+        if self.fallback and self.engine != "adapter":
+            raise ValueError("fallback: for the engine adapter only")
+
+    @property
+    def running(self) -> RoleSection:
+        """The section of the model itself."""
+        kept = {name: getattr(self, name) for name in RoleSection.model_fields}
+        return RoleSection.model_construct(
+            **kept | {"engine": self.runs_on if self.engine == "adapter" else self.engine}
+        )
+
+
 class Dialogue(RecipeSection):
-    """Self-play: the policy writes the assistant's turns and, if no other model is named, those of user and judge."""
+    """Conversations from the policy's own verified solutions and the turns of a simulated user."""
 
     policy: RoleSection
-    """The model that is trained later."""
-    simulator: RoleSection | None = None
-    """Writes the user turns; default: the policy."""
-    judge: RoleSection | None = None
-    """Reads each finished conversation; default: the policy at temperature 0."""
-    withheld: Share = 0.7
-    """Share of the problems that also start without a needed fact, in a second conversation of the same persona."""
-    few_shot: Annotated[int, Field(ge=0, le=2)] = 0
-    """Examples before the prompts for the withheld fact, the first user message and reactions; small models need them."""
-    goals: Goals = Goals()
-    """How often users want what."""
+    """The model that is trained later: it solves the problems, asks for missing facts and replies to the user."""
+    simulator: SimulatorSection = SimulatorSection()
+    """The simulated user."""
+    withheld: Share = 0.3
+    """Share of solved problems that also give a conversation whose first message lacks a needed fact, where one is found."""
     reactions: Count = 2
-    """Reactions to a solution at most; there is at least one."""
+    """Reactions to a solution at most; a conversation without a usable one ends after the solution."""
+    candidates: Count = 4
+    """Turns that are sampled for each reaction; rules and a score choose one."""
     tries: Count = 4
-    """Attempts to solve a problem, and attempts without the withheld fact for each attempt that solving it took."""
-    judged_at_least: Annotated[int, Field(ge=0)] = 4
-    """The verdict, 1 to 5, below which a conversation is rejected; 0 uses no judge."""
-    at_once: Count | None = None
-    """Problems in progress at a time; default: three for each request that the servers may hold, 256 otherwise."""
+    """Attempts to solve a problem or to reply, and attempts without the withheld fact for each attempt that solving it took."""
+    few_shot: Annotated[int, Field(ge=0, le=2)] = 0
+    """Examples before the prompts for the withheld fact; small models need them."""
+    least_solved: Share = 0.02
+    """Share of solved problems in the first shard below which the build stops: conversations need solutions."""
 
     @property
     def per_problem(self) -> float:
         """Mean number of conversations from a problem."""
         return 1 + self.withheld
 
-    def roles(self) -> dict[Role, RoleSection]:
-        return {
-            "assistant": self.policy,
-            "simulator": self.simulator or self.policy,
-            "judge": self.judge or self.policy.model_copy(update={"temperature": 0.0}),
-        }
-
     @property
     def in_process(self) -> bool:
-        """True if a model runs in this process, so that its replies may depend on what else is in the batch."""
-        return any(role.engine != "openai" for role in self.roles().values())
-
-    @property
-    def most_at_once(self) -> int:
-        if self.at_once is not None:
-            return self.at_once
-        return 256 if self.in_process else 3 * sum(server.concurrency for server in servers(self.roles().values()))
-
-    def check_keys(self) -> None:
-        if not self.goals.result:
-            raise ValueError("goals.result: given 0, expected more: problems that fit no other goal use this one")
+        """True if the policy runs in this process."""
+        return self.policy.engine != "openai"
 
 
 # --- Quality filters, and what is added to the conversations.
@@ -308,7 +311,7 @@ class DataRecipe(RecipeSection):
     conversations: Conversations = Conversations()
     """Scripted conversations, which need no model."""
     dialogue: Dialogue | None = None
-    """Self-play of models, instead of scripted conversations."""
+    """Conversations with a model and a simulated user, instead of scripted ones."""
     written: Written | None = None
     """Packaged conversations, in addition to those of the source."""
     quality: Quality = Quality()
@@ -371,13 +374,10 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     if (dialogue := recipe.dialogue) is None:
         del kept["dialogue"]
     else:
-        del kept["conversations"], kept["dialogue"]["at_once"]
-        roles = {name: _role_shaping(getattr(dialogue, name)) for name in ("policy", "simulator", "judge")}
-        kept["dialogue"] |= {**roles, "prompts": sha256_file(Path(__file__).parent / PROMPTS_FILE)[:12]}
-        if dialogue.few_shot:
-            kept["dialogue"]["examples"] = sha256_file(Path(__file__).parent / EXAMPLES_FILE)[:12]
-        else:
-            del kept["dialogue"]["few_shot"]
+        del kept["conversations"], kept["dialogue"]["least_solved"]
+        roles = {name: _role_shaping(getattr(dialogue, name)) for name in ("policy", "simulator")}
+        files = {name: sha256_file(Path(__file__).parent / name)[:12] for name in (PROMPTS_FILE, EXAMPLES_FILE)}
+        kept["dialogue"] |= {**roles, "prompts": files}
     return kept
 
 

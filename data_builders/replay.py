@@ -11,10 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from nextturn.data_builders.dialogue.roles import RoleModel, ask_each
+from nextturn.data_builders.dialogue.roles import Answer, Ask, open_models
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.recipe import DataRecipe, Source
 from nextturn.data_builders.tasks import Conversation, Task
@@ -85,16 +86,16 @@ class ReplayRows:
         """Yield the replay rows of a problem. A row without a right reply shows the last reply. Call `ask` first."""
         for task in self.tasks(index):
             if self.section.asked:
-                answered = self._answers[replay_id(task)]
+                outcome = self._answers[replay_id(task)]
             else:  # an answer alone does not show how to solve anything
-                answered = Answered(
+                outcome = Answered(
                     task.reference if task.solution else "", "" if task.solution else "no_solution", [], {}
                 )
-            text = answered.text or (answered.slips[-1]["text"] if answered.slips else "")
+            text = outcome.text or (outcome.slips[-1]["text"] if outcome.slips else "")
             reply = [{"role": "assistant", "content": text}] if text else []
             yield Conversation(
                 replay_id(task), "replay", (user(task.question), *reply), task.source, task.answer,
-                reason=answered.reason, unusable=answered.slips if answered.reason and answered.slips else None,
+                reason=outcome.reason, unusable=outcome.slips if outcome.reason and outcome.slips else None,
             )  # fmt: skip
 
     def inputs(self) -> dict[str, str]:
@@ -103,8 +104,8 @@ class ReplayRows:
     def calls(self) -> Counter[str]:
         """Return the number of replies of the model, and of their tokens. A request that is sent again counts once."""
         calls = Counter[str]()
-        for answered in self._answers.values():
-            calls.update(answered.calls)
+        for outcome in self._answers.values():
+            calls.update(outcome.calls)
         return calls
 
     def ask(self, folder: Path) -> None:
@@ -124,20 +125,18 @@ class ReplayRows:
             self._answers = {row.pop("id"): Answered(**row) for _, row in read_jsonl(finished)}
             return
         tasks = self.questions()
-
-        async def ask(name: str, model: RoleModel) -> Answered:
-            return await answer(tasks[name], model, section.tries, self.seed)
-
-        self._answers = ask_each(tasks, ask, asked, self.seed, "replay", folder, "replay questions")
-        write_jsonl(finished, ({"id": name, **vars(answered)} for name, answered in self._answers.items()))
+        with open_models({"replay": asked}, self.seed, "replay", folder) as models:
+            answers = models["replay"].ask([question(task, self.seed) for task in tasks.values()], section.tries)
+        self._answers = {name: answered(answer, section.tries) for name, answer in zip(tasks, answers, strict=True)}
+        write_jsonl(finished, ({"id": name, **vars(answer)} for name, answer in self._answers.items()))
 
 
 def replay_id(task: Task) -> str:
     return f"{task.id}-replay"
 
 
-async def answer(task: Task, model: RoleModel, attempts: int, seed: int) -> Answered:
-    """Ask one question until a reply is right, at most `attempts` times.
+def question(task: Task, seed: int) -> Ask:
+    """Return a plain question whose reply has to be right.
 
     A reply is right if its marked answer, or else its last stated answer, is the reference answer: a model that was not told
     to mark its answer may not do so.
@@ -148,12 +147,14 @@ async def answer(task: Task, model: RoleModel, attempts: int, seed: int) -> Answ
         right = not parsed.unusable and same_answer(lenient_answer(parsed.text), task.answer)
         return parsed if right else replace(parsed, unusable=parsed.unusable or "wrong")
 
-    name = replay_id(task)
-    messages = (user(task.question),)
-    reply = await model.ask(messages, read, lambda attempt: item_seed(seed, name, "replay", attempt), attempts)
-    slips = [{"reason": parsed.unusable, "text": parsed.text} for parsed in reply.unusable]
-    if reply.parsed is not None:
-        return Answered(reply.parsed.text, "", slips, reply.calls)
+    return Ask((user(task.question),), read, partial(item_seed, seed, replay_id(task), "replay"))
+
+
+def answered(answer: Answer, attempts: int) -> Answered:
+    """Return the outcome of a question that was asked at most `attempts` times."""
+    slips = [{"reason": parsed.unusable, "text": parsed.text} for parsed in answer.unusable]
+    if answer.parsed is not None:
+        return Answered(answer.parsed.text, "", slips, answer.calls)
     # A question with one wrong reply counts as wrong, even if the other replies were cut or empty.
     wrong = len(slips) == attempts and any(slip["reason"] == "wrong" for slip in slips)
-    return Answered("", "replay_wrong" if wrong else reply.missing, slips, reply.calls)
+    return Answered("", "replay_wrong" if wrong else answer.missing, slips, answer.calls)

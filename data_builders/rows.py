@@ -16,6 +16,7 @@ from nextturn.probe.conversations import Message, check_messages, learned, plain
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import read_jsonl
 from nextturn.probe.grading import boxed, sentences
+from nextturn.probe.simulation import Intent
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:
@@ -126,9 +127,15 @@ class RlRow:
         return tuple(part for part in parts if any(states(part, value) for value in self.hidden))
 
     @property
-    def revelation(self) -> str:
-        """What a user who is asked for the withheld fact says: the row's own sentence, or those of the problem."""
-        return self.reveal or " ".join(self.hidden_sentences)
+    def intent(self) -> Intent:
+        """What a simulated user of this row knows and wants. A withheld fact is revealed by the row's own sentence, or by
+        those of the problem."""
+        copied = ("id", "problem", "answer", "clause", "thing", "short", "ask", "hidden", "persona")
+        return Intent(
+            **{name: getattr(self, name) for name in copied},
+            wish="hint" if self.kind == "hint" else "result",
+            reveal=self.reveal or " ".join(self.hidden_sentences),
+        )
 
 
 def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
@@ -181,7 +188,7 @@ def _rl_row(fields: dict[str, Any], where: str) -> RlRow:
         problem = error.errors()[0]
         name, given = ".".join(map(str, problem["loc"])), repr(problem["input"])[:60]
         raise DataError(f"{where}: `{name}`: {problem['msg']}; given {given}") from None
-    if row.withholds and not row.revelation:
+    if row.withholds and not row.intent.reveal:
         raise DataError(
             f"{where}: a fact is withheld (`hidden`, `clause` or `thing`), but nothing states it; expected `reveal`, a "
             "sentence of the user, or in `hidden` a text of `problem`"

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from nextturn.data_builders.recipe import wordings
-from nextturn.data_builders.rows import RlRow
 from nextturn.probe.conversations import Message
 from nextturn.probe.grading import lenient_answer, says, sentences, strict_answer
+from nextturn.probe.simulation import Intent
 from nextturn.probe.text import content_stems, stem
 
 PATIENCE = 4  # messages that bring nothing new, before the user gives up
@@ -37,15 +37,19 @@ _LONGEST_DOUBTED = 30  # characters of an answer that a doubt repeats
 
 
 class ScriptedUser:
-    """A user in one conversation. The same row, seed and replies always get the same messages.
+    """A user in one conversation. The same intent, seed and replies always get the same messages.
+
+    Args:
+        start: Number of messages before the first reply.
 
     Attributes:
         revealed: Whether the withheld fact has been revealed.
     """
 
-    def __init__(self, row: RlRow, seed: int) -> None:
-        self.row = row
+    def __init__(self, intent: Intent, seed: int, start: int = 1) -> None:
+        self.intent = intent
         self.seed = seed
+        self.start = start
         self.revealed = False
         self._doubted = False
         self._idle = 0  # messages so far that brought nothing new
@@ -54,7 +58,7 @@ class ScriptedUser:
     @property
     def withheld(self) -> bool:
         """Whether a fact is still to be revealed."""
-        return not self.revealed and bool(self.row.revelation)
+        return not self.revealed and bool(self.intent.reveal)
 
     def reply(self, messages: Sequence[Message]) -> str | None:
         """Return the user's next message, or None to end the conversation. `messages` end with the assistant."""
@@ -71,13 +75,14 @@ class ScriptedUser:
 
     def _act(self, messages: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """Return an act by its name in `acts.yaml` and what fills its slots; "" ends the conversation."""
-        row, text = self.row, messages[-1]["content"]
-        if row.kind == "hint" and len(messages) == len(row.prompt) + 1 and states_result(row, text):
+        intent, text = self.intent, messages[-1]["content"]
+        before = messages[: self.start]
+        if intent.wish == "hint" and len(messages) == self.start + 1 and states_result(intent.answer, before, text):
             return "", {}
         answer = marked_answer(text)
         if answer is not None:
             # Drawn by row and turn, whatever the answer.
-            doubts = random.Random(f"doubt:{row.id}:{len(messages)}").random() < _DOUBTS
+            doubts = random.Random(f"doubt:{intent.id}:{len(messages)}").random() < _DOUBTS
             if self.withheld or self._doubted or not doubts:
                 return "", {}
             self._doubted = True
@@ -85,9 +90,9 @@ class ScriptedUser:
             repeated = len(answer) <= _LONGEST_DOUBTED and not any(sign in answer for sign in "<>|[]\n")
             return "doubt", {"given": answer if repeated else "that"}
         user_texts = tuple(message["content"] for message in messages if message["role"] == "user")
-        names = names_of_withheld(row)
-        withheld = names or ((row.revelation,) if row.hidden else ())
-        known_question = "" if self.revealed else row.ask
+        names = intent.names
+        withheld = names or ((intent.reveal,) if intent.hidden else ())
+        known_question = "" if self.revealed else intent.ask
         readings = [read_question(each, withheld, user_texts, bool(names), known_question) for each in questions(text)]
         return self._answer(*min(readings, key=lambda reading: ABOUT.index(reading[0]))) if readings else ("go_on", {})
 
@@ -96,11 +101,11 @@ class ScriptedUser:
             if not self.withheld:
                 return ("told" if self.revealed else "all_there"), {}
             # An amount or a formula can be revealed in a word; a sentence or a drawing cannot.
-            short = self.row.short
+            short = self.intent.short
             in_a_word = 0 < len(short) <= _LONGEST_SHORT and "\n" not in short and short[-1] not in ".?!"
             prefers = random.Random(f"scripted-user:{self.seed}:short").random() < 0.5
             self.revealed = True
-            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self.row.revelation}
+            return "tell_short" if prefers and in_a_word else "tell", {"short": short, "reveal": self.intent.reveal}
         if about == "given":
             words = sentence.split()
             cut = " ".join(words[:_QUOTED_WORDS]) + " ..."
@@ -158,11 +163,11 @@ def marked_answer(text: str) -> str | None:
     return answer[:_LONGEST_ANSWER] if answer else None
 
 
-def states_result(row: RlRow, reply: str) -> bool:
-    """Return True if a reply to a row's prompt marks an answer, or states the right one although the prompt does not."""
+def states_result(answer: str, prompt: Sequence[Message], reply: str) -> bool:
+    """Return True if a reply to a prompt marks an answer, or states the right one although the prompt does not."""
     if marked_answer(reply) is not None:
         return True
-    return says(reply, row.answer) and not any(says(message["content"], row.answer) for message in row.prompt)
+    return says(reply, answer) and not any(says(message["content"], answer) for message in prompt)
 
 
 def questions(text: str) -> list[str]:
@@ -173,10 +178,6 @@ def questions(text: str) -> list[str]:
             refers_back = before and _REFERS_BACK.search(part) and not _phrases("following").search(part)
             asked.append(f"{before} {part}" if refers_back else part)
     return asked
-
-
-def names_of_withheld(row: RlRow) -> tuple[str, ...]:
-    return tuple(text for text in (row.clause, row.thing) if text)
 
 
 def read_question(

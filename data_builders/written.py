@@ -10,15 +10,18 @@ wants only a hint. *chat*: no mathematics.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nextturn.data_builders.recipe import Written
+from nextturn.data_builders.simulators import intent_text, is_casual
 from nextturn.data_builders.tasks import Conversation, Gap, Task
 from nextturn.probe.conversations import check_messages, learned
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_jsonl
 from nextturn.probe.grading import boxed
+from nextturn.probe.simulation import Intent, Wish
 
 FILE = Path(__file__).with_name("written.jsonl")
 _NO_PROMPTS = ("hint", "chat")  # a reward for the answer would teach to give it away, or there is no answer
@@ -67,6 +70,7 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
         box = boxed(text)
         name = f"written-{row['twin_of'] or row['id']}"
         task = Task(name, question, box[1] if box else "", "written", steps=(), boxed_solution=text)
+    intent, first = _intent(row, task, gap)
     return Conversation(
         id=f"written-{row['id']}",
         kind=row["kind"],
@@ -77,4 +81,26 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
         task=task,
         gap=gap,
         doubts={"doubt": (False,), "slip": (True,)}.get(row["kind"], ()),
+        row={"intent": intent, **({"intent_first": True} if first else {})},
     )
+
+
+_WISHES: Mapping[str, Wish] = {
+    "wrong_start": "check", "doubt": "doubt", "slip": "correct", "hint": "hint", "chat": "help",
+}  # fmt: skip
+
+
+def _intent(row: dict[str, Any], task: Task | None, gap: Gap | None) -> tuple[str, bool]:
+    """Return what the user of a row knows and wants, as a user model sees it, and whether it states the problem.
+
+    The problem is stated where its twin tells it in other words, so that a user model learns to tell a problem, not to copy.
+    """
+    twin = task is not None and gap is not None and gap.question not in task.question
+    problem = task.question if twin and task else ""
+    known = Intent(
+        row["id"], problem, _WISHES.get(row["kind"], "result"),
+        thing=gap.thing if gap else "", reveal=gap.reveal if gap else "",
+    )  # fmt: skip
+    texts = [message["content"] for message in row["messages"][::2]]
+    text = intent_text(known, (), casual=2 * sum(map(is_casual, texts)) > len(texts))
+    return (f"{text} Your problem: {problem}" if problem else text), bool(problem)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from pydantic import AliasChoices, Field, create_model, model_serializer, model_validator
 
-from nextturn.data_builders.recipe import RoleSection
+from nextturn.data_builders.recipe import RoleSection, SimulatorSection
 from nextturn.probe.chat import LossOn
 from nextturn.probe.checkpoints import newest_complete
 from nextturn.probe.errors import RecipeError
@@ -288,26 +288,6 @@ class RewardSection(RecipeSection):
 # --- `rollout:`
 
 
-class SimulatorSection(RoleSection):
-    """The simulated user: `scripted` needs no model; the other engines have the keys of a data builder's role."""
-
-    engine: Literal["scripted", "openai", "hf", "vllm"] = "scripted"  # type: ignore[assignment]
-    """What generates the user turns: rules, servers, or a model in this process."""
-    tries: Count = 3
-    """Attempts for a message that is empty, cut off or out of role, each with another seed."""
-
-    def check_keys(self) -> None:
-        if self.engine != "scripted":
-            super().check_keys()
-        elif self.model is not None or self.server is not None:
-            raise RecipeError("engine: scripted takes no `model` and no `server`")
-        if self.engine == "vllm" and self.vllm.gpu_memory_utilization is None:
-            raise RecipeError(
-                "vllm.gpu_memory_utilization: missing, expected the share of the GPU's memory for the simulator, such as 0.25; "
-                "without it vLLM takes 90% of what is free before training needs it"
-            )
-
-
 class RolloutSection(RecipeSection):
     """How the samples of a group are made."""
 
@@ -327,6 +307,13 @@ class RolloutSection(RecipeSection):
     """Tokens of a turn at most, look-ahead included; `train.max_completion_length` limits all trained tokens of a sample."""
     batch_tokens: Count = 32768
     """Tokens in one batch if transformers generates; more is faster and needs more memory."""
+
+    def check_keys(self) -> None:
+        if self.simulator.running.engine == "vllm" and self.simulator.vllm.gpu_memory_utilization is None:
+            raise RecipeError(
+                "simulator.vllm.gpu_memory_utilization: missing, expected the share of the GPU's memory for the simulator, "
+                "such as 0.25; without it vLLM takes 90% of what is free before training needs it"
+            )
 
 
 # Values that leave sampling as it is, by trl's name. Rollouts with transformers sample from the whole distribution at one

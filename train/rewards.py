@@ -6,7 +6,6 @@ section combines the parts to one number for each sample, or None.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import importlib
@@ -15,7 +14,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 
@@ -32,13 +33,13 @@ from nextturn.data_builders.dialogue.replies import (
     turn_marks,
 )
 from nextturn.data_builders.dialogue.replies import efficiency as token_efficiency
-from nextturn.data_builders.dialogue.roles import Roles
+from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_models
 from nextturn.data_builders.recipe import RoleSection
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.user import marked_answer, names_of_withheld, questions, read_question, states_result
+from nextturn.data_builders.user import marked_answer, questions, read_question, states_result
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import item_seed
-from nextturn.probe.errors import EngineError, RecipeError
+from nextturn.probe.errors import RecipeError
 from nextturn.probe.grading import asks, compare_answers, count_marks, sentences, strict_answer
 from nextturn.probe.judges.rules import repetition
 from nextturn.probe.text import words
@@ -201,7 +202,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
     """Return the value of `asking` for a first reply; None if the row cannot tell whether to ask."""
     if not row.withholds:
         if _wants_hint(row):
-            return -1.0 if states_result(row, reply) else 1.0
+            return -1.0 if states_result(row.answer, row.prompt, reply) else 1.0
         if row.kind in OPEN_KINDS:
             return None
         if asks_instead(row, reply):
@@ -216,7 +217,7 @@ def asked_rightly(row: RlRow, reply: str) -> float | None:
         return -1.0
     asked = questions(reply)
     gives_up = not any(question.endswith("?") for question in asked)
-    named = names_of_withheld(row)
+    named = row.intent.names
     # "I mean the price of a pen. Do you see it?"
     asked += [f"{before} {after}" for before, after in pairwise(sentences(reply)) if after.endswith("?")]
     # What is withheld has a name, or is read off the sentences of the problem that state it.
@@ -255,7 +256,6 @@ def interactivity(sample: Sample) -> Score:
 
 TRIES = 3
 """Attempts for a verdict that cannot be read, each with another seed."""
-UNREACHABLE = "judge_unreachable"
 
 
 class InteractivityJudge:
@@ -267,43 +267,34 @@ class InteractivityJudge:
 
     def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
         self._seed, self._limit_s = seed, limit_s
-        self._roles = Roles({"judge": section}, seed, "reward")
+        self._opened = ExitStack()
+        self._model: ChatModel = self._opened.enter_context(open_models({"judge": section}, seed, "reward"))["judge"]
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """Return one score for each sample: the mean over its conversations that have a verdict. If asking breaks off, the
         verdicts so far are kept."""
         asked = {_texts(messages): messages for sample in samples for messages in sample.conversations}
-        verdicts: dict[tuple[str, ...], Score] = {}
-
-        async def judge(key: tuple[str, ...], conversation: Messages) -> None:
-            try:
-                async with asyncio.timeout(self._limit_s):
-                    answer = await self._roles["judge"].ask(
-                        judge_prompt(conversation),
-                        read_judge,
-                        lambda attempt: item_seed(self._seed, "judge", attempt, *key),
-                        TRIES,
-                    )
-            except TimeoutError:
-                verdicts[key] = Score(None, f"judge_{TIMEOUT}")
-                return
-            if answer.parsed is None or answer.parsed.verdict is None:
-                verdicts[key] = Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
-            else:
-                verdicts[key] = Score(from_verdict(answer.parsed.verdict))
-
-        missing = Score(None)
-        try:
-            self._roles.run((judge(*item) for item in asked.items()), at_once=max(1, len(asked)))
-        except EngineError as error:  # not raised: the other processes would wait for this one for ever
-            missing = Score(None, f"{UNREACHABLE}: {error}")
+        wanted = [
+            Ask(judge_prompt(messages), read_judge, partial(self._attempt_seed, texts))
+            for texts, messages in asked.items()
+        ]
+        verdicts = dict(zip(asked, map(_verdict, self._model.ask(wanted, TRIES, self._limit_s)), strict=True))
         return [
-            mean_score([verdicts.get(_texts(messages), missing) for messages in sample.conversations], sample.failures)
+            mean_score([verdicts[_texts(messages)] for messages in sample.conversations], sample.failures)
             for sample in samples
         ]
 
     def close(self) -> None:
-        self._roles.close()
+        self._opened.close()
+
+    def _attempt_seed(self, texts: tuple[str, ...], attempt: int) -> int:
+        return item_seed(self._seed, "judge", attempt, *texts)
+
+
+def _verdict(answer: Answer) -> Score:
+    if answer.parsed is None or answer.parsed.verdict is None:
+        return Score(None, answer.missing + (f": {answer.detail}" if answer.detail else ""))
+    return Score(from_verdict(answer.parsed.verdict))
 
 
 def _texts(conversation: Messages) -> tuple[str, ...]:

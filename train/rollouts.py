@@ -5,31 +5,27 @@ trl 1.16 calls `rollout_func(prompts, trainer)` with prompts that are repeated f
 and, if not all of a completion is the policy's, `env_mask` [C]: 1 on tokens that the policy sampled and is trained on, 0
 elsewhere. Other keys reach the reward function with one value for each sample: here `samples`.
 
-Order: the function that trl calls with its two modes, the simulated users, the policy's generation.
+Order: the function that trl calls with its two modes, then the policy's generation.
 """
 
 from __future__ import annotations
 
 import math
-import random
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
-from nextturn.data_builders.dialogue.prompts import User, simulator_prompt
-from nextturn.data_builders.dialogue.replies import read_user
-from nextturn.data_builders.dialogue.roles import Roles
-from nextturn.data_builders.recipe import PERSONAS
+from nextturn.data_builders.recipe import SimulatorSection
 from nextturn.data_builders.rows import RlRow
-from nextturn.data_builders.user import ScriptedUser
+from nextturn.data_builders.simulators import open_simulator
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
 from nextturn.probe.errors import RecipeError
-from nextturn.train.recipe import RolloutSection, SimulatorSection, check_sampling
+from nextturn.probe.simulation import Simulator, UserRequest
+from nextturn.train.recipe import RolloutSection, check_sampling
 from nextturn.train.rewards import Sample
 
 
@@ -42,7 +38,9 @@ def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow],
     Raises:
         BadInput: The simulator's model or server cannot be used.
     """
-    return RolloutFunction(section, chat, rows, open_simulator(section.simulator, seed), seed)
+    opened = ExitStack()
+    simulator = opened.enter_context(open_simulator(section.simulator, seed, "rollout.simulator"))
+    return RolloutFunction(section, chat, rows, simulator, seed, opened.close)
 
 
 @dataclass
@@ -55,6 +53,8 @@ class RolloutFunction:
     rows: Mapping[str, RlRow]
     simulator: Simulator
     seed: int
+    close: Callable[[], None]
+    """Closes the simulator."""
     _round: tuple[str, int, int] = ("", -1, 0)
     _end_ids: frozenset[int] = frozenset()
 
@@ -94,9 +94,6 @@ class RolloutFunction:
         }
         return out if self.section.mode == "reply" else {**out, "env_mask": [rollout.env_mask for rollout in rollouts]}
 
-    def close(self) -> None:
-        self.simulator.close()
-
     def _settle(self, trainer: Any) -> None:
         """Check the trainer's sampling and take the tokens that end a turn."""
         check_sampling(self.section, vars(trainer.args))
@@ -125,8 +122,7 @@ class RolloutFunction:
             look_aheads.append([])
             for number in range(self.section.samples if self.section.window and complete else 1):
                 seed = item_seed(rollout.seed, "look", number)
-                user = self.simulator.user(rollout.row, item_seed(seed, "user"))
-                conversation = OpenConversation(user, list(rollout.row.prompt), seed)
+                conversation = OpenConversation(rollout.row, list(rollout.row.prompt), seed)
                 conversation.add_turn(reply, complete)
                 look_aheads[-1].append(conversation)
 
@@ -159,8 +155,7 @@ class RolloutFunction:
         """
         both: list[tuple[OpenConversation, Rollout]] = []
         for rollout in rollouts:
-            user = self.simulator.user(rollout.row, item_seed(rollout.seed, "user"))
-            both.append((OpenConversation(user, list(rollout.row.prompt), rollout.seed), rollout))
+            both.append((OpenConversation(rollout.row, list(rollout.row.prompt), rollout.seed), rollout))
         conversations = [conversation for conversation, _ in both]
 
         for number in range(self.section.max_turns):
@@ -196,7 +191,7 @@ class RolloutFunction:
     def _add_user_turns(self, conversations: Iterable[OpenConversation]) -> list[OpenConversation]:
         """Add the next user message to every open conversation, all requested at once; return those that are still open."""
         asked = [conversation for conversation in conversations if conversation.is_open]
-        turns = self.simulator.reply([(conversation.user, conversation.messages) for conversation in asked])
+        turns = self.simulator.turns([conversation.request() for conversation in asked])
         for conversation, turn in zip(asked, turns, strict=True):
             conversation.failure, conversation.ended = turn.failure, "user" if turn.ended else ""
             if conversation.is_open:
@@ -256,11 +251,11 @@ class OpenConversation:
     """A conversation in progress, until `ended` ("user", "limit", "truncated") or `failure` is set.
 
     Attributes:
-        user: The simulated user, as the simulator made it.
+        row: The row that it begins with.
         tokens: Tokens of the policy's turns so far, turn ends included.
     """
 
-    user: Any
+    row: RlRow
     messages: list[Message]
     seed: int
     tokens: int = 0
@@ -271,6 +266,11 @@ class OpenConversation:
     def is_open(self) -> bool:
         return not self.ended and not self.failure
 
+    def request(self) -> UserRequest:
+        """Return the request for the next user turn."""
+        seed, start = item_seed(self.seed, "user"), len(self.row.prompt)
+        return UserRequest(self.row.intent, tuple(self.messages), seed, start)
+
     def add_turn(self, turn: Completion, complete: bool) -> None:
         """Add a turn of the policy; an incomplete turn ends the conversation."""
         self.messages.append({"role": "assistant", "content": turn.text.strip()})
@@ -279,111 +279,18 @@ class OpenConversation:
             self.ended = "truncated"
 
 
-# --- The simulated user: a script that knows the problem, or any engine of the data builders.
-#
-# If a simulator gives no usable message, the conversation has failed, with the reason; it is not one that the user ended, and
-# gets no empty message. The user turns of a step are all requested at once.
-
-_NUMBER = re.compile(r"\d[\d.,/]*")
-
-
-@dataclass(frozen=True)
-class UserTurn:
-    """A user's message, or the end of the conversation, or the reason (`failure`) why there is neither."""
-
-    text: str = ""
-    ended: bool = False
-    failure: str = ""
-
-
-class Simulator(Protocol):
-    def user(self, row: RlRow, seed: int) -> Any:
-        """Return the user of a conversation."""
-        ...
-
-    def reply(self, asked: Sequence[tuple[Any, Sequence[Message]]]) -> list[UserTurn]:
-        """Return the next turn for every (user, messages so far, of which the assistant's is the last), in order."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class ScriptedSimulator:
-    """Users that follow rules (`data_builders.user`), without a model."""
-
-    def user(self, row: RlRow, seed: int) -> ScriptedUser:
-        return ScriptedUser(row, seed)
-
-    def reply(self, asked: Sequence[tuple[ScriptedUser, Sequence[Message]]]) -> list[UserTurn]:
-        texts = [user.reply(messages) for user, messages in asked]
-        return [UserTurn(ended=True) if text is None else UserTurn(text) for text in texts]
-
-    def close(self) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class ModelUser(User):
-    """A row's user for the dialogue builder's prompts."""
-
-    seed: int = 0
-
-
-class ModelSimulator:
-    """A language model as the user, with the dialogue builder's prompts and reading: it knows the problem, not the answer."""
-
-    def __init__(self, section: SimulatorSection, seed: int) -> None:
-        self.section = section
-        self._roles = Roles({"simulator": section}, seed, "rollout")
-
-    def user(self, row: RlRow, seed: int) -> ModelUser:
-        """Return the row's user; a persona is drawn if the row has none."""
-        drawn = random.Random(f"rollout-persona:{seed}").choice(list(PERSONAS))
-        persona = row.persona if row.persona in PERSONAS else drawn
-        return ModelUser(row.problem, persona, hidden=row.hidden, clause=row.clause, seed=seed)
-
-    def reply(self, asked: Sequence[tuple[ModelUser, Sequence[Message]]]) -> list[UserTurn]:
-        """Raise EngineError if a server cannot be reached or all requests fail."""
-        turns: list[UserTurn] = []
-        if asked:
-            jobs = (self._turn(user, tuple(messages)) for user, messages in asked)
-            self._roles.run(jobs, at_once=len(asked), take=turns.append)
-        return turns
-
-    def close(self) -> None:
-        self._roles.close()
-
-    async def _turn(self, user: ModelUser, messages: tuple[Message, ...]) -> UserTurn:
-        """Return a user turn; a reply that cannot be used is sampled again a few times."""
-        # Only numbers may not be copied: a withheld sentence is revealed by copying it.
-        read_as = replace(user, hidden=tuple(value for value in user.hidden if _NUMBER.fullmatch(value)))
-        answer = await self._roles["simulator"].ask(
-            simulator_prompt(user, messages),
-            lambda reply: read_user(reply, read_as, messages),
-            lambda attempt: item_seed(user.seed, len(messages), attempt),
-            self.section.tries,
-        )
-        if answer.parsed is None:
-            return UserTurn(failure=answer.missing)
-        return UserTurn(answer.parsed.text, answer.parsed.ended)
-
-
 def check_launch(simulator: SimulatorSection, accelerator: Any) -> None:
     """Raise RecipeError for a simulator in this process whose model the launch would take for a part of the training: ZeRO-3
     partitions every model that is loaded, and vLLM needs a process of its own."""
     plugin = accelerator.state.deepspeed_plugin
     zero3 = plugin is not None and plugin.zero_stage == 3
-    if (simulator.engine == "hf" and zero3) or (simulator.engine == "vllm" and accelerator.num_processes > 1):
+    engine = simulator.running.engine
+    if (engine == "hf" and zero3) or (engine == "vllm" and accelerator.num_processes > 1):
         why = "with ZeRO-3" if zero3 else "in a launch of several processes"
         raise RecipeError(
             f"rollout.simulator.engine: given {simulator.engine}, expected openai {why}: serve the model by itself, such as "
             f"with `vllm serve {simulator.model}`, and name it under rollout.simulator.server"
         )
-
-
-def open_simulator(section: SimulatorSection, seed: int) -> Simulator:
-    """Open the simulator; no request is sent and no weights are loaded. Raises BadInput if server or model cannot be used."""
-    return ScriptedSimulator() if section.engine == "scripted" else ModelSimulator(section, seed)
 
 
 # --- The current policy, generating: transformers on the live weights, or trl's vLLM.

@@ -1,20 +1,17 @@
-"""Rules for texts: their numbers, their equations, a slip planted in an equation, and the withheld fact.
+"""Rules for texts: their numbers, their equations, and a fact that is withheld.
 
 Each reason why a text cannot be used has a name, so a person can check it.
 """
 
 from __future__ import annotations
 
-import random
 import re
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from nextturn.data_builders.recipe import wordings
-from nextturn.data_builders.text import Equation, arithmetic, equations, read, squeezed
+from nextturn.data_builders.text import equations, read, squeezed
 from nextturn.data_builders.user import read_question
-from nextturn.probe.grading import boxed, same_answer
 from nextturn.probe.text import content_stems, ngrams
 
 # --- The numbers of a text, in digits or words, compared by value.
@@ -53,25 +50,6 @@ def _formulas(text: str) -> set[str]:
     """Return the formulas with a letter; numbers are compared by value elsewhere."""
     found = {_formula(inline or displayed) for inline, displayed in _FORMULA.findall(text)}
     return {formula for formula in found if re.search("[A-Za-z]", formula)}
-
-
-def changed_numbers(text: str, source: str, withheld: Collection[float] = (), wish: str = "") -> str:
-    """Return how a text changes the numbers or formulas of its source, or "".
-
-    Args:
-        withheld: Numbers that the text must not contain.
-        wish: Words of the writer whose numbers may occur, too.
-    """
-    here, there = values(text), values(source) | values(wish)
-    if any(value in here - there for value in withheld):
-        return "reveals_early"
-    if set(digits(source)) - here:
-        return "loses_number"
-    if here - there - _ANYWHERE:
-        return "invents_number"
-    if any(formula not in _formula(text) for formula in _formulas(source)):
-        return "loses_formula"
-    return ""
 
 
 _RUN, _SMALL = 7, 20
@@ -246,119 +224,5 @@ def names_it(question: str, proposal: Proposal, said: str) -> bool:
 # --- The equations of a solution.
 
 
-def has_false_equation(text: str, quoted: str = "") -> bool:
-    """Return True if an equation is false; the `quoted` one is ignored."""
-    return any(not equation.is_true and equation.shown != quoted for equation in equations(text))
-
-
-def shown_work(text: str) -> str:
-    """Return the equations of a solution, one after the other, as a user would type them."""
-    return ", ".join(dict.fromkeys(equation.shown for equation in equations(text)))
-
-
-def last_result(text: str) -> str | None:
-    """Return the result of a solution's last equation, or None."""
-    return next((equation.result for equation in reversed(list(equations(text)))), None)
-
-
-def _number(shown: str) -> float:
-    return float(shown.replace(",", ""))
-
-
-# --- A slip: one result of a right solution is changed, and everything after it is computed with the wrong number.
-
-
-@dataclass(frozen=True)
-class Slip:
-    """A solution with a slip.
-
-    Attributes:
-        text: The solution, which ends with the wrong `answer`.
-        wrong: Its wrong line.
-        right: The right result of that line.
-        instead: The wrong result of that line.
-    """
-
-    text: str
-    wrong: str
-    right: str
-    instead: str
-    answer: str
-
-    @property
-    def line(self) -> str:
-        return f"{self.wrong.rpartition(' = ')[0]} = {self.right}"
-
-
-def slipped(solution: str, reference: str, question: str, rng: random.Random) -> Slip | None:
-    """Return the solution with a wrong result carried on to its box, or None if no rule does it."""
-    lines = list(equations(solution))
-    known = values(question)
-    indices = [index for index, line in enumerate(lines) if line.is_true and _number(line.result) not in known]
-    for index in rng.sample(indices, len(indices)):
-        equation = lines[index]
-        for changed in _near(equation, rng):
-            text = _carried_on(solution, lines, index, changed)
-            box = boxed(text) if text else None
-            if text and box and not same_answer(box[1], reference):
-                wrong = f"{equation.shown.partition(' = ')[0]} = {changed}"
-                return Slip(text, wrong, equation.result, changed, box[1])
-    return None
-
-
-def _near(equation: Equation, rng: random.Random) -> list[str]:
-    """Return likely wrong results: off by one, off by ten if large, or a multiplication table's neighbour."""
-    value, numbers = _number(equation.result), sorted(digits(equation.left))
-    if not value.is_integer() or value < 3:
-        return []
-    carried = 10.0 if value > 30 else 1.0  # 10 - 4 is not mistaken for 16
-    table = "*" in equation.left and numbers[0] < value and numbers[-1] <= 12  # 400 * 3 is not mistaken for 1203
-    steps = [numbers[0], 1.0] if table else [carried, 1.0]
-    around = [value + sign * step for step in steps for sign in rng.sample((1, -1), 2)]
-    return [
-        _shown(result, equation.result) for result in around if result > 0 and result != value and result.is_integer()
-    ]
-
-
-def _carried_on(text: str, lines: list[Equation], index: int, changed: str) -> str | None:
-    """Return the text with another result at an equation and in everything that follows from it, or None."""
-    first = lines[index]
-    instead = {_number(first.result): _number(changed)}
-    made, at = text[: first.at] + changed, first.at + len(first.result)
-    for equation in lines[index + 1 :]:
-        if equation.start < at:
-            continue
-        left = _DIGITS.sub(
-            lambda one: _shown(instead.get(_number(one.group()), _number(one.group())), "0"), equation.left
-        )
-        if left == equation.left:
-            continue
-        value = arithmetic(left)
-        if value is None or float(value) <= 0 or not (100 * float(value)).is_integer():
-            return None
-        before = text[at : equation.start]
-        if _in_formula(before, instead):
-            return None
-        made += _replaced(text[at : equation.at], instead) + _shown(float(value), equation.result)
-        at = equation.at + len(equation.result)
-        instead[_number(equation.result)] = float(value)
-    return None if _in_formula(text[at:], instead) else made + _replaced(text[at:], instead)
-
-
-def _in_formula(text: str, instead: dict[float, float]) -> bool:
-    """Return True if one of the numbers occurs in an equation with other symbols, where its change cannot be followed."""
-    lines = (line for line in text.split("\n") if re.search(r"[=^\u2248<>]|\d[a-z]\b", line))
-    return any(set(digits(re.sub(r"\\boxed\{[^{}]*\}", "", line))) & set(instead) for line in lines)
-
-
-def _replaced(text: str, instead: dict[float, float]) -> str:
-    def other(match: re.Match[str]) -> str:
-        value = float(match.group().replace("{,}", "").replace(",", ""))
-        return _shown(instead[value], match.group()) if value in instead else match.group()
-
-    return _DIGITS.sub(other, text)
-
-
-def _shown(value: float, like: str) -> str:
-    text = f"{value:,.2f}" if not value.is_integer() else f"{int(value):,}"
-    return text if "," in like else text.replace(",", "")
+def has_false_equation(text: str) -> bool:
+    return any(not equation.is_true for equation in equations(text))

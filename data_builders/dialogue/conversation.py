@@ -1,490 +1,538 @@
-"""A self-play conversation from its plan to its end: which model is asked what, in which order, and which replies count.
+"""Conversations about problems: the policy's own verified solution, the turns of a simulated user, and checked replies.
 
-A problem is kept if the policy solves it. If a fact is withheld, it is proved to be needed: without it the policy does not
-find the result, and with it the policy does. The assistant sees the chat, with a note that the stored row does not contain,
-such as what is missing or where an attempt goes wrong. The *simulator* plays the user; it knows the problem, a persona, a
-goal and what it has revealed, and no answer. A *judge* reads the finished conversation.
+A problem is used if the policy solves it. Then the simulated user reacts: several turns are sampled, rules drop those that
+no user would write, and a score takes the one that belongs most to this conversation. The policy replies; a reply is kept
+if the result stays and no equation is false. Without a usable turn or reply the conversation ends after the solution, so
+every verified solution gives a conversation.
+
+Some problems give a second conversation, whose first message lacks a fact. The fact is proved to be needed: without it
+the policy does not find the result, and with it the policy does.
+
+All conversations of a shard take each step together, so models get large batches. Equal replies give equal conversations.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from nextturn.data_builders.dialogue import checks, prompts
-from nextturn.data_builders.dialogue.checks import Proposal, Slip
-from nextturn.data_builders.dialogue.finished import Finished
-from nextturn.data_builders.dialogue.prompts import Plan, Prompt, assistant_prompt
-from nextturn.data_builders.dialogue.replies import (
-    Parsed,
-    Reply,
-    read_assistant,
-    read_judge,
-    read_message,
-    same_words,
-    tagged,
-)
-from nextturn.data_builders.dialogue.roles import Answer, RoleModel
-from nextturn.data_builders.recipe import Dialogue, Role
-from nextturn.probe.engines.base import item_seed
-from nextturn.probe.grading import asks, boxed, closes_asking, same_answer
+from nextturn.data_builders.dialogue import checks
+from nextturn.data_builders.dialogue.checks import Proposal
+from nextturn.data_builders.dialogue.prompts import assistant_prompt, prompt
+from nextturn.data_builders.dialogue.replies import Parsed, Reply, out_of_role, read_assistant, same_words, tagged
+from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
+from nextturn.data_builders.recipe import ROLES, Dialogue
+from nextturn.data_builders.tasks import Conversation, Gap, Task
+from nextturn.probe.conversations import Message, assistant, user
+from nextturn.probe.engines.base import ScoreRequest, item_seed
+from nextturn.probe.grading import asks, boxed, closes_asking, same_answer, says
+from nextturn.probe.judges.labels import GENUINE, Case
+from nextturn.probe.judges.rules import RulesJudge
+from nextturn.probe.simulation import Intent, Simulator, UserRequest, UserTurn
+
+Row = dict[str, Any]
+_AGAIN = 3  # attempts for a usable reply, each with another seed
+_PROPOSALS = 3  # facts that are tried for a problem, until one is needed
+_LONGEST_TURN = 60  # words of a user turn
 
 
-class _Refused(Exception):
-    """Raised to reject the current conversation; carries the reason."""
+@dataclass
+class Draft:
+    """A conversation in progress.
 
-
-_AGAIN = 3  # the most requests for a usable reply, each with another seed
-_PROPOSALS = 3  # the most facts that are proposed to be withheld, until one is needed
-
-Check = Callable[[str], str]
-"""Return why a text cannot be used, or ""."""
-
-
-async def play(plans: Sequence[Plan], settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> list[Finished]:
-    """Return the conversations about one problem; equal replies always give equal conversations.
-
-    Raises:
-        EngineError: A model cannot be asked at all. A single failure becomes the conversation's `reason`.
+    Attributes:
+        gap: What the first message lacks; None if it is complete.
+        reveal_at: Index of the message that reveals it.
+        measured: {"solved", "without", "with"}: [right, attempts] of the problem alone, of the first message without the
+            withheld fact, and of the conversation.
+        doubts: One False for each doubt of the user: the results of the assistant are verified.
+        unusable: {role, where, reason, text} of each reply that could not be used.
+        calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
+        reason: Why the conversation cannot be used, or "".
+        ended: Why there are no further reactions: "user", "turn" or "reply"; "" while there are.
     """
-    conversations = [_SelfPlay(plan, settings, roles, seed) for plan in plans]
-    first, *others = conversations
-    solution = await first.solved_alone()
-    for other in others:
-        other.done.measured |= first.done.measured
-        other.done.reason = first.done.reason
-    await asyncio.gather(*(each.play(solution) for each in conversations if not each.done.reason))
-    return [conversation.done for conversation in conversations]
 
+    id: str
+    task: Task
+    messages: list[Message] = field(default_factory=list)
+    gap: Gap | None = None
+    reveal_at: int = 0
+    measured: dict[str, list[int]] = field(default_factory=dict)
+    doubts: list[bool] = field(default_factory=list)
+    unusable: list[Row] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    reason: str = ""
+    ended: str = ""
 
-class _SelfPlay:
-    def __init__(self, plan: Plan, settings: Dialogue, roles: Mapping[Role, RoleModel], seed: int) -> None:
-        self.plan, self.settings, self.roles, self.seed = plan, settings, roles, seed
-        self.done = Finished(plan)
-        self.rng = random.Random(f"talk:{seed}:{plan.id}")
-        self.answer = plan.task.answer
-        self.shots = settings.few_shot
-
-    # --- Asking, and what a reply must hold.
-
-    async def ask(
-        self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed], tries: int, **options: Any
-    ) -> Answer:
-        """Ask for a usable reply; the seed follows from the position in the conversation. See `RoleModel.ask`."""
-        seed = partial(item_seed, self.seed, self.plan.id, role, where)
-        answer = await self.roles[role].ask(prompt, read, seed, tries, **options)
-        self.done.calls.update(answer.calls)
-        self.done.unusable += [
-            {"role": role, "where": where, "reason": reply.unusable, "text": reply.text} for reply in answer.unusable
-        ]
-        return answer
-
-    async def text(self, role: Role, prompt: Prompt, where: str, read: Callable[[Reply], Parsed]) -> str:
-        """Return a usable text or reject the conversation. The model sees why its last attempt was unusable, except for
-        first user messages, whose prompt has to be the same whether they lack a fact or not."""
-        options = {} if where.startswith("opening") else {"again": prompts.again}
-        answer = await self.ask(role, prompt, where, read, _AGAIN, **options)
-        if answer.parsed is None:
-            raise _Refused(f"{where.partition('.')[0]}_{answer.missing.partition('_')[2]}")
-        return answer.parsed.text
-
-    def said(self, role: str) -> list[str]:
-        return [message["content"] for message in self.done.messages if message["role"] == role]
-
-    def say(self, role: str, text: str) -> None:
-        self.done.messages.append({"role": role, "content": text})
-
-    def copies(self, text: str, named: str, *context: str) -> bool:
-        """Return True if a reply copies an example that preceded its prompt."""
-        known = "\n".join([self.plan.question, *context, *(message["content"] for message in self.done.messages)])
-        return any(checks.copies(text, example, known) for example in prompts.shown_replies(named, self.shots))
+    def conversation(self) -> Conversation:
+        """Return the record for the quality filter and the training views."""
+        dialogue = {
+            "measured": self.measured,
+            "ended": self.ended,
+            "slips": " ".join(f"{reply['role']}.{reply['reason']}" for reply in self.unusable),
+            "calls": {f"{role}.{count}": self.calls[f"{role}.{count}"] for role in ROLES for count in COUNTS},
+        }
+        if self.gap:
+            dialogue |= {"withheld": self.gap.thing or self.gap.clause, "fact": self.gap.short}
+        return Conversation(
+            id=self.id,
+            kind="underspecified" if self.gap else "complete",
+            messages=tuple(self.messages),
+            source=self.task.source,
+            answer=self.task.answer,
+            reveal_at=self.reveal_at,
+            task=self.task,
+            gap=self.gap if self.reveal_at else None,
+            doubts=tuple(self.doubts),
+            reason=self.reason,
+            row={"dialogue": dialogue},
+            unusable=self.unusable,
+        )
 
     def right(self, text: str) -> bool:
-        found = boxed(text)
-        return found is not None and same_answer(found[1], self.answer)
+        """Return True if the text boxes the right result."""
+        box = boxed(text)
+        return box is not None and same_answer(box[1], self.task.answer)
 
-    def unfit_solution(self, text: str) -> str:
-        if not self.right(text):
-            return "wrong" if boxed(text) else "no_box"
-        return "closes_asking" if closes_asking(text) else "false_equation" if checks.has_false_equation(text) else ""
 
-    # --- The turns.
+Check = Callable[[Draft, str], str]
+"""Return why a text cannot be used in a conversation, or ""."""
 
-    async def solve(self, prompt: Prompt, where: str) -> str:
-        """Return a right solution, or "" if none of the attempts is right."""
-        tries = self.settings.tries
-        answer = await self.ask("assistant", prompt, where, _checked(read_assistant, self.unfit_solution), tries)
-        asked = len(answer.unusable) + (answer.parsed is not None)
-        self.done.measured[where] = [int(answer.parsed is not None), asked]
-        if answer.parsed is None and len(answer.unusable) < tries:  # the model could not be asked
-            raise _Refused(answer.missing)
-        return answer.parsed.text if answer.parsed else ""
 
-    async def solved_alone(self) -> str:
-        """Return the policy's own right solution of the problem alone, or "" and set the reason."""
-        prompt = assistant_prompt([{"role": "user", "content": self.plan.question}], "solve")
-        try:
-            solution = await self.solve(prompt, "solved")
-        except _Refused as refused:
-            self.done.reason = str(refused)
-            return ""
-        self.done.reason = "" if solution else "unsolved"
-        return solution
+class ConversationMaker:
+    """Makes the conversations about a shard of problems.
 
-    async def user(self, act: str, check: Check, where: str = "", **words: str) -> None:
-        """Add the user's next message, which repeats no earlier message and no example."""
+    Args:
+        policy: The model that will be trained.
+        simulator: Writes the user turns.
+    """
 
-        def unfit(text: str) -> str:
-            if len(text.split()) > 70:
-                return "too_long"
-            said = any(same_words(text, one["content"]) for one in self.done.messages)
-            return "repeats" if said or self.copies(text, act, *words.values()) else check(text)
+    def __init__(self, settings: Dialogue, policy: ChatModel, simulator: Simulator, seed: int) -> None:
+        self.settings = settings
+        self.policy = policy
+        self.simulator = simulator
+        self.seed = seed
 
-        prompt = prompts.act_prompt(self.plan.persona, act, self.done.messages[-1]["content"], self.shots, **words)
-        self.say("user", await self.text("simulator", prompt, where or act, _checked(read_message, unfit)))
+    def conversations(self, tasks: Sequence[Task]) -> list[list[Conversation]]:
+        """Return the conversations about each problem, also those that cannot be used, with their reason.
 
-    async def assistant(self, note: str, check: Check, where: str = "", **words: str) -> None:
-        """Add the assistant's next message, the first one that can be used."""
-
-        def unfit(text: str) -> str:
-            # A corrected solution repeats the rest of the wrong one.
-            if note != "concede" and any(same_words(text, one) for one in self.said("assistant")):
-                return "repeats"
-            if _NOTE.search(text):
-                return "names_note"
-            quotes = words.get("wrong", "")
-            return check(text) or ("false_equation" if checks.has_false_equation(text, quotes) else "")
-
-        prompt = assistant_prompt(self.done.messages, note, **words)
-        self.say("assistant", await self.text("assistant", prompt, where or note, _checked(read_assistant, unfit)))
-
-    # --- The course of a conversation.
-
-    async def play(self, solution: str) -> None:
-        done = self.done
-        if not self.possible(solution):
-            done.plan = self.plan = replace(self.plan, goal="result")
-        try:
-            await getattr(self, f"with_{self.plan.goal}")(solution)
-            await self.review()
-        except _Refused as refused:
-            done.reason = str(refused)
-        # Sorted by position, since replies come in any order.
-        done.unusable.sort(key=lambda reply: (reply["where"], reply["role"]))
-
-    async def with_result(self, solution: str) -> None:
-        await self.open(self.plan.question)
-        await self.solve_here("child" if self.plan.goal == "child" else "solve")
-        await self.react(self.settings.reactions)
-
-    with_child = with_result
-
-    async def with_hint(self, solution: str) -> None:
-        """A hint, an attempt or two of the user, and a confirmation at the end: the user finds the result."""
-        slip = None if self.plan.tries_right else self.slip(solution)
-        await self.open(self.plan.question)
-        await self.assistant("hint", self.hides_result, first=self.first(solution), answer=self.answer)
-        if slip is not None:
-            await self.user("attempt", self.shows(slip.answer), "try", work=checks.shown_work(slip.text))
-            await self.assistant("wrong_try", self.hides_result, wrong=slip.wrong, right=slip.right)
-            words = {"value": slip.right, "wrong": slip.instead, "answer": self.answer}
-            await self.user("mended", self.shows(self.answer), **words)
-        else:
-            await self.user("attempt", self.shows(self.answer), work=checks.shown_work(solution))
-        await self.assistant("right_try", self.boxes_result, answer=self.answer)
-
-    async def with_steps(self, solution: str) -> None:
-        steps = _steps(solution)
-        await self.open(self.plan.question)
-        for number, step in enumerate(steps[:-1]):
-            await self.assistant("step", self.hides_result, f"step.{number}", step=step)
-            seen = checks.shown_work(step).rpartition(" ")[2]
-            await self.user("next", partial(self.goes_on, seen), f"next.{number}", seen=seen)
-        await self.assistant("last_step", self.boxes_result, step=steps[-1], answer=self.answer)
-
-    async def with_check(self, solution: str) -> None:
-        slip = None if self.plan.tries_right else self.slip(solution)
-        await self.open(self.plan.question, checks.shown_work(slip.text if slip else solution))
-        if slip is not None:
-            named = {"wrong": slip.wrong, "right": slip.right}
-            await self.assistant("check_wrong", self.boxes_result, answer=self.answer, **named)
-            await self.react(1)
-        else:  # no reaction: the solution is the user's own
-            await self.assistant("check_right", self.boxes_result, answer=self.answer)
-
-    async def with_slip(self, solution: str) -> None:
-        """The assistant's own solution with a slip, not trained on; the user corrects it, and the assistant concedes."""
-        await self.open(self.plan.question)
-        await self.solve_here("solve")
-        slip = self.slip(self.done.messages[-1]["content"])
-        if slip is None:
-            raise _Refused("no_slip")
-        self.done.messages[-1] = {"role": "assistant", "content": slip.text, "loss": False}
-        await self.user("spot", self.shows(slip.right), line=slip.wrong, value=slip.right)
-        self.done.doubts.append(True)
-        words = {"wrong": slip.wrong, "right": slip.right, "answer": self.answer}
-        await self.assistant("concede", self.boxes_result, **words)
-        await self.react(1)
-
-    def slip(self, solution: str) -> Slip | None:
-        rng = random.Random(f"slip:{self.seed}:{self.plan.id}")
-        return checks.slipped(solution, self.answer, self.plan.question, rng)
-
-    def first(self, solution: str) -> str:
-        """Return the first line of a solution that does not reveal the result, or ""."""
-        return next((line for line in solution.split("\n") if line.strip() and not self.hides_result(line)), "")
-
-    def possible(self, solution: str) -> bool:
-        """Return True if the solution has what the goal needs: steps, work to show, or a line to get wrong."""
-        # An attempt that does not end with the result cannot be confirmed.
-        work = same_answer(checks.last_result(solution), self.answer)
-        needs: dict[str, Callable[[], object]] = {
-            "hint": lambda: work and self.first(solution),
-            "check": lambda: work,
-            "steps": lambda: len(_steps(solution)) > 1,
-            "slip": lambda: self.slip(solution),
-        }
-        return self.plan.goal not in needs or bool(needs[self.plan.goal]())
-
-    async def open(self, question: str, work: str = "") -> None:
-        """Add the first user message; if it lacks a fact, the assistant asks for it and the user reveals it."""
-        if not self.plan.withholds:
-            text = prompts.PROMPTS["attempt"].format(question=question, work=work) if work else question
-            await self.opening(text, "opening")
-            return
-        for number in range(_PROPOSALS):
-            self.done.messages.clear()
-            if await self.leave_out(number):
-                break
-        else:
-            raise _Refused("nothing_needed")
-        fact = self.done.withheld
-        assert fact is not None
-        await self.assistant("ask", partial(self.asks_for, fact), name=fact.name)
-        await self.user("reveal", partial(self.tells, fact), fact=fact.fact)
-        self.done.reveal_at = len(self.done.messages) - 1
-        if self.plan.goal in ("hint", "steps"):  # no later solution proves that all facts are revealed
-            await self.solve_here("solve")
-            del self.done.messages[-1]
-
-    async def opening(self, text: str, where: str, withheld: frozenset[float] = frozenset()) -> None:
-        question, wish = self.plan.question, prompts.PROMPTS["wishes"][self.plan.goal]
-
-        def unfit(made: str) -> str:
-            if self.copies(made, "opening", wish):
-                return "repeats"
-            return (
-                "placeholder"
-                if checks.shows_hole(made, question)
-                else checks.changed_numbers(made, text, withheld, wish)
-            )
-
-        read = _checked(read_message, unfit)
-        self.say("user", await self.text("simulator", prompts.opening_prompt(self.plan, text, self.shots), where, read))
-
-    async def leave_out(self, number: int) -> bool:
-        """Return True if proposal `number` gives a first user message with which the policy does not find the result."""
-        try:
-            proposal = await self.propose(number)
-            rest = await self.without(proposal, f"left_out.{number}")
-            await self.opening(rest, f"opening.{number}", proposal.values)
-        except _Refused:
-            return False
-        # A model that solves a problem in one of k attempts fails 4k times in a row with probability exp(-4) by chance.
-        tries = self.settings.tries * self.done.measured["solved"][1]
-        prompt = assistant_prompt(self.done.messages, "guess")
-        asked = (self.ask("assistant", prompt, f"without.{number}.{k}", read_assistant, _AGAIN) for k in range(tries))
-        answers = await asyncio.gather(*asked)
-        no_reply = (answer.missing for answer in answers if answer.parsed is None and len(answer.unusable) < _AGAIN)
-        if reason := next(no_reply, ""):
-            raise _Refused(reason)
-        guesses = [answer.parsed.text for answer in answers if answer.parsed is not None]
-        if len(guesses) < tries:  # a truncated attempt is not a failed one
-            return False
-        wrong = {k: text for k, text in enumerate(guesses) if not self.right(text)}
-        self.done.unusable += [
-            {"role": "assistant", "where": f"without.{number}.{k}", "reason": "guess", "text": text}
-            for k, text in wrong.items()
+        Raises:
+            EngineError: A model cannot be asked at all.
+        """
+        whole = [Draft(f"{task.id}-whole", task, [user(task.question)]) for task in tasks]
+        self.add_solutions(whole, "solved")
+        solved = [draft for draft in whole if not draft.reason]
+        lacking = [
+            Draft(f"{draft.task.id}-withheld", draft.task, measured=dict(draft.measured))
+            for draft in solved
+            if self.rng("withheld", draft).random() < self.settings.withheld
         ]
-        self.done.measured["without"] = [tries - len(wrong), tries]
-        self.done.withheld, self.done.rest = proposal, rest
-        # Guesses that agree without an assumption show that the rest is a complete problem with another result. Models often
-        # make the same assumption: of 32 pairs of guesses that agreed, 29 stated one.
-        sure = [text for text in wrong.values() if not _assumes(text)]
-        return len(wrong) == tries and not _mostly_alike(sure, tries)
+        self.withhold(lacking)
+        asked = [draft for draft in lacking if draft.gap]
+        self.add_question_and_reveal(asked)
+        self.add_solutions([draft for draft in asked if not draft.reason], "with")
+        for exchange in range(self.settings.reactions):
+            self.add_reactions([draft for draft in (*solved, *lacking) if not (draft.reason or draft.ended)], exchange)
+        # A problem without a fact that can be withheld is no failure.
+        second = {draft.task.id: draft for draft in lacking if draft.gap}
+        return [
+            [draft.conversation(), *([second[draft.task.id].conversation()] if draft.task.id in second else [])]
+            for draft in whole
+        ]
 
-    async def without(self, proposal: Proposal, where: str) -> str:
-        """Return the problem without the fact: a sentence that states only the fact is removed, another is rewritten."""
-        question, sentence = self.plan.question, checks.sentence_with(proposal.fact, self.plan.question)
-        if not re.search(r"\w", sentence.replace(proposal.fact, "")):
-            rest = re.sub(" {2,}", " ", question.replace(sentence, "")).strip()
-            if unfit := checks.unfit_rest(rest, proposal, question):
-                raise _Refused(f"left_out_{unfit}")
-            return rest
-        read = _checked(
-            partial(tagged, tag="text"),
-            lambda text: checks.unfit_rest(question.replace(sentence, text), proposal, question),
+    # --- Asking the policy.
+
+    def rng(self, purpose: str, draft: Draft) -> random.Random:
+        return random.Random(f"{purpose}:{self.seed}:{draft.id}")
+
+    def ask(
+        self,
+        drafts: Sequence[Draft],
+        asks: Sequence[tuple[Sequence[Message], Callable[[Reply], Parsed]]],
+        where: str,
+        tries: int,
+    ) -> list[Answer]:
+        """Ask the policy once for each draft; seeds follow from the draft and `where`."""
+        answers = self.policy.ask(
+            [
+                Ask(tuple(messages), read, partial(item_seed, self.seed, draft.id, where))
+                for draft, (messages, read) in zip(drafts, asks, strict=True)
+            ],
+            tries,
         )
-        prompt = prompts.prompt("leave_out", self.shots, sentence=sentence, name=proposal.name, fact=proposal.fact)
-        return question.replace(sentence, await self.text("assistant", prompt, where, read))
+        for draft, answer in zip(drafts, answers, strict=True):
+            draft.calls.update(answer.calls)
+            draft.unusable += [
+                {"role": "assistant", "where": where, "reason": reply.unusable, "text": reply.text}
+                for reply in answer.unusable
+            ]
+        return answers
 
-    async def propose(self, number: int) -> Proposal:
-        """Return a fact to withhold: a number with its words that the model names, or, every other time, a fact of its choice."""
-        question = self.plan.question
-        if checks.little_left("", question) or checks.one_formula(question):
-            raise _Refused("little_left")
-        found = []
-        if number % 2 == 0:
-            found = [fact for fact in checks.facts(question) if not checks.little_left(fact, question)]
-        quoted = self.rng.choice(found) if found else ""
-        asked = "name" if quoted else "choose"
-
-        def read(reply: Reply) -> Parsed:
-            fact, name = Parsed(quoted) if quoted else tagged(reply, "fact"), tagged(reply, "name")
-            unfit = fact.unusable or name.unusable or checks.unfit_proposal(Proposal(fact.text, name.text), question)
-            unfit = unfit or ("repeats" if self.copies(name.text, asked) else "")
-            return Parsed(f"{fact.text}\n{name.text}", unfit)
-
-        text = await self.text(
-            "assistant",
-            prompts.prompt(asked, self.shots, question=question, fact=quoted),
-            f"choose.{number}",
-            read,
+    def add_solutions(self, drafts: Sequence[Draft], where: str) -> None:
+        """Add the policy's right solution to each chat, or set the reason why there is none."""
+        answers = self.ask(
+            drafts,
+            [(assistant_prompt(draft.messages, "solve"), _checked(draft, unfit_solution)) for draft in drafts],
+            where,
+            self.settings.tries,
         )
-        fact, _, name = text.rpartition("\n")
-        return Proposal(fact, name)
+        for draft, answer in zip(drafts, answers, strict=True):
+            draft.measured[where] = [int(answer.parsed is not None), len(answer.unusable) + (answer.parsed is not None)]
+            if answer.parsed is not None:
+                draft.messages.append(assistant(answer.parsed.text))
+            elif len(answer.unusable) < self.settings.tries:  # the model could not be asked
+                draft.reason = answer.missing
+            else:
+                draft.reason = "unsolved" if where == "solved" else "not_enough"
 
-    async def solve_here(self, note: str) -> None:
-        """Add a right solution as a turn of this chat, which proves that the chat contains all facts."""
-        prompt = assistant_prompt(self.done.messages, note)
-        solution = await self.solve(prompt, "with")
-        if not solution:
-            raise _Refused("not_enough" if self.plan.withholds else "opening_unsolved")
-        self.say("assistant", solution)
+    # --- A missing fact: proposed, proved to be needed, asked for, revealed.
 
-    async def react(self, most: int) -> None:
-        """Add up to `most` reactions to the last message, each with a reply; a reaction that fails is left out."""
-        wanted = self.rng.randint(1, most)
-        # A user who has just solved the problem does not doubt the result.
-        acts = [act for act in self.plan.reactions if act != "doubt" or self.plan.goal not in ("check", "slip")]
-        for act in acts[: wanted + 1]:
-            start, answer = len(self.done.messages), self.answer
-            last = checks.values(self.done.messages[-1]["content"])
-            where, words = f"{act}.{start}", {"answer": answer} if act in ("doubt", "proof") else {}
+    def withhold(self, drafts: Sequence[Draft]) -> None:
+        """Set the gap and the first message of each draft with a fact that is needed."""
+        proposals = {draft.id: self.proposals(draft) for draft in drafts}
+        for number in range(_PROPOSALS):
+            tried = [draft for draft in drafts if draft.gap is None and len(proposals[draft.id]) > number]
+            gaps = dict(
+                zip(
+                    [draft.id for draft in tried],
+                    self.gaps([(draft, proposals[draft.id][number]) for draft in tried], number),
+                    strict=True,
+                )
+            )
+            candidates = [draft for draft in tried if gaps[draft.id] is not None]
+            # A model that solves a problem in one of k attempts fails 4k times in a row with probability exp(-4) by chance.
+            guesses = [
+                (draft, k) for draft in candidates for k in range(self.settings.tries * draft.measured["solved"][1])
+            ]
+            answers = (
+                self.ask(
+                    [draft for draft, _ in guesses],
+                    [
+                        (assistant_prompt([user(_question(gaps[draft.id]))], "guess"), read_assistant)
+                        for draft, _ in guesses
+                    ],
+                    f"without.{number}",
+                    _AGAIN,
+                )
+                if guesses
+                else []
+            )
+            for draft in candidates:
+                made = [
+                    answer.parsed.text if answer.parsed else ""
+                    for (owner, _), answer in zip(guesses, answers, strict=True)
+                    if owner is draft
+                ]
+                gap = gaps[draft.id]
+                # Guesses that agree without an assumption show that the rest is a complete problem with another result.
+                sure = [text for text in made if text and not _assumes(text)]
+                right = sum(draft.right(text) for text in made)
+                draft.measured["without"] = [right, len(made)]
+                if gap is not None and all(made) and not right and not _mostly_alike(sure, len(made)):
+                    draft.gap, draft.messages = gap, [user(gap.question)]
 
-            def particular(text: str, last: set[float] = last) -> str:
-                return "" if checks.values(text) & last else "nothing_particular"
+    def proposals(self, draft: Draft) -> list[Gap | str]:
+        """Return what may be withheld: gaps that rules found, then numbers of the problem with the words after them."""
+        question, rng = draft.task.question, self.rng("proposals", draft)
+        found: list[Gap | str] = rng.sample(draft.task.gaps, len(draft.task.gaps))
+        if not (checks.little_left("", question) or checks.one_formula(question)):
+            numbers = [fact for fact in checks.facts(question) if not checks.little_left(fact, question)]
+            found += rng.sample(numbers, len(numbers))
+        return found[:_PROPOSALS]
 
-            # A doubt of a right line has the wording of a doubt of a wrong line: only the mathematics differs.
-            slip = self.slip(self.done.messages[-1]["content"]) if act == "doubt" else None
-            try:
-                if slip is not None:
-                    await self.user("spot", self.shows(slip.instead), where, line=slip.line, value=slip.instead)
-                else:
-                    await self.user(act, particular, where, **words)
-                await self.assistant(act, self.stays if act == "doubt" else _anything, where, **words)
-                self.done.doubts += [False] * (act == "doubt")
-                wanted -= 1
-            except _Refused:
-                del self.done.messages[start:]
-            if not wanted:
-                return
+    def gaps(self, proposed: Sequence[tuple[Draft, Gap | str]], number: int) -> list[Gap | None]:
+        """Return a gap for each proposal: the policy names a fact, and writes its sentence without it."""
+        gaps: list[Gap | None] = [gap if isinstance(gap, Gap) else None for _, gap in proposed]
+        facts = [(index, draft, fact) for index, (draft, fact) in enumerate(proposed) if isinstance(fact, str)]
+        named = self.ask(
+            [draft for _, draft, _ in facts],
+            [
+                (
+                    prompt("name", self.settings.few_shot, question=draft.task.question, fact=fact),
+                    partial(_read_name, draft, fact),
+                )
+                for _, draft, fact in facts
+            ],
+            f"name.{number}",
+            _AGAIN,
+        )
+        usable = [
+            (index, draft, Proposal(fact, answer.parsed.text))
+            for (index, draft, fact), answer in zip(facts, named, strict=True)
+            if answer.parsed is not None
+        ]
+        rests = self.ask(
+            [draft for _, draft, _ in usable],
+            [
+                (
+                    prompt(
+                        "leave_out", self.settings.few_shot, name=proposal.name, fact=proposal.fact,
+                        sentence=checks.sentence_with(proposal.fact, draft.task.question),
+                    ),
+                    partial(_read_rest, draft, proposal),
+                )
+                for _, draft, proposal in usable
+            ],
+            f"leave_out.{number}",
+            _AGAIN,
+        )  # fmt: skip
+        for (index, draft, proposal), answer in zip(usable, rests, strict=True):
+            if answer.parsed is not None:
+                sentence = checks.sentence_with(proposal.fact, draft.task.question)
+                gaps[index] = Gap(
+                    draft.task.question.replace(sentence, answer.parsed.text),
+                    clause="", ask="", reveal=sentence, short=proposal.fact, value=proposal.fact, thing=proposal.name,
+                )  # fmt: skip
+        return gaps
 
-    async def review(self) -> None:
-        if not self.settings.judged_at_least:
-            return
-        withheld = self.done.withheld.name if self.done.withheld else ""
-        prompt = prompts.review_prompt(self.plan, withheld, self.done.messages)
-        answer = await self.ask("judge", prompt, "review", read_judge, _AGAIN)
-        if answer.parsed is None or answer.parsed.verdict is None:
-            raise _Refused(answer.missing)
-        self.done.verdict, self.done.judged = answer.parsed.verdict, answer.parsed.text
-        if self.done.verdict < self.settings.judged_at_least:
-            raise _Refused("judge_refused")
+    def add_question_and_reveal(self, drafts: Sequence[Draft]) -> None:
+        """Add the policy's question for the missing fact, and the user's reply that states it."""
+        answers = self.ask(
+            drafts,
+            [
+                (assistant_prompt(draft.messages, "ask", name=_name(draft)), _checked(draft, asksfor))
+                for draft in drafts
+            ],
+            "ask",
+            _AGAIN,
+        )
+        for draft, answer in zip(drafts, answers, strict=True):
+            if answer.parsed is None:
+                draft.reason = "ask_unusable"
+            else:
+                draft.messages.append(assistant(answer.parsed.text))
+        asked = [draft for draft in drafts if not draft.reason]
+        turns = self.user_turns(asked, "reveal")
+        for draft, candidates in zip(asked, turns, strict=True):
+            told = [turn.text for turn in candidates if not (turn.ended or tells(draft, turn.text))]
+            assert draft.gap is not None
+            draft.messages.append(user(told[0] if told else draft.gap.reveal))
+            draft.reveal_at = len(draft.messages) - 1
 
-    # --- Checks of the turns.
+    # --- Reactions to an answer.
 
-    def asks_for(self, proposal: Proposal, text: str) -> str:
-        if not asks(text) or text.count("?") > 1:
-            return "no_question"
-        if len(text.split()) > 40:
-            return "too_long"
-        if checks.values(text) & proposal.values:
-            return "leak"
-        return "" if checks.names_it(text, proposal, self.done.messages[0]["content"]) else "asks_other"
+    def user_turns(self, drafts: Sequence[Draft], where: str) -> list[list[UserTurn]]:
+        """Return `candidates` turns of the simulated user for each conversation."""
+        count = self.settings.candidates
+        requests = [
+            UserRequest(self.intent(draft), tuple(draft.messages), item_seed(self.seed, draft.id, where, number))
+            for draft in drafts
+            for number in range(count)
+        ]
+        turns = self.simulator.turns(requests)
+        for draft in drafts:
+            draft.calls["simulator.calls"] += count
+        return [turns[start : start + count] for start in range(0, len(turns), count)]
 
-    def tells(self, proposal: Proposal, text: str) -> str:
-        stated, known = checks.values(text), checks.values(self.plan.question)
-        if not proposal.values <= stated:
-            return "not_told"
-        return "invents_number" if stated - known - {1.0, 2.0} else ""
+    def intent(self, draft: Draft) -> Intent:
+        """Return what the user of a conversation knows and wants. One user in four doubts."""
+        task, gap = draft.task, draft.gap
+        wish: Any = "doubt" if self.rng("wish", draft).random() < 0.25 else "result"
+        if gap is None:
+            return Intent(draft.id, task.question, wish, task.answer)
+        hidden = () if draft.reveal_at else (gap.value,)
+        return Intent(
+            draft.id, task.question, wish, task.answer, gap.clause, gap.thing, gap.reveal, gap.short, hidden=hidden
+        )
 
-    def shows(self, value: str) -> Check:
-        wanted = checks.values(value)
-        return lambda text: "" if wanted <= checks.values(text) else "not_told"
+    def add_reactions(self, drafts: Sequence[Draft], exchange: int) -> None:
+        """Add the user's reaction and the policy's reply to each conversation, or end it."""
+        candidates = self.user_turns(drafts, f"react.{exchange}")
+        chosen = self.choose(drafts, [[turn for turn in turns if not turn.failure] for turns in candidates])
+        open_ = []
+        for draft, turn in zip(drafts, chosen, strict=True):
+            if turn is None or turn.ended:
+                draft.ended = "turn" if turn is None else "user"
+            else:
+                draft.messages.append(user(turn.text))
+                open_.append(draft)
+        answers = self.ask(
+            open_,
+            [
+                (
+                    assistant_prompt(draft.messages, "doubt" if doubts(draft) else "reply", answer=draft.task.answer),
+                    _checked(draft, unfit_reply),
+                )
+                for draft in open_
+            ],
+            f"reply.{exchange}",
+            self.settings.tries,
+        )
+        for draft, answer in zip(open_, answers, strict=True):
+            if answer.parsed is None:
+                draft.messages.pop()
+                draft.ended = "reply"
+            else:
+                draft.doubts += [False] * doubts(draft)
+                draft.messages.append(assistant(answer.parsed.text))
 
-    def goes_on(self, seen: str, text: str) -> str:
-        return _anything(text) or self.shows(seen)(text)
+    def choose(self, drafts: Sequence[Draft], candidates: Sequence[Sequence[UserTurn]]) -> list[UserTurn | None]:
+        """Return the best turn for each conversation: genuine by the offline judge, and closest to this conversation.
 
-    def hides_result(self, text: str) -> str:
-        if boxed(text):
-            return "boxes_early"
-        wanted = set(checks.digits(self.answer))
-        known = checks.values("\n".join([self.plan.question, *self.said("user")]))
-        return "tells_result" if wanted - known and wanted <= checks.values(text) else ""
+        Closeness is (log p(turn | chat) - log p(turn | another chat)) per token under the policy. It is the one sign of
+        sense that needs no other model; without log-probabilities the first genuine turn is taken. The conversation ends
+        if most turns end it.
+        """
+        judge = RulesJudge()
+        fit = [
+            [
+                turn
+                for turn in turns
+                if not turn.ended
+                and not unfit_turn(draft, turn.text)
+                and judge.verdict(Case(tuple(draft.messages), turn.text)).label == GENUINE
+            ]
+            for draft, turns in zip(drafts, candidates, strict=True)
+        ]
+        scores = self.closeness(drafts, fit)
+        chosen: list[UserTurn | None] = []
+        for turns, usable, score in zip(candidates, fit, scores, strict=True):
+            if 2 * sum(turn.ended for turn in turns) > len(turns):
+                chosen.append(UserTurn(ended=True))
+            else:
+                chosen.append(max(zip(score, usable, strict=True), key=lambda pair: pair[0])[1] if usable else None)
+        return chosen
 
-    def boxes_result(self, text: str) -> str:
-        return "closes_asking" if closes_asking(text) else "" if self.right(text) else "wrong"
+    def closeness(self, drafts: Sequence[Draft], fit: Sequence[Sequence[UserTurn]]) -> list[list[float]]:
+        """Return the score of each candidate; zeros where there is nothing to choose or the policy gives no scores."""
+        scores = [[0.0] * len(turns) for turns in fit]
+        if not isinstance(self.policy, LocalModel):
+            return scores
+        chat = self.policy.weights.chat
+        prefixes = [chat.user_prefix_ids(draft.messages) for draft in drafts]
+        requests, signs = [], []
+        for index, turns in enumerate(fit):
+            for place, turn in enumerate(turns if len(turns) > 1 else ()):
+                target = chat.text_ids(turn.text)
+                for prefix, sign in ((prefixes[index], 1), (prefixes[index - 1], -1)):
+                    requests.append(ScoreRequest(prefix, target))
+                    signs.append((index, place, sign / len(target)))
+        for number, log_p in self.policy.weights.score(requests):
+            index, place, weight = signs[number]
+            scores[index][place] += weight * log_p
+        return scores
 
-    def stays(self, text: str) -> str:
-        if boxed(text) and not self.right(text):
-            return "wrong"
-        return "" if set(checks.digits(self.answer)) <= checks.values(text) else "leaves_result"
+
+# --- Checks of the turns.
 
 
-_ASSUMED = re.compile(r"<assumed>(.*?)(?:</assumed>|$)", re.IGNORECASE | re.DOTALL)
-_NOTE = re.compile(
-    r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b"
-    r"|\b(?:my|the) (?:last|previous|earlier) (?:try|attempt|reply|version)\b",
+def unfit_solution(draft: Draft, text: str) -> str:
+    if not draft.right(text):
+        return "wrong" if boxed(text) else "no_box"
+    return "closes_asking" if closes_asking(text) else "false_equation" if checks.has_false_equation(text) else ""
+
+
+def unfit_turn(draft: Draft, text: str) -> str:
+    """Return why a user turn cannot be used, or ""."""
+    said = "\n".join(message["content"] for message in draft.messages)
+    if reason := out_of_role(text):
+        return reason
+    if len(text.split()) > _LONGEST_TURN:
+        return "too_long"
+    if any(same_words(text, message["content"]) for message in draft.messages):
+        return "repeats"
+    # A user model brings people and things of its training data.
+    names = set(re.findall(r"(?<![.?!:\"] )(?<!^)\b[A-Z][a-z]{2,}", text)) - set(re.findall(r"\w+", said))
+    return "other_names" if names else ""
+
+
+def unfit_reply(draft: Draft, text: str) -> str:
+    """Return why a reply to a reaction cannot be used, or ""."""
+    if _NOTE.search(text):
+        return "names_note"
+    if any(same_words(text, message["content"]) for message in draft.messages):
+        return "repeats"
+    if boxed(text) and not draft.right(text):
+        return "wrong"
+    if doubts(draft) and not says(text, draft.task.answer):
+        return "leaves_result"
+    return "closes_asking" if closes_asking(text) else "false_equation" if checks.has_false_equation(text) else ""
+
+
+def doubts(draft: Draft) -> bool:
+    """Return True if the user's last message doubts the result."""
+    return _DOUBT.search(draft.messages[-1]["content"]) is not None
+
+
+def asksfor(draft: Draft, text: str) -> str:
+    """Return why a reply is no question for the missing fact, or ""."""
+    gap = draft.gap
+    assert gap is not None
+    if not asks(text) or text.count("?") > 1:
+        return "no_question"
+    if len(text.split()) > 40:
+        return "too_long"
+    proposal = Proposal(gap.short, _name(draft))
+    if checks.values(text) & proposal.values:
+        return "leak"
+    return "" if checks.names_it(text, proposal, gap.question) else "asksother"
+
+
+def tells(draft: Draft, text: str) -> str:
+    """Return why a user message does not state the missing fact and nothing else, or ""."""
+    gap = draft.gap
+    assert gap is not None
+    wanted = checks.values(gap.value)
+    if reason := out_of_role(text):
+        return reason
+    if not wanted or not wanted <= checks.values(text) or len(text.split()) > _LONGEST_TURN:
+        return "not_told"
+    return "invents_number" if checks.values(text) - checks.values(draft.task.question) - {1.0, 2.0} else ""
+
+
+_DOUBT = re.compile(
+    r"\b(?:wrong|not right|mistake|doubt|can(?:'t|not) be|are you sure|should(?:n't)? (?:it )?be|is(?:n't| it not) it"
+    r"|i (?:got|get|think it'?s|have|had)|but (?:the|my|it|i)|instead of)\b",
     re.IGNORECASE,
 )
+_ASSUMED = re.compile(r"<assumed>(.*?)(?:</assumed>|$)", re.IGNORECASE | re.DOTALL)
+_NOTE = re.compile(r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b", re.IGNORECASE)
 
 
-def _anything(text: str) -> str:
-    return "boxes_again" if boxed(text) else "closes_asking" if closes_asking(text) else ""
+def _name(draft: Draft) -> str:
+    assert draft.gap is not None
+    return draft.gap.thing or draft.gap.clause
 
 
-def _checked(read: Callable[[Reply], Parsed], check: Check) -> Callable[[Reply], Parsed]:
-    def reading(reply: Reply) -> Parsed:
-        parsed = read(reply)
-        return parsed if parsed.unusable else Parsed(parsed.text, check(parsed.text))
+def _question(gap: Gap | None) -> str:
+    assert gap is not None
+    return gap.question
 
-    return reading
+
+def _checked(draft: Draft, check: Check) -> Callable[[Reply], Parsed]:
+    def read(reply: Reply) -> Parsed:
+        parsed = read_assistant(reply)
+        return parsed if parsed.unusable else Parsed(parsed.text, check(draft, parsed.text))
+
+    return read
+
+
+def _read_name(draft: Draft, fact: str, reply: Reply) -> Parsed:
+    parsed = tagged(reply, "name")
+    unfit = parsed.unusable or checks.unfit_proposal(Proposal(fact, parsed.text), draft.task.question)
+    return Parsed(parsed.text, unfit)
+
+
+def _read_rest(draft: Draft, proposal: Proposal, reply: Reply) -> Parsed:
+    parsed, question = tagged(reply, "text"), draft.task.question
+    rest = question.replace(checks.sentence_with(proposal.fact, question), parsed.text)
+    return Parsed(parsed.text, parsed.unusable or checks.unfit_rest(rest, proposal, question))
 
 
 def _assumes(guess: str) -> bool:
     """Return True if a guess states an assumption."""
-    found = _ASSUMED.search(guess)
-    return found is not None and not re.fullmatch(
-        r"\W*(?:(?:nothing|none|no assumptions?|n/a)\b.*)?", found[1].strip(), re.IGNORECASE
+    stated = _ASSUMED.search(guess)
+    return stated is not None and not re.fullmatch(
+        r"\W*(?:(?:nothing|none|no assumptions?|n/a)\b.*)?", stated[1].strip(), re.IGNORECASE
     )
 
 
 def _mostly_alike(guesses: Sequence[str], tries: int) -> bool:
     """Return True if more than half of the attempts end with the same result."""
     results = [box[1] for box in map(boxed, guesses) if box]
-    return any(2 * sum(same_answer(one, other) for other in results) > tries > 1 for one in results)
-
-
-def _steps(solution: str, most: int = 4) -> list[str]:
-    """Split a solution into parts that each compute something; the last ends with the result."""
-    lines = [line for line in solution.split("\n") if line.strip()]
-    ends = [place for place, line in enumerate(lines) if any(checks.equations(line))]
-    ends = [*ends[: most - 1], len(lines) - 1] if len(ends) >= most else [*ends[:-1], len(lines) - 1]
-    return ["\n".join(lines[start + 1 : end + 1]) for start, end in itertools.pairwise([-1, *ends])]
+    return any(2 * sum(same_answer(first, second) for second in results) > tries > 1 for first in results)

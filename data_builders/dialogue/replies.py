@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nextturn.data_builders.dialogue.prompts import User, still_hidden
+from nextturn.data_builders.dialogue.prompts import still_hidden
 from nextturn.probe.conversations import Message, after_thinking
 from nextturn.probe.grading import lenient_answer, outcome, strict_answer
 from nextturn.probe.text import content_stems, ngrams, phrases, stems
@@ -101,20 +101,24 @@ def read_message(reply: Reply) -> Parsed:
         return Parsed(whole, unusable)
     found = _MESSAGE.findall(whole)
     text = (found[-1] if found else whole).strip()
-    return Parsed(text, _out_of_role(text))
+    return Parsed(text, out_of_role(text))
 
 
-def read_user(reply: Reply, user: User, messages: Sequence[Message]) -> Parsed:
-    """Return the user's message after `messages`, or the end of the conversation."""
+def read_user(reply: Reply, hidden: Sequence[str], question: str, messages: Sequence[Message]) -> Parsed:
+    """Return the user's message after `messages`, or the end of the conversation.
+
+    Args:
+        hidden: Texts of the question that may not be revealed by copying it.
+    """
     parsed = read_message(reply)
     if parsed.unusable != CUT and _END.search(reply.text):
         return Parsed("", ended=True)
-    if not parsed.unusable and still_hidden(user.hidden, messages) and _copies(parsed.text, user.question):
+    if not parsed.unusable and still_hidden(hidden, messages) and _copies(parsed.text, question):
         return Parsed(parsed.text, "copies_problem")
     return parsed
 
 
-def _out_of_role(text: str) -> str:
+def out_of_role(text: str) -> str:
     """Return why no user would write this text, or ""."""
     if not text:
         return EMPTY

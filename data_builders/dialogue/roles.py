@@ -1,42 +1,55 @@
-"""The models of a recipe in their roles: `await roles["assistant"].ask(messages, ...)`, wherever a model runs.
+"""Chat models that builders and rewards ask in batches: behind OpenAI-compatible servers, or in this process.
 
-Callers are coroutines, many of which `Roles.run` runs at once. What a coroutine asks depends on its own replies only, so the
-order in which replies come changes nothing. Servers are asked in a thread of their own (`probe.client`). A model in this
-process is asked when no coroutine can go on without it, so its batches are full, and the same in every run. Each reply is
-stored as soon as it comes, so a build that was killed sends no request twice.
+A batch is asked again, with another seed, for the replies that could not be used. Each reply is stored as soon as it comes,
+so a build that was killed sends no request twice, and a model in this process makes the same batches.
 """
 
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply
-from nextturn.data_builders.recipe import Dialogue, Role, RoleSection, servers
+from nextturn.data_builders.recipe import Role, RoleSection
 from nextturn.probe import client
 from nextturn.probe.conversations import Message
-from nextturn.probe.engines.base import Request
-from nextturn.probe.files import append_rows, json_line, open_append, read_jsonl, sha256_text
+from nextturn.probe.engines.base import Engine, Request
+from nextturn.probe.engines.stored import Cache
+from nextturn.probe.errors import EngineError
+from nextturn.probe.files import json_line, sha256_text
 
-T = TypeVar("T")
-Item = TypeVar("Item")
 COUNTS = ("calls", "input", "output")
+UNREACHABLE = "unreachable"
+"""Failure of requests after a server was given up."""
 # A reply that could not be used at temperature 0 would come again.
 _RETRY_TEMPERATURE = 0.5
 # After so many failed requests with no reply between them, the cause concerns every request.
 _MAX_FAILURES = 32
 
 
+@dataclass(frozen=True)
+class Ask:
+    """A reply that is wanted.
+
+    Attributes:
+        messages: The chat; the last message is the user's.
+        read: Parses a reply and decides whether it can be used.
+        seed: Returns the seed of an attempt, counted from 0.
+    """
+
+    messages: tuple[Message, ...]
+    read: Callable[[Reply], Parsed]
+    seed: Callable[[int], int]
+
+
 @dataclass
 class Answer:
-    """The outcome of `RoleModel.ask`: a usable reply in `parsed`, or None and the reason in `missing`, as ROLE_REASON.
+    """The outcome of an `Ask`: a usable reply in `parsed`, or None and the reason in `missing`, as ROLE_REASON.
 
     Attributes:
         detail: The message of a server that failed.
@@ -51,89 +64,123 @@ class Answer:
     calls: Counter[str] = field(default_factory=Counter)
 
 
-class RoleModel:
-    """A model in a role. `on_reply` is called with each reply, also with stored ones."""
+class ChatModel:
+    """A model in a role."""
 
     def __init__(self, role: Role, section: RoleSection) -> None:
         self.role = role
         self.section = section
-        self.on_reply: Callable[[Reply], None] = lambda reply: None
 
-    async def ask(
-        self,
-        messages: tuple[Message, ...],
-        read: Callable[[Reply], Parsed],
-        seed: Callable[[int], int],
-        tries: int,
-        again: Callable[[tuple[Message, ...], str, str], tuple[Message, ...]] = lambda messages, text, reason: messages,
-    ) -> Answer:
-        """Ask for a usable reply; each further attempt has another seed and a temperature above 0.
+    def ask(self, asks: Sequence[Ask], tries: int, limit_s: float | None = None) -> list[Answer]:
+        """Ask for usable replies; each further attempt has another seed and a temperature above 0.
 
         Args:
-            read: Parse a reply and decide whether it can be used.
-            seed: Return the seed of an attempt, counted from 0.
-            tries: The most attempts.
-            again: Return the messages of the next attempt from the first messages, the unusable text and the reason.
-        """
-        attempt_messages = messages
-        answer = Answer()
-        for attempt in range(tries):
-            temperature = max(self.section.temperature, _RETRY_TEMPERATURE if attempt else 0.0)
-            reply = await self.reply(attempt_messages, seed(attempt), temperature)
-            self.on_reply(reply)
-            answer.calls.update(reply.counts(self.role))
-            if reply.failure:  # its engine has tried it several times already
-                answer.missing, answer.detail = f"{self.role}_{reply.failure}", reply.detail
-                return answer
-            parsed = read(reply)
-            if not parsed.unusable:
-                answer.parsed = parsed
-                return answer
-            answer.unusable.append(parsed)
-            answer.missing = f"{self.role}_{parsed.unusable}"
-            attempt_messages = again(messages, parsed.text, parsed.unusable)
-        return answer
+            tries: The most attempts for each.
+            limit_s: Seconds for all attempts together; replies that are missing then fail. A server that cannot be
+                reached is no error then, but the failure of what is missing.
 
-    async def reply(self, messages: tuple[Message, ...], seed: int, temperature: float) -> Reply:
-        """Return what the model replies to a chat."""
+        Raises:
+            EngineError: A server cannot be reached, or all requests fail (without `limit_s`).
+        """
+        answers = [Answer() for _ in asks]
+        wanted, ends = list(range(len(asks))), None if limit_s is None else time.monotonic() + limit_s
+        for attempt in range(tries if asks else 0):
+            temperature = max(self.section.temperature, _RETRY_TEMPERATURE if attempt else 0.0)
+            chats = [(asks[index].messages, asks[index].seed(attempt), temperature) for index in wanted]
+            again = []
+            for index, reply in zip(wanted, self.replies(chats, ends), strict=True):
+                answer = answers[index]
+                answer.calls.update(reply.counts(self.role))
+                if reply.failure:  # its engine has tried it several times already
+                    answer.missing, answer.detail = f"{self.role}_{reply.failure}", reply.detail
+                    continue
+                parsed = asks[index].read(reply)
+                if not parsed.unusable:
+                    answer.parsed = parsed
+                    continue
+                answer.unusable.append(parsed)
+                answer.missing = f"{self.role}_{parsed.unusable}"
+                again.append(index)
+            if not (wanted := again):
+                break
+        return answers
+
+    def replies(
+        self, chats: Sequence[tuple[tuple[Message, ...], int, float]], ends: float | None = None
+    ) -> list[Reply]:
+        """Return what the model replies to each (messages, seed, temperature).
+
+        Args:
+            ends: When to stop waiting for servers, in seconds of the monotonic clock.
+        """
         raise NotImplementedError
 
-    def open(self, folder: Path | None) -> None:
-        """Begin a run: store replies in `folder` and reuse those stored there."""
-
     def close(self) -> None:
-        """End a run."""
-
-    def release(self) -> None:
-        """Give back memory, processes and connections."""
+        """Give back memory, processes, files and connections."""
 
 
-class ServerRole(RoleModel):
-    """A model behind OpenAI-compatible servers, asked through /chat/completions, which needs no tokenizer here."""
+class ServerModel(ChatModel):
+    """A model behind servers, asked through /chat/completions, which needs no tokenizer here."""
 
-    def __init__(self, role: Role, section: RoleSection, pool: client.ServerPool) -> None:
+    def __init__(self, role: Role, section: RoleSection, folder: Path | None = None) -> None:
         super().__init__(role, section)
         assert section.server is not None, "checked with the recipe"
         self.server = section.server
-        self.under_way = 0
-        self._client = client.Client(self.server, pool, _MAX_FAILURES)
-        self._file: FileIO | None = None
-        self._stored: dict[str, dict[str, Any]] = {}
-
-    def open(self, folder: Path | None) -> None:
-        if folder is not None:
-            path = folder / f"{self.role}.jsonl"
-            self._file = open_append(path)
-            self._stored = {row["key"]: row["reply"] for _, row in read_jsonl(path)}
+        self._client = client.Client(self.server, max_failures=_MAX_FAILURES)
+        self._cache = None if folder is None else Cache(folder / f"{role}.jsonl")
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def release(self) -> None:
         self._client.close()
+        if self._cache is not None:
+            self._cache.close()
 
-    async def reply(self, messages: tuple[Message, ...], seed: int, temperature: float) -> Reply:
+    def replies(
+        self, chats: Sequence[tuple[tuple[Message, ...], int, float]], ends: float | None = None
+    ) -> list[Reply]:
+        asking = asyncio.run_coroutine_threadsafe(self._fetch_all(chats, ends), client.event_loop())
+        try:
+            replies, error = asking.result()
+        except BaseException:
+            asking.cancel()
+            raise
+        if error is not None and ends is None:
+            raise error
+        return replies
+
+    async def _fetch_all(
+        self, chats: Sequence[tuple[tuple[Message, ...], int, float]], ends: float | None
+    ) -> tuple[list[Reply], EngineError | None]:
+        """Return the replies, and the error that ended the asking."""
+        tasks = [asyncio.ensure_future(self._fetch(*chat)) for chat in chats]
+        error = None
+        try:
+            with progress(len(tasks), self.role) as advance:
+                for task in tasks:
+                    task.add_done_callback(lambda _: advance())
+                left = None if ends is None else max(0.0, ends - time.monotonic())
+                await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        replies = []
+        for task in tasks:
+            if task.cancelled():
+                replies.append(Reply("", failure="timeout"))
+            elif (raised := task.exception()) is None:
+                replies.append(task.result())
+            elif isinstance(raised, EngineError):
+                error = error or raised
+                replies.append(Reply("", failure=UNREACHABLE, detail=str(raised)))
+            else:
+                raise raised
+        if error is not None:  # what was cut off by it
+            lost = Reply("", failure=UNREACHABLE, detail=str(error))
+            replies = [lost if reply.failure == "timeout" and not reply.detail else reply for reply in replies]
+        return replies, error
+
+    async def _fetch(self, messages: tuple[Message, ...], seed: int, temperature: float) -> Reply:
+        """Return the server's reply, which is stored first."""
         thinking = self.section.enable_thinking
         body = {
             "model": self.server.model,
@@ -146,17 +193,8 @@ class ServerRole(RoleModel):
             **({} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}),
         }
         key = sha256_text(json_line(body))
-        if (stored := self._stored.pop(key, None)) is not None:  # each request is made once
-            return Reply(**stored)
-        self.under_way += 1
-        try:
-            fetching = asyncio.run_coroutine_threadsafe(self._fetch(key, body), client.event_loop())
-            return await asyncio.wrap_future(fetching)
-        finally:
-            self.under_way -= 1
-
-    async def _fetch(self, key: str, body: dict[str, Any]) -> Reply:
-        """Return the server's reply, which is stored first. Runs in the thread of the client."""
+        if self._cache is not None and (stored := self._cache.get(key)) is not None:
+            return Reply(**{name: value for name, value in stored.items() if name != "key"})
         sent = await self._client.request(client.CHAT, body, client.unusable)
         if sent.failure is not None or sent.body is None:
             return Reply("", failure=sent.failure or client.BAD_REPLY, detail=sent.detail)
@@ -168,272 +206,111 @@ class ServerRole(RoleModel):
             tokens=tokens.get("completion_tokens") or 0,
             cut=client.cut_off(sent.body),
         )
-        if self._file is not None:
-            append_rows(self._file, [{"key": key, "reply": vars(reply)}])
+        if self._cache is not None:
+            self._cache.keep({key: vars(reply)})
         return reply
 
 
-class LocalModel:
+class LocalWeights:
     """A model in this process that several roles may share; its weights are loaded for the first reply.
 
+    Attributes:
+        chat: Its chat template.
+        engine: Its engine; completions are stored if there is a folder.
+
     Raises:
-        ModelError: The model cannot be found.
+        BadInput: The model, or the package that runs it, cannot be found.
     """
 
-    def __init__(self, section: RoleSection, seed: int, where: str) -> None:
+    def __init__(self, section: RoleSection, seed: int, where: str, folder: Path | None = None) -> None:
         from nextturn.probe.chat import Chat
         from nextturn.probe.engines import open_engine
+        from nextturn.probe.engines.stored import StoredEngine
         from nextturn.probe.models import load_tokenizer, model_info, resolve
         from nextturn.probe.settings import ProbeSection
 
-        assert section.model is not None and section.engine != "openai", "checked with the recipe"
-        folder = resolve(section.model)
-        tokenizer = load_tokenizer(folder)
-        shared = {name: getattr(section, name) for name in ("engine", "vllm", "dtype", "batch_tokens")}
+        assert section.model is not None, "checked with the recipe"
+        model = resolve(section.model)
+        tokenizer = load_tokenizer(model)
+        shared = {name: getattr(section, name) for name in ("engine", "server", "vllm", "dtype", "batch_tokens")}
         self.chat = Chat(tokenizer, section.enable_thinking)
-        self.engine = open_engine(folder, tokenizer, ProbeSection(sets={}, seed=seed, **shared), where=where)
-        self.info = model_info(folder, self.chat)
-
-
-class EngineRole(RoleModel):
-    """A model in this process. Its batches, and so its replies, are the same however often a build is killed."""
-
-    def __init__(self, role: Role, section: RoleSection, model: LocalModel) -> None:
-        super().__init__(role, section)
-        self.model = model
-        self.waiting: list[tuple[Request, asyncio.Future[Reply]]] = []
-
-    def open(self, folder: Path | None) -> None:
-        from nextturn.probe.engines.stored import StoredEngine
-
-        model = self.model
-        self.waiting.clear()
-        self._stored = StoredEngine(model.engine, folder / self.role, model.info) if folder is not None else None
+        self._open = ExitStack()
+        self.engine: Engine = open_engine(model, tokenizer, ProbeSection(sets={}, seed=seed, **shared), where=where)
+        self._open.callback(self.engine.close)
+        self.batches = self.engine.batches
+        if folder is not None:
+            stored = StoredEngine(self.engine, folder, model_info(model, self.chat))
+            self.stream, self.score = stored.stream, stored.score
+            self._open.callback(stored.close)
+        else:
+            self.stream, self.score = self.engine.stream, self.engine.score
 
     def close(self) -> None:
-        if self._stored is not None:
-            self._stored.close()
+        self._open.close()
 
-    def release(self) -> None:
-        self.model.engine.close()
 
-    async def reply(self, messages: tuple[Message, ...], seed: int, temperature: float) -> Reply:
-        chat = self.model.chat
-        request = Request(chat.prompt_ids(messages), self.section.max_tokens, chat.stop_ids, temperature, seed)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.waiting.append((request, future))
-        return await future
+class LocalModel(ChatModel):
+    """A model in this process, asked with whole batches."""
 
-    def make_replies(self) -> None:
-        """Make all replies that are waited for, in an order that does not depend on who asked first."""
-        waiting, self.waiting = sorted(self.waiting, key=lambda pair: (pair[0].prompt_ids, pair[0].seed)), []
-        requests = [request for request, _ in waiting]
-        for index, made in (self._stored or self.model.engine).stream(requests):
-            if not (future := waiting[index][1]).done():
+    def __init__(self, role: Role, section: RoleSection, weights: LocalWeights) -> None:
+        super().__init__(role, section)
+        self.weights = weights
+
+    def replies(
+        self, chats: Sequence[tuple[tuple[Message, ...], int, float]], ends: float | None = None
+    ) -> list[Reply]:
+        chat, most = self.weights.chat, self.section.max_tokens
+        requests = [
+            Request(chat.prompt_ids(messages), most, chat.stop_ids, temperature, seed)
+            for messages, seed, temperature in chats
+        ]
+        replies: list[Reply] = [Reply("")] * len(requests)
+        with progress(len(requests), self.role) as advance:
+            for index, made in self.weights.stream(requests):
                 length = len(requests[index].prompt_ids)
-                future.set_result(Reply(made.text, length, made.tokens, made.finish == "length"))
+                replies[index] = Reply(made.text, length, made.tokens, made.finish == "length")
+                advance()
+        return replies
+
+    def close(self) -> None:
+        self.weights.close()
 
 
-class _IdleSelector(selectors.DefaultSelector):
-    """A selector that calls `when_idle` before its event loop waits, which means that no coroutine can go on by itself.
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[], object]]:
+    """Show a progress bar with rate and remaining time on a terminal; call what this yields after each step."""
+    from tqdm import tqdm
 
-    `when_idle` returns True if it gave the loop something to do.
-    """
-
-    when_idle: Callable[[], bool] = staticmethod(lambda: False)
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # A loop with callbacks to run asks for events without waiting: with a timeout of 0.
-        return super().select(0 if timeout != 0 and self.when_idle() else timeout)
+    with tqdm(total=total, desc=what, unit=" replies", disable=None, leave=False) as bar:
+        yield bar.update
 
 
-_KEYS = {"assistant": "policy", "replay": "model"}  # recipe keys that differ from their roles
-_MODEL_KEYS = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
+_WEIGHTS = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
 
 
-class Roles(dict[Role, RoleModel]):
-    """The models by role. Roles with the same servers share their slots, roles with the same local model share it.
+@contextmanager
+def open_models(
+    sections: Mapping[Role, RoleSection], seed: int, where: str, folder: Path | None = None
+) -> Iterator[dict[Role, ChatModel]]:
+    """Open a model for each role; roles with the same model in this process share its weights.
 
     Args:
-        where: The recipe section that holds those of the roles.
-        on_reply: Called with each reply.
+        where: The recipe section that holds those of the roles, for messages.
+        folder: Stores the replies; those of an earlier run are reused.
 
     Raises:
         BadInput: A server's section or a model cannot be used. No request is sent, no weights are loaded.
     """
-
-    def __init__(
-        self,
-        sections: Mapping[Role, RoleSection],
-        seed: int,
-        where: str,
-        on_reply: Callable[[Reply], None] = lambda reply: None,
-    ) -> None:
-        slots: Counter[tuple[str, ...]] = Counter()
-        for server in servers(sections.values()):
-            slots[tuple(sorted(server.urls))] += server.concurrency
-        pools = {urls: client.ServerPool(urls, count) for urls, count in slots.items()}
-        models: dict[tuple[object, ...], LocalModel] = {}
+    weights: dict[tuple[object, ...], LocalWeights] = {}
+    models: dict[Role, ChatModel] = {}
+    with ExitStack() as stack:
         for role, section in sections.items():
             if section.server is not None:
-                self[role] = ServerRole(role, section, pools[tuple(sorted(section.server.urls))])
+                models[role] = ServerModel(role, section, folder)
             else:
-                key = tuple(getattr(section, name) for name in _MODEL_KEYS)
-                if key not in models:
-                    models[key] = LocalModel(section, seed, f"{where}.{_KEYS.get(role, role)}")
-                self[role] = EngineRole(role, section, models[key])
-            self[role].on_reply = on_reply
-
-    def run(
-        self,
-        jobs: Iterable[Coroutine[Any, Any, T]],
-        at_once: int,
-        take: Callable[[T], object] = lambda result: None,
-        folder: Path | None = None,
-    ) -> None:
-        """Run `jobs`, at most `at_once` at a time; `take` gets their results in the order of the jobs.
-
-        Args:
-            folder: Stores the replies; those of an earlier run are reused.
-
-        Raises:
-            EngineError: A server cannot be reached, or all requests fail. The first error of a job ends the run.
-        """
-        selector = _IdleSelector()
-        with ExitStack() as stack:
-            for model in self.values():
-                model.open(folder)
-                stack.callback(model.close)
-            runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)))
-            running = runner.get_loop().create_task(_run(jobs, at_once, take))
-            # An engine may run a loop of its own, so replies are made while this loop stands still.
-            while (engine := runner.run(self._next_engine(running, selector))) is not None:
-                engine.make_replies()
-            error = running.exception()
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            if error is not None:
-                raise error from None
-
-    async def _next_engine(self, running: asyncio.Task[None], selector: _IdleSelector) -> EngineRole | None:
-        """Return the local model with most to do once nothing goes on without it, or None when `running` is done."""
-        engines = [model for model in self.values() if isinstance(model, EngineRole)]
-        servers = [model for model in self.values() if isinstance(model, ServerRole)]
-        idle = asyncio.get_running_loop().create_future()
-
-        def when_idle() -> bool:
-            if idle.done() or not any(engine.waiting for engine in engines) or any(one.under_way for one in servers):
-                return False
-            idle.set_result(None)
-            return True
-
-        selector.when_idle = when_idle
-        await asyncio.wait([running, idle], return_when=asyncio.FIRST_COMPLETED)
-        return None if running.done() else max(engines, key=lambda model: (len(model.waiting), model.role))
-
-    def close(self) -> None:
-        for model in self.values():
-            model.release()
-
-
-async def _run(jobs: Iterable[Coroutine[Any, Any, T]], at_once: int, take: Callable[[T], object]) -> None:
-    free = asyncio.Semaphore(at_once - 1)
-    tasks: deque[asyncio.Task[T]] = deque()
-    async with asyncio.TaskGroup() as group:
-        for job in jobs:
-            tasks.append(group.create_task(job))
-            tasks[-1].add_done_callback(lambda _: free.release())
-            await free.acquire()
-            while tasks and tasks[0].done():
-                take(tasks.popleft().result())
-        while tasks:
-            take(await tasks.popleft())
-
-
-def look_for_models(dialogue: Dialogue) -> None:
-    """Check that the local models and vLLM are installed where the recipe needs them.
-
-    Raises:
-        BadInput: A model, or the package that runs it, is missing.
-    """
-    from nextturn.probe.engines.vllm import import_vllm
-    from nextturn.probe.models import resolve
-
-    for section in dialogue.roles().values():
-        if section.model is not None:
-            resolve(section.model)
-        if section.engine == "vllm":
-            import_vllm()
-
-
-def ask_all(
-    lots: Mapping[str, Sequence[Item]],
-    ask: Callable[[Item, Roles], Coroutine[Any, Any, T]],
-    sections: Mapping[Role, RoleSection],
-    seed: int,
-    where: str,
-    folder: Path,
-    at_once: int,
-    unit: str,
-    take: Callable[[Item, T], object],
-    done: int = 0,
-) -> None:
-    """Ask about every item, with a progress bar; `take` gets each item and its result, in order.
-
-    Args:
-        lots: Items by the subfolder of `folder` that stores their replies, one lot after the other. The replies of a local
-            model may depend on what else is in its batch, so its lots have to be the same in every run.
-        where: The recipe section that holds those of the models.
-        at_once: The most items at a time.
-        done: Items of the progress bar that are finished already.
-
-    Raises:
-        EngineError: A server cannot be reached, or all requests fail.
-    """
-    from tqdm import tqdm
-
-    total, counts = done + sum(map(len, lots.values())), Counter[str]()
-
-    def count(reply: Reply) -> None:
-        counts.update(calls=1, tokens=reply.prompt_tokens + reply.tokens)
-
-    with (
-        tqdm(total=total, initial=done, unit=f" {unit}", disable=None) as bar,
-        closing(Roles(sections, seed, where, count)) as roles,
-    ):
-
-        async def work(item: Item) -> tuple[Item, T]:
-            result = await ask(item, roles)
-            bar.update()
-            bar.set_postfix({name: f"{n:,}" for name, n in counts.items()}, refresh=False)
-            return item, result
-
-        for name, items in lots.items():
-            roles.run(map(work, items), at_once, lambda pair: take(*pair), folder / name)
-
-
-# Questions that a local model gets together: full batches without holding a whole build.
-_LOT = 256
-
-
-def ask_each(
-    names: Collection[str],
-    ask: Callable[[str, RoleModel], Coroutine[Any, Any, T]],
-    section: RoleSection,
-    seed: int,
-    where: str,
-    folder: Path,
-    unit: str,
-) -> dict[str, T]:
-    """Ask one model about each name and return the results by name. See `ask_all`."""
-    results: dict[str, T] = {}
-    size, at_once = _LOT, _LOT
-    if section.server is not None:
-        size, at_once = max(1, len(names)), 3 * section.server.concurrency
-    lots = {f"part-{start // size:05}": list(names)[start : start + size] for start in range(0, len(names), size)}
-
-    async def work(name: str, roles: Roles) -> T:
-        return await ask(name, roles["replay"])
-
-    ask_all(lots, work, {"replay": section}, seed, where, folder, at_once, unit, results.__setitem__)
-    return results
+                key = tuple(getattr(section, name) for name in _WEIGHTS)
+                if key not in weights:
+                    weights[key] = LocalWeights(section, seed, f"{where}.{role}", folder and folder / role)
+                models[role] = LocalModel(role, section, weights[key])
+            stack.enter_context(closing(models[role]))
+        yield models

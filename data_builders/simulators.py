@@ -1,0 +1,213 @@
+"""Simulated users (`probe.simulation`): scripted, a prompted model, a model trained on user turns, or a class of one's own.
+
+A *user model* is trained with `data.loss_on: user` and continues the chat's own user turn, as the probe's model does. What
+the user knows and wants stands before the conversation as a system message, the *intent* (`intent_text`), as in UserLM
+(arXiv 2510.06552). An empty turn ends the conversation.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from nextturn.data_builders.dialogue.prompts import act_prompt, simulator_prompt, still_hidden
+from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user
+from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalWeights, open_models, progress
+from nextturn.data_builders.recipe import PERSONAS, SimulatorSection
+from nextturn.data_builders.user import ScriptedUser
+from nextturn.probe.conversations import Message
+from nextturn.probe.engines.base import Request, item_seed
+from nextturn.probe.errors import BadInput, RecipeError
+from nextturn.probe.models import user_model_info
+from nextturn.probe.simulation import Intent, Simulator, UserRequest, UserTurn, Wish
+
+_WISHES: Mapping[Wish, str] = {
+    "result": "You want the result and to understand it.",
+    "hint": "You want a hint and not the solution.",
+    "check": "You want to know whether your own attempt is right.",
+    "doubt": "You doubt the assistant's result.",
+    "correct": "You have seen a mistake of the assistant.",
+    "help": "You want help.",
+}
+_CASUAL = {True: "You type in lower case.", False: "You write whole sentences."}
+
+
+def intent_text(intent: Intent, messages: Sequence[Message], casual: bool) -> str:
+    """Return the system message of a user's view: the wish, the manner, and a withheld fact that is still to be revealed.
+
+    Args:
+        messages: The conversation so far.
+        casual: Whether the user types in lower case.
+    """
+    parts = ["You are a user who talks with an assistant.", _WISHES[intent.wish], _CASUAL[casual]]
+    if intent.reveal and (not intent.hidden or still_hidden(intent.hidden, messages)):
+        parts.append(f"You have not mentioned {intent.thing or intent.clause}. If the assistant asks: {intent.reveal}")
+    return " ".join(parts)
+
+
+def is_casual(text: str) -> bool:
+    """Return True if a message begins in lower case."""
+    return text[:1].islower()
+
+
+class ScriptedSimulator:
+    """Users that follow rules (`data_builders.user`), without a model."""
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        """Return the next user turns; earlier turns of each user are computed again, since they decide what it has done."""
+        turns = []
+        for request in requests:
+            user = ScriptedUser(request.intent, request.seed, request.start)
+            for length in range(request.start + 1, len(request.messages) + 1, 2):
+                text = user.reply(request.messages[:length])
+            turns.append(UserTurn(ended=True) if text is None else UserTurn(text))
+        return turns
+
+
+class PromptedSimulator:
+    """A chat model that is told whom to play. It knows the problem and what is withheld, not the answer."""
+
+    def __init__(self, model: ChatModel, section: SimulatorSection) -> None:
+        self.model = model
+        self.section = section
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        """Return the next user turns; a reply that cannot be used is sampled again a few times."""
+        answers = self.model.ask([self._ask(request) for request in requests], self.section.tries)
+        return [
+            UserTurn(failure=answer.missing)
+            if answer.parsed is None
+            else UserTurn(answer.parsed.text, answer.parsed.ended)
+            for answer in answers
+        ]
+
+    def _ask(self, request: UserRequest) -> Ask:
+        intent, messages = request.intent, request.messages
+        rng = random.Random(f"simulator:{request.seed}")
+        persona = intent.persona if intent.persona in PERSONAS else rng.choice(list(PERSONAS))
+        # Only numbers may not be copied: a withheld sentence is revealed by copying it.
+        numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
+
+        def read(reply: Reply) -> Parsed:
+            return read_user(reply, numbers, intent.problem, messages)
+
+        if self.section.few_shot:
+            act = "doubt" if intent.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
+            words = {"answer": intent.answer} if act in ("doubt", "proof") else {}
+            prompt = act_prompt(persona, act, messages[-1]["content"], self.section.few_shot, **words)
+            read = read_message
+        else:
+            prompt = simulator_prompt(intent, persona, messages)
+        return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt))
+
+
+class TrainedSimulator:
+    """A user model, in this process or behind a server that serves completions."""
+
+    def __init__(self, weights: LocalWeights, section: SimulatorSection, intents: bool) -> None:
+        self.weights = weights
+        self.section = section
+        self.intents = intents
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        """Return the next user turns; an empty one ends the conversation."""
+        chat, most = self.weights.chat, self.section.max_tokens
+        asked = [
+            Request(
+                chat.user_prefix_ids(self._view(request)), most, chat.stop_ids, self.section.temperature,
+                item_seed(request.seed, len(request.messages)),
+            )
+            for request in requests
+        ]  # fmt: skip
+        turns = [UserTurn()] * len(asked)
+        with progress(len(asked), "user turns") as advance:
+            for index, made in self.weights.stream(asked):
+                text = chat.user_turn(made.text)
+                cut = made.finish == "length"
+                turns[index] = UserTurn(failure="user_cut") if cut else UserTurn(text, ended=not text)
+                advance()
+        return turns
+
+    def close(self) -> None:
+        self.weights.close()
+
+    def _view(self, request: UserRequest) -> tuple[Message, ...]:
+        if not self.intents:
+            return request.messages
+        casual = random.Random(f"casual:{request.seed}").random() < 0.5
+        text = intent_text(request.intent, request.messages, casual)
+        return ({"role": "system", "content": text}, *request.messages)
+
+
+@contextmanager
+def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Path | None = None) -> Iterator[Simulator]:
+    """Open a simulator; no request is sent and no weights are loaded.
+
+    Args:
+        where: The recipe section, for messages.
+        folder: Stores what models reply; what an earlier run stored is reused.
+
+    Raises:
+        BadInput: The model, the user model, the server's section or the class cannot be used.
+    """
+    if section.engine == "scripted":
+        yield ScriptedSimulator()
+    elif ":" in section.engine:
+        simulator = _of_ones_own(section, where)
+        try:
+            yield simulator
+        finally:
+            if hasattr(simulator, "close"):
+                simulator.close()
+    elif section.engine == "adapter":
+        info = check_user_model(section, where)
+        weights = LocalWeights(section.running, seed, where, folder)
+        if weights.chat.template_sha256 != info.template_sha256:
+            weights.close()
+            raise RecipeError(
+                f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, or "
+                "restore its template"
+            )
+        try:
+            yield TrainedSimulator(weights, section, info.intents)
+        finally:
+            weights.close()
+    else:
+        with open_models({"simulator": section.running}, seed, where, folder) as models:
+            yield PromptedSimulator(models["simulator"], section)
+
+
+def check_user_model(section: SimulatorSection, where: str) -> Any:
+    """Return what a user model's folder says of it.
+
+    Raises:
+        BadInput: There is no such folder, or it holds no user model.
+    """
+    info = user_model_info(Path(str(section.model)))
+    if info is None:
+        raise RecipeError(
+            f"{where}.model: {section.model} holds no user model; train one with `nextturn sft recipes/user_qwen2b.yaml`, or "
+            f"use {where}: {{engine: scripted}}"
+        )
+    return info
+
+
+def _of_ones_own(section: SimulatorSection, where: str) -> Simulator:
+    module, _, name = section.engine.partition(":")
+    try:
+        made = getattr(import_module(module), name)(**section.options)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise BadInput(
+            f"{where}.engine: {section.engine} cannot be used ({error}); expected MODULE:CLASS of a module that Python can "
+            "import, such as a file in this folder, whose class takes the keys of `options`"
+        ) from None
+    if not callable(getattr(made, "turns", None)):
+        raise BadInput(
+            f"{where}.engine: {section.engine} has no method `turns(requests)`; see nextturn.probe.simulation"
+        )
+    return made
