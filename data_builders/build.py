@@ -98,13 +98,13 @@ def with_simulator(recipe: DataRecipe) -> DataRecipe:
 
 
 def look_for_models(dialogue: Dialogue) -> dict[str, str]:
-    """Check that the models and packages of the recipe can be found, and return the hash of a user model by its file.
+    """Check that the models and packages of the recipe can be found, and return the hash of a user model's weights.
 
     Raises:
         BadInput: A model, or the package that runs it, is missing.
     """
     from nextturn.probe.engines.vllm import import_vllm
-    from nextturn.probe.models import resolve
+    from nextturn.probe.models import fingerprint, resolve
 
     hashes = {}
     try:
@@ -114,8 +114,9 @@ def look_for_models(dialogue: Dialogue) -> dict[str, str]:
             if section.engine == "vllm":
                 import_vllm()
         if dialogue.simulator.engine == "adapter":
-            info = check_user_model(dialogue.simulator, "dialogue.simulator")
-            hashes[str(info.weights)] = sha256_file(info.weights)
+            check_user_model(dialogue.simulator, "dialogue.simulator")
+            name = str(dialogue.simulator.model)
+            hashes[f"{name}: weights"] = fingerprint(resolve(name))
     except BadInput as error:
         raise type(error)(f"{error}; {NEEDS}") from None
     return hashes

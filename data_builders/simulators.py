@@ -23,8 +23,8 @@ from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import Request, item_seed
 from nextturn.probe.errors import BadInput, RecipeError
-from nextturn.probe.models import user_model_info
 from nextturn.probe.simulation import Intent, Simulator, UserRequest, UserTurn, Wish
+from nextturn.probe.user_model import UserModelInfo, user_model_info
 
 _WISHES: Mapping[Wish, str] = {
     "result": "You want the result and to understand it.",
@@ -182,8 +182,8 @@ def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Pat
             yield PromptedSimulator(models["simulator"], section)
 
 
-def check_user_model(section: SimulatorSection, where: str) -> Any:
-    """Return what a user model's folder says of it.
+def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:
+    """Return what the marker of a user model says.
 
     Raises:
         BadInput: There is no such folder, or it holds no user model.
