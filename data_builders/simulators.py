@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, simulator_prompt, still_hidden
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user
