@@ -26,7 +26,7 @@ from nextturn.data_builders.rows import rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.simulators import check_user_model, open_simulator
 from nextturn.data_builders.tasks import Conversation
-from nextturn.data_builders.written import FILE, written
+from nextturn.data_builders.written import FILE, only_talk, written
 from nextturn.probe import files
 from nextturn.probe.errors import BadInput, DataError, SetOutOfReach
 from nextturn.probe.files import (
@@ -145,8 +145,6 @@ class Build:
         hashes = {name: sha256_file(path) for name, path in sets.items()}
         if self.written:
             hashes[FILE.name] = sha256_file(FILE)
-        if recipe.dialogue is not None:
-            hashes |= look_for_models(recipe.dialogue)
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
 
@@ -171,6 +169,8 @@ class Build:
 
     def run(self, out: Path) -> dict[str, Any]:
         """Build into `out`, or resume the build there, and return the manifest."""
+        if self.recipe.dialogue is not None:
+            self.settings["inputs"] |= look_for_models(self.recipe.dialogue)
         quality = self.quality_filter()  # it reads files, so it comes before anything is written
         claim(out, self.settings)
         self.replay.ask(out / WORK / "replay")
@@ -263,12 +263,15 @@ class Build:
     def filtered(self, conversations: Iterable[Conversation], quality: QualityFilter) -> dict[str, list[Row]]:
         """Return the rows by view: rejected ones with their reason, and the sft and rl rows of kept ones."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "rl", "sft")}
+        talk = self.recipe.chosen is not None and self.recipe.chosen.loss_on == "talk"
         for conversation in conversations:
             row = sft_row(conversation)
             if reason := conversation.reason or quality.reason(conversation):
                 unusable = {} if conversation.unusable is None else {"slips": conversation.unusable}
                 views["rejected"].append({**row, "reason": reason, **unusable})
             else:
+                if talk and conversation.source == "written":
+                    row["messages"] = only_talk(row["messages"])
                 views["sft"].append(row)
                 views["rl"] += map(vars, rl_rows(conversation))
         return views

@@ -60,6 +60,8 @@ class Written(RecipeSection):
     """Kinds of conversation; default: all."""
     subjects: list[str] | None = None
     """Subjects such as money, rates, measuring, algebra; default: all."""
+    loss_on: Literal["assistant", "talk"] = "assistant"
+    """`talk`: their solutions carry no loss where there are other turns, so that a model keeps its own way to solve."""
 
 
 class Conversations(RecipeSection):

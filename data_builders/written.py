@@ -10,14 +10,14 @@ wants only a hint. *chat*: no mathematics.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nextturn.data_builders.recipe import Written
 from nextturn.data_builders.simulators import intent_text, is_casual
 from nextturn.data_builders.tasks import Conversation, Gap, Task
-from nextturn.probe.conversations import check_messages, learned
+from nextturn.probe.conversations import Message, check_messages, learned
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_jsonl
 from nextturn.probe.grading import boxed
@@ -51,6 +51,15 @@ def written(selection: Written, seed: int) -> list[Conversation]:
             f"given {selection.n} (the subjects: {', '.join(subjects)})"
         )
     return conversations[: selection.n]
+
+
+def only_talk(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages without loss on solutions, unless all assistant turns are solutions."""
+    replies = [message for message in messages if message["role"] == "assistant" and learned(message)]
+    solutions = [reply for reply in replies if boxed(reply["content"])]
+    if len(solutions) == len(replies):
+        return list(messages)
+    return [{**message, "loss": False} if message in solutions else message for message in messages]
 
 
 def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
