@@ -352,7 +352,7 @@ class Build:
             if kinds[kind] / total < share / 2
         )
         return (
-            f"few of these problems have the material for {few}; other problems or self-play give more" if few else ""
+            f"few of these problems have the material for {few}; other problems give more" if few else ""
         )
 
 

@@ -70,7 +70,7 @@ class Openings:
 
     def add(self, row: Row) -> None:
         lacks, whole = row["kind"] in ASKED_ABOUT, row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay"
-        # In self-play both classes wish for hints equally often; without these kinds the wishes would separate the classes.
+        # Without hints and guided solutions their wishes would separate the classes.
         if lacks or whole or ("dialogue" in row and row["kind"] in ("hint", "guided")):
             self._classes[lacks].add(Opening(row["messages"][0]["content"], lacks, row["problem"]))
 

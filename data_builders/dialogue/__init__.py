@@ -1,1 +1,1 @@
-"""Self-play: conversations that the policy has with itself, or with other models in some roles."""
+"""Conversations about problems: the policy's own solutions, a simulated user, and the models that are asked."""

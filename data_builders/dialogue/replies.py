@@ -1,4 +1,4 @@
-"""Parse the replies of models in their roles, and rate turns by rules, for self-play, replay, preferences and GRPO."""
+"""Parse the replies of models in their roles, and rate turns by rules, for builders and GRPO."""
 
 from __future__ import annotations
 
