@@ -351,9 +351,7 @@ class Build:
             for kind, share in shares.items()
             if kinds[kind] / total < share / 2
         )
-        return (
-            f"few of these problems have the material for {few}; other problems give more" if few else ""
-        )
+        return f"few of these problems have the material for {few}; other problems give more" if few else ""
 
 
 def _rows(*paths: Path) -> Iterator[Row]:

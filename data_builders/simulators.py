@@ -11,7 +11,6 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, simulator_prompt, still_hidden
@@ -22,6 +21,7 @@ from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import Request, item_seed
 from nextturn.probe.errors import BadInput, RecipeError
+from nextturn.probe.recipe import load_named
 from nextturn.probe.simulation import Intent, Simulator, UserRequest, UserTurn, Wish
 from nextturn.probe.user_model import UserModelInfo, user_model_info
 
@@ -197,9 +197,8 @@ def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:
 
 
 def _of_ones_own(section: SimulatorSection, where: str) -> Simulator:
-    module, _, name = section.engine.partition(":")
     try:
-        made = getattr(import_module(module), name)(**section.options)
+        made = load_named(section.engine)(**section.options)
     except (ImportError, AttributeError, TypeError) as error:
         raise BadInput(
             f"{where}.engine: {section.engine} cannot be used ({error}); expected MODULE:CLASS of a module that Python can "

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
+import sys
 import typing
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Self, TypeVar
@@ -272,3 +275,15 @@ def nearest_key(cls: type[BaseModel], key: str) -> str:
         if close := difflib.get_close_matches(last, list(candidates), n=1, cutoff=0.6):
             return f"; did you mean {candidates[close[0]]}?"
     return f"; known here: {', '.join(sorted(siblings))}" if 0 < len(siblings) <= 20 else ""
+
+
+def load_named(name: str) -> Any:
+    """Return what MODULE:NAME names, of a module that Python can import or a file in the working folder.
+
+    Raises:
+        ImportError, AttributeError: There is no such module or name.
+    """
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return getattr(import_module(module), attribute)

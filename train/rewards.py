@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import math
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -42,6 +39,7 @@ from nextturn.probe.engines.base import item_seed
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.grading import asks, compare_answers, count_marks, sentences, strict_answer
 from nextturn.probe.judges.rules import repetition
+from nextturn.probe.recipe import load_named
 from nextturn.probe.text import words
 from nextturn.probe.timelimit import TIMEOUT, Pending, Workers
 from nextturn.train.recipe import RewardSection
@@ -410,10 +408,7 @@ def _can_load(name: str) -> bool:
 
 
 def _load(name: str) -> Callable[[Sample], float | None]:
-    module, _, function = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    loaded: Callable[[Sample], float | None] = getattr(importlib.import_module(module), function)
+    loaded: Callable[[Sample], float | None] = load_named(name)
     return loaded
 
 
