@@ -28,10 +28,10 @@ PLANS = {
     "probe.yaml": ("could not check",),
     "math_collab.yaml": ("valid", "unknown"),
     "qwen2b_sft.yaml": (
-        # 24 layers of Qwen3.5-2B's known shape; 1.88 billion parameters, of which LoRA r=32 trains 1 to 3 in 100.
-        "Qwen/Qwen3.5-2B: 1,88", "LoRA r=32", "GiB a process under ZeRO-2", "could not check the model",
-        "at 64 rows (8 a process x 1 x 8 accumulated)", "at 64 rows (8 a process x 8 x 1 accumulated)",
-        "on 2 x 8 GPUs: an unknown number at 64 rows (4 a process x 16 x 1 accumulated)",
+        # 24 layers of Qwen3.5-2B's known shape; 1.88 billion parameters, of which LoRA r=16 trains about 1 in 100.
+        "Qwen/Qwen3.5-2B: 1,88", "LoRA r=16", "GiB a process under ZeRO-2", "could not check the model",
+        "at 32 rows (4 a process x 1 x 8 accumulated)", "at 32 rows (4 a process x 8 x 1 accumulated)",
+        "on 2 x 8 GPUs: an unknown number at 32 rows (2 a process x 16 x 1 accumulated)",
         "unknown until `nextturn data recipes/math_collab.yaml` has run", "save_steps 0.5: 2 times per run", "could not check probe set gpqa_diamond", "HF_HUB_OFFLINE",
     ),
     "qwen2b_grpo.yaml": (  # with WORLD_SIZE=8
