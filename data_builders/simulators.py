@@ -11,9 +11,10 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from nextturn.data_builders.dialogue.prompts import act_prompt, simulator_prompt, still_hidden
+from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt, still_hidden
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user
 from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalWeights, open_models, progress
 from nextturn.data_builders.recipe import PERSONAS, SimulatorSection
@@ -92,17 +93,22 @@ class PromptedSimulator:
         # Only numbers may not be copied: a withheld sentence is revealed by copying it.
         numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
 
-        def read(reply: Reply) -> Parsed:
-            return read_user(reply, numbers, intent.problem, messages)
-
+        read = partial(read_user, hidden=numbers, question=intent.problem, messages=messages)
         if self.section.few_shot:
             act = "doubt" if intent.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
             words = {"answer": intent.answer} if act in ("doubt", "proof") else {}
             prompt = act_prompt(persona, act, messages[-1]["content"], self.section.few_shot, **words)
-            read = read_message
+            read = partial(_read_act, act, self.section.few_shot, messages)
         else:
             prompt = simulator_prompt(intent, persona, messages)
         return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt))
+
+
+def _read_act(act: str, shots: int, messages: Sequence[Message], reply: Reply) -> Parsed:
+    parsed = read_message(reply)
+    known = "\n".join(message["content"] for message in messages)
+    copied = copies_example(act, shots, parsed.text, known)
+    return Parsed(parsed.text, parsed.unusable or ("copies_example" if copied else ""))
 
 
 class TrainedSimulator:

@@ -56,10 +56,7 @@ _RUN, _SMALL = 7, 20
 
 
 def copies(text: str, example: str, known: str) -> bool:
-    """Return True if a text copies an example: seven words in a row, all words, or a number above 20 that is not in `known`.
-
-    Small models do so now and then.
-    """
+    """Return True if a text copies an example: seven words in a row, all words, or a number above 20 that is not in `known`."""
     said, shown = (tuple(re.findall(r"\w+", words.lower())) for words in (text, example))
     run_of_both = set(ngrams(said, _RUN)) & set(ngrams(shown, _RUN))
     numbers = {value for value in values(example) - values(known) if value > _SMALL}

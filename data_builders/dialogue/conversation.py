@@ -23,7 +23,7 @@ from typing import Any
 
 from nextturn.data_builders.dialogue import checks
 from nextturn.data_builders.dialogue.checks import Proposal
-from nextturn.data_builders.dialogue.prompts import assistant_prompt, prompt
+from nextturn.data_builders.dialogue.prompts import assistant_prompt, copies_example, prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, out_of_role, read_assistant, same_words, tagged
 from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
 from nextturn.data_builders.recipe import ROLES, Dialogue
@@ -157,14 +157,12 @@ class ConversationMaker:
         where: str,
         tries: int,
     ) -> list[Answer]:
-        """Ask the policy once for each draft; seeds follow from the draft and `where`."""
-        answers = self.policy.ask(
-            [
-                Ask(tuple(messages), read, partial(item_seed, self.seed, draft.id, where))
-                for draft, (messages, read) in zip(drafts, asks, strict=True)
-            ],
-            tries,
-        )
+        """Ask the policy once for each draft; seeds follow from the draft, `where`, and how often the draft comes."""
+        times, wanted = Counter[str](), []
+        for draft, (messages, read) in zip(drafts, asks, strict=True):
+            wanted.append(Ask(tuple(messages), read, partial(item_seed, self.seed, draft.id, where, times[draft.id])))
+            times[draft.id] += 1
+        answers = self.policy.ask(wanted, tries)
         for draft, answer in zip(drafts, answers, strict=True):
             draft.calls.update(answer.calls)
             draft.unusable += [
@@ -254,7 +252,7 @@ class ConversationMaker:
             [
                 (
                     prompt("name", self.settings.few_shot, question=draft.task.question, fact=fact),
-                    partial(_read_name, draft, fact),
+                    partial(_read_name, draft, fact, self.settings.few_shot),
                 )
                 for _, draft, fact in facts
             ],
@@ -295,7 +293,7 @@ class ConversationMaker:
         answers = self.ask(
             drafts,
             [
-                (assistant_prompt(draft.messages, "ask", name=_name(draft)), _checked(draft, asksfor))
+                (assistant_prompt(draft.messages, "ask", name=_name(draft)), _checked(draft, asks_for))
                 for draft in drafts
             ],
             "ask",
@@ -459,7 +457,7 @@ def doubts(draft: Draft) -> bool:
     return _DOUBT.search(draft.messages[-1]["content"]) is not None
 
 
-def asksfor(draft: Draft, text: str) -> str:
+def asks_for(draft: Draft, text: str) -> str:
     """Return why a reply is no question for the missing fact, or ""."""
     gap = draft.gap
     assert gap is not None
@@ -470,7 +468,7 @@ def asksfor(draft: Draft, text: str) -> str:
     proposal = Proposal(gap.short, _name(draft))
     if checks.values(text) & proposal.values:
         return "leak"
-    return "" if checks.names_it(text, proposal, gap.question) else "asksother"
+    return "" if checks.names_it(text, proposal, gap.question) else "asks_other"
 
 
 def tells(draft: Draft, text: str) -> str:
@@ -512,10 +510,11 @@ def _checked(draft: Draft, check: Check) -> Callable[[Reply], Parsed]:
     return read
 
 
-def _read_name(draft: Draft, fact: str, reply: Reply) -> Parsed:
-    parsed = tagged(reply, "name")
-    unfit = parsed.unusable or checks.unfit_proposal(Proposal(fact, parsed.text), draft.task.question)
-    return Parsed(parsed.text, unfit)
+def _read_name(draft: Draft, fact: str, shots: int, reply: Reply) -> Parsed:
+    parsed, question = tagged(reply, "name"), draft.task.question
+    unfit = parsed.unusable or checks.unfit_proposal(Proposal(fact, parsed.text), question)
+    copied = copies_example("name", shots, parsed.text, question)
+    return Parsed(parsed.text, unfit or ("copies_example" if copied else ""))
 
 
 def _read_rest(draft: Draft, proposal: Proposal, reply: Reply) -> Parsed:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from nextturn.data_builders.dialogue.checks import copies
 from nextturn.data_builders.recipe import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, wordings
 from nextturn.data_builders.text import states
 from nextturn.probe.conversations import Message
@@ -71,9 +72,14 @@ def assistant_prompt(messages: Sequence[Message], note: str, **words: str) -> Pr
     return (*before, {**last, "content": text})
 
 
-def shown_replies(named: str, shots: int) -> list[str]:
-    """What the examples before a prompt of that name reply, without the tags."""
-    return [re.sub(r"</?\w+>", "", example["reply"]) for example in EXAMPLES[named][:shots]]
+def copies_example(named: str, shots: int, text: str, known: str) -> bool:
+    """Return True if a text copies a reply of the examples before a prompt. Small models do so now and then.
+
+    Args:
+        known: The texts whose numbers may occur.
+    """
+    shown = (re.sub(r"</?\w+>", "", example["reply"]) for example in EXAMPLES[named][:shots])
+    return any(copies(text, example, known) for example in shown)
 
 
 def act_prompt(persona: str, act: str, last: str, shots: int = 0, **words: str) -> Prompt:

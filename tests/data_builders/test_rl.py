@@ -124,7 +124,7 @@ def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, change: dict[str, An
 
 def test_the_fact_is_revealed_by_the_row_or_by_the_problem(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [{**GOOD, **STATED}, {**GOOD, **STATED, "id": "b", "reveal": "Four bags."}])
-    assert [row.revelation for row in load_rl_rows(tmp_path / "rows.jsonl")] == ["There are 4 bags.", "Four bags."]
+    assert [row.intent.reveal for row in load_rl_rows(tmp_path / "rows.jsonl")] == ["There are 4 bags.", "Four bags."]
 
 
 def test_a_directory_has_to_be_a_finished_build_with_rl_rows(built: Path, tmp_path: Path) -> None:

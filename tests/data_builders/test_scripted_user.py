@@ -37,7 +37,7 @@ def complete(number: int, question: str = QUESTION.replace("some", "3"), kind: s
 
 def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
     """Return what the user says after each of these replies, up to the end of the conversation."""
-    user, messages, said = ScriptedUser(row, seed), list(row.prompt), []
+    user, messages, said = ScriptedUser(row.intent, seed), list(row.prompt), []
     for text in replies:
         messages.append({"role": "assistant", "content": text})
         said.append(user.reply(messages))
@@ -48,7 +48,7 @@ def talk(row: RlRow, *replies: str, seed: int = 0) -> list[str | None]:
 
 
 def reveals(row: RlRow, question: str) -> bool:
-    user = ScriptedUser(row, 0)
+    user = ScriptedUser(row.intent, 0)
     user.reply([*row.prompt, {"role": "assistant", "content": question}])
     return user.revealed
 
@@ -165,7 +165,7 @@ def test_any_replies(number: int, which: int, seed: int, replies: list[str]) -> 
     """The user ends the conversation, reveals the fact once and only after a question, and never states the answer."""
     task, gap, row = starter_row(number, which)
     other = task.gaps[(which + 1) % len(task.gaps)]
-    user, messages, said = ScriptedUser(row, seed), list(row.prompt), 0
+    user, messages, said = ScriptedUser(row.intent, seed), list(row.prompt), 0
     for reply in replies:
         text = reply.replace("ASK", gap.ask).replace("OTHER", other.ask)
         messages.append({"role": "assistant", "content": text})

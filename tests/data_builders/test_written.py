@@ -102,7 +102,7 @@ def test_rl_prompts_withhold_what_the_twin_states(built: Path) -> None:
     missing = [each for each in first.values() if each.kind == "underspecified"]
     assert len(missing) == 98 and all(each.reveal and each.answer for each in missing)
     question = {"role": "assistant", "content": "What is the term of the certificate?"}
-    assert row.reveal in (ScriptedUser(row, 1).reply([*row.prompt, question]) or "")
+    assert row.reveal in (ScriptedUser(row.intent, 1).reply([*row.prompt, question]) or "")
     # The result that the prompt asks for: not that of a later what-if, and not the slip.
     assert first["written-a-03-0"].answer == "69" and first["written-f-41-0"].answer == "1008"
 

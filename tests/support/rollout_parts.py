@@ -8,11 +8,12 @@ from typing import Any
 
 import nextturn.train.rollouts
 from nextturn.data_builders.rows import RlRow
-from nextturn.probe.chat import Chat, Message
+from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Completion, Request
 from nextturn.probe.models import load_model, load_tokenizer, resolve
+from nextturn.probe.simulation import UserRequest, UserTurn
 from nextturn.train.recipe import RolloutSection
-from nextturn.train.rollouts import RolloutFunction, UserTurn
+from nextturn.train.rollouts import RolloutFunction
 
 QUESTION = "Ann has some bags with 4 apples each. How many apples are there?"
 
@@ -44,20 +45,15 @@ class ToldUsers:
 
     def __init__(self, course: Callable[[int], Sequence[str]]) -> None:
         self.course = course
-        self.users: list[list[str]] = []
+        self.users: dict[int, list[str]] = {}
         self.asked: list[int] = []
 
-    def user(self, row: RlRow, seed: int) -> list[str]:
-        self.users.append(list(self.course(len(self.users))))
-        return self.users[-1]
-
-    def reply(self, asked: Sequence[tuple[list[str], Sequence[Message]]]) -> list[UserTurn]:
-        assert all(messages[-1]["role"] == "assistant" for _, messages in asked)
-        self.asked.append(len(asked))
-        return [self._turn(user.pop(0)) for user, _ in asked]
-
-    def close(self) -> None:
-        pass
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        assert all(request.messages[-1]["role"] == "assistant" for request in requests)
+        self.asked.append(len(requests))
+        for request in requests:  # each conversation has a seed of its own
+            self.users.setdefault(request.seed, list(self.course(len(self.users))))
+        return [self._turn(self.users[request.seed].pop(0)) for request in requests]
 
     @staticmethod
     def _turn(told: str) -> UserTurn:
@@ -98,7 +94,7 @@ def chat_of(folder: Path) -> Chat:
 
 
 def rollout_of(chat: Chat, simulator: Any, seed: int = 3, **section: Any) -> RolloutFunction:
-    return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, seed)
+    return RolloutFunction(RolloutSection(**section), chat, ROWS, simulator, seed, lambda: None)
 
 
 def trainer_of(folder: Path, rollout: Any, out: Path, stops_early: float = 0.0, **args: Any) -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from nextturn.data_builders.recipe import SimulatorSection
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.settings import VllmSection
-from nextturn.train.recipe import RolloutSection, SimulatorSection
+from nextturn.train.recipe import RolloutSection
 from nextturn.train.rollouts import check_launch, make_rollout, open_policy
 from support.rollout_parts import ROWS, Calls, ToldUsers, chat_of, redrawn, rolled, rollout_of, trainer_of
 
