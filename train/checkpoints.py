@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: which one to resume from, what is set aside first, and whether the disk has room.
+"""Checkpoints of a training run: which one to resume from, and what is set aside first.
 
 A run resumes from the newest complete checkpoint, whereas transformers takes the highest number. What the resumed run
 would write again is first renamed to `set-aside-...`: interrupted checkpoints, and all checkpoints and probes past the
@@ -14,7 +14,6 @@ launch.
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +183,7 @@ def remove_incomplete(run_dir: Path, resume: Path | None = None) -> list[Path]:
 
 
 def mark_checkpoints(trainer: Any) -> None:
-    """Have `trainer` mark each checkpoint complete once all processes have saved it, and check the disk before step 1.
+    """Have `trainer` mark each checkpoint complete once all processes have saved it.
 
     Call it before adding callbacks that read checkpoints. transformers' rotation (`save_total_limit`) stays as it is.
     """
@@ -195,7 +194,6 @@ def mark_checkpoints(trainer: Any) -> None:
             # Rotation comes before the marker: with a limit of one, a kill in between leaves nothing to resume from.
             if args.save_total_limit == 1:
                 say("train.save_total_limit: 1 can lose a run that is killed while it saves; 2 or more cannot")
-            check_room(trainer, state)
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             # on_save fires on each process as soon as that one has written its own files.
@@ -205,6 +203,11 @@ def mark_checkpoints(trainer: Any) -> None:
                 if info := user_model_info(Path(args.output_dir)):
                     mark_user_model(folder, info)
                 mark_complete(folder, state.global_step, vars(this_launch(args)))
+                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+                if state.global_step < state.max_steps and (free := shutil.disk_usage(folder).free) < size:
+                    say(
+                        f"warning: {folder} has {size / GIB:.1f} GiB, and the disk has {free / GIB:.1f} GiB free: make room for the next"
+                    )
             # Syncing the files to the disk can take minutes, and the next collective may be of DeepSpeed's own group.
             trainer.accelerator.wait_for_everyone()
 
@@ -220,87 +223,3 @@ def watch_line(run_dir: Path) -> str:
 
     device = "CUDA_VISIBLE_DEVICES=<a GPU that does not train> " if torch.cuda.device_count() else ""
     return f"probe     start the watcher in this directory, also on another machine: {device}{command(run_dir)}"
-
-
-# --- Room on the disk. Each checkpoint is written before the oldest is deleted.
-
-
-def checkpoint_bytes(
-    parameters: int, trained: int, tied: int, adapter: bool, width: int, zero: int, whole: bool = True
-) -> dict[str, float]:
-    """Return the bytes of one checkpoint by part: "weights" (of the adapter or all) and AdamW's "optimizer" state.
-
-    `model.safetensors` holds all weights once. ZeRO-1 and -2 also write a head that is tied to the embedding, and all
-    weights once more into `mp_rank_00_model_states.pt`. The optimizer has two float32 moments for each trained weight, and
-    under ZeRO its float32 copy. (From files of transformers 5.17 with DeepSpeed 0.19.)
-
-    Args:
-        parameters: The number of all weights.
-        trained: The number of trained weights.
-        tied: The number of weights of the head that are the embedding's.
-        adapter: Whether an adapter is trained.
-        width: Bytes of a saved number.
-        zero: The ZeRO stage, 0 without DeepSpeed.
-        whole: Whether the optimizer is saved (not `save_only_model`).
-    """
-    saved = trained if adapter else parameters
-    weights = saved * width
-    if zero in (1, 2):
-        weights += (0 if adapter else tied * width) + (saved * width if whole else 0)
-    return {"weights": weights, "optimizer": trained * (12 if zero else 8) if whole else 0}
-
-
-def saves(strategy: str, every: float, steps: int, epochs: float) -> int:
-    """Return how many checkpoints `steps` steps make. `every` below 1 is a share of them; the last step is saved too."""
-    if strategy == "no" or steps < 1:
-        return 0
-    if strategy == "epoch":
-        return math.ceil(epochs)
-    return math.ceil(steps / (every if every >= 1 else math.ceil(steps * every)))
-
-
-def held_at_once(limit: int | None, present: int, more: int) -> int:
-    """Return the most checkpoints on disk, if `present` exist and `more` come: for a while one over the limit."""
-    return present + more if limit is None else max(present, min(present + more, limit + 1))
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the free bytes of the disk that `folder` is on, or will be on."""
-    folder = folder.absolute()
-    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-
-
-def check_room(trainer: Any, state: Any) -> None:
-    """Check that the checkpoints of this run fit on the disk. Call it on every process, before the first step.
-
-    Raises:
-        BadInput: They do not fit.
-    """
-    args, run_dir = trainer.args, Path(trainer.args.output_dir)
-    numbers = [
-        (getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in trainer.model.parameters()
-    ]  # ZeRO-3: parts
-    base = trainer.model.get_base_model() if hasattr(trainer.model, "get_base_model") else trainer.model
-    head = base.get_output_embeddings().weight
-    is_tied = head is base.get_input_embeddings().weight
-    parts = checkpoint_bytes(
-        parameters=sum(number for number, _ in numbers),
-        trained=sum(number for number, is_trained in numbers if is_trained),
-        tied=getattr(head, "ds_numel", head.numel()) if is_tied else 0,
-        adapter=base is not trainer.model,
-        width=next(p for p in trainer.model.parameters() if p.requires_grad).element_size(),
-        zero=zero_in_force(args),
-        whole=not args.save_only_model,
-    )
-    present = len(list_checkpoints(run_dir))
-    left = state.max_steps - state.global_step
-    more = saves(args.save_strategy, state.save_steps, left, left / state.max_steps * state.num_train_epochs)
-    room = held_at_once(args.save_total_limit, present, more) - present
-    needed, free = room * sum(parts.values()), free_bytes(run_dir)
-    if needed > free:
-        listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
-        raise BadInput(
-            f"{run_dir}: {room} more checkpoints at once of {sum(parts.values()) / GIB:.2f} GiB ({listed}) need "
-            f"{needed / GIB:.1f} GiB, and the disk has {free / GIB:.1f} GiB free; make room, or give another "
-            f"train.output_dir or a lower train.save_total_limit (now {args.save_total_limit})"
-        )

@@ -40,7 +40,6 @@ class Size:
         hidden, intermediate: Widths of the residual stream and of the MLP.
         cached: Numbers in the cache for each token of a generated text.
         state: Bytes in the cache for each text of any length: the states of layers with linear attention.
-        tied: Parameters of the head that are the embedding's.
     """
 
     parameters: int
@@ -51,7 +50,6 @@ class Size:
     vocabulary: int
     cached: int = 0
     state: int = 0
-    tied: int = 0
 
 
 def size_of(section: ModelSection, folder: Path | None, base: Path | None = None) -> Size:
@@ -84,7 +82,7 @@ def size_of(section: ModelSection, folder: Path | None, base: Path | None = None
     hidden, (token, state) = config.hidden_size, cache_bytes(config, 2) or (0, 0)
     return Size(
         parameters, trained, config.num_hidden_layers, hidden, getattr(config, "intermediate_size", 4 * hidden),
-        config.vocab_size, token // 2, state, config.vocab_size * hidden if config.tie_word_embeddings else 0,
+        config.vocab_size, token // 2, state,
     )  # fmt: skip
 
 

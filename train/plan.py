@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,13 +11,11 @@ from nextturn.data_builders.recipe import RoleSection, load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversions import is_multimodal
-from nextturn.probe.engines.hf import LOGITS_BYTES
-from nextturn.probe.errors import ModelError, RecipeError
+from nextturn.probe.errors import ModelError
 from nextturn.probe.measure.run import sets_within_reach, work_of
 from nextturn.probe.models import ModelFolder, load_tokenizer, resolve, tokenizer_folder
-from nextturn.probe.terminal import processes
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
-from nextturn.train.checkpoints import checkpoint_bytes, free_bytes, held_at_once, saves, watch_line
+from nextturn.train.checkpoints import watch_line
 from nextturn.train.memory import (
     ERROR,
     GIB,
@@ -46,8 +44,6 @@ from nextturn.train.rows import (
 )
 from nextturn.train.setup import cpu_wanted
 
-# Numbers of processes for which a plan for GPUs has lines, in addition to this launch's.
-LAUNCHES = {1: "1 GPU", 8: "8 GPUs", 16: "2 x 8 GPUs"}
 LARGE = 1e9  # parameters from which on nobody trains on a CPU
 UNLIMITED = 4096  # tokens of a row for the estimate of memory if the recipe says `max_length: null`
 
@@ -68,7 +64,6 @@ def describe(recipe: TrainRecipe) -> str:
         *stage(path),
         plan.saves_line(),
         *plan.memory_lines(),
-        *plan.disk_lines(),
         *plan.probe_lines(),
         *(f"could not check {reason}" for reason in plan.unchecked),
         *plan.example,
@@ -138,7 +133,7 @@ class RunPlan:
     completion: int | None = None
 
     def __post_init__(self) -> None:
-        self.arguments = self.recipe.arguments
+        self.arguments, self.batch = self.recipe.arguments, batch_of(self.recipe)
         self.length = self.length or self.arguments.get("max_length", 1024) or UNLIMITED
 
     @property
@@ -182,7 +177,7 @@ class RunPlan:
             if self.arguments.get("packing"):
                 self.rows = len(as_dataset(rows, self.length))
                 yield f"packing   into {self.rows:,} sequences of at most {self.length:,} tokens"
-        yield from self.on_each("steps", self._rows_steps)
+        yield self.steps_line()
 
     def dpo(self, path: Path | None) -> Iterator[str]:
         if path is None or self.chat is None:
@@ -203,21 +198,21 @@ class RunPlan:
         loss = " + ".join(self.arguments.get("loss_type") or ["sigmoid"])
         reference = "a frozen copy" if self.recipe.model.lora is None else "the model without its adapter"
         yield f"loss      {loss}, beta {self.arguments.get('beta', 0.1):g}; the reference is {reference}"
-        yield from self.on_each("steps", self._rows_steps)
+        yield self.steps_line()
 
-    def _rows_steps(self, ranks: int) -> str:
-        batch = batch_of(self.recipe, ranks)
+    def steps_line(self) -> str:
+        batch = self.batch
         of_epoch = "" if self.rows is None else f", {batch.steps(self.rows):,} an epoch"
         return (
-            f"{_number(self.steps(ranks))} at {batch.rows_per_step} rows "
-            f"({batch.per_device} a process x {ranks} x {batch.accumulation} accumulated){of_epoch}"
+            f"steps     {self.steps()} at {batch.rows_per_step} rows "
+            f"({batch.per_device} a process x {batch.processes} x {batch.accumulation} accumulated){of_epoch}"
         )
 
     def grpo(self, path: Path | None) -> Iterator[str]:
         recipe, given = self.recipe, self.arguments
         assert isinstance(recipe, GrpoRecipe)
         rollout, reward = recipe.rollout, recipe.reward
-        batch, turn = batch_of(recipe), rollout.max_turn_tokens
+        batch, turn = self.batch, rollout.max_turn_tokens
         if path is None or self.chat is None:
             yield f"prompts   {self.unknown('number and tokens', path)}"
         else:
@@ -235,8 +230,11 @@ class RunPlan:
 
         each = batch.steps_per_generation * given.get("num_iterations", 1) / batch.accumulation
         every = "" if each == 1 else f", a generation every {each:g} steps"
-        yield f"steps     {_number(self.steps(processes()))}{every}"
-        yield from self.on_each("group", self._group)
+        yield f"steps     {self.steps()}{every}"
+        yield (
+            f"group     {batch.num_generations} samples of each of {batch.prompts} prompts: {batch.samples} at a time "
+            f"({batch.per_device} a process x {batch.processes} x {batch.steps_per_generation})"
+        )
 
         # At most: policy tokens with and without loss, user turns, verdicts.
         self.completion = given.get("max_completion_length", MAX_COMPLETION)
@@ -262,117 +260,53 @@ class RunPlan:
         if reward.judge is not None:
             yield f"judge     {_calls(reward.judge, verdicts)}"
 
-    def _group(self, ranks: int) -> str:
-        batch = batch_of(self.recipe, ranks)
-        return (
-            f"{batch.num_generations} samples of each of {batch.prompts} prompts: {batch.samples} at a time "
-            f"({batch.per_device} a process x {ranks} x {batch.steps_per_generation})"
-        )
+    def steps(self) -> str:
+        """Return the number of optimizer steps of the run, as text."""
+        given = self.arguments
+        if given.get("max_steps", -1) > 0:
+            return f"{given['max_steps']:,}"
+        if self.rows is None:
+            return "an unknown number"
+        epoch = self.batch.steps(self.rows, given.get("num_iterations", 1))
+        return f"{math.ceil(epoch * given.get('num_train_epochs', 3.0)):,}"
 
-    def steps(self, ranks: int) -> int | None:
-        """Return the optimizer steps of the run on so many processes; None if the data are not there."""
-        given, most = self.arguments, self.arguments.get("max_steps", -1)
-        if most > 0 or self.rows is None:
-            return most if most > 0 else None
-        epoch = batch_of(self.recipe, ranks).steps(self.rows, given.get("num_iterations", 1))
-        return math.ceil(epoch * given.get("num_train_epochs", 3.0))
-
-    # --- Lines for each launch.
-
-    def on_each(self, name: str, line: Callable[[int], str]) -> Iterator[str]:
-        """Yield a line for each number of processes, the first with its name; if a batch does not fit a launch, why."""
-        for ranks in [processes()] if self.on_cpu else sorted({processes(), *LAUNCHES}):
-            try:
-                text = line(ranks)
-            except RecipeError as error:
-                text = f"not as the recipe is: {error}"
-            gpus = "" if self.on_cpu else f"on {LAUNCHES.get(ranks, f'{ranks} GPUs')}: "
-            yield f"{name:<9} {gpus}{text}"
-            name = ""
+    # --- Memory and checkpoints.
 
     def memory_lines(self) -> Iterator[str]:
         """Yield what a process needs at its longest batch."""
-        if self.size is None:
+        recipe, given, size, batch = self.recipe, self.arguments, self.size, self.batch
+        if size is None:
             yield "memory    unknown without the model"
             return
-        yield from self.on_each("memory", self._memory)
-        yield f"          within {ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB"
-        if self.arguments.get("use_vllm"):
-            share = (
-                f"{self.arguments.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
-            )
-            yield f"vllm      {'on a server of its own' if self.arguments.get('vllm_mode') == 'server' else share}"
-
-    def _memory(self, ranks: int) -> str:
-        recipe, given, size, batch = self.recipe, self.arguments, self.size, batch_of(self.recipe, ranks)
-        assert size is not None
         of_dpo, of_grpo = isinstance(recipe, DpoRecipe), isinstance(recipe, GrpoRecipe)
         rows = batch.per_device * (2 if of_dpo else 1)  # both sides
-        zero = zero_stage(given) if ranks > 1 else 0
+        zero = zero_stage(given) if batch.processes > 1 else 0
         dtype, checkpointing = held_in(recipe.model, zero), given.get("gradient_checkpointing", True)
         fused = of_dpo or not self.on_cpu
         activations = activation_bytes(size, dtype, rows, self.length, self.completion, checkpointing, fused)
-        parts = memory_parts(size, dtype, activations, given, zero, ranks)
+        parts = memory_parts(size, dtype, activations, given, zero, batch.processes)
         if recipe.model.lora is None and (of_dpo or (of_grpo and given.get("beta"))):  # no adapter can be switched off
-            parts["reference"] = size.parameters * width_of(dtype) / (ranks if zero == 3 else 1)
+            parts["reference"] = size.parameters * width_of(dtype) / (batch.processes if zero == 3 else 1)
         if isinstance(recipe, GrpoRecipe) and not given.get("use_vllm"):
             texts = batch.per_device * batch.steps_per_generation
             parts["generation"] = generation_bytes(size, recipe.model.dtype, recipe.rollout.batch_tokens, texts)
-        # An inline probe runs between two steps, when there are no activations.
-        inline = recipe.probe is not None and recipe.probe.when == "inline" and recipe.probe.grounding
-        if inline and not self.on_cpu and activations < LOGITS_BYTES:
-            parts["probe"] = LOGITS_BYTES - activations
-        total, listed = _sizes(parts)
-        if dtype != recipe.model.dtype:
-            listed = listed.replace(",", f" in {dtype} so that small updates are not lost,", 1)
-        under = f" under ZeRO-{zero}" if zero else ""
-        return f"{total:.1f} GiB a process{under} ({listed}, at {rows} x {self.length:,} tokens)"
-
-    # --- Checkpoints and their disk.
-
-    def saves(self, ranks: int) -> int | None:
-        """Return the number of checkpoints; for a run of unknown length, if `save_steps` is a share of it."""
-        strategy, every = self.arguments.get("save_strategy", "steps"), self.arguments.get("save_steps", 500)
-        steps = self.steps(ranks)
-        if steps is None:
-            return math.ceil(1 / every) if strategy == "steps" and every < 1 else None
-        return saves(strategy, every, steps, self.arguments.get("num_train_epochs", 3.0))
+        listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
+        stored = f"weights stored in {dtype}{f' under ZeRO-{zero}' if zero else ''}"
+        yield f"memory    {sum(parts.values()) / GIB:.1f} GiB a process: {listed}, at {rows} x {self.length:,} tokens, {stored}"
+        yield f"          within {ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB"
+        if given.get("use_vllm"):
+            share = f"{given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
+            yield f"vllm      {'on a server of its own' if given.get('vllm_mode') == 'server' else share}"
 
     def saves_line(self) -> str:
         strategy, every = self.arguments.get("save_strategy", "steps"), self.arguments.get("save_steps", 500)
-        count, steps = self.saves(processes()), self.steps(processes())
         if strategy != "steps":
             return f"saves     save_strategy {strategy}"
-        if every >= 1:
-            return (
-                f"saves     every {every} steps and after the last{'' if count is None else f', {count} checkpoints'}"
-            )
-        often = "" if steps is None else f", every {math.ceil(steps * every):,} of {steps:,} steps"
-        return f"saves     save_steps {every:g}: {count} times per run{often}"
-
-    def disk_lines(self) -> Iterator[str]:
-        """Yield the room for checkpoints, as a real run asks for it before its first step (train/checkpoints.py)."""
-        if self.size is not None:
-            run_dir = Path(self.arguments["output_dir"])
-            yield from self.on_each("disk", self._disk)
-            yield f"          {free_bytes(run_dir) / GIB:,.1f} GiB are free for {run_dir}"
-
-    def _disk(self, ranks: int) -> str:
-        recipe, given, size, count = self.recipe, self.arguments, self.size, self.saves(ranks)
-        assert size is not None
-        zero, limit = zero_stage(given) if ranks > 1 else 0, given.get("save_total_limit")
-        half = given.get("fp16") or given.get("bf16", True)
-        width = (
-            (2 if half else width_of(recipe.model.dtype)) if zero else 4
-        )  # without ZeRO all trained weights are float32
-        whole, adapter = not given.get("save_only_model", False), recipe.model.lora is not None
-        parts = checkpoint_bytes(size.parameters, size.trained, size.tied, adapter, width, zero, whole)
-        total, listed = _sizes(parts)
-        each = f"{total:.2f} GiB a checkpoint ({listed})"
-        if count is None and limit is None:
-            return f"{each}, an unknown number at once"
-        at_once = held_at_once(limit, 0, UNLIMITED if count is None else count)
-        return f"{each}, {at_once} at once: {at_once * total:.1f} GiB"
+        return (
+            f"saves     every {every} steps"
+            if every >= 1
+            else f"saves     {math.ceil(1 / every)} times, save_steps {every:g}"
+        )
 
     # --- The probe.
 
@@ -400,11 +334,6 @@ class RunPlan:
             )
 
 
-def _sizes(parts: Mapping[str, float]) -> tuple[float, str]:
-    """Return the sum in GiB, and the parts as text."""
-    return sum(parts.values()) / GIB, ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
-
-
 def _calls(role: RoleSection, calls: int) -> str:
     model = role.server.model if role.server is not None else role.model
     return f"{role.engine}{f' {model}' if model else ''}: {calls:,} calls at most a generation"
@@ -416,7 +345,3 @@ def _kinds(kinds: Mapping[str, int]) -> str:
 
 def _shown(row: dict[str, list[int]], chat: Chat) -> list[str]:
     return [f"  | {line}" for line in show_loss(row, chat.tokenizer).splitlines()]
-
-
-def _number(steps: int | None) -> str:
-    return "an unknown number" if steps is None else f"{steps:,}"

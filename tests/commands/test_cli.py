@@ -75,7 +75,6 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
         (("-m", "nextturn.probe", "label", "--help"), "--page"),
         (("-m", "nextturn.probe", "correct", "--help"), "--labels"),
         (("-m", "nextturn.data_builders", "--help"), "--dry-run"),
-        (("-m", "nextturn.train.gpu_check", "--help"), "--stages"),
         ((SFT, "--help"), "--resume"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",

@@ -2,97 +2,74 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from nextturn.probe.errors import NextturnError
 from nextturn.probe.files import read_json
-from nextturn.train import gpu_check
-from nextturn.train.gpu_check import Stage, main, run_stage
 from support.commands import ROOT, call
 
-
-def test_every_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """All in this process, which has imported what each would import anew."""
-
-    def run_here(name: str, stage: Stage, out: Path) -> tuple[str, str]:
-        if stage.skip:
-            return "skipped", stage.skip
-        words = stage.command
-        if "accelerate.commands.launch" in words:
-            words = words[next(place for place, word in enumerate(words) if word.startswith("train/")) :]
-        capfd.readouterr()
-        call(words, ROOT)
-        log = out / f"{name}.log"
-        log.write_text(capfd.readouterr().out)
-        return "ok", stage.read(log)
-
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("NEXTTURN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(gpu_check, "run_stage", run_here)
-    main(["--out", str(tmp_path)])
-    page = (tmp_path / "verdict.txt").read_text()
-    states = dict(line.split()[1::-1] for line in page.splitlines()[1:9])
-    assert {name for name, state in states.items() if state == "skipped"} == {"kernels", "vllm", "zero2"}
-    assert {name for name, state in states.items() if state == "ok"} == {"doctor", "data", "sft", "grpo", "probe"}
-    assert "fit to train" in page and "torch" in page, "versions for an issue"
-    base = read_json(tmp_path / "grpo" / "probe" / "base" / "results.json")["model"]
-    assert base["path"].endswith("sft/checkpoint-2"), "GRPO goes on from what SFT has trained"
+SCRIPT = ROOT / "recipes" / "gpu_check.sh"
 
 
 @pytest.fixture
-def instead(tmp_path: Path) -> Callable[..., Stage]:
-    """A stage that runs a shell script in place of a command."""
+def check(tmp_path: Path) -> Callable[..., tuple[int, str, list[list[str]]]]:
+    """Runs the script with stubs in place of its commands. Returns exit code, verdict and the words of the commands."""
+    commands, out = tmp_path / "commands", tmp_path / "out"
 
-    def made(lines: str, seconds: float = 60) -> Stage:
-        code = f"import os; os.execvp('sh', ['sh', '-c', {lines!r}])"
-        return Stage(["-c", code], lambda log: "read", seconds)
+    def run(gpus: int, then: str = "") -> tuple[int, str, list[list[str]]]:
+        python = f'if [ "$1" = -c ]; then case "$2" in *device_count*) echo {gpus};; esac; exit; fi'
+        for name, first in {"python": python, "accelerate": ""}.items():
+            lines = ["#!/bin/bash", first, f"printf '%s\\t' {name} \"$@\" >> {commands}; echo >> {commands}", then]
+            (tmp_path / name).write_text("\n".join(lines) + "\n")
+            (tmp_path / name).chmod(0o755)
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OUT": str(out)}
+        done = subprocess.run(["bash", SCRIPT], env=environment, capture_output=True, text=True)
+        verdict = (out / "verdict.txt").read_text()
+        assert done.stdout.endswith(verdict) and not done.stderr
+        return done.returncode, verdict, [line.split("\t")[:-1] for line in commands.read_text().splitlines()]
 
-    return made
+    return run
 
 
-def test_a_crashed_stage_gives_the_first_line_of_its_error_and_leaves_the_rest(
-    tmp_path: Path, instead: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_every_stage_runs_its_command_and_writes_its_result(
+    check: Callable[..., tuple[int, str, list[list[str]]]], tmp_path: Path
 ) -> None:
-    crash = instead(
-        "echo 'Traceback (most recent call last):'; echo 'torch.AcceleratorError: CUDA error: misaligned address'\n"
-        "echo 'For debugging consider passing CUDA_LAUNCH_BLOCKING=1'; kill -SEGV $$"
-    )
-    unread = instead("echo done")._replace(read=lambda log: read_json(tmp_path / "results.json")["loss"])
-    stages = {"sft": crash, "grpo": unread, "probe": instead("echo done"), "vllm": crash._replace(skip="no GPU")}
-    monkeypatch.setattr(gpu_check, "stages_in", lambda out: stages)
-    monkeypatch.setattr(gpu_check, "make_model", lambda folder: None)
-    with pytest.raises(NextturnError, match=r"^sft, grpo failed; .*verdict.txt"):
-        main(["--out", str(tmp_path)])
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in said] == ["failed", "failed", "ok", "skipped"]
-    assert "exit code -11: torch.AcceleratorError: CUDA error: misaligned address" in said[0]
-    assert (tmp_path / "verdict.txt").read_text().splitlines()[1:5] == said
+    """All in this process, which has imported what each would import anew."""
+    code, verdict, commands = check(gpus=0)
+    missing = [Path(word) for line in verdict.splitlines() for word in line.split() if line.count(" is missing")]
+    results = [path for path in missing if path.suffix == ".json"]
+    assert code == 1 and len(results) == 4, "the stubs wrote nothing"
+    assert [line.split()[1] for line in verdict.splitlines() if line.startswith("skipped")] == [
+        "kernels:",
+        "vllm:",
+        "zero2:",
+    ]
+    for words in commands:
+        script = [index for index, word in enumerate(words) if word.startswith("train/")]
+        words = [*words[script[0] :], "--model.dtype", "float32"] if script else words[1:]
+        call(words, ROOT, NEXTTURN_CACHE=str(tmp_path / "cache"))
+    assert all(path.is_file() for path in results)
+    base = read_json(tmp_path / "out" / "grpo" / "probe" / "base" / "results.json")["model"]
+    assert base["path"].endswith("sft/checkpoint-2"), "GRPO goes on from what SFT has trained"
 
 
-@pytest.mark.parametrize(("last", "seconds"), [("exit 3", 60), ("wait", 4)], ids=["crashes", "hangs"])
-def test_all_that_a_stage_started_ends(last: str, seconds: int, tmp_path: Path, instead: Callable[..., Stage]) -> None:
-    """Also a worker in a session of its own, whose launcher has ended or continues without the stage."""
-    stage = instead(
-        f"sleep 1000 &\necho $! > {tmp_path}/near\n"
-        f"sh -c 'setsid sleep 1000 & echo $! > {tmp_path}/orphan'\n"
-        f"sh -c 'setsid sleep 1000 & echo $! > {tmp_path}/far; wait' &\n"
-        f"until [ -s {tmp_path}/far ]; do sleep 0.01; done; echo the last line; {last}",
-        seconds,
-    )
-    state, found = run_stage("sft", stage, tmp_path)
-    assert state == "failed" and found.startswith("exit code ") and "the last line" in found
-    assert "cannot be killed" not in found
-    for child in ("near", "orphan", "far"):
-        assert not runs(int((tmp_path / child).read_text())), child
-
-
-def runs(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+def test_a_crashed_stage_shows_the_end_of_its_log_and_leaves_the_rest(
+    check: Callable[..., tuple[int, str, list[list[str]]]],
+) -> None:
+    code, verdict, commands = check(gpus=2, then='echo "CUDA error: $1"; [ "$1" = -m ] || kill -SEGV $$')
+    states = {line.split()[1].rstrip(":"): line for line in verdict.splitlines() if line[:1] in "ofs" and ":" in line}
+    assert code == 1 and states["sft"].startswith("failed   sft: exit code 139")
+    assert states["kernels"].startswith("ok") and "    CUDA error: launch" in verdict.splitlines()
+    zero2 = commands[-1]
+    assert zero2[zero2.index("--num_processes") + 1] == "2" and zero2[zero2.index("--data.rows_per_step") + 1] == "4"
+    (grpo,) = [words for words in commands if "train/grpo.py" in words]
+    assert grpo[grpo.index("--train.use_vllm") + 1] == "true" and "recipes/accelerate/one_gpu.yaml" in grpo
 
 
 def test_wrong_kernels_are_found() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import nextturn.train.checkpoints
 from nextturn.probe.checkpoints import (
     finish_run,
     finished,
@@ -25,12 +25,9 @@ from nextturn.probe.checkpoints import (
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.train.checkpoints import (
     Launch,
-    checkpoint_bytes,
     choose_resume,
-    held_at_once,
     mark_checkpoints,
     remove_incomplete,
-    saves,
     watch_line,
 )
 
@@ -251,24 +248,15 @@ def test_the_trainer_marks_each_checkpoint_and_keeps_its_rotation(trainer: Any, 
     assert [(step, is_complete(folder)) for step, folder in list_checkpoints(tmp_path / "run")] == [
         (5, None), (4, None),
     ]  # fmt: skip
-    files = json.loads((tmp_path / "run/checkpoint-4/complete.json").read_text())["files"]
-    parameters = sum(weight.numel() for weight in trainer.model.parameters())
-    parts = checkpoint_bytes(parameters, parameters, tied=0, adapter=False, width=4, zero=0)
-    assert parts["weights"] == pytest.approx(files["model.safetensors"], rel=0.05)
-    assert parts["optimizer"] == pytest.approx(files["optimizer.pt"], rel=0.05)
 
 
-@pytest.mark.parametrize(("present", "more"), [(0, 3), (2, 1)])  # the limit keeps two, and one more for a while
-def test_a_run_whose_checkpoints_will_not_fit_ends_before_its_first_step(
-    present: int, more: int, trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("free", [0, 2**40])
+def test_a_disk_without_room_for_the_next_checkpoint_is_a_warning(
+    free: int, trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for step in range(1, present + 1):
-        (tmp_path / "run" / f"checkpoint-{step}").mkdir(parents=True)
-    size = 12 * sum(weight.numel() for weight in trainer.model.parameters())
-    monkeypatch.setattr(nextturn.train.checkpoints, "free_bytes", lambda folder: more * size - 1)
-    with pytest.raises(BadInput, match=f"{more} more checkpoints at once"):
-        trainer.train()
-    assert trainer.state.global_step == 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    trainer.train()
+    assert capsys.readouterr().out.count("warning") == (0 if free else 2), "after the last one there is no next"
 
 
 ROWS = 16
@@ -367,14 +355,6 @@ def test_a_schedule_continues_with_another_number_of_parameter_groups(
         for schedule in (saved, trainer.lr_scheduler):
             schedule.optimizer.step()
             schedule.step()
-
-
-def test_checkpoints_are_counted_as_they_are_saved_and_kept(tmp_path: Path) -> None:
-    assert [saves("steps", 500, steps, 3) for steps in (1, 500, 501)] == [1, 1, 2], "the last step is saved as well"
-    assert saves("steps", 0.5, 39, 1) == 2 and saves("epoch", 500, 1000, 2.5) == 3 and saves("no", 500, 9, 1) == 0
-    assert [held_at_once(3, 0, more) for more in (1, 3, 4, 9)] == [1, 3, 4, 4]
-    assert held_at_once(None, 2, 7) == 9 and held_at_once(2, 5, 1) == 5
-    assert nextturn.train.checkpoints.free_bytes(tmp_path / "not" / "there") > 0
 
 
 @pytest.mark.parametrize("gpus", [0, 8])

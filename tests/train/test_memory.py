@@ -3,7 +3,6 @@ largest tensor that a loss makes over a large vocabulary."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,20 +153,3 @@ def test_the_log_probabilities_of_grpo_on_gpus_hold_no_logits(tiny_chatml: Path,
         log_p.sum().backward()
     assert log_p.shape == entropies.shape == (TOKENS[0], 32)
     assert VOCABULARY * 8 * 4 <= largest.bytes <= a_tile()
-
-
-def test_the_plan_counts_what_the_probe_holds_where_that_is_more_than_a_step(tiny_chatml: Path) -> None:
-    from nextturn.probe.engines.hf import LOGITS_BYTES
-    from nextturn.train import plan
-    from nextturn.train.recipe import load_sft_recipe
-
-    shipped = Path(__file__).resolve().parents[2] / "recipes" / "qwen2b_sft.yaml"
-    large = replace(size_of(ModelSection(name=str(tiny_chatml)), tiny_chatml), parameters=2 * 10**9)  # one for GPUs
-    for options, counted in ([], True), (["--probe.grounding", "false"], False), (["--probe.when", "watch"], False):
-        recipe = load_sft_recipe(shipped, [*options, "--train.deepspeed", "null"])
-        line = next(plan.RunPlan(recipe, large, None, [], length=64).memory_lines())
-        parts = dict(re.findall(r"(\w+) ([\d.]+)", line.partition("(")[2]))
-        assert ("probe" in parts) == counted, line
-        if counted:
-            together = float(parts["activations"]) + float(parts["probe"])
-            assert together == pytest.approx(LOGITS_BYTES / plan.GIB, abs=0.02)
