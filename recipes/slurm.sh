@@ -16,8 +16,8 @@
 # Five minutes before the time limit, this script gets SIGTERM and passes it on. Training ends after the current step with a
 # checkpoint, and the job is queued again unless training has finished. A job that was preempted or whose node failed is queued
 # again, too, and loses at most train.save_steps steps. A job that fails by itself is not queued again. The same command resumes
-# from the newest complete checkpoint (--resume auto is the default). On another number of GPUs the ZeRO optimizer cannot resume:
-# the job ends with one line, and --resume weights starts the optimizer anew.
+# from the newest complete checkpoint (--resume auto is the default). On another number of GPUs the ZeRO optimizer cannot resume,
+# and the job ends with one line.
 #SBATCH --signal=B:TERM@300
 #SBATCH --requeue
 set -euo pipefail

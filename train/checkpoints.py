@@ -66,13 +66,13 @@ def this_launch(args: Any) -> Launch:
 
 
 def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
-    """Return the checkpoint that `--resume auto|never|weights|PATH` selects, or None to start from the beginning.
+    """Return the checkpoint that `--resume auto|never|PATH` selects, or None to start from the beginning.
 
     Nothing changes on disk, so every process may call it. The main process prints what is selected and skipped.
 
     Raises:
-        BadInput: The path is no complete checkpoint of this run, there is none for `weights`, `never` was given for a run
-            directory in use, or the checkpoint does not fit this launch.
+        BadInput: The path is no complete checkpoint of this run, `never` was given for a run directory in use, or the
+            checkpoint does not fit this launch.
     """
     if resume == "never":
         present = [path.name for _, path in list_checkpoints(run_dir)]
@@ -83,20 +83,15 @@ def choose_resume(run_dir: Path, resume: str, launch: Launch) -> Path | None:
                 "give --resume auto, another train.output_dir, or delete it"
             )
         return None
-    weights_only = resume == "weights"
-    if resume == "auto" or weights_only:
+    if resume == "auto":
         checkpoint, skipped = newest_complete(run_dir)
-        if weights_only and checkpoint is None:
-            raise BadInput(f"--resume weights: no complete checkpoint in {run_dir}")
-        if weights_only and not (checkpoint / "scheduler.pt").is_file():  # type: ignore[operator]
-            raise BadInput(f"--resume weights: {checkpoint} has no scheduler.pt, so its learning rate is not known")
         start = f"resumes from {checkpoint}" if checkpoint else "starts from the beginning: no complete checkpoint"
         say("; ".join([start, *(f"skips {path.name} ({reason})" for path, reason in skipped)]))
     else:
         checkpoint = _checkpoint_at(Path(resume), run_dir)
         say(f"resumes from {checkpoint}")
     if checkpoint is not None:
-        _check_fits(checkpoint, launch, weights_only)
+        _check_fits(checkpoint, launch)
     return checkpoint
 
 
@@ -116,7 +111,7 @@ def _checkpoint_at(folder: Path, run_dir: Path) -> Path:
     return folder
 
 
-def _check_fits(checkpoint: Path, now: Launch, weights_only: bool) -> None:
+def _check_fits(checkpoint: Path, now: Launch) -> None:
     """Raise BadInput if this launch has other steps or cannot load the optimizer's state. Print what changes."""
     saved_by = read_json(checkpoint / MARKER).get("launch")
     try:
@@ -131,17 +126,12 @@ def _check_fits(checkpoint: Path, now: Launch, weights_only: bool) -> None:
             f"({now}): launch as before, or begin a new run with its weights, --model.name {checkpoint} --train.output_dir "
             "ANOTHER; data.rows_per_step or rollout.samples_per_step keeps the number on any launch"
         )
-    if weights_only:
-        say(
-            "--resume weights: WITHOUT THE STATE OF THE OPTIMIZER, whose means begin at zero; weights, step, schedule and "
-            f"position in the data are those of {checkpoint}"
-        )
-    elif then != now and (then.zero or now.zero):
+    if then != now and (then.zero or now.zero):
         raise BadInput(
             f"{checkpoint}: saved by {then}, and this is {now}, which cannot load its optimizer's state: launch as before, "
-            "or give --resume weights for all but that state"
+            f"or begin a new run with its weights, --model.name {checkpoint} --train.output_dir ANOTHER"
         )
-    elif then != now:
+    if then != now:
         say(
             f"saved by {then}, and this is {now}: a step still has {now.per_step} rows, the order of the rows and the "
             "optimizer continue; random numbers such as those of dropout begin anew"

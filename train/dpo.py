@@ -1,6 +1,6 @@
 """Preference optimization (DPO) on pairs of replies, probed at every checkpoint.
 
-    accelerate launch train/dpo.py recipes/qwen2b_dpo.yaml [--dry-run] [--resume auto|never|weights|PATH]
+    accelerate launch train/dpo.py recipes/qwen2b_dpo.yaml [--dry-run] [--resume auto|never|PATH]
 
 A pair is one conversation so far and two replies. If information is missing, the preferred reply asks for it and the other
 guesses; if nothing is missing, the preferred reply answers and the other asks. The same command works on no GPU, one, or many.

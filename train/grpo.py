@@ -1,6 +1,6 @@
 """Group relative policy optimization (GRPO) with simulated users in the loop, probed at every checkpoint.
 
-    accelerate launch train/grpo.py recipes/qwen2b_grpo.yaml [--dry-run] [--resume auto|never|weights|PATH]
+    accelerate launch train/grpo.py recipes/qwen2b_grpo.yaml [--dry-run] [--resume auto|never|PATH]
 
 Only the model's own turns are trained: tokens of the simulated user have no loss. The same command works on no GPU, one, or
 many.

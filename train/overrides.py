@@ -35,39 +35,10 @@ from nextturn.train.policy import ADAPTER, load_adapter, zero_in_force
 
 
 class ResumableTrainer(Trainer):
-    """A Trainer that resumes in the middle of an epoch, after its last step, and without the optimizer's state.
+    """A Trainer that resumes in the middle of an epoch and after its last step.
 
     It comes before trl's trainer in the bases of the trainers below, so that `super()` is trl's method.
     """
-
-    weights_only: Path | None = None
-    """The checkpoint that a run continues from without the optimizer's state (`--resume weights`)."""
-
-    # Relies on transformers 5.17.0 (0a4d89b3fdfd) transformers.trainer:Trainer._prepare_for_training
-    #   self._load_optimizer_and_scheduler(resume_from_checkpoint)
-    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None) -> Any:
-        """Prepare as transformers does; with `weights_only`, load the schedule of that checkpoint and nothing else.
-
-        transformers loads weights, optimizer and schedule here, under DeepSpeed all at once from files that fit one launch
-        only.
-        """
-        if self.weights_only is None:
-            return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
-        scheduler = self.lr_scheduler
-        groups = scheduler.optimizer.param_groups
-        state = torch.load(self.weights_only / "scheduler.pt", map_location="cpu", weights_only=True)
-        # ZeRO drops a parameter group without weights (an adapter has none without decay), one process keeps it. The
-        # rates of all groups are equal, so those of the first group stand for all.
-        for name in ("base_lrs", "_last_lr", "lr_lambdas"):
-            if name in state:
-                state[name] = state[name][:1] * len(groups)
-        scheduler.load_state_dict(state)
-        for group, rate in zip(groups, scheduler.get_last_lr(), strict=True):
-            group["lr"] = rate  # a resumed optimizer would have brought it along
-        # Later checkpoints keep the log, and so the model card knows.
-        self.state.log_history.append({"optimizer_anew": 1, "step": self.state.global_step})
-        return prepared
 
     # Relies on transformers 5.17.0 (ebe374933064) transformers.trainer:Trainer._run_epoch
     #   train_dataloader = skip_first_batches(train_dataloader, steps_trained_in_current_epoch)

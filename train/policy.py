@@ -53,15 +53,12 @@ def held_in(section: ModelSection, zero: int) -> str:
     return section.dtype if section.lora is not None or zero else "float32"
 
 
-def load_policy(
-    folder: ModelFolder, section: ModelSection, dtype: str | None = None, checkpoint: Path | None = None
-) -> Any:
+def load_policy(folder: ModelFolder, section: ModelSection, dtype: str | None = None) -> Any:
     """Load the causal language model to train. It is on no device yet.
 
     Args:
         folder: From `policy_folder`. A LoRA checkpoint gives a PeftModel whose adapter is trained further.
         dtype: From `held_in`. Left out, `section.dtype`.
-        checkpoint: A checkpoint of this run to load all weights from. An adapter comes later, by `load_adapter`.
 
     Raises:
         ModelError: The adapter does not fit its base.
@@ -72,7 +69,7 @@ def load_policy(
 
     base = folder.base or folder.path
     model: Any = AutoModelForCausalLM.from_pretrained(
-        checkpoint or base, dtype=getattr(torch, dtype or section.dtype), use_safetensors=True, trust_remote_code=False
+        base, dtype=getattr(torch, dtype or section.dtype), use_safetensors=True, trust_remote_code=False
     )
     # trl and PEFT find the base by this name. It must be the text-only folder, not the multimodal original.
     model.config.name_or_path = str(base)

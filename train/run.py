@@ -25,7 +25,7 @@ from nextturn.probe.terminal import is_main_process, say, visible
 from nextturn.probe.user_model import UserModelInfo, mark_user_model, refuse_user_model, user_model_info
 from nextturn.probe.weights import sha256_of_seen
 from nextturn.train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch
-from nextturn.train.policy import held_in, load_adapter, load_policy, policy_folder, zero_in_force
+from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
 from nextturn.train.recipe import LOADERS, TrainRecipe, fitted
 from nextturn.train.setup import check_shared, launch_line, on_main_process, training_arguments, trains_on_gpus
 
@@ -52,8 +52,8 @@ def command(stage: str, summary: str, argv: Sequence[str], train: Callable[[Any,
     parser.add_argument(
         "--resume",
         default="auto",
-        metavar="auto|never|weights|PATH",
-        help="default: the newest complete checkpoint; weights: the same with a new optimizer, on another number of GPUs",
+        metavar="auto|never|PATH",
+        help="default: the newest complete checkpoint",
     )
     arguments, overrides = parser.parse_known_args(argv)
     recipe = LOADERS[stage](arguments.recipe, overrides)
@@ -143,8 +143,7 @@ class Run:
     def load_policy(self) -> Any:
         """Return the model to train, all weights or LoRA, on no device yet. `train` loads a checkpoint's adapter."""
         section = self.recipe.model
-        weights = self.checkpoint if self.resume == "weights" and section.lora is None else None
-        return load_policy(self.folder, section, held_in(section, zero_in_force(self.args)), weights)
+        return load_policy(self.folder, section, held_in(section, zero_in_force(self.args)))
 
     def train(self, trainer: Any, stage: str) -> None:
         """Train from the beginning, or from the checkpoint after setting aside what a killed run left past it.
@@ -175,10 +174,6 @@ class Run:
         if trainer.accelerator.is_main_process:
             remove_incomplete(self.run_dir, self.checkpoint)
         trainer.accelerator.wait_for_everyone()
-        if self.resume == "weights" and self.checkpoint is not None:
-            trainer.weights_only = self.checkpoint
-            if recipe.model.lora is not None:
-                load_adapter(trainer.model, self.checkpoint)
         with sigterm.listening():
             trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
 
@@ -196,8 +191,6 @@ class Run:
         comparison = run_dir / "probe" / "comparison" / "comparison.md"
         table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
         table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
-        resets = [str(row["step"]) for row in trainer.state.log_history if "optimizer_anew" in row]
-        reset = f"The optimizer began anew at step {', '.join(resets)} (`--resume weights`). " if resets else ""
         user_model = "This is a user model: it writes the user's turns, not the assistant's. "
         user_model = user_model if user_model_info(run_dir) else ""
         card = f"""---
@@ -207,7 +200,7 @@ class Run:
 # {run_dir.name}
 
 {recipe.model.name}, {verb} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
-{reset}{user_model}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+{user_model}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
 #{table}
 ## Recipe

@@ -6,10 +6,8 @@ import importlib.util
 import os
 import pickle
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -160,15 +158,13 @@ def launch_line(trainer: Any) -> str:
 
 _stores: list[Any] = []  # torch's store, kept while the process lives: process 0 may be the one that serves it
 _turns = count()
-_WAIT_S, _SILENT_WAITS = 60.0, 5
-"""For how many seconds the others wait at a time, and after how many waits without a report they give up."""
 
 
 def on_main_process(task: str, work: Callable[[], T]) -> T:
     """Run `work` on process 0 and return its result on every process. All processes make these calls in the same order.
 
     The other processes wait at the key-value store of torch's rendezvous (MASTER_ADDR:MASTER_PORT), not in a collective.
-    So there is no time limit and no process group is needed yet. The store belongs to this launch alone: nothing from an
+    So no process group is needed yet, and no time limit but a week. The store belongs to this launch alone: nothing from an
     earlier launch can be mistaken for a result, and the nodes need no shared folder for it.
 
     Args:
@@ -176,7 +172,7 @@ def on_main_process(task: str, work: Callable[[], T]) -> T:
         work: Returns something small (8 MB) that can be pickled.
 
     Raises:
-        NextturnError: On every process: the error of `work`, or process 0 has ended or was silent for five minutes.
+        NextturnError: On every process: the error of `work`, or process 0 has ended.
     """
     if processes() == 1:
         return work()
@@ -188,17 +184,18 @@ def on_main_process(task: str, work: Callable[[], T]) -> T:
     error: Exception | None = None
     try:
         if is_main_process():
-            with _reporting(store):
-                try:
-                    result = work()
-                except Exception as raised:  # noqa: BLE001 - raised again below, on every process
-                    error = raised
+            try:
+                result = work()
+            except Exception as raised:  # noqa: BLE001 - raised again below, on every process
+                error = raised
             shared = error
             if error is not None and not isinstance(error, NextturnError):  # which might not survive pickling
                 shared = NextturnError(f"process 0 could not {task}: {type(error).__name__}: {one_line(error)}")
             store.set("outcome", pickle.dumps((result, shared)))
         else:
-            _wait_for_outcome(store, task)
+            if os.environ.get("LOCAL_RANK") == "0":  # one process of each other node
+                print(f"waiting for process 0 to {task}", flush=True)
+            store.wait(["outcome"], timedelta(weeks=1))
             result, error = pickle.loads(store.get("outcome"))
         store.add("read", 1)
         while is_main_process() and store.add("read", 0) < processes():  # the store may end with this process
@@ -208,39 +205,6 @@ def on_main_process(task: str, work: Callable[[], T]) -> T:
     if error is not None:
         raise error
     return result  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _reporting(store: Any) -> Iterator[None]:
-    """Context manager: count up "alive" in the store every half minute."""
-    done = threading.Event()
-
-    def report() -> None:
-        while not done.wait(_WAIT_S / 2):
-            store.add("alive", 1)
-
-    threading.Thread(target=report, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _wait_for_outcome(store: Any, task: str) -> None:
-    """Return once process 0 has stored its outcome. On other nodes, one process prints a line every minute."""
-    from torch.distributed import DistStoreError
-
-    alive = silent = 0
-    for minutes in count(1):
-        try:
-            return store.wait(["outcome"], timedelta(seconds=_WAIT_S))  # type: ignore[no-any-return]
-        except DistStoreError:  # not yet; a lost connection is a DistNetworkError
-            previous, alive = alive, store.add("alive", 0)
-        silent = silent + 1 if alive == previous else 0
-        if silent == _SILENT_WAITS:
-            raise NextturnError(f"process 0, which was to {task}, has not reported for {_SILENT_WAITS} minutes")
-        if os.environ.get("LOCAL_RANK") == "0":
-            print(f"waiting for process 0 to {task}: {minutes} min", flush=True)
 
 
 def check_shared(path: Path) -> None:

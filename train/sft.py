@@ -1,6 +1,6 @@
 """Supervised fine-tuning on conversations, probed at every checkpoint.
 
-    accelerate launch train/sft.py recipes/qwen2b_sft.yaml [--dry-run] [--resume auto|never|weights|PATH]
+    accelerate launch train/sft.py recipes/qwen2b_sft.yaml [--dry-run] [--resume auto|never|PATH]
 
 The same command works on no GPU, one, or many.
 """

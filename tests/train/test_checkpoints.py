@@ -146,10 +146,10 @@ def test_a_path_must_be_a_complete_checkpoint_of_the_run_under_its_own_name(tmp_
         (HERE, HERE, None),
         (ZERO, ZERO, None),
         (HERE, Launch(2, 0, 8), None),
-        (ZERO, HERE, "--resume weights"),
-        (HERE, ZERO, "--resume weights"),
-        (ZERO, Launch(4, 2, 8), "--resume weights"),
-        (ZERO, Launch(2, 3, 8), "--resume weights"),
+        (ZERO, HERE, "--model.name"),
+        (HERE, ZERO, "--model.name"),
+        (ZERO, Launch(4, 2, 8), "--model.name"),
+        (ZERO, Launch(2, 3, 8), "--model.name"),
         (HERE, Launch(2, 0, 16), "--model.name"),
     ],
 )
@@ -166,23 +166,12 @@ def test_a_checkpoint_is_resumed_if_its_steps_and_its_optimizer_fit_the_launch(
             with pytest.raises(BadInput, match=way_out) as error:
                 choose_resume(tmp_path, resume, now)
             assert str(then) in str(error.value) and str(now) in str(error.value) and "\n" not in str(error.value)
-    if then.per_step == now.per_step:
-        assert choose_resume(tmp_path, "weights", now) == folder
-        assert "WITHOUT THE STATE OF THE OPTIMIZER" in capsys.readouterr().out
-    else:
-        with pytest.raises(BadInput, match="--model.name"):
-            choose_resume(tmp_path, "weights", now)
 
 
-def test_weights_need_a_checkpoint_with_a_schedule_and_older_markers_name_no_launch(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no complete checkpoint"):
-        choose_resume(tmp_path, "weights", HERE)
+def test_markers_of_older_versions_name_no_launch(tmp_path: Path) -> None:
+    assert choose_resume(tmp_path, "auto", ZERO) is None
     folder = checkpoint(tmp_path, 2)
-    assert choose_resume(tmp_path, "auto", ZERO) == choose_resume(tmp_path, "weights", ZERO) == folder
-    (folder / "scheduler.pt").unlink()
-    mark_complete(folder, 2)
-    with pytest.raises(BadInput, match=r"no scheduler\.pt"):
-        choose_resume(tmp_path, "weights", ZERO)
+    assert choose_resume(tmp_path, "auto", ZERO) == folder
 
 
 # --- What is set aside.
@@ -323,38 +312,6 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_takes_no_further_step(
     assert last == trainer.state.max_steps == len(seen)
     again, seen = seen_rows(tmp_path, "random", f"checkpoint-{last}", **length)
     assert seen == [] and again.state.global_step == last
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 2)])
-def test_a_schedule_continues_with_another_number_of_parameter_groups(
-    before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ZeRO leaves out the group of weights without decay, of which an adapter has none; one process keeps it."""
-    import torch
-    from transformers import Trainer, get_cosine_schedule_with_warmup
-
-    from nextturn.train.overrides import ResumableTrainer
-
-    def scheduler(groups: int) -> Any:
-        weights = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(groups)]
-        return get_cosine_schedule_with_warmup(torch.optim.AdamW(weights, lr=1e-3), 2, 10)
-
-    saved = scheduler(before)
-    for _ in range(5):
-        saved.optimizer.step()
-        saved.step()
-    torch.save(saved.state_dict(), tmp_path / "scheduler.pt")
-    monkeypatch.setattr(Trainer, "_prepare_for_training", lambda *_: "prepared")
-    trainer = ResumableTrainer.__new__(ResumableTrainer)
-    trainer.weights_only, trainer.lr_scheduler = tmp_path, scheduler(after)
-    trainer.state = SimpleNamespace(log_history=[], global_step=5)
-    assert trainer._prepare_for_training(10, None, "checkpoint") == "prepared"
-    for _ in range(2):
-        rates = {group["lr"] for group in trainer.lr_scheduler.optimizer.param_groups}
-        assert rates == {saved.get_last_lr()[0]}
-        for schedule in (saved, trainer.lr_scheduler):
-            schedule.optimizer.step()
-            schedule.step()
 
 
 @pytest.mark.parametrize("gpus", [0, 8])

@@ -217,19 +217,3 @@ def test_two_processes_train_under_zero_2(tiny_model: Path, tmp_path: Path) -> N
     last = tmp_path / "run" / f"checkpoint-{STEPS}"
     assert history(last)[0]["rewards/margins"] == 0 < history(last)[-1]["rewards/margins"]
     assert sorted(path.name for path in last.glob("adapter*")) == ["adapter_config.json", "adapter_model.safetensors"]
-
-
-def test_with_the_weights_of_a_checkpoint_an_adapter_is_still_compared_with_its_base(
-    tiny_chatml: Path, tmp_path: Path
-) -> None:
-    """Of a model that comes with its adapter trl would take a copy of that for the reference."""
-    recipe = recipe_of(tmp_path, tiny_chatml, lora={"r": 4, "alpha": 8})
-    options = ("--probe.when", "never", "--train.save_steps", "1", "--train.max_steps", "2", "--train.seed", "3")
-    assert run_command(main, [str(recipe), *options]) == 0
-    run = tmp_path / "run"
-    before = history(run / "checkpoint-2")
-    take_back(run, 1)
-    assert run_command(main, [str(recipe), *options, "--resume", "weights"]) == 0
-    again = history(run / "checkpoint-2")
-    assert again[0]["rewards/margins"] == 0 != again[1]["rewards/margins"]
-    assert again[1]["rewards/margins"] == pytest.approx(before[1]["rewards/margins"], rel=1e-4)
