@@ -5,10 +5,11 @@
 #   bash recipes/gpu_check.sh data sft         # some stages; $OUT names another directory
 # A stage that crashes or hangs does not stop the others. Exit code 1: a stage failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 out=${OUT:-runs/gpu_check}
 mkdir -p "$out"
-export HF_HUB_OFFLINE=1 WANDB_MODE=disabled NEXTTURN_CACHE="$(realpath "$out")/cache"
+NEXTTURN_CACHE=$(realpath "$out")/cache
+export HF_HUB_OFFLINE=1 WANDB_MODE=disabled NEXTTURN_CACHE
 
 stages=" ${*:-doctor kernels data sft grpo probe vllm zero2} "
 gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
