@@ -1,5 +1,4 @@
-"""The estimate of memory against the bytes that a real step of the real trainer allocates, ZeRO's bookkeeping, and the
-largest tensor that a loss makes over a large vocabulary."""
+"""The estimate of memory against the bytes that a real step of the real trainer allocates, and ZeRO's bookkeeping."""
 
 from __future__ import annotations
 
@@ -10,11 +9,10 @@ from typing import Any
 import pytest
 
 from nextturn.probe.models import load_tokenizer, resolve
-from nextturn.train.memory import ERROR, TILE_VOCABULARY, Size, activation_bytes, memory_parts, size_of
+from nextturn.train.memory import ERROR, Size, activation_bytes, memory_parts, size_of
 from nextturn.train.policy import held_in, new_adapter
 from nextturn.train.recipe import LoraSection, ModelSection
-from support.grpo_parts import rl_row
-from support.model_parts import LargestTensor, LiveBytes
+from support.model_parts import LiveBytes
 
 ROWS, LENGTH = 4, 192
 SHAPE = {
@@ -90,66 +88,3 @@ def test_memory_is_shared_as_zero_shares_it() -> None:
     assert three == two | {"weights": 250}
     adapter = memory_parts(replace(size, trained=100), "bfloat16", 700, {}, stage=0, ranks=1)
     assert adapter == {"weights": 1400, "gradients": 400, "optimizer": 800, "activations": 700}
-
-
-# --- Qwen3.5's vocabulary, which decides what the losses take: 4 x 64 tokens have 254 MB of logits in float32.
-
-VOCABULARY, TOKENS = 248_320, (4, 64)
-
-
-def wide_model() -> Any:
-    """A model of hardly more than embeddings for that vocabulary."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, tie_word_embeddings=True, **sizes))
-
-
-def a_tile() -> int:
-    """What trl's head holds of the logits at once, in bytes: rows of one part of the vocabulary, in float32."""
-    return TOKENS[0] * TOKENS[1] * TILE_VOCABULARY * 4
-
-
-def test_the_loss_of_sft_on_gpus_holds_no_logits(tiny_chatml: Path, tmp_path: Path) -> None:
-    """trl's own trainer and head, whose tiles torch folds where Triton has no GPU."""
-    import torch
-    from trl import SFTConfig, SFTTrainer
-
-    from nextturn.train.rows import as_dataset
-
-    rows = torch.randint(0, VOCABULARY, TOKENS, generator=torch.Generator().manual_seed(0)).tolist()
-    args = SFTConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], max_steps=1, save_strategy="no",
-        disable_tqdm=True, per_device_train_batch_size=TOKENS[0], dataset_kwargs={"skip_prepare_dataset": True},
-    )  # fmt: skip
-    trainer = SFTTrainer(
-        model=wide_model(), args=args, train_dataset=as_dataset([{"input_ids": row, "labels": row} for row in rows]),
-        processing_class=load_tokenizer(resolve(str(tiny_chatml))),
-    )  # fmt: skip
-    with LargestTensor(trainer.model.parameters()) as largest:
-        trainer.train()
-    assert VOCABULARY * 8 * 4 <= largest.bytes <= a_tile(), "the gradient of the head at least"
-
-
-def test_the_log_probabilities_of_grpo_on_gpus_hold_no_logits(tiny_chatml: Path, tmp_path: Path) -> None:
-    import torch
-    from trl import GRPOConfig, GRPOTrainer
-
-    from nextturn.train.rows import prompt_dataset
-
-    args = GRPOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], max_completion_length=32,
-        per_device_train_batch_size=TOKENS[0], num_generations=4,
-    )  # fmt: skip
-    trainer = GRPOTrainer(
-        model=wide_model(), args=args, train_dataset=prompt_dataset([rl_row(3)]), reward_funcs=lambda **_: [],
-        processing_class=load_tokenizer(resolve(str(tiny_chatml))),
-    )  # fmt: skip
-    ids = torch.randint(0, VOCABULARY, TOKENS, generator=torch.Generator().manual_seed(0))
-    with LargestTensor(trainer.model.parameters()) as largest:
-        log_p, entropies, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model, ids, torch.ones_like(ids), 32, compute_entropy=True
-        )
-        log_p.sum().backward()
-    assert log_p.shape == entropies.shape == (TOKENS[0], 32)
-    assert VOCABULARY * 8 * 4 <= largest.bytes <= a_tile()
