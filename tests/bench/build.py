@@ -69,19 +69,10 @@ def main() -> None:
 
 
 def _build(source: Path, problems: int, out: Path) -> Built:
-    command = [
-        sys.executable,
-        "-m",
-        "nextturn.data_builders",
-        str(RECIPE),
-        "--source.path",
-        str(source),
-        "--source.levels=null",
-    ]
+    options = ["--source.path", source, "--source.levels=null", "--source.n", problems, "--out", out, *OFFLINE]
+    command = [sys.executable, "-m", "nextturn.data_builders", RECIPE, *options]
     started = time.perf_counter()
-    process = subprocess.Popen(
-        [*command, "--source.n", str(problems), "--out", str(out), *OFFLINE], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -93,18 +84,10 @@ def _build(source: Path, problems: int, out: Path) -> Built:
 
 
 def _generated(path: Path, n: int = 7_500) -> Path:
-    write_jsonl(
-        path,
-        (
-            {
-                "problem": task.question,
-                "level": "Level 1",
-                "type": "Prealgebra",
-                "solution": f"{task.solution}\nThe answer is $\\boxed{{{task.answer}}}$.",
-            }
-            for task in starter_problems(n, 0, "train")
-        ),
-    )
+    rows = ({"problem": task.question, "level": "Level 1", "type": "Prealgebra",
+             "solution": f"{task.solution}\nThe answer is $\\boxed{{{task.answer}}}$."}
+            for task in starter_problems(n, 0, "train"))  # fmt: skip
+    write_jsonl(path, rows)
     return path
 
 

@@ -19,18 +19,8 @@ from nextturn.train.sft import main as sft
 ROOT = Path(__file__).resolve().parents[2]
 SFT, GRPO = (str(ROOT / "train" / f"{stage}.py") for stage in ("sft", "grpo"))
 HEAVY = {
-    "accelerate",
-    "datasets",
-    "deepspeed",
-    "matplotlib",
-    "numpy",
-    "peft",
-    "torch",
-    "transformers",
-    "trl",
-    "vllm",
-    "wandb",
-}
+    "accelerate", "datasets", "deepspeed", "matplotlib", "numpy", "peft", "torch", "transformers", "trl", "vllm", "wandb",
+}  # fmt: skip
 
 
 def python(*arguments: str, cwd: Path) -> tuple[int, str, list[str], set[str]]:
@@ -149,27 +139,26 @@ FINE = json.dumps({"messages": [USER, ASSISTANT, USER], "answer": "5"})
 BAD_SETS = {
     FINE[:30]: "questions.jsonl:2: not JSON",
     json.dumps({"messages": [USER, USER]}): "questions.jsonl:2: roles do not alternate, message 2 is 'user'",
-    json.dumps({"messages": []}): "questions.jsonl:2: an empty conversation",
-    json.dumps({"question": "What is 2 + 3?"}): "questions.jsonl:2: no final answer",
 }
 BAD_DATA = {
     '{"messages": [{"ro': "conversations.jsonl:2: not JSON",
     json.dumps({"messages": [USER, USER, ASSISTANT]}): "conversations.jsonl:2: roles do not alternate, message 2 is 'user'",
-    json.dumps({"messages": []}): "conversations.jsonl:2: an empty conversation",
     json.dumps({"text": "Hi."}): "conversations.jsonl:2: an empty conversation",
     json.dumps({"messages": [USER, {**ASSISTANT, "content": " "}]}): "conversations.jsonl:2: message 2 (assistant) is empty",
     json.dumps({"messages": [USER]}): "conversations.jsonl:2: the conversation ends with the user",
 }  # fmt: skip
 
 
-def test_which_line_of_a_set_or_of_the_data_is_bad(
-    refused: Callable[..., str], recipes: Path, tiny_chatml: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_which_line_of_a_set_is_bad(refused: Callable[..., str], recipes: Path, tiny_chatml: Path) -> None:
     for line, message in BAD_SETS.items():
         (recipes / "questions.jsonl").write_text(f"{FINE}\n{line}\n{FINE}\n")
         assert message in refused(probe, "run", str(tiny_chatml), "probe.yaml", "--out", "out")
         assert message in refused(sft, "sft.yaml", "--dry-run")
-    (recipes / "questions.jsonl").write_text(f"{FINE}\n")
+
+
+def test_which_line_of_the_data_is_bad(
+    refused: Callable[..., str], recipes: Path, capfd: Any, monkeypatch: Any
+) -> None:
     fine = (recipes / "conversations.jsonl").read_text()
     for line, message in BAD_DATA.items():
         (recipes / "conversations.jsonl").write_text(f"{fine}{line}\n")
@@ -183,24 +172,15 @@ def test_which_line_of_a_set_or_of_the_data_is_bad(
 
 
 def test_what_is_not_there_is_named(refused: Callable[..., str], recipes: Path) -> None:
-    for name in ("empty", "broken", "no_weights"):
-        (recipes / name).mkdir()
-    (recipes / "broken" / "config.json").write_text("{")
-    (recipes / "no_weights" / "config.json").write_text('{"model_type": "llama"}')
-    (recipes / "a_file").write_text("")
+    (recipes / "empty").mkdir()
     models = {
         "nowhere/model_x": "nowhere/model_x: no local folder of this name",
-        "./nowhere": "./nowhere: no such model folder",
         "empty": "empty: this folder holds no model, expected config.json",
-        "broken": "broken",
-        "no_weights": "no_weights",
-        "a_file": "a_file: a file, expected a model folder",
     }
     for name, message in models.items():
         assert message in refused(probe, "run", name, "probe.yaml", "--out", "out")
         assert message in refused(probe, "run", name, "probe.yaml", "--dry-run")
         assert message in refused(sft, "sft.yaml", "--dry-run", "--model.name", name)
-    missing = refused(sft, "sft.yaml", "--dry-run", "--data.path", "nowhere.jsonl")
-    assert "nowhere.jsonl: no such file or folder (data.path)" in missing
-    unfinished = refused(sft, "sft.yaml", "--dry-run", "--data.path", "empty")
-    assert "empty: is no data build (no manifest.json)" in unfinished
+    data = {"nowhere.jsonl": "no such file or folder (data.path)", "empty": "is no data build (no manifest.json)"}
+    for name, message in data.items():
+        assert f"{name}: {message}" in refused(sft, "sft.yaml", "--dry-run", "--data.path", name)

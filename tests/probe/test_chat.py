@@ -16,27 +16,22 @@ from nextturn.probe.timelimit import ends_within
 from support.conversations import spans
 from support.tiny_models import shipped_template, thinking_tokenizer, tiny_tokenizer
 
-TEMPLATES = ["chatml", "qwen3_5_nothink", "llama3", "gemma3"]
-TURN_END = {
-    "chatml": "<|im_end|>",
-    "qwen3_5_nothink": "<|im_end|>",
-    "llama3": "<|eot_id|>",
-    "gemma3": "<end_of_turn>",
+MARKS = {
+    "chatml": ("<|im_end|>", "\n<|im_start|>user\n"),
+    "qwen3_5_nothink": ("<|im_end|>", "\n<|im_start|>user\n"),
+    "llama3": ("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\n"),
+    "gemma3": ("<end_of_turn>", "\n<start_of_turn>user\n"),
 }
-USER_HEADER = {
-    "chatml": "<|im_end|>\n<|im_start|>user\n",
-    "qwen3_5_nothink": "<|im_end|>\n<|im_start|>user\n",
-    "llama3": "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
-    "gemma3": "<end_of_turn>\n<start_of_turn>user\n",
-}
+TEMPLATES = list(MARKS)
+TURN_END = {name: end for name, (end, _) in MARKS.items()}
+USER_HEADER = {name: end + header for name, (end, header) in MARKS.items()}
 TALK = [
-    {"role": "user", "content": "Ann has 3 apples and buys 4. How many now?"},
-    {"role": "assistant", "content": "3 + 4 = 7.\nThe answer is \\boxed{7}."},
-    {"role": "user", "content": "Why did you add?"},
-    {"role": "assistant", "content": "Because buying makes more."},
-    {"role": "user", "content": "And if she buys 5?"},
-    {"role": "assistant", "content": "Then it is 8."},
-]
+    {"role": ("user", "assistant")[place % 2], "content": text}
+    for place, text in enumerate((
+        "Ann has 3 apples and buys 4. How many now?", "3 + 4 = 7.\nThe answer is \\boxed{7}.", "Why did you add?",
+        "Because buying makes more.", "And if she buys 5?", "Then it is 8.",
+    ))
+]  # fmt: skip
 
 
 _CHATS: dict[str, Chat] = {}
@@ -46,6 +41,19 @@ def chat_with(template: str) -> Chat:
     if template not in _CHATS:
         _CHATS[template] = Chat(tiny_tokenizer(template))
     return _CHATS[template]
+
+
+THINK = ("<think>", "</think>")
+
+
+def with_tokens(special: tuple[str, ...] = (), markup: tuple[str, ...] = (), template: str = "chatml") -> Any:
+    """Return a tokenizer with added tokens, special ones and others."""
+    from tokenizers import AddedToken
+
+    tokenizer = tiny_tokenizer(template)
+    for texts, is_special in ((special, True), (markup, False)):
+        tokenizer.add_tokens([AddedToken(text, special=is_special, normalized=False) for text in texts])
+    return tokenizer
 
 
 @pytest.fixture(params=TEMPLATES)
@@ -101,11 +109,7 @@ MISTRAL = (
 )
 def test_a_user_turn_ends_at_the_next_header(template: str, special: tuple[str, ...], header: str | None) -> None:
     """A user turn ends where the assistant's header begins."""
-    from tokenizers import AddedToken
-
-    tokenizer = tiny_tokenizer("chatml")
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
+    tokenizer = with_tokens(special, THINK)
     tokenizer.chat_template = MISTRAL if template == "mistral" else shipped_template(template)
     chat = Chat(tokenizer)
     assert (header in tokenizer.convert_ids_to_tokens(chat.stop_ids)) == (header is not None)
@@ -149,21 +153,14 @@ def test_templates_that_cannot_open_a_user_turn_are_refused() -> None:
 
 def test_white_space_that_a_tokenizer_lists_as_added_tokens_stops_no_turn() -> None:
     """As Gemma's line breaks are: an answer would end with its first line."""
-    from tokenizers import AddedToken
-
-    tokenizer = tiny_tokenizer("gemma3")
-    plain = Chat(tokenizer)
-    tokenizer.add_tokens([AddedToken("\n" * lines, special=False, normalized=False) for lines in (1, 2)])
+    plain, tokenizer = chat_with("gemma3"), with_tokens(markup=("\n", "\n\n"), template="gemma3")
     chat = Chat(tokenizer)
     assert tokenizer.convert_tokens_to_ids("\n") in chat.user_prefix_ids(TALK[:2])
     assert (chat.stop_ids, chat.turn_end_ids) == (plain.stop_ids, plain.turn_end_ids)
 
 
 def test_tokens_of_markup_end_turns_though_their_tokenizer_calls_none_special() -> None:
-    from tokenizers import AddedToken
-
-    tokenizer = tiny_tokenizer("chatml")
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<user>", "</turn>")])
+    tokenizer = with_tokens(markup=("<user>", "</turn>"))
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<user>' if m['role'] == 'user' else '' }}{{ m['content'] }}</turn>{% endfor %}"
     )
@@ -172,11 +169,7 @@ def test_tokens_of_markup_end_turns_though_their_tokenizer_calls_none_special() 
 
 def test_a_template_whose_assistant_turn_has_several_parts_is_refused() -> None:
     """gpt-oss opens its analysis and its answer with a token that opens a user turn, too: each answer ended there."""
-    from tokenizers import AddedToken
-
-    tokenizer = tiny_tokenizer("chatml")
-    harmony = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>")
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in harmony])
+    tokenizer = with_tokens(("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"))
     tokenizer.chat_template = shipped_template("gptoss")
     with pytest.raises(TemplateError, match=r"<\|message\|> ends a turn: .* several parts"):
         Chat(tokenizer)
@@ -188,32 +181,21 @@ def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None
     tokenizer.chat_template = shipped_template("llama3_2")
     assert f"Today Date: {datetime.now():%d %b %Y}" in tokenizer.apply_chat_template(TALK[:1], tokenize=False)
     chat = Chat(tokenizer)
-    for text in (
-        chat.prompt_text(TALK[:1]),
-        chat.user_prefix_text(TALK[:2]),
-        chat.user_prefix_text(TALK[:2], "generation"),
-    ):
-        assert "Today Date: 26 Jul 2024\n" in text
-    row = chat.training_rows(TALK)[0]
-    assert "Today Date: 26 Jul 2024\n" in tokenizer.decode(row.input_ids)
-    assert chat.template_sha256 != sha256_text(tokenizer.chat_template), (
-        "a probe begun under another date is told apart"
-    )
-    assert chat_with("llama3").template_sha256 == sha256_text(chat_with("llama3").tokenizer.chat_template)
+    texts = [chat.prompt_text(TALK[:1]), tokenizer.decode(chat.training_rows(TALK)[0].input_ids)]
+    texts += [chat.user_prefix_text(TALK[:2], form) for form in ("history", "generation")]  # type: ignore[arg-type]
+    assert all("Today Date: 26 Jul 2024\n" in text for text in texts)
+    plain = chat_with("llama3")
+    assert plain.template_sha256 == sha256_text(plain.tokenizer.chat_template)
+    assert chat.template_sha256 != sha256_text(tokenizer.chat_template), "a probe begun under another date differs"
 
 
 @pytest.mark.parametrize("template", ["deepseekv3", "glm4moe", "nemotron_3_nano", "phi3", "qwen3", "qwen3_5_think"])
 @pytest.mark.parametrize("enable_thinking", [None, True, False])
 def test_a_think_block_before_the_content_is_no_part_that_stops(template: str, enable_thinking: bool | None) -> None:
-    from tokenizers import AddedToken
-
-    tokenizer = tiny_tokenizer("chatml")
-    ends = ("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>")
-    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ends])
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("<think>", "</think>")])
+    tokenizer = with_tokens(("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>"), THINK)
     tokenizer.chat_template = shipped_template(template)
     stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
-    assert not {"<think>", "</think>"} & set(stops)
+    assert not set(THINK) & set(stops)
 
 
 THINKING = ["qwen3_5_think", "deepseek_r1_distill"]
@@ -259,19 +241,12 @@ def test_answers_that_think_are_learned_from_within_the_block(template: str) -> 
     ],
 )
 def test_a_template_that_loops_or_doubles_is_refused(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A template that loops or doubles its text is refused before it is rendered here."""
-    limits: list[tuple[float, int]] = []
-
-    def briefer(seconds: float, more_bytes: int, function: Any) -> bool:
-        limits.append((seconds, more_bytes))
-        return ends_within(1.0, more_bytes, function)
-
-    monkeypatch.setattr("nextturn.probe.chat.ends_within", briefer)
+    """A template that loops or doubles its text is refused before it is rendered in this process."""
+    monkeypatch.setattr("nextturn.probe.chat.ends_within", lambda seconds, *more: ends_within(1.0, *more))
     tokenizer = tiny_tokenizer("chatml")
     tokenizer.chat_template = template
     with pytest.raises(TemplateError, match="loops or doubles its text"):
         Chat(tokenizer)
-    assert limits == [(2.0, 2**29)]
 
 
 def test_a_template_error_becomes_one_line() -> None:

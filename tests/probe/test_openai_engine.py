@@ -149,16 +149,17 @@ def test_it_stops_where_everything_is_refused(parts: tuple[Any, Any], status: in
         assert len(server.requests) < 1000
 
 
+def scored(*values: float | None) -> dict[str, Any]:
+    return {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": list(values)}}]}
+
+
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
         (completion_reply("Hi"), "0 numbers"),
         (Answer(400, {"error": {"message": "echo is not supported"}}), "echo is not supported"),
-        (
-            {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": [None] * 9}}]},
-            "0 numbers",
-        ),
-        ({"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": [-1.0]}}]}, "1 numbers"),
+        (scored(*[None] * 9), "0 numbers"),
+        (scored(-1.0), "1 numbers"),
     ],
 )
 def test_a_server_without_log_probabilities_is_asked_once(parts: tuple[Any, Any], reply: Any, why: str) -> None:
@@ -171,10 +172,8 @@ def test_a_server_without_log_probabilities_is_asked_once(parts: tuple[Any, Any]
 
 def test_a_score_that_fails_is_counted_and_the_others_come(parts: tuple[Any, Any]) -> None:
     def some(seen: Seen) -> Any:
-        if seen.body["prompt"][-1] == 9:
-            return completion_reply("no log-probabilities this time")
-        values = [None, *[-0.5] * (len(seen.body["prompt"]))]
-        return {"choices": [{"text": "", "finish_reason": "length", "logprobs": {"token_logprobs": values}}]}
+        prompt = seen.body["prompt"]
+        return completion_reply("none this time") if prompt[-1] == 9 else scored(None, *[-0.5] * len(prompt))
 
     requests = [ScoreRequest((5, 6, 4), (7, end)) for end in (8, 9, 8)]
     done: dict[int, float] = {}

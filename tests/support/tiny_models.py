@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.embedded import byte_level_bpe
-from nextturn.probe.errors import TemplateError
 
 # --- Tiny tokenizers of four model families, trained on the spot: the families' own special tokens and templates.
 #
@@ -77,10 +76,8 @@ FAMILIES = {
         markup=("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
     ),
     "llama3": Family(
-        special=(
-            *("<|begin_of_text|>", "<|end_of_text|>", "<|finetune_right_pad_id|>"),
-            *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-        ),
+        special=("<|begin_of_text|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|start_header_id|>",
+                 "<|end_header_id|>", "<|eot_id|>"),
         eos="<|eot_id|>",
         pad="<|finetune_right_pad_id|>",
         bos="<|begin_of_text|>",
@@ -94,31 +91,14 @@ FAMILIES = {
         adds_bos=True,
     ),
     "chatml": Family(special=(END_OF_TEXT, IM_START, IM_END), eos=IM_END, pad=IM_END, bos=IM_START),
-}
-
-
-def chat_template(template: str) -> str:
-    """The template text of one of FAMILIES: our own for "chatml", else the one that trl ships.
-
-    Raises:
-        TemplateError: the name is unknown, or the installed trl ships no such template.
-    """
-    if template not in FAMILIES:
-        raise TemplateError(f"{template}: unknown chat template, wanted one of {', '.join(FAMILIES)}")
-    if template == "chatml":
-        return CHATML
-    return shipped_template(template)
+}  # fmt: skip
 
 
 def shipped_template(template: str) -> str:
     """A template that trl ships, of whatever family."""
     trl = importlib.util.find_spec("trl")
-    if trl is None or trl.origin is None:
-        raise TemplateError(f"{template}: its template comes with trl, which is not installed; pip install trl")
-    path = Path(trl.origin).parent / "chat_templates" / f"{template}.jinja"
-    if not path.is_file():
-        raise TemplateError(f"{path}: the installed trl ships no such template")
-    return path.read_text(encoding="utf-8")
+    assert trl is not None and trl.origin is not None, "the templates of tests come with trl"
+    return (Path(trl.origin).parent / "chat_templates" / f"{template}.jinja").read_text(encoding="utf-8")
 
 
 def thinking_tokenizer(template: str) -> Any:
@@ -142,7 +122,6 @@ def tiny_tokenizer(template: str) -> Any:
     from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX, Qwen3_5Tokenizer
 
     tokenizer: Any
-    text = chat_template(template)
     family = FAMILIES[template]
     vocabulary, merges = _trained()
     names: dict[str, Any] = {"eos_token": family.eos, "pad_token": family.pad, "bos_token": family.bos}
@@ -165,7 +144,7 @@ def tiny_tokenizer(template: str) -> Any:
         tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{family.bos} $A", special_tokens=[pair]
         )
-    tokenizer.chat_template = text
+    tokenizer.chat_template = CHATML if template == "chatml" else shipped_template(template)
     return tokenizer
 
 
@@ -202,27 +181,18 @@ def _sentences() -> list[str]:
     return [*stories, *([turns, *turns.split(" ")] * 20), *(forms * 3)]
 
 
-def build_tiny_qwen35(
-    folder: Path,
-    seed: int = 0,
-    template: str = "qwen3_5_nothink",
-    layers: int = 4,
-    hidden: int = 128,
-    linear_head_dim: int = 64,
-    dtype: str = "float32",
-) -> Path:
+def build_tiny_qwen35(folder: Path) -> Path:
     """Writes a random Qwen3_5ForCausalLM of about 1M parameters with its tokenizer; returns `folder`.
 
     Every fourth layer is full attention, the others gated DeltaNet, as in the released models.
     """
     from transformers import Qwen3_5ForCausalLM
 
-    tokenizer = tiny_tokenizer(template)
-    config = _qwen35_text_config(tokenizer, layers, hidden, linear_head_dim)
-    return _save(folder, Qwen3_5ForCausalLM, config, tokenizer, seed, dtype)
+    tokenizer = tiny_tokenizer("qwen3_5_nothink")
+    return _save(folder, Qwen3_5ForCausalLM, _qwen35_text_config(tokenizer), tokenizer)
 
 
-def build_tiny_multimodal(folder: Path, seed: int = 0, dtype: str = "float32") -> Path:
+def build_tiny_multimodal(folder: Path) -> Path:
     """Writes a random Qwen3_5ForConditionalGeneration (text and vision tower), the class that the hub holds."""
     from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
@@ -232,74 +202,54 @@ def build_tiny_multimodal(folder: Path, seed: int = 0, dtype: str = "float32") -
     names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
     names |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
     ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in names.items()}
-    text = _qwen35_text_config(tokenizer, layers=4, hidden=128, linear_head_dim=64).to_dict()
+    text = _qwen35_text_config(tokenizer).to_dict()
     config = Qwen3_5Config(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
-    return _save(folder, Qwen3_5ForConditionalGeneration, config, tokenizer, seed, dtype)
+    return _save(folder, Qwen3_5ForConditionalGeneration, config, tokenizer)
 
 
-def build_tiny_llama(folder: Path, seed: int = 0, template: str = "chatml", dtype: str = "float32") -> Path:
-    """Writes a random two-layer LlamaForCausalLM with the tokenizer of any template; faster than Qwen3.5 on a CPU."""
+def build_tiny_llama(folder: Path, seed: int = 0, dtype: str = "float32") -> Path:
+    """Writes a random two-layer LlamaForCausalLM with ChatML's tokenizer; faster than Qwen3.5 on a CPU."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = tiny_tokenizer(template)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    tokenizer = tiny_tokenizer("chatml")
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_key_value_heads": 2}
+    config = LlamaConfig(**_common(tokenizer), **sizes, bos_token_id=tokenizer.bos_token_id)
     return _save(folder, LlamaForCausalLM, config, tokenizer, seed, dtype)
 
 
-def _qwen35_text_config(tokenizer: Any, layers: int, hidden: int, linear_head_dim: int) -> Any:
+def _common(tokenizer: Any) -> dict[str, Any]:
+    """Return what the configs of all tiny models have in common."""
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "vocab_size": len(tokenizer)}
+    return {**ids, "num_attention_heads": 4, "max_position_embeddings": 4096, "tie_word_embeddings": True}
+
+
+def _qwen35_text_config(tokenizer: Any) -> Any:
     from transformers import Qwen3_5TextConfig
 
-    return Qwen3_5TextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        linear_num_key_heads=1,
-        linear_num_value_heads=2,
-        linear_key_head_dim=linear_head_dim,
-        linear_value_head_dim=linear_head_dim,
-        max_position_embeddings=4096,
-        # mrope_section sums to head_dim * partial_rotary_factor / 2.
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": 1e7,
-            "partial_rotary_factor": 0.25,
-            "mrope_section": [4, 2, 2],
-            "mrope_interleaved": True,
-        },
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    sizes = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    }
+    sizes |= {f"linear_{name}_head_dim": 64 for name in ("key", "value")}
+    sizes |= {"linear_num_key_heads": 1, "linear_num_value_heads": 2}
+    # mrope_section sums to head_dim * partial_rotary_factor / 2.
+    rope = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
+    rope |= {"mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    return Qwen3_5TextConfig(**_common(tokenizer), **sizes, rope_parameters=rope)
 
 
-def _save(folder: Path, model_class: Any, config: Any, tokenizer: Any, seed: int, dtype: str) -> Path:
+def _save(folder: Path, model_class: Any, config: Any, tokenizer: Any, seed: int = 0, dtype: str = "float32") -> Path:
     import torch
 
     # The generator of the caller's process is left as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config).to(getattr(torch, dtype))
-    turn_ends = [IM_END, "<|eot_id|>", "<end_of_turn>", END_OF_TEXT, tokenizer.eos_token]
-    present = tokenizer.get_vocab()
-    model.generation_config.eos_token_id = list(
-        dict.fromkeys(present[token] for token in turn_ends if token in present)
-    )
+    turn_ends = [IM_END, END_OF_TEXT, tokenizer.eos_token]
+    model.generation_config.eos_token_id = list(dict.fromkeys(tokenizer.convert_tokens_to_ids(turn_ends)))
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
