@@ -7,7 +7,6 @@ exactly. Floats are rounded to 4 places, and a difference of 1 in the last place
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ import pytest
 
 from nextturn.probe.__main__ import main as probe
 from nextturn.probe.chat import Chat
+from nextturn.probe.files import sha256_text
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import judge_all
 from nextturn.probe.labels.agreement import read_labelled
@@ -112,15 +112,12 @@ def test_a_probe_of_a_tiny_model(lively: Path, one_thread: None, tmp_path: Path)
 
 
 def test_the_rules_judge() -> None:
-    verdicts = judge_all(get_judge("rules"), [row.case for row in read_labelled(GOLDEN / "user_turns.jsonl")])
-    pairs = zip(rows(GOLDEN / "user_turns.jsonl"), verdicts, strict=True)
-    check(
-        "rules_verdicts",
-        [
-            {"turn": row["user_turn"], "label": one.label, "unscored": one.unscored, "raw": one.raw}
-            for row, one in pairs
-        ],
-    )
+    turns = read_labelled(GOLDEN / "user_turns.jsonl")
+    verdicts = judge_all(get_judge("rules"), [row.case for row in turns])
+    check("rules_verdicts", [
+        {"turn": row.case.user_turn, "label": verdict.label, "unscored": verdict.unscored, "raw": verdict.raw}
+        for row, verdict in zip(turns, verdicts, strict=True)
+    ])  # fmt: skip
 
 
 @pytest.mark.parametrize("family", ["chatml", "qwen3_5_nothink"])
@@ -133,14 +130,13 @@ def test_training_rows(family: str) -> None:
     talks = [row["messages"] for row in rows(GOLDEN / "conversations.jsonl")]
     for loss_on in ("assistant", "all"):
         made = make_rows(talks, chat, loss_on, None)[0]
-        first = [label for label in made[0]["labels"] if label != -100]
-        hashes = [hashlib.sha256(json.dumps([row["input_ids"], row["labels"]]).encode()).hexdigest() for row in made]
-        lengths = [[len(row["input_ids"]), sum(label != -100 for label in row["labels"])] for row in made]
-        texts = {
+        trained = [[label for label in row["labels"] if label != -100] for row in made]
+        found[loss_on] = {
             "first_row": chat.tokenizer.decode(made[0]["input_ids"]),
-            "first_trained": chat.tokenizer.decode(first),
+            "first_trained": chat.tokenizer.decode(trained[0]),
+            "tokens_and_trained": [[len(row["input_ids"]), len(ids)] for row, ids in zip(made, trained, strict=True)],
+            "sha256": [sha256_text(json.dumps([row["input_ids"], row["labels"]])) for row in made],
         }
-        found[loss_on] = {**texts, "tokens_and_trained": lengths, "sha256": hashes}
     check(f"training_rows_{family}", found)
 
 

@@ -1,6 +1,6 @@
 """`probe run` is killed with SIGKILL at random moments: the resumed run has the results of one that was not killed.
 
-Two trials, in bfloat16 and with a model as judge; NEXTTURN_KILL_TRIALS=20 makes twenty.
+One trial, in bfloat16 and with a model as judge; NEXTTURN_KILL_TRIALS=20 makes twenty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from support.commands import start
 from support.loopback import Faults, Loopback, Seen, chat_reply
 
-TRIALS = int(os.environ.get("NEXTTURN_KILL_TRIALS", "2"))
+TRIALS = int(os.environ.get("NEXTTURN_KILL_TRIALS", "1"))
 CONCURRENCY = 4
 LABELS = ("genuine_followup", "new_task", "malformed", "role_drift")
 

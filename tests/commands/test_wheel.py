@@ -56,7 +56,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(site: Path) -> None:
 
 
 def test_the_commands_run_beside_files_of_the_user(site: Path, tiny_chatml: Path, tmp_path: Path) -> None:
-    """The commands run beside files of the user with the names of our folders."""
+    """The user's files may have the names of our folders."""
     for name in ("train.py", "probe.py", "data_builders.py"):
         (tmp_path / name).write_text("raise SystemExit('a file of the user was imported')\n")
     (tmp_path / "console.py").write_text(CONSOLE.format(site=str(site)))
@@ -64,17 +64,12 @@ def test_the_commands_run_beside_files_of_the_user(site: Path, tiny_chatml: Path
     def run(*words: str) -> None:
         start([str(tmp_path / "console.py"), *words], cwd=tmp_path).finish()
 
-    (tmp_path / "data.yaml").write_text(
-        yaml.safe_dump(
-            {"source": {"kind": "starter", "n": 4}, "output": {"path": "data"}, "quality": {"max_same_wording": 1.0}}
-        )
-    )
+    data = {"source": {"kind": "starter", "n": 4}, "output": {"path": "data"}, "quality": {"max_same_wording": 1.0}}
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
     run("data", "data.yaml")
     assert json.loads((tmp_path / "data" / "manifest.json").read_text())["kept"] > 0
-    recipe = write_recipe(
-        tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, {"max_steps": 1, "save_steps": 1}, {"when": "never"}
-    )
-    run("sft", str(recipe))
+    train, path = {"max_steps": 1, "save_steps": 1}, {"path": str(write_data(tmp_path))}
+    run("sft", str(write_recipe(tmp_path, tiny_chatml, path, train, {"when": "never"})))
     assert (tmp_path / "run" / "finished.json").is_file()
     (tmp_path / "measured.yaml").write_text(yaml.safe_dump({"probe": probe_section(tmp_path)}))
     run("probe", "run", "run/checkpoint-1", "measured.yaml", "--out", "measured")

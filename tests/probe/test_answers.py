@@ -12,17 +12,6 @@ from hypothesis import strategies as st
 
 from nextturn.probe import grading
 from nextturn.probe.engines.base import Completion
-from nextturn.probe.grading import (
-    asks,
-    boxed,
-    count_marks,
-    lenient_answer,
-    outcome,
-    reference_answer,
-    same_answer,
-    says,
-    strict_answer,
-)
 from nextturn.probe.measure.measures import grade_answer
 from nextturn.probe.sets import Item
 
@@ -73,8 +62,8 @@ UNMARKED = [
 @pytest.mark.parametrize(("text", "answer", "marked"), [(*m, True) for m in MARKED] + [(*u, False) for u in UNMARKED])
 def test_both_readings_of_an_answer(text: str, answer: str | None, marked: bool) -> None:
     """A marked answer is read by both readings and another leniently."""
-    assert strict_answer(text) == (answer if marked else None)
-    assert lenient_answer(text) == answer
+    assert grading.strict_answer(text) == (answer if marked else None)
+    assert grading.lenient_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -89,7 +78,7 @@ def test_both_readings_of_an_answer(text: str, answer: str | None, marked: bool)
     ],
 )
 def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) -> None:
-    assert reference_answer(text) == answer
+    assert grading.reference_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -111,8 +100,8 @@ def test_a_reference_is_marked_or_one_short_line(text: str, answer: str | None) 
 )
 def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> None:
     """Asking is a question at the end, or before a last sentence that does not begin with a number; no marked answer."""
-    assert (outcome(text, False), outcome(text, True)) == (kind, cut)
-    assert asks(text) is (kind == "asked")
+    assert (grading.outcome(text, False), grading.outcome(text, True)) == (kind, cut)
+    assert grading.asks(text) is (kind == "asked")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +112,7 @@ def test_the_class_of_a_reply_whole_and_cut(text: str, kind: str, cut: str) -> N
     ],
 )
 def test_the_last_number_of_a_truncated_text_is_no_answer(text: str, answer: str | None) -> None:
-    assert lenient_answer(text, truncated=True) == answer
+    assert grading.lenient_answer(text, truncated=True) == answer
     row = grade_answer(Item("1", ({"role": "user", "content": "3 + 4?"},), "7"), Completion(text, 9, "length"))
     assert (row["extracted"], row["lenient"]) == (answer, answer is not None)
 
@@ -177,14 +166,14 @@ DIFFERENT = [
 )
 def test_equal_answers_are_the_same_and_others_are_not(given: str, reference: str, same: bool) -> None:
     """Equal answers written differently are the same and others are not."""
-    assert same_answer(given, reference) is same
-    assert not same or same_answer(reference, given)
+    assert grading.same_answer(given, reference) is same
+    assert not same or grading.same_answer(reference, given)
 
 
 def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
-    assert not same_answer(None, "5") and not same_answer(None, "")
+    assert not grading.same_answer(None, "5") and not grading.same_answer(None, "")
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
+    thread = threading.Thread(target=lambda: found.append(grading.same_answer(r"\sqrt{18}", r"3\sqrt{2}")))
     thread.start()
     thread.join()
     assert found == [True]
@@ -197,11 +186,11 @@ def test_an_answer_that_keeps_algebra_busy_costs_seconds(
     monkeypatch.setattr(grading, "_SECONDS", 1.0)
     monkeypatch.setattr(grading, "_algebra", grading._Algebra())
     before = sum(os.times()[:4])  # this process and those that ended
-    assert [same_answer(answer, "7") for answer in ("10^{10^{10}}", "9999999!")] == [False, False]
+    assert [grading.same_answer(answer, "7") for answer in ("10^{10^{10}}", "9999999!")] == [False, False]
     assert sum(os.times()[:4]) - before < 20, (
         "with the imports of two processes; without a limit 20 and more for each answer"
     )
-    assert same_answer(r"\sqrt{98}", r"7\sqrt{2}")
+    assert grading.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
 
 
 @pytest.mark.parametrize(
@@ -213,12 +202,12 @@ def test_an_answer_that_keeps_algebra_busy_costs_seconds(
     ],
 )
 def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts(reply: str, marks: int) -> None:
-    assert count_marks(reply) == marks
+    assert grading.count_marks(reply) == marks
 
 
 def test_a_reply_that_runs_off_into_spaces_is_read_in_no_time() -> None:
     begun = time.process_time()
-    assert lenient_answer("The answer is 5." + "The answer is " + " " * 20000) == "5"
+    assert grading.lenient_answer("The answer is 5." + "The answer is " + " " * 20000) == "5"
     assert time.process_time() - begun < 2
 
 
@@ -236,7 +225,7 @@ BALANCED = st.recursive(
     st.text(alphabet="abc 123.?!}{\n", max_size=20),
 )
 def test_whatever_is_balanced_comes_out_of_its_box(before: str, inside: str, after: str) -> None:
-    found = boxed(f"{before}\\boxed{{{inside}}}{after}")
+    found = grading.boxed(f"{before}\\boxed{{{inside}}}{after}")
     assert found is not None
     assert found[1] == inside.strip()
 
@@ -250,13 +239,13 @@ REPLIES = st.lists(
 
 @given(REPLIES, st.booleans())
 def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -> None:
-    strict, lenient = strict_answer(reply), lenient_answer(reply)
-    kind = outcome(reply, truncated)
+    strict, lenient = grading.strict_answer(reply), grading.lenient_answer(reply)
+    kind = grading.outcome(reply, truncated)
     if strict is not None:
         assert strict
         assert lenient == strict
         assert kind == "answered"
-        assert not asks(reply)
+        assert not grading.asks(reply)
     if kind == "asked":
         assert "?" in reply
     if kind in ("answered", "no_answer"):
@@ -265,8 +254,8 @@ def test_the_readings_never_contradict_each_other(reply: str, truncated: bool) -
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["{}", "{}.", "${}", "{:,}", "{}.0", " {} ", "{} dollars"]))
 def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) -> None:
-    assert same_answer(form.format(number), str(number))
-    assert not same_answer(form.format(number), str(number + 1))
+    assert grading.same_answer(form.format(number), str(number))
+    assert not grading.same_answer(form.format(number), str(number + 1))
 
 
 @pytest.mark.parametrize(
@@ -281,4 +270,4 @@ def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) 
     ],
 )
 def test_an_answer_is_found_in_a_text_without_a_mark(text: str, answer: str, said: bool) -> None:
-    assert says(text, answer) is said
+    assert grading.says(text, answer) is said

@@ -13,7 +13,7 @@ from nextturn.probe.chat import Chat, LossOn
 from nextturn.probe.errors import TemplateError
 from nextturn.probe.files import sha256_text
 from nextturn.probe.timelimit import ends_within
-from support.conversations import spans
+from support.conversations import messages, spans
 from support.tiny_models import shipped_template, thinking_tokenizer, tiny_tokenizer
 
 MARKS = {
@@ -25,13 +25,10 @@ MARKS = {
 TEMPLATES = list(MARKS)
 TURN_END = {name: end for name, (end, _) in MARKS.items()}
 USER_HEADER = {name: end + header for name, (end, header) in MARKS.items()}
-TALK = [
-    {"role": ("user", "assistant")[place % 2], "content": text}
-    for place, text in enumerate((
-        "Ann has 3 apples and buys 4. How many now?", "3 + 4 = 7.\nThe answer is \\boxed{7}.", "Why did you add?",
-        "Because buying makes more.", "And if she buys 5?", "Then it is 8.",
-    ))
-]  # fmt: skip
+TALK = messages(
+    "Ann has 3 apples and buys 4. How many now?", "3 + 4 = 7.\nThe answer is \\boxed{7}.", "Why did you add?",
+    "Because buying makes more.", "And if she buys 5?", "Then it is 8.",
+)  # fmt: skip
 
 
 _CHATS: dict[str, Chat] = {}
@@ -123,10 +120,7 @@ def test_a_user_turn_ends_at_the_next_header(template: str, special: tuple[str, 
 def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str]) -> None:
     for template in ("chatml", "qwen3_5_nothink"):
         chat = chat_with(template)
-        talk = [
-            {"role": ("user", "assistant")[index % 2], "content": "x" + text.replace("<|", "")}
-            for index, text in enumerate(texts)
-        ]
+        talk = messages(*("x" + text.replace("<|", "") for text in texts))
         rows = chat.training_rows(talk)
         contexts = [row.input_ids[:start] for row in rows for start, _ in spans(row.loss_mask)]
         assert contexts == [list(chat.prompt_ids(talk[:position])) for position in (1, 3)]
@@ -134,7 +128,7 @@ def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str])
 
 def test_a_marker_in_the_conversation_is_not_cut_at() -> None:
     chat = Chat(tiny_tokenizer("chatml"))
-    talk = [{"role": "user", "content": "What is NEXTTURNMARK?"}, {"role": "assistant", "content": "NEXTTURNMARKA"}]
+    talk = messages("What is NEXTTURNMARK?", "NEXTTURNMARKA")
     assert chat.user_prefix_text(talk).endswith("NEXTTURNMARKA" + USER_HEADER["chatml"])
 
 

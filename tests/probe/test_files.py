@@ -11,18 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextturn.probe import files
 from nextturn.probe.errors import DataError, run_command
-from nextturn.probe.files import (
-    append_rows,
-    json_line,
-    open_append,
-    read_json,
-    read_jsonl,
-    remove_unfinished,
-    write_atomic,
-    write_json,
-    write_jsonl,
-)
 from nextturn.probe.terminal import say
 
 ROWS = [
@@ -38,10 +28,10 @@ def left_in(folder: Path) -> list[str]:
 
 def test_an_atomic_write_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "down" / "x.txt"
-    write_atomic(path, "one")
-    write_atomic(path, "zwei, größer")
+    files.write_atomic(path, "one")
+    files.write_atomic(path, "zwei, größer")
     assert path.read_text(encoding="utf-8") == "zwei, größer"
-    write_atomic(path, b"\x00\xff")
+    files.write_atomic(path, b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
     assert left_in(path.parent) == ["x.txt"]
 
@@ -50,14 +40,14 @@ def test_an_atomic_write_makes_folders_and_replaces_what_was_there(tmp_path: Pat
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """A write that fails half way leaves the old file and nothing beside it."""
     path = tmp_path / "x.txt"
-    write_atomic(path, "old")
+    files.write_atomic(path, "old")
 
     def no_space(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, step, no_space)
     with pytest.raises(OSError, match="No space") as caught:
-        write_atomic(path, "new")
+        files.write_atomic(path, "new")
     monkeypatch.undo()
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
@@ -66,7 +56,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 
 def test_rows_that_are_no_json_leave_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    write_jsonl(path, ROWS)
+    files.write_jsonl(path, ROWS)
     before = path.read_bytes()
 
     def failing() -> Any:
@@ -74,19 +64,22 @@ def test_rows_that_are_no_json_leave_the_old_file(tmp_path: Path) -> None:
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError):
-        write_jsonl(path, failing())
+        files.write_jsonl(path, failing())
     with pytest.raises(ValueError, match="[Nn]a[Nn]|not JSON compliant"):
-        write_jsonl(path, [{"rate": float("nan")}])
+        files.write_jsonl(path, [{"rate": float("nan")}])
     with pytest.raises(TypeError):
-        write_json(path, {"path": tmp_path})
+        files.write_json(path, {"path": tmp_path})
     assert path.read_bytes() == before
     assert left_in(tmp_path) == ["x.jsonl"]
 
 
 def test_rows_read_back_with_their_line_numbers_and_empty_lines_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text(json_line(ROWS[0]) + "\n  \n" + json_line(ROWS[1]) + json_line(ROWS[2]).rstrip(), encoding="utf-8")
-    assert list(read_jsonl(path)) == [(1, ROWS[0]), (4, ROWS[1]), (5, ROWS[2])]
+    path.write_text(
+        files.json_line(ROWS[0]) + "\n  \n" + files.json_line(ROWS[1]) + files.json_line(ROWS[2]).rstrip(),
+        encoding="utf-8",
+    )
+    assert list(files.read_jsonl(path)) == [(1, ROWS[0]), (4, ROWS[1]), (5, ROWS[2])]
 
 
 BROKEN = {
@@ -98,9 +91,9 @@ BROKEN = {
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_broken_line_is_named_by_file_and_line(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(json_line(ROWS[0]).encode() + b"\n" + broken + b"\n" + json_line(ROWS[2]).encode())
+    path.write_bytes(files.json_line(ROWS[0]).encode() + b"\n" + broken + b"\n" + files.json_line(ROWS[2]).encode())
     with pytest.raises(DataError, match=rf"^{path}:3: [^\n]*$"):
-        list(read_jsonl(path))
+        list(files.read_jsonl(path))
 
 
 @pytest.mark.parametrize("content", [b"{", b"", b"\xff", b"[" * 100_000, None])
@@ -108,24 +101,24 @@ def test_a_broken_or_missing_json_file_is_named(tmp_path: Path, content: bytes |
     if content is not None:
         (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(DataError, match=r"x\.json: (not JSON|no such file)"):
-        read_json(tmp_path / "x.json")
+        files.read_json(tmp_path / "x.json")
     with pytest.raises(DataError, match=r"nowhere\.jsonl: no such file"):
-        list(read_jsonl(tmp_path / "nowhere.jsonl"))
+        list(files.read_jsonl(tmp_path / "nowhere.jsonl"))
 
 
 def test_appended_rows_are_there_before_the_file_is_closed(tmp_path: Path) -> None:
-    with open_append(tmp_path / "new" / "x.jsonl") as file:
-        append_rows(file, ROWS[:2])
-        assert [row for _, row in read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS[:2]
-        append_rows(file, [])
-        append_rows(file, ROWS[2:])
-    assert [row for _, row in read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS
+    with files.open_append(tmp_path / "new" / "x.jsonl") as file:
+        files.append_rows(file, ROWS[:2])
+        assert [row for _, row in files.read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS[:2]
+        files.append_rows(file, [])
+        files.append_rows(file, ROWS[2:])
+    assert [row for _, row in files.read_jsonl(tmp_path / "new" / "x.jsonl")] == ROWS
 
 
 def test_a_full_disk_ends_a_command_with_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     def command(_: Any) -> None:
         with Path("/dev/full").open("ab", buffering=0) as file:
-            append_rows(file, ROWS)
+            files.append_rows(file, ROWS)
 
     assert run_command(command, []) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -153,12 +146,12 @@ JSON_VALUES = st.recursive(
 def test_a_file_cut_at_any_byte_is_taken_up_to_the_same_bytes(rows: list[dict[str, Any]], data: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
-        write_jsonl(path, rows)
+        files.write_jsonl(path, rows)
         whole = path.read_bytes()
         path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
-        with open_append(path) as file:
-            kept = sum(1 for _ in read_jsonl(path))
-            append_rows(file, rows[kept:])
+        with files.open_append(path) as file:
+            kept = sum(1 for _ in files.read_jsonl(path))
+            files.append_rows(file, rows[kept:])
         assert path.read_bytes() == whole
 
 
@@ -167,5 +160,5 @@ def test_what_a_kill_left_half_written_goes_and_nothing_else(tmp_path: Path) -> 
     for name in [*kept, ".settings.json.ab12_xyz", ".report.html.ab12_xyz", "a/.part-1.jsonl.abcdefgh"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    remove_unfinished(tmp_path)
+    files.remove_unfinished(tmp_path)
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(kept)

@@ -168,12 +168,10 @@ def test_the_computed_size_of_a_cache_is_that_of_the_model_s_cache(engine: HfEng
 def test_batches_are_as_large_as_the_free_memory_holds(gigabytes: int, most: int, monkeypatch: Any) -> None:
     asked = [Request((n,) * 300, 1024, ()) for n in range(1129)]
     assert len(HfEngine(None, None).batches(asked)) == math.ceil(1129 / (CPU_TOKENS // 1324)) == 95, "on a CPU as ever"
-    free = gigabytes * 10**9
-    model = on_gpu_with(free, monkeypatch)
-    rows = [len(batch) for batch in HfEngine(model, None).batches(asked)]
-    assert max(rows) == rows[0] == pytest.approx(most, abs=10)
-    each = 1324 * 12 * 2**10 + 19.8e6  # what the cache alone takes
-    assert rows[0] * each < free
+    model = on_gpu_with(gigabytes * 10**9, monkeypatch)
+    rows = len(HfEngine(model, None).batches(asked)[0])
+    assert rows == pytest.approx(most, abs=10)
+    assert rows * (1324 * 12 * 2**10 + 19.8e6) < gigabytes * 10**9, "what the cache alone takes"
     assert len(HfEngine(model, None, CPU_TOKENS).batches(asked)) == 95, "the recipe's own number counts"
 
 
@@ -249,18 +247,15 @@ def test_scores_equal_a_plain_forward_pass_whatever_shares_the_batch(engine: HfE
         assert dict(engine.score([request]))[0] == pytest.approx(scored[index], abs=1e-3)
 
 
-def test_scores_do_not_depend_on_how_many_logits_are_held_at_once(engine: HfEngine, monkeypatch: Any) -> None:
+def test_grounding_over_a_large_vocabulary_holds_few_logits(engine: HfEngine, monkeypatch: Any) -> None:
+    """16 user turns of 24 tokens over Qwen3.5's vocabulary: all their logits would take 381 MB. Their number changes no score."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     asked = [ScoreRequest((5, 6, 7), tuple(range(10, 10 + n))) for n in (1, 9, 4)] + [ScoreRequest((8,), (9, 10))]
     whole = dict(engine.score(asked))
     for tokens in (1, 3, 8):
         monkeypatch.setattr(hf, "LOGITS_BYTES", tokens * len(asked) * engine.model.config.vocab_size * 4)
         assert dict(engine.score(asked)) == pytest.approx(whole, abs=1e-4)
-
-
-def test_grounding_over_a_large_vocabulary_holds_few_logits(monkeypatch: Any) -> None:
-    """16 user turns of 24 tokens over Qwen3.5's vocabulary: all their logits would take 381 MB."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=248_320, tie_word_embeddings=True, **sizes)).eval()
     asked = [ScoreRequest((1, 2, n), tuple(range(n, n + 24))) for n in range(16)]

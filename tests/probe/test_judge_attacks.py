@@ -65,16 +65,10 @@ def test_an_empty_opening_is_not_genuine(turn: str) -> None:
     assert judge("paint", turn).label not in (GENUINE, None)
 
 
-def test_blemishes_do_not_hide_a_genuine_turn() -> None:
+@pytest.mark.parametrize("around", ["User: {}", "</think>\n{}", "\x1b[31m{}\x1b[0m", "<b>{}</b>", "{}<|im_end|>"])
+def test_blemishes_do_not_hide_a_genuine_turn(around: str) -> None:
     turn = "why do you count a break after panel 18? she's already done by then"
-    for blemished in (
-        f"User: {turn}",
-        f"</think>\n{turn}",
-        f"\x1b[31m{turn}\x1b[0m",
-        f"<b>{turn}</b>",
-        f"{turn}<|im_end|>",
-    ):
-        assert judge("paint", blemished).label == GENUINE, blemished
+    assert judge("paint", around.format(turn)).label == GENUINE
 
 
 HOSTILE = {

@@ -16,6 +16,7 @@ from nextturn.probe.judges.labels import GENUINE, LABELS, Case, judge_all, names
 from nextturn.probe.judges.rules import RulesJudge, Turn, signals
 from nextturn.probe.labels.agreement import agreement, read_labelled
 from nextturn.probe.text import phrases, rule_data
+from support.conversations import messages
 from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, judge, labelled_rows
 
 DEV_TURNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "user_turns"
@@ -86,35 +87,30 @@ def test_foreign_names_and_accents_do_not_make_a_turn_foreign(turn: str, english
 
 
 def test_a_few_words_are_in_the_language_of_the_conversation() -> None:
-    spanish = Case(
-        ({"role": "user", "content": "¿Cómo se dice?"}, {"role": "assistant", "content": "Con el verbo."}), "Bonn"
-    )
-    assert judge_all(JUDGE, [spanish])[0].unscored == "not_english"
-    assert judge_all(JUDGE, [dataclasses.replace(spanish, messages=())])[0].unscored is None
+    spanish = messages("¿Cómo se dice?", "Con el verbo.")
+    verdicts = judge_all(JUDGE, [Case(tuple(spanish), "Bonn"), Case((), "Bonn")])
+    assert [verdict.unscored for verdict in verdicts] == ["not_english", None]
 
 
-def test_planning_needs_two_phrases_where_users_are_the_subject() -> None:
-    plan = "Speed matters here. The user would ask. Fine."
-    said = "Good. The user would probably check. The assistant answered."
-    for question, text, label in (
-        ("Why is it slow?", plan, "meta_planning"),
-        ("Why does the user wait?", plan, None),
-        ("Why does the user wait?", said, "meta_planning"),
-        ("Why does the user wait?", "The user would ask.", "meta_planning"),
-    ):
-        messages = ({"role": "user", "content": question}, {"role": "assistant", "content": "Because of the disk."})
-        verdict = judge_all(JUDGE, [Case(messages, text)])[0]
-        assert (verdict.label == "meta_planning") == (label == "meta_planning"), (question, text, verdict.raw)
+@pytest.mark.parametrize(
+    ("question", "turn", "planning"),
+    [
+        ("Why is it slow?", "Speed matters here. The user would ask. Fine.", True),
+        ("Why does the user wait?", "Speed matters here. The user would ask. Fine.", False),
+        ("Why does the user wait?", "Good. The user would probably check. The assistant answered.", True),
+        ("Why does the user wait?", "The user would ask.", True),
+    ],
+)
+def test_planning_needs_two_phrases_where_users_are_the_subject(question: str, turn: str, planning: bool) -> None:
+    verdict = judge_all(JUDGE, [Case(tuple(messages(question, "Because of the disk.")), turn)])[0]
+    assert (verdict.label == "meta_planning") == planning, verdict.raw
 
 
 def test_restating_an_earlier_question_is_found_in_a_longer_chat() -> None:
-    first = case("sourdough", CONVERSATIONS["sourdough"][0])
-    messages = (
-        *first.messages,
-        {"role": "user", "content": "It doubles in five hours."},
-        {"role": "assistant", "content": "Then ferment longer: wait until the dough has grown by half."},
-    )
-    assert judge_all(JUDGE, [Case(messages, first.user_turn)])[0].label == "user_restatement"
+    question, answer = CONVERSATIONS["sourdough"]
+    wait = "Then ferment longer: wait until the dough has grown by half."
+    talk = messages(question, answer, "It doubles in five hours.", wait)
+    assert judge_all(JUDGE, [Case(tuple(talk), question)])[0].label == "user_restatement"
 
 
 def test_a_question_with_a_number_of_its_own_asks_for_no_given() -> None:

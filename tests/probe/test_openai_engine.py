@@ -37,18 +37,12 @@ def prompts(tokenizer: Any) -> list[tuple[int, ...]]:
 
 def stop_token(model: Any, tokenizer: Any, prompt: tuple[int, ...]) -> int:
     """A token of the model's own greedy completion that its text stands for alone, so that it can stop there."""
-    import torch
-
-    ids = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0]
-    made = ids[len(prompt) :].tolist()
-    return next(
-        token
-        for place, token in enumerate(made)
-        if place > 1
-        and tokenizer(tokenizer.decode([token]), add_special_tokens=False)["input_ids"] == [token]
-        and tokenizer.decode([token]).strip()
-        and tokenizer.decode([token]) not in tokenizer.decode(made[:place])
-    )
+    (made,) = collect(HfEngine(model, tokenizer), [Request(prompt, 12, ())])
+    for place, token in enumerate(made.ids[2:], start=2):
+        text, before = tokenizer.decode([token]), tokenizer.decode(list(made.ids[:place]))
+        if text.strip() and text not in before and tokenizer(text, add_special_tokens=False)["input_ids"] == [token]:
+            return token
+    raise AssertionError("no such token")
 
 
 @pytest.mark.parametrize("extras", [True, False])

@@ -104,15 +104,6 @@ def by_place(rows: list[Row], run: int) -> dict[tuple[Any, ...], Row]:
     return {tuple(row[key] for key in keys): row for row in rows if row["run"] == run}
 
 
-def test_the_first_view_holds_the_baseline_beside_the_last_run(open_page: Open, rows: list[Row]) -> None:
-    page = open_page()
-    plain = [row for row in rows if row["run"] == 0 and row["kind"] == "followup"]
-    wanted = [row for row in plain if row["temperature"] == 0 and row["perturbation"] == "none"]
-    assert count(page)[0] == len(wanted) == 90
-    assert page.locator("#list > li").count() == 50
-    assert page.locator("#list > li").first.locator("h4").all_inner_texts() == ["base", "step-40"]
-
-
 FILTERS = [
     ("set", "pairs", {"set": "pairs"}), ("kind", "followup", {"kind": "followup"}), ("kind", "actual", {"kind": "actual"}),
     ("kind", "clarify complete", {"kind": "clarify", "condition": "complete"}), ("temperature", "T=0.7", {"temperature": 0.7}),
@@ -216,15 +207,18 @@ def test_the_address_keeps_a_view(open_page: Open) -> None:
     assert broken.input_value("[name=a]") == "base" and count(broken) == (0, 0)
 
 
-def test_pages_and_keys(open_page: Open) -> None:
+def test_pages_and_keys(open_page: Open, rows: list[Row]) -> None:
+    """The first view shows the baseline beside the last run, 50 items a page."""
     page = open_page()
+    first = {"run": 0, "kind": "followup", "temperature": 0.0, "perturbation": "none"}
+    assert count(page)[0] == sum(first.items() <= row.items() for row in rows) == 90
+    assert page.locator("#list > li").count() == 50
+    assert page.locator("#list > li").first.locator("h4").all_inner_texts() == ["base", "step-40"]
     number = "document.activeElement.querySelector('h3')?.textContent.split(' ')[0]"
-    page.keyboard.press("j")
-    assert page.evaluate(number) == "1"
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    page.keyboard.press("k")
-    assert page.evaluate(number) == "2"
+    for keys, reached in (("j", "1"), ("jjk", "2")):
+        for key in keys:
+            page.keyboard.press(key)
+        assert page.evaluate(number) == reached
     page.locator("#list > li").last.focus()
     page.keyboard.press("j")
     assert page.evaluate(number) == "51" and "page 2 of 2" in page.inner_text("#count")

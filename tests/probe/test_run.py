@@ -22,6 +22,7 @@ from nextturn.probe.measure.run import load_sets, run_probe, sets_within_reach, 
 from nextturn.probe.models import ModelFolder, ModelInfo, load_model, load_tokenizer, model_info, resolve
 from nextturn.probe.settings import ProbeSection, ServerSection, SetSection
 from support.commands import ROOT
+from support.conversations import messages
 from support.tiny_models import thinking_tokenizer
 
 QUESTIONS = [
@@ -32,11 +33,8 @@ QUESTIONS = [
 SYSTEM = {"role": "system", "content": "You are a pirate."}
 TALKS = [
     {"id": "tea", "messages": [SYSTEM, {"role": "user", "content": "How long does tea brew?"}]},
-    {"id": "trip", "messages": [
-        {"role": ("user", "assistant")[place % 2], "content": text}
-        for place, text in enumerate(("Where should I go?", "Do you like the sea?", "Not at all."))
-    ]},
-]  # fmt: skip
+    {"id": "trip", "messages": messages("Where should I go?", "Do you like the sea?", "Not at all.")},
+]
 PAIRS = [
     {"complete": "A pen costs 2 dollars. What do 5 pens cost?", "underspecified": "What do 5 pens cost?"},
     {"complete": "Mia is 9, Tom is 3 older. How old is Tom?", "underspecified": "Tom is older. How old is Tom?"},
@@ -326,9 +324,7 @@ def test_user_turns_follow_the_models_own_answer(qwen: Loaded, probe: ProbeSecti
     assert all((request.temperature, request.max_tokens) == (0.0, 12) for request in answers)
     assert all(request.max_tokens == 8 and request.stop_ids == qwen.chat.stop_ids for request in turns)
     shown = [row["messages"] for row in samples(tmp_path / "out") if row["kind"] == "followup"]
-    assert {request.prompt_ids for request in turns} == {
-        qwen.chat.user_prefix_ids(messages, form) for messages in shown
-    }
+    assert {request.prompt_ids for request in turns} == {qwen.chat.user_prefix_ids(talk, form) for talk in shown}
     sampled = {request.seed for request in turns if request.temperature == 1.0}
     assert len(sampled) == 10
     measure(qwen, changed(probe, seed=7), tmp_path / "other", other)

@@ -12,21 +12,14 @@ import yaml
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.models import load_model, load_tokenizer, resolve
 from support.commands import start
+from support.conversations import messages
 from support.loopback import Answer, Loopback, Seen, chat_reply
 from support.model_server import model_server
 
-TALKS = [
-    {"id": "tea", "messages": [
-        {"role": "user", "content": "How long does tea brew?"},
-        {"role": "assistant", "content": "Three minutes for black tea."},
-        {"role": "user", "content": "And how long for green tea?"},
-    ]},
-    {"id": "trip", "messages": [
-        {"role": "user", "content": "Where should I go?"},
-        {"role": "assistant", "content": "Try the coast, it is quiet in May."},
-        {"role": "user", "content": "Is it warm enough to swim by then?"},
-    ]},
-]  # fmt: skip
+TALKS: dict[str, list[dict[str, str]]] = {
+    "tea": messages("How long does tea brew?", "Three minutes for black tea.", "And how long for green tea?"),
+    "trip": messages("Where should I go?", "Try the coast, it is quiet in May.", "Is it warm enough to swim by then?"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +39,12 @@ def judge(seen: Seen) -> Any:
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipe")
-    write_jsonl(folder / "talks.jsonl", TALKS)
-    write_jsonl(
-        folder / "own.jsonl",
-        [{"question": "How many legs has a cat?", "answer": "4"}, {"question": "2 + 2?", "answer": "4"}],
-    )
+    write_jsonl(folder / "talks.jsonl", [{"id": name, "messages": talk} for name, talk in TALKS.items()])
+    questions = ("How many legs has a cat?", "2 + 2?")
+    write_jsonl(folder / "own.jsonl", [{"question": question, "answer": "4"} for question in questions])
+    sets = {name: {"path": str(folder / f"{name}.jsonl"), "transcript": name == "talks"} for name in ("own", "talks")}
     probe = {
-        "sets": {
-            "own": {"path": str(folder / "own.jsonl")},
-            "talks": {"path": str(folder / "talks.jsonl"), "transcript": True},
-        },
-        "temperatures": [0.0, 1.0], "perturbations": ["question(Ok?)"], "dtype": "float32",
+        "sets": sets, "temperatures": [0.0, 1.0], "perturbations": ["question(Ok?)"], "dtype": "float32",
         "max_answer_tokens": 10, "max_user_tokens": 8,
     }  # fmt: skip
     (folder / "probe.yaml").write_text(yaml.safe_dump({"probe": probe}))
@@ -93,22 +81,18 @@ def test_a_served_model_equals_one_in_process(server: Loopback, here: Path, reci
             assert one["grounding"] == pytest.approx(other["grounding"], abs=1e-3)
     asked = len(server.requests)
     probe("run", server.url, recipe, "--out", out)
-    posts = [seen for seen in server.requests[asked:] if seen.method == "POST"]
-    assert posts == [], "a finished run asks for nothing"
+    assert "POST" not in {seen.method for seen in server.requests[asked:]}, "a finished run asks for nothing"
 
 
 def test_a_transcript_keeps_its_answer_and_its_real_turn_is_judged_too(here: Path) -> None:
-    results = read_json(here / "results.json")
-    assert results["actual"]["talks"]["n_total"] == 2
+    assert read_json(here / "results.json")["actual"]["talks"]["n_total"] == 2
     rows = [row for _, row in read_jsonl(here / "samples.jsonl") if row["set"] == "talks"]
     real = {row["item"]: row for row in rows if row["kind"] == "actual"}
-    for talk in TALKS:
-        assert real[talk["id"]]["user_turn"] == talk["messages"][2]["content"]  # type: ignore[index]
-        assert real[talk["id"]]["messages"] == talk["messages"][:2]
-        assert real[talk["id"]]["label"]
-        assert real[talk["id"]]["grounding"] is not None
+    for name, talk in TALKS.items():
+        assert [*real[name]["messages"], {"role": "user", "content": real[name]["user_turn"]}] == talk
+        assert real[name]["label"] and real[name]["grounding"] is not None
     plain = [row for row in rows if row["kind"] == "followup" and row["perturbation"] == "none"]
-    assert [row["messages"] for row in plain] == [talk["messages"][:2] for talk in TALKS for _ in range(2)]
+    assert [row["messages"] for row in plain] == [talk[:2] for talk in TALKS.values() for _ in range(2)]
 
 
 def test_a_finished_run_is_judged_again(server: Loopback, here: Path, recipe: Path, tmp_path: Path) -> None:
@@ -156,18 +140,12 @@ def test_the_key_is_in_no_file(server: Loopback, recipe: Path, tmp_path: Path, m
     assert all("Bearer [key]" in files[name] for name in ("generations.jsonl", "verdicts.jsonl", "samples.jsonl"))
 
 
-def test_a_server_without_log_probabilities(tiny_chatml: Path, recipe: Path, tmp_path: Path) -> None:
-    """A server without log probabilities leaves grounding out and says so."""
-    folder = resolve(str(tiny_chatml))
-    handlers = model_server(load_model(folder, "float32", "cpu"), load_tokenizer(folder), str(tiny_chatml))
-    complete = handlers["/completions"]
-    handlers["/completions"] = lambda seen: (
-        Answer(400, {"error": {"message": "echo is not supported"}}) if seen.body.get("echo") else complete(seen)
-    )
-    with Loopback(handlers) as plain:
-        said = probe("run", plain.url, recipe, "--out", tmp_path / "out")
-    assert "grounding is not measured" in said
-    assert "echo is not supported" in said
+def test_a_server_without_log_probabilities(server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """A server without log-probabilities leaves grounding out, and the run says so."""
+    complete, refusal = server.handlers["/completions"], Answer(400, {"error": {"message": "echo is not supported"}})
+    without = {"/completions": lambda seen: refusal if seen.body.get("echo") else complete(seen)}
+    monkeypatch.setattr(server, "handlers", {**server.handlers, **without})
+    said = probe("run", server.url, recipe, "--out", tmp_path / "out")
+    assert "grounding is not measured" in said and "echo is not supported" in said
     cell = read_json(tmp_path / "out" / "results.json")["followup"]["own"]["none"]["T=0.0"]
-    assert cell["grounding"] is None
-    assert cell["n_judged"] == 2
+    assert (cell["grounding"], cell["n_judged"]) == (None, 2)

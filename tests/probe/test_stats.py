@@ -17,20 +17,8 @@ from statsmodels.stats.inter_rater import cohens_kappa
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from nextturn.probe.stats import (
-    Estimate,
-    PairedDifference,
-    auc,
-    bias,
-    clustered_rate,
-    holm,
-    kappa_ci,
-    mcnemar,
-    mean_ci,
-    p_value_of,
-    paired_difference,
-    wilson,
-)
+from nextturn.probe import stats
+from nextturn.probe.stats import Estimate, PairedDifference
 
 counts = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 samples = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), min_size=1, max_size=60)
@@ -38,7 +26,7 @@ Samples = list[tuple[str, bool]]
 
 
 def rate_of(rows: Samples) -> Estimate:
-    return clustered_rate([value for _, value in rows], [cluster for cluster, _ in rows])
+    return stats.clustered_rate([value for _, value in rows], [cluster for cluster, _ in rows])
 
 
 # ----- rates
@@ -46,7 +34,7 @@ def rate_of(rows: Samples) -> Estimate:
 
 @given(counts)
 def test_wilson_agrees_with_statsmodels(count: tuple[int, int]) -> None:
-    found = wilson(*count)
+    found = stats.wilson(*count)
     assert (found.value, found.n) == (count[0] / count[1], count[1])
     assert found.ci95 == pytest.approx(proportion_confint(*count, method="wilson"), abs=1e-6)
     assert found.ci95 and 0 <= found.ci95[0] <= count[0] / count[1] <= found.ci95[1] <= 1
@@ -92,9 +80,9 @@ def test_clustered_rate_covers_a_rare_value_whose_samples_agree_within_items(rat
         for _ in range(trials):
             chances = [rng.betavariate(rate, 1 - rate) for _ in range(items)]
             values = [rng.random() < chance for chance in chances for _ in range(4)]
-            low, high = clustered_rate(values, [str(index // 4) for index in range(4 * items)]).ci95 or (0, 0)
+            low, high = stats.clustered_rate(values, [str(index // 4) for index in range(4 * items)]).ci95 or (0, 0)
             covered += low <= rate <= high
-            low, high = wilson(sum(values), len(values)).ci95 or (0, 0)
+            low, high = stats.wilson(sum(values), len(values)).ci95 or (0, 0)
             naive += low <= rate <= high
         assert covered / trials >= 0.93, items
         assert naive < covered
@@ -102,15 +90,15 @@ def test_clustered_rate_covers_a_rare_value_whose_samples_agree_within_items(rat
 
 def test_rates_at_the_edges() -> None:
     """Samples that all failed still leave room for what was not seen."""
-    assert clustered_rate([False] * 30, [str(index // 3) for index in range(30)]).ci95 == pytest.approx(
-        wilson(0, 10).ci95
+    assert stats.clustered_rate([False] * 30, [str(index // 3) for index in range(30)]).ci95 == pytest.approx(
+        stats.wilson(0, 10).ci95
     )
-    assert clustered_rate([True, True], ["a", "a"]).ci95 == pytest.approx(wilson(1, 1).ci95)
-    assert clustered_rate([0.25, 0.75], ["a", "b"]).value == 0.5
-    assert clustered_rate([], []) == wilson(0, 0) == Estimate(None, None, 0)
-    assert wilson(0, 0).as_json() == {"value": None, "ci95": None}
+    assert stats.clustered_rate([True, True], ["a", "a"]).ci95 == pytest.approx(stats.wilson(1, 1).ci95)
+    assert stats.clustered_rate([0.25, 0.75], ["a", "b"]).value == 0.5
+    assert stats.clustered_rate([], []) == stats.wilson(0, 0) == Estimate(None, None, 0)
+    assert stats.wilson(0, 0).as_json() == {"value": None, "ci95": None}
     assert Estimate(1 / 3, (0.1, 2 / 3), 3).as_json() == {"value": 0.333333, "ci95": [0.1, 0.666667]}
-    for call in (lambda: wilson(3, 2), lambda: wilson(-1, 2), lambda: clustered_rate([1.5], ["a"])):
+    for call in (lambda: stats.wilson(3, 2), lambda: stats.wilson(-1, 2), lambda: stats.clustered_rate([1.5], ["a"])):
         with pytest.raises(ValueError):
             call()
 
@@ -120,9 +108,9 @@ def test_no_figure_depends_on_the_order_of_the_rows(rows: Samples, rng: random.R
     def figures(some: Samples) -> tuple[Estimate, ...]:
         clusters, values = [cluster for cluster, _ in some], [value for _, value in some]
         labels, numbers = [str(value) for value in values], [0.1 + value / 3 for value in values]
-        separation = auc([ord(cluster) for cluster in clusters], values, clusters, draws=50)
-        kappa = kappa_ci(labels, clusters, clusters, draws=50)
-        return rate_of(some), mean_ci(numbers, clusters, draws=50), kappa, separation
+        separation = stats.auc([ord(cluster) for cluster in clusters], values, clusters, draws=50)
+        kappa = stats.kappa_ci(labels, clusters, clusters, draws=50)
+        return rate_of(some), stats.mean_ci(numbers, clusters, draws=50), kappa, separation
 
     assert figures(rows) == figures(rng.sample(rows, len(rows)))
 
@@ -134,28 +122,28 @@ def test_a_mean_has_the_percentile_bootstrap_of_scipy_over_clusters() -> None:
     rng = np.random.default_rng(5)
     values = rng.gamma(2.0, size=40)
     other = bootstrap((values,), np.mean, method="percentile", n_resamples=20_000, rng=rng).confidence_interval
-    found = mean_ci(list(values), draws=20_000)
+    found = stats.mean_ci(list(values), draws=20_000)
     assert found.value == pytest.approx(values.mean())
     assert found.ci95 == pytest.approx((other.low, other.high), abs=0.02)
-    doubled = mean_ci([*values, *values], [str(index % 40) for index in range(80)], draws=20_000)
+    doubled = stats.mean_ci([*values, *values], [str(index % 40) for index in range(80)], draws=20_000)
     assert doubled.ci95 == pytest.approx((other.low, other.high), abs=0.02), "a cluster of equal values counts once"
-    few = mean_ci([0.0, 1.0] * 20, draws=20_000)
+    few = stats.mean_ci([0.0, 1.0] * 20, draws=20_000)
     assert few.ci95 == pytest.approx((0.35, 0.65), abs=0.026), "equal rows are drawn together"
-    uneven = mean_ci([1.0, 3.0, 5.0], ["a", "a", "b"])
+    uneven = stats.mean_ci([1.0, 3.0, 5.0], ["a", "a", "b"])
     assert (uneven.value, uneven.ci95, uneven.n) == (3.0, (2.0, 5.0), 3)
-    assert mean_ci([1.0, 2.0], ["a", "a"]) == Estimate(1.5, None, 2), "one cluster has no interval"
-    assert mean_ci([]) == Estimate(None, None, 0)
+    assert stats.mean_ci([1.0, 2.0], ["a", "a"]) == Estimate(1.5, None, 2), "one cluster has no interval"
+    assert stats.mean_ci([]) == Estimate(None, None, 0)
     with pytest.raises(ValueError, match="not finite"):
-        mean_ci([float("nan")])
+        stats.mean_ci([float("nan")])
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_mcnemar_agrees_with_statsmodels(gained: int, lost: int) -> None:
     table = [[0, gained], [lost, 0]]
-    assert mcnemar(gained, lost) == pytest.approx(
+    assert stats.mcnemar(gained, lost) == pytest.approx(
         statsmodels_mcnemar(table, exact=True).pvalue if gained + lost else 1.0
     )
-    assert 0 < mcnemar(900, 600) < 1e-10, "more items than a float can count"
+    assert 0 < stats.mcnemar(900, 600) < 1e-10, "more items than a float can count"
 
 
 @pytest.mark.parametrize(
@@ -164,45 +152,45 @@ def test_mcnemar_agrees_with_statsmodels(gained: int, lost: int) -> None:
 )
 def test_holm_agrees_with_statsmodels(p_values: list[float]) -> None:
     rejected = multipletests(p_values, alpha=0.05, method="holm")[0]
-    assert holm(p_values) == max((p for p, reject in zip(p_values, rejected, strict=True) if reject), default=0.0)
-    assert holm([]) == 0.0 and holm([0.05]) == 0.05
+    assert stats.holm(p_values) == max((p for p, reject in zip(p_values, rejected, strict=True) if reject), default=0.0)
+    assert stats.holm([]) == 0.0 and stats.holm([0.05]) == 0.05
 
 
 @pytest.mark.parametrize("value", [0.2, -0.2])
 def test_an_interval_implies_a_p_value(value: float) -> None:
     ci95 = (value - 0.1, value + 0.1)
     change = PairedDifference(value, ci95, 20)
-    assert p_value_of(change) == pytest.approx(2 * norm.sf(abs(value), scale=0.1 / norm.ppf(0.975)), rel=1e-4)
-    assert p_value_of(replace(change, value=0.0)) == p_value_of(replace(change, ci95=None)) == 1.0
-    assert p_value_of(replace(change, ci95=(value, value))) == 0.0
-    assert p_value_of(replace(change, p_value=0.3)) == 0.3, "McNemar's p value is used where there is one"
+    assert stats.p_value_of(change) == pytest.approx(2 * norm.sf(abs(value), scale=0.1 / norm.ppf(0.975)), rel=1e-4)
+    assert stats.p_value_of(replace(change, value=0.0)) == stats.p_value_of(replace(change, ci95=None)) == 1.0
+    assert stats.p_value_of(replace(change, ci95=(value, value))) == 0.0
+    assert stats.p_value_of(replace(change, p_value=0.3)) == 0.3, "McNemar's p value is used where there is one"
 
 
 def test_paired_difference_counts_changed_items_and_takes_binary_values_and_samples() -> None:
     a = {str(item): [float(item < 40)] for item in range(100)} | {"only a": [1.0]}
     b = {str(item): [float(10 <= item < 80)] for item in range(100)} | {"no value": []}
-    found = paired_difference(a, b)
+    found = stats.paired_difference(a, b)
     assert (found.gained, found.lost, found.n, found.unmatched) == (40, 10, 100, 1)
-    assert (found.value, found.p_value) == (pytest.approx(0.3), mcnemar(40, 10))
+    assert (found.value, found.p_value) == (pytest.approx(0.3), stats.mcnemar(40, 10))
     # Bonett and Price (2012): (b + 1) / (n + 2) and (c + 1) / (n + 2) in place of the shares.
     half = 1.959964 * ((41 / 102 + 11 / 102 - (30 / 102) ** 2) / 102) ** 0.5
     assert found.ci95 == pytest.approx((30 / 102 - half, 30 / 102 + half))
     assert found.as_json() == {
-        "value": 0.3, "ci95": [round(bound, 6) for bound in found.ci95 or ()], "p_value": float(f"{mcnemar(40, 10):.6g}"),
+        "value": 0.3, "ci95": [round(bound, 6) for bound in found.ci95 or ()], "p_value": float(f"{stats.mcnemar(40, 10):.6g}"),
         "gained": 40, "lost": 10, "n": 100, "unmatched": 1,
     }  # fmt: skip
     # Several samples per item: a bootstrap and no McNemar test.
     none = {str(item): [0.0, 0.0] for item in range(50)}
     some = {str(item): [1.0, 0.0] if item % 2 else [0.0, 0.0] for item in range(50)}
-    found = paired_difference(none, some, draws=20_000)
+    found = stats.paired_difference(none, some, draws=20_000)
     assert (found.value, found.gained, found.p_value) == (pytest.approx(0.25), 25, None)
     # The mean of 25 halves and 25 zeros with plus and minus one half added.
     spread = 1.96 * np.std([0.5] * 26 + [0.0] * 25 + [-0.5]) / 52**0.5
     assert found.ci95 == pytest.approx((0.24 - spread, 0.24 + spread), abs=0.01)
-    partly = paired_difference({"a": [0.5], "b": [0.0]}, {"a": [1.0], "b": [1.0]})
+    partly = stats.paired_difference({"a": [0.5], "b": [0.0]}, {"a": [1.0], "b": [1.0]})
     assert (partly.value, partly.p_value) == (0.75, None), "McNemar's test takes 0 and 1 only"
     with pytest.raises(ValueError):
-        paired_difference({"a": [2.0]}, {"a": [1.0]})
+        stats.paired_difference({"a": [2.0]}, {"a": [1.0]})
 
 
 values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.booleans(), max_size=3))
@@ -211,7 +199,7 @@ values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.boolea
 @given(values_by_item, values_by_item)
 def test_gained_and_lost_items_swap_with_the_runs(a: dict[str, list[bool]], b: dict[str, list[bool]]) -> None:
     """Gained and lost items are those whose mean changed and swap with the runs."""
-    there, back = paired_difference(a, b, draws=10), paired_difference(b, a, draws=10)
+    there, back = stats.paired_difference(a, b, draws=10), stats.paired_difference(b, a, draws=10)
     common = sorted(item for item in {*a, *b} if a.get(item) and b.get(item))
     changes = {item: sum(b[item]) / len(b[item]) - sum(a[item]) / len(a[item]) for item in common}
     assert there.gained_items == tuple(item for item in common if changes[item] > 1e-9)
@@ -227,7 +215,7 @@ def test_four_changed_items_of_200_are_no_proof(size: int, fewest: int) -> None:
     before = {str(item): [0.0] * size for item in range(200)}
 
     def low(gains: int) -> float:
-        found = paired_difference(before, {item: [float(int(item) < gains)] * size for item in before})
+        found = stats.paired_difference(before, {item: [float(int(item) < gains)] * size for item in before})
         assert found.ci95 and found.value is not None and found.ci95[0] <= found.value < found.ci95[1]
         return found.ci95[0]
 
@@ -236,12 +224,12 @@ def test_four_changed_items_of_200_are_no_proof(size: int, fewest: int) -> None:
 
 def test_no_changed_item_does_not_mean_that_none_ever_would() -> None:
     same = {str(item): [1.0] for item in range(20)}
-    found = paired_difference(same, same)
+    found = stats.paired_difference(same, same)
     assert (found.value, found.p_value) == (0, 1.0) and found.ci95 == pytest.approx((-0.125991, 0.125991), abs=1e-4)
-    alike = paired_difference({"a": [0.5] * 2, "b": [0.5] * 2}, {"a": [0.75] * 2, "b": [0.75] * 2})
-    missed = (wilson(0, 2).ci95 or (0, 0))[1]
+    alike = stats.paired_difference({"a": [0.5] * 2, "b": [0.5] * 2}, {"a": [0.75] * 2, "b": [0.75] * 2})
+    missed = (stats.wilson(0, 2).ci95 or (0, 0))[1]
     assert alike.ci95 == pytest.approx((0.25 - missed, 0.25 + missed))
-    assert paired_difference(same, {}) == PairedDifference(None, None, 0, unmatched=20)
+    assert stats.paired_difference(same, {}) == PairedDifference(None, None, 0, unmatched=20)
 
 
 # ----- judges
@@ -255,7 +243,7 @@ def test_kappa_agrees_with_statsmodels(pairs: list[tuple[str, str]]) -> None:
     names = sorted({label for pair in pairs for label in pair})
     assume(len(names) > 1)
     table = np.array([[pairs.count((a, b)) for b in names] for a in names])
-    found = kappa_ci(*zip(*pairs, strict=True), draws=50)
+    found = stats.kappa_ci(*zip(*pairs, strict=True), draws=50)
     assert found.value == pytest.approx(cohens_kappa(table).kappa) and found.n == len(pairs)
     assert found.ci95 and found.ci95[0] <= (found.value or 0) <= found.ci95[1]
 
@@ -266,26 +254,26 @@ def test_kappa_interval_with_many_labels_agrees_with_statsmodels_and_widens_with
     b = [label if rng.random() < 0.8 else rng.choice("gno") for label in a]
     table = np.array([[list(zip(a, b, strict=True)).count((x, y)) for y in "gno"] for x in "gno"])
     other = cohens_kappa(table)
-    alone = kappa_ci(a, b).ci95
+    alone = stats.kappa_ci(a, b).ci95
     assert alone == pytest.approx((other.kappa_low, other.kappa_upp), abs=0.015)
-    shared = kappa_ci(a * 4, b * 4, [str(index % 400) for index in range(1600)]).ci95
+    shared = stats.kappa_ci(a * 4, b * 4, [str(index % 400) for index in range(1600)]).ci95
     assert shared == pytest.approx(alone, abs=0.015), "four equal turns of a conversation count once"
-    agreed = kappa_ci(a, a)
+    agreed = stats.kappa_ci(a, a)
     assert agreed.value == 1 and agreed.ci95 and 0.95 < agreed.ci95[0] < 1 == agreed.ci95[1]
-    assert kappa_ci(["yes"] * 5, ["yes"] * 5) == Estimate(None, None, 5) and kappa_ci([], []).value is None
+    assert stats.kappa_ci(["yes"] * 5, ["yes"] * 5) == Estimate(None, None, 5) and stats.kappa_ci([], []).value is None
     with pytest.raises(ValueError):
-        kappa_ci(["a"], [])
+        stats.kappa_ci(["a"], [])
 
 
 def test_kappa_interval_covers_the_true_one_where_the_judge_hardly_ever_says_genuine() -> None:
     """A bootstrap covers 46% here with 20 labels and 84% with 60, and has no width where the judge never says it."""
-    never = kappa_ci([*"yyy", *"n" * 17], ["n"] * 20)
+    never = stats.kappa_ci([*"yyy", *"n" * 17], ["n"] * 20)
     assert never.value == 0 and never.ci95 and never.ci95[0] < -0.05 and never.ci95[1] > 0.2
     rng = random.Random(6)
     for size in (20, 60):
         # Read genuine 30%, judged genuine 5%: kappa is 0.1.
         pairs = [rng.choices(["yy", "yn", "ny", "nn"], [0.031, 0.269, 0.019, 0.681], k=size) for _ in range(150)]
-        found = [kappa_ci(*zip(*drawn, strict=True), draws=500).ci95 or (0, 0) for drawn in pairs]
+        found = [stats.kappa_ci(*zip(*drawn, strict=True), draws=500).ci95 or (0, 0) for drawn in pairs]
         assert sum(low <= 0.1 <= high for low, high in found) >= 0.92 * len(found), size
 
 
@@ -305,12 +293,12 @@ def test_partly_alike_turns_of_a_conversation_count_as_a_cluster_robust_variance
     assert 100 < n < 390
     up, down = ((n * np.mean(errors == sign) + 1) / (n + 2) for sign in (1, -1))
     half = 1.959964 * ((up + down - (up - down) ** 2) / (n + 2)) ** 0.5
-    assert bias(list(judged), list(read), clusters).ci95 == pytest.approx((up - down - half, up - down + half))
+    assert stats.bias(list(judged), list(read), clusters).ci95 == pytest.approx((up - down - half, up - down + half))
     # Kappa: a jackknife over conversations.
     names = list(map(str, judged)), list(map(str, read))
-    found = kappa_ci(*names, clusters, draws=20_000)
+    found = stats.kappa_ci(*names, clusters, draws=20_000)
     kappas = [
-        kappa_ci(
+        stats.kappa_ci(
             *([label for label, left in zip(side, conversations != out, strict=True) if left] for side in names),
             draws=1,
         )
@@ -323,15 +311,17 @@ def test_partly_alike_turns_of_a_conversation_count_as_a_cluster_robust_variance
 
 def test_bias_is_a_paired_difference_and_clusters_of_equal_errors_count_once() -> None:
     judged, read = [True] * 12 + [False] * 28, [True] * 4 + [False] * 30 + [True] * 6
-    found = bias(judged, read, list(map(str, range(40))))
-    paired = paired_difference(*({str(i): [float(x)] for i, x in enumerate(side)} for side in (read, judged)))
+    found = stats.bias(judged, read, list(map(str, range(40))))
+    paired = stats.paired_difference(*({str(i): [float(x)] for i, x in enumerate(side)} for side in (read, judged)))
     assert found == Estimate(pytest.approx(0.05), pytest.approx(paired.ci95), 40)
-    assert bias(judged * 3, read * 3, list(map(str, range(40))) * 3).ci95 == pytest.approx(paired.ci95)
-    right = bias([True] * 30, [True] * 30, [str(index // 3) for index in range(30)])
-    assert right.ci95 == pytest.approx(bias([True] * 10, [True] * 10, list("abcdefghij")).ci95), "as many as clusters"
-    assert bias([], [], []) == Estimate(None, None, 0)
+    assert stats.bias(judged * 3, read * 3, list(map(str, range(40))) * 3).ci95 == pytest.approx(paired.ci95)
+    right = stats.bias([True] * 30, [True] * 30, [str(index // 3) for index in range(30)])
+    assert right.ci95 == pytest.approx(stats.bias([True] * 10, [True] * 10, list("abcdefghij")).ci95), (
+        "as many as clusters"
+    )
+    assert stats.bias([], [], []) == Estimate(None, None, 0)
     with pytest.raises(ValueError):
-        bias([True], [], [])
+        stats.bias([True], [], [])
 
 
 # ----- AUC
@@ -342,7 +332,7 @@ Signals = list[tuple[int, bool, str]]
 
 def separation(rows: Signals, power: int = 1, swapped: bool = False) -> Estimate:
     values, positives = [float(value**power) for value, _, _ in rows], [positive != swapped for _, positive, _ in rows]
-    return auc(values, positives, [cluster for _, _, cluster in rows], draws=100)
+    return stats.auc(values, positives, [cluster for _, _, cluster in rows], draws=100)
 
 
 @given(signals)
@@ -366,7 +356,7 @@ def test_auc_covers_the_true_one_also_where_one_class_is_rare() -> None:
         covered = 0
         for _ in range(100):
             values = [rng.gauss(0.8, 1) for _ in range(positives)] + [rng.gauss(0, 1) for _ in range(60)]
-            low, high = auc(values, [True] * positives + [False] * 60, draws=200).ci95 or (0, 0)
+            low, high = stats.auc(values, [True] * positives + [False] * 60, draws=200).ci95 or (0, 0)
             covered += low <= 0.7142 <= high
         assert covered >= 87, positives
 
@@ -379,16 +369,18 @@ def test_auc_interval_is_a_bootstrap_over_clusters_or_wilsons() -> None:
         return float(mannwhitneyu(positive, other).statistic / len(positive) / len(other))
 
     rows = [*((value, True) for value in high), *((value, False) for value in low)]
-    found = auc([value for value, _ in rows], [positive for _, positive in rows])
+    found = stats.auc([value for value, _ in rows], [positive for _, positive in rows])
     other = bootstrap((high, low), area, method="percentile", vectorized=False, n_resamples=1000, rng=rng)
     assert found.ci95 == pytest.approx(tuple(other.confidence_interval), abs=0.03)
-    apart = auc([float(value) for value in range(40)], [value >= 20 for value in range(40)])
-    assert apart.value == 1 and apart.ci95 == pytest.approx(wilson(20, 20).ci95), "full separation leaves room"
-    nine = auc([float(value) for value in range(40)], [value % 4 == 0 and value < 36 for value in range(40)])
+    apart = stats.auc([float(value) for value in range(40)], [value >= 20 for value in range(40)])
+    assert apart.value == 1 and apart.ci95 == pytest.approx(stats.wilson(20, 20).ci95), "full separation leaves room"
+    nine = stats.auc([float(value) for value in range(40)], [value % 4 == 0 and value < 36 for value in range(40)])
     assert nine.ci95 == pytest.approx(proportion_confint(9 * (nine.value or 0), 9, method="wilson"), abs=1e-6)
-    assert auc([1.0] * 40, [value >= 20 for value in range(40)]).value == 0.5
-    assert auc([1.0, 2.0], [True, True]) == Estimate(None, None, 2) and auc([], []) == Estimate(None, None, 0)
-    assert auc([1.0, 2.0], [False, True], ["a", "a"]) == Estimate(1.0, None, 2)
-    for call in (lambda: auc([float("inf"), 0.0], [True, False]), lambda: auc([1.0], [])):
+    assert stats.auc([1.0] * 40, [value >= 20 for value in range(40)]).value == 0.5
+    assert stats.auc([1.0, 2.0], [True, True]) == Estimate(None, None, 2) and stats.auc([], []) == Estimate(
+        None, None, 0
+    )
+    assert stats.auc([1.0, 2.0], [False, True], ["a", "a"]) == Estimate(1.0, None, 2)
+    for call in (lambda: stats.auc([float("inf"), 0.0], [True, False]), lambda: stats.auc([1.0], [])):
         with pytest.raises(ValueError):
             call()

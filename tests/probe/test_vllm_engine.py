@@ -186,7 +186,9 @@ def test_an_error_while_loading_names_the_key_of_its_own_section(
 ) -> None:
     monkeypatch.setattr(StandIn, "failure", ValueError(reason))
     model = Roles({role: RoleSection(engine="vllm", model=str(tiny_model))}, 0, where.split(".")[0])[role].model
-    with pytest.raises(EngineError, match=rf"^vLLM 0.31.0 could not load it .*{advice}.*{where}\.engine: hf[^\n]*$"):
+    with pytest.raises(
+        EngineError, match=rf"^[^\n]*vLLM 0.31.0 could not load it .*{advice}.*{where}\.engine: hf[^\n]*$"
+    ):
         collect(model.engine, [Request((1,), 1, ())])
     settings = loads[0].settings
     assert settings["enable_prefix_caching"] is False, "not with linear attention"

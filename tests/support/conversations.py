@@ -7,6 +7,11 @@ from collections.abc import Iterator, Sequence
 from nextturn.data_builders.tasks import Conversation, Gap, Task
 
 
+def messages(*texts: str) -> list[dict[str, str]]:
+    """Return messages of user and assistant in turn, the user's first."""
+    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+
+
 def conversation(
     *turns: str,
     kind: str = "complete",
@@ -16,10 +21,9 @@ def conversation(
     task: Task | None = None,
 ) -> Conversation:
     """Return a conversation with these messages, the user's first. The second user message reveals what is `hidden`."""
-    messages = tuple({"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns))
     revealed = (2 if hidden else 0) if reveal_at is None else reveal_at
     gap = Gap("", "", "", "", hidden, hidden) if hidden else None
-    return Conversation("c", kind, messages, "starter", answer, revealed, task, gap)
+    return Conversation("c", kind, tuple(messages(*turns)), "starter", answer, revealed, task, gap)
 
 
 def spans(loss_mask: Sequence[int]) -> Iterator[tuple[int, int]]:

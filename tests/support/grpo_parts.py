@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from nextturn.data_builders.rows import RlRow
+from support.conversations import messages
 
 
 def rl_row(number: int, withheld: bool = False, **changes: Any) -> RlRow:
@@ -49,14 +50,10 @@ def teach_to_talk(base: Path, folder: Path, steps: int = 40) -> Path:
     replies = [
         ("How many?", "So \\boxed{7}."), ("It is 7.", "Yes."), ("\\boxed{9}", "It is 9."), ("She has 8.", "How many more?"),
     ]  # fmt: skip
-    talks = [
-        [
-            {"role": ("user", "assistant")[place % 2], "content": text}
-            for place, text in enumerate((f"Ann has {n} apples. How many?", reply, "She buys more.", again))
-        ]
-        for n, (reply, again) in enumerate(replies)
-    ]
-    rows = [row for talk in talks for row in Chat(tokenizer).training_rows(talk)]
+    rows: list[Any] = []
+    for n, (reply, again) in enumerate(replies):
+        talk = messages(f"Ann has {n} apples. How many?", reply, "She buys more.", again)
+        rows += Chat(tokenizer).training_rows(talk)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(steps):
         row = rows[step % len(rows)]

@@ -13,11 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-CHAT = [
-    {"role": "user", "content": "Anna has 12 apples.\n\n1. How many are left?"},
-    {"role": "assistant", "content": "How many did she give away?"},
-    {"role": "user", "content": "Five."},
-]
+from support.conversations import messages
+
+CHAT = messages("Anna has 12 apples.\n\n1. How many are left?", "How many did she give away?", "Five.")
 
 
 def logits(model: Any, seed: int = 0) -> Any:

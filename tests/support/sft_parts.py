@@ -12,6 +12,7 @@ import yaml
 
 from nextturn.probe.checkpoints import list_checkpoints
 from nextturn.probe.files import write_jsonl
+from support.conversations import messages
 from support.grpo_parts import probe_section
 from support.launches import PATIENCE_S
 
@@ -19,18 +20,13 @@ STEPS, SAVE = 4, 2
 
 
 def write_data(folder: Path) -> Path:
-    rows = [
-        {
-            "messages": [
-                {"role": "user", "content": f"Ann has {n} apples and buys {n + 1}. How many?"},
-                {"role": "assistant", "content": f"{n} + {n + 1} = {2 * n + 1}. The answer is \\boxed{{{2 * n + 1}}}."},
-                {"role": "user", "content": "Why add?"},
-                {"role": "assistant", "content": "Because buying makes more."},
-            ]
-        }
+    talks = [
+        messages(f"Ann has {n} apples and buys {n + 1}. How many?",
+                 f"{n} + {n + 1} = {2 * n + 1}. The answer is \\boxed{{{2 * n + 1}}}.",
+                 "Why add?", "Because buying makes more.")
         for n in range(12)
-    ]
-    write_jsonl(folder / "conversations.jsonl", rows)
+    ]  # fmt: skip
+    write_jsonl(folder / "conversations.jsonl", [{"messages": talk} for talk in talks])
     return folder / "conversations.jsonl"
 
 
