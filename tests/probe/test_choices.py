@@ -121,7 +121,7 @@ MARKED = [
 ]  # fmt: skip
 UNMARKED = [
     ("the answer is: (d)", "D"), ("The correct option is A because it is slow.", "A"), ("So A.", "A"), ("(A)", "A"),
-    ("Option A is wrong, so it must be option B.", "B"), (r"The answer is \textbf{B} since it is fast.", "B"),
+    ("The answer is A. No: the answer is C.", "C"), ("Option A is wrong, so it must be option B.", "B"), (r"The answer is \textbf{B} since it is fast.", "B"),
     (r"$\textbf{C}$ is correct, A is not.", "C"), ("<think>A?</think>I say B", "B"), ("The answer is not A but B", "B"),
     ("We rule out A and B, so C is correct.", "C"), ("The answer is B. Shall I explain why A is wrong?", "B"),
     ("I would say C. Is it A?", "C"), ("the proton **moves left**, I think: THE  PROTON moves left", "C"),
