@@ -116,6 +116,7 @@ class Simulated:
     ) -> None:
         self.faults, self.script, self.outage = faults, script, outage
         self.order: list[int] = []
+        self.slow_s = 0.0  # the first body's reply takes so much longer
         self.under_way = self.most_under_way = 0
 
     async def send(self, connection: Any, url: str, body: Any) -> tuple[httpx2.Response, bytes]:
@@ -125,7 +126,7 @@ class Simulated:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
-            await asyncio.sleep(1e6 if fault == "hang" else self.faults.latency_s)
+            await asyncio.sleep(1e6 if fault == "hang" else self.faults.latency_s + self.slow_s * (body["n"] == 0))
         finally:
             self.under_way -= 1
         if fault == "rate_limited":
@@ -179,6 +180,14 @@ def test_a_request_that_failed_goes_before_those_that_were_not_sent_yet(monkeypa
     _, replies = server.run(monkeypatch, 50, concurrency=2)
     assert texts(replies) == numbered(50)
     assert server.order.index(0, 1) <= 5
+
+
+def test_a_slow_reply_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last attempt waits its full time, though the others are answered at once."""
+    server = Simulated(Faults(latency_s=0.1))
+    server.slow_s = 60.0
+    _, replies = server.run(monkeypatch, 200, concurrency=8, attempts=2, timeout_s=120)
+    assert texts(replies) == numbered(200)
 
 
 def test_an_outage_of_half_a_minute_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:

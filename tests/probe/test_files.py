@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -41,14 +42,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     """A write that fails half way leaves the old file and nothing beside it."""
     path = tmp_path / "x.txt"
     files.write_atomic(path, "old")
-
-    def no_space(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, step, no_space)
-    with pytest.raises(OSError, match="No space") as caught:
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space") as caught:
+        patch.setattr(os, step, Mock(side_effect=OSError(28, "No space left on device")))
         files.write_atomic(path, "new")
-    monkeypatch.undo()
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert left_in(tmp_path) == ["x.txt"]

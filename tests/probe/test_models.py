@@ -17,6 +17,7 @@ from nextturn.probe.checkpoints import mark_complete
 from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Request
 from nextturn.probe.errors import ModelError, TemplateError
+from nextturn.probe.files import read_json
 from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, resolve
 from nextturn.probe.settings import ProbeSection
 from support.model_parts import CHAT, change_json, copy_of, logits, lora_on
@@ -54,28 +55,24 @@ def test_a_model_in_bfloat16_on_a_cpu_without_it_is_noted(
 
 def test_the_tokenizer_pads_on_the_left_with_a_token_of_its_vocabulary(tiny_chatml: Path, tmp_path: Path) -> None:
     padless = copy_of(tiny_chatml, tmp_path / "padless")
-    settings = json.loads((padless / "tokenizer_config.json").read_text())
-    settings.pop("pad_token")
-    (padless / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = padless / "tokenizer_config.json"
+    config.write_text(json.dumps({key: value for key, value in read_json(config).items() if key != "pad_token"}))
     tokenizer = load_tokenizer(resolve(str(padless)))
     assert tokenizer.pad_token == "<|endoftext|>"
     assert len(tokenizer) == len(load_tokenizer(resolve(str(tiny_chatml))))
-    rows = tokenizer(["one", "one two three"], padding=True)["attention_mask"]
-    assert rows[0][0] == 0 and rows[0][-1] == 1
+    short, _ = tokenizer(["one", "one two three"], padding=True)["attention_mask"]
+    assert (short[0], short[-1]) == (0, 1)
 
 
 def test_the_default_chat_template_is_used(tiny_chatml: Path, tmp_path: Path) -> None:
-    """The default chat template is used and a tokenizer without one is refused."""
+    """A tokenizer without one is refused."""
     plain = load_tokenizer(resolve(str(tiny_chatml)))
-    several, shown = copy_of(tiny_chatml, tmp_path / "several"), Chat(plain).prompt_text(CHAT[:1])
+    several, bare = (copy_of(tiny_chatml, tmp_path / name) for name in ("several", "bare"))
+    shown = Chat(plain).prompt_text(CHAT[:1])
     plain.chat_template = {"default": plain.chat_template, "tool_use": "{{ tools }}"}
     plain.save_pretrained(several)
-    tokenizer = load_tokenizer(resolve(str(several)))
-    assert tokenizer.chat_template == plain.chat_template["default"]
-    assert Chat(tokenizer).prompt_text(CHAT[:1]) == shown
-
+    assert Chat(load_tokenizer(resolve(str(several)))).prompt_text(CHAT[:1]) == shown
     (several / "chat_template.jinja").rename(several / "additional_chat_templates" / "rag.jinja")
-    bare = copy_of(tiny_chatml, tmp_path / "bare")
     (bare / "chat_template.jinja").unlink()
     for folder in (several, bare):
         with pytest.raises(TemplateError, match="no chat template"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap, mannwhitneyu, norm
 from statsmodels.api import OLS
@@ -90,9 +90,8 @@ def test_clustered_rate_covers_a_rare_value_whose_samples_agree_within_items(rat
 
 def test_rates_at_the_edges() -> None:
     """Samples that all failed still leave room for what was not seen."""
-    assert stats.clustered_rate([False] * 30, [str(index // 3) for index in range(30)]).ci95 == pytest.approx(
-        stats.wilson(0, 10).ci95
-    )
+    thirds = [str(index // 3) for index in range(30)]
+    assert stats.clustered_rate([False] * 30, thirds).ci95 == pytest.approx(stats.wilson(0, 10).ci95)
     assert stats.clustered_rate([True, True], ["a", "a"]).ci95 == pytest.approx(stats.wilson(1, 1).ci95)
     assert stats.clustered_rate([0.25, 0.75], ["a", "b"]).value == 0.5
     assert stats.clustered_rate([], []) == stats.wilson(0, 0) == Estimate(None, None, 0)
@@ -137,12 +136,11 @@ def test_a_mean_has_the_percentile_bootstrap_of_scipy_over_clusters() -> None:
         stats.mean_ci([float("nan")])
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_mcnemar_agrees_with_statsmodels(gained: int, lost: int) -> None:
-    table = [[0, gained], [lost, 0]]
-    assert stats.mcnemar(gained, lost) == pytest.approx(
-        statsmodels_mcnemar(table, exact=True).pvalue if gained + lost else 1.0
-    )
+    other = statsmodels_mcnemar([[0, gained], [lost, 0]], exact=True).pvalue if gained + lost else 1.0
+    assert stats.mcnemar(gained, lost) == pytest.approx(other)
     assert 0 < stats.mcnemar(900, 600) < 1e-10, "more items than a float can count"
 
 
@@ -294,19 +292,6 @@ def test_partly_alike_turns_of_a_conversation_count_as_a_cluster_robust_variance
     up, down = ((n * np.mean(errors == sign) + 1) / (n + 2) for sign in (1, -1))
     half = 1.959964 * ((up + down - (up - down) ** 2) / (n + 2)) ** 0.5
     assert stats.bias(list(judged), list(read), clusters).ci95 == pytest.approx((up - down - half, up - down + half))
-    # Kappa: a jackknife over conversations.
-    names = list(map(str, judged)), list(map(str, read))
-    found = stats.kappa_ci(*names, clusters, draws=20_000)
-    kappas = [
-        stats.kappa_ci(
-            *([label for label, left in zip(side, conversations != out, strict=True) if left] for side in names),
-            draws=1,
-        )
-        for out in range(100)
-    ]
-    error = (99 * np.var([kappa.value for kappa in kappas])) ** 0.5
-    assert found.ci95 and found.ci95[1] - found.ci95[0] == pytest.approx(2 * 1.96 * error, rel=0.07)
-    assert found.value == pytest.approx(sum(found.ci95) / 2, abs=0.02)
 
 
 def test_bias_is_a_paired_difference_and_clusters_of_equal_errors_count_once() -> None:
