@@ -29,39 +29,21 @@ class Counts:
 
     def __init__(self) -> None:
         self.kinds: dict[str, Counter[str]] = defaultdict(Counter)  # rows, first replies that ask, words, rejected
-        self.words, self.messages = Counter[int](), Counter[int]()
         self.turns = Counter[str]()  # assistant turns: all, those that end with a question, last turns that do
         self.reasons, self.examples = Counter[str](), dict[str, Row]()
-        self.stories = Counter[str]()  # templates of generated problems
-        # Self-play: personas and goals, unusable replies, whether the withheld fact was needed.
-        self.who: dict[str, Counter[str]] = defaultdict(Counter)
-        self.slips, self.needed, self.doubts = Counter[str](), Counter[bool](), Counter[bool]()
+        self.doubts = Counter[bool]()  # whether a user's doubt is right
 
     def keep(self, row: Row) -> None:
         replies = [message["content"] for message in row["messages"][1::2]]
         words = sum(len(message["content"].split()) for message in row["messages"])
         self.kinds[row["kind"]].update(rows=1, asks=asks(replies[0]), words=words)
-        self.words[words] += 1
-        self.messages[len(row["messages"])] += 1
         self.turns.update(all=len(replies), ask=sum(map(closes_asking, replies)), end=closes_asking(replies[-1]))
         self.doubts.update(row.get("doubts", ()))
-        self.stories.update([row["story"]] if "story" in row else [])
-        measured = self._self_play(row).get("measured", {})
-        if "without" in measured:  # [right, attempts] of a solver without the withheld fact, and with it
-            self.needed[not measured["without"][0] and bool(measured.get("with", [0])[0])] += 1
 
     def reject(self, row: Row) -> None:
         self.kinds[row["kind"]].update(rejected=1)
         self.reasons[row["reason"]] += 1
         self.examples.setdefault(row["reason"], row)
-        self._self_play(row)
-
-    def _self_play(self, row: Row) -> Row:
-        dialogue: Row = row.get("dialogue", {})
-        for name in {"persona", "goal"} & dialogue.keys():
-            self.who[name][dialogue[name]] += 1
-        self.slips.update(dialogue.get("slips", "").split())
-        return dialogue
 
     def example(self, reason: str) -> list[str]:
         """Return lines about the first row with this reason: its first two messages and its last one."""
@@ -101,16 +83,14 @@ def card(
     giveaway = openings.giveaway()
     reasons = sorted(counts.reasons, key=lambda reason: (-counts.reasons[reason], reason))
     page = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    page.filters.update(inline=inline, n="{:,}".format, percent="{:.1%}".format, share=_share, listed=_listed)
+    page.filters.update(inline=inline, n="{:,}".format, percent="{:.1%}".format)
     kinds = [(kind, kind_counts) for kind, kind_counts in counts.kinds.items() if kind_counts["rows"]]
     text = page.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")).render(
         counts=counts,
-        total=counts.words.total(),
+        total=sum(count["rows"] for _, count in kinds),
         lost=counts.reasons.total(),
         kinds=sorted(kinds, key=lambda item: -item[1]["rows"]),
         whole=sum((counts.kinds[kind] for kind in ANSWERED_AT_ONCE if kind in counts.kinds), Counter[str]()),
-        median=_percentile(counts.words, 0.5),
-        ninth=_percentile(counts.words, 0.9),
         reasons=reasons,
         examples=[line for reason in reasons for line in counts.example(reason)],
         roles=sorted({name.partition(".")[0] for name in calls or {}}),
@@ -125,24 +105,6 @@ def card(
         chat=chat,
     )
     return text, giveaway
-
-
-def _listed(counts: Counter[Any], form: str = "{} {:,}") -> str:
-    return ", ".join(form.format(*item) for item in sorted(counts.items()))
-
-
-def _share(counts: Counter[bool], none: str) -> str:
-    return f"{counts[True] / counts.total():.0%} of {counts.total():,}" if counts else none
-
-
-def _percentile(counts: Counter[int], share: float) -> int:
-    """Return the smallest value such that this share of all values is not larger; 0 if there are no values."""
-    below = 0
-    for value, count in sorted(counts.items()):
-        below += count
-        if below >= share * counts.total():
-            return value
-    return 0
 
 
 # --- Text of others on a Markdown page: it is shown as it is, and none of it counts as the page's own markup.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nextturn.probe.errors import BadInput, run_command
-from nextturn.probe.labels import agreement, correct, label, rejudge
-from nextturn.probe.report import compare, watch
+from nextturn.probe.labels import agreement, label, rejudge
+from nextturn.probe.report import compare, correct, watch
 from nextturn.probe.report.comparison import format_table
 
 DESCRIPTION = "Measure what a chat model solves and whether it knows what a person would say next."

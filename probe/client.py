@@ -28,7 +28,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -103,7 +103,7 @@ class Client:
         self._key = os.environ.get(section.api_key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise BadInput(f"the key in ${section.api_key_env} holds characters that no HTTP header can carry")
-        self._limit = TimeLimit(section.timeout_s, section.concurrency)
+        self._seconds: deque[float] = deque(maxlen=_MOST_REPLIES)
         self._tasks: set[asyncio.Task[Any]] = set()
         # One httpx2 client for each request under way: its shared pool looks through all connections for every request,
         # which takes three times as long at 256 requests.
@@ -147,7 +147,7 @@ class Client:
         Raises:
             EngineError: See `request`.
         """
-        self._limit = TimeLimit(self.section.timeout_s, self.section.concurrency)
+        self._seconds.clear()
         try:
             futures = {
                 asyncio.run_coroutine_threadsafe(self.request(path, body, usable), event_loop()): index
@@ -179,10 +179,10 @@ class Client:
             async with pool.slot(new=failed_at is None):
                 server = await pool.choose(avoid=failed_at)
                 started, reasoner = time.monotonic(), self._reasoner and path == CHAT
-                limit = self._limit.attempt(timeouts, last=attempts + 1 == section.attempts)
-                reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body, limit)
+                limit_s = self._time_limit_s(timeouts, last=attempts + 1 == section.attempts)
+                reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body, limit_s)
             if reply.body is not None:
-                self._limit.add(time.monotonic() - started)
+                self._seconds.append(time.monotonic() - started)
                 if reason := usable(reply.body):
                     reply = ServerReply(reply.body, reason, "the reply cannot be used")
             failed_at = server if reply.failure else None
@@ -240,6 +240,19 @@ class Client:
     def _urls(self) -> str:
         return ", ".join(self.section.urls)
 
+    def _time_limit_s(self, timeouts: int, last: bool) -> float:
+        """Return the time limit of an attempt: three times the 95th percentile of the seconds that replies took.
+
+        With `timeout_s` alone, requests that hang would hold their slots for long. The limit doubles for a request that runs
+        into it repeatedly, and the last attempt gets `timeout_s`, so a slow reply is not lost.
+        """
+        # The first replies of a round are its fastest.
+        if last or len(self._seconds) < min(max(_ENOUGH_REPLIES, self.section.concurrency), _MOST_REPLIES):
+            return self.section.timeout_s
+        usual_s = sorted(self._seconds)[int(0.95 * len(self._seconds))]
+        limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * usual_s)
+        return min(self.section.timeout_s, limit_s * 2 ** max(0, timeouts - 1))
+
     def _final(self, reply: ServerReply) -> ServerReply:
         """Return the reply, unless too many requests in a row have failed."""
         self._failures = self._failures + 1 if reply.failure else 0
@@ -262,9 +275,7 @@ class Client:
             verify=_ssl_context(),
         )
 
-    async def _attempt(
-        self, server: Server, path: str, body: dict[str, Any] | None, limit: AbstractAsyncContextManager[None]
-    ) -> ServerReply:
+    async def _attempt(self, server: Server, path: str, body: dict[str, Any] | None, limit_s: float) -> ServerReply:
         """Send a request once, within the time limit."""
         import httpx2
 
@@ -272,7 +283,7 @@ class Client:
         server.under_way += 1
         started = time.monotonic()
         try:
-            async with limit:
+            async with asyncio.timeout(limit_s):
                 reply = self._read(*await _send(connection, server.url + path, body))
         except TimeoutError:
             reply = self._failed("timeout", f"{server.url}: no reply in {time.monotonic() - started:.1f} s")
@@ -377,9 +388,7 @@ _FAILURES_IN_A_ROW = 8
 _RESTS_FROM_START, _RESTS = 3, 8
 _CHECK_AGAIN_S = 0.1
 _URL = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^\s?#@]*)?", re.IGNORECASE)
-# An attempt is given up at three times the 95th percentile of the seconds that replies took; changes of less than a tenth
-# are ignored, because rescheduling hundreds of requests takes longer than a reply.
-_LIMIT_FACTOR, _LEAST_LIMIT_S, _ENOUGH_REPLIES, _LIMIT_CHANGE = 3.0, 0.5, 20, 0.1
+_LIMIT_FACTOR, _LEAST_LIMIT_S, _ENOUGH_REPLIES, _MOST_REPLIES = 3.0, 0.5, 20, 200
 
 
 class ServerPool:
@@ -426,48 +435,6 @@ def check_url(url: str) -> str:
             f"server: {shown!r} is no address such as http://localhost:8000/v1; keys are read from the environment only"
         )
     return url.rstrip("/")
-
-
-class TimeLimit:
-    """The time limit of an attempt, which follows from the seconds that replies took.
-
-    With a fixed limit, requests that hang would hold their slots for all of `timeout_s`. The limit doubles for a request
-    that runs into it repeatedly, and the last attempt gets `timeout_s`, so a slow reply is not lost.
-    """
-
-    def __init__(self, timeout_s: float, concurrency: int) -> None:
-        self._timeout_s = self._limit_s = timeout_s
-        self._enough = max(_ENOUGH_REPLIES, concurrency)  # the first replies of a round are its fastest
-        self._seconds: deque[float] = deque(maxlen=200)
-        self._under_way: dict[asyncio.Timeout, tuple[float, int]] = {}
-
-    def seconds(self, timeouts: int) -> float:
-        """Return the limit for a request that ran into it `timeouts` times."""
-        return min(self._timeout_s, self._limit_s * 2 ** max(0, timeouts - 1))
-
-    @asynccontextmanager
-    async def attempt(self, timeouts: int, last: bool) -> AsyncIterator[None]:
-        """Raise TimeoutError if the block takes too long."""
-        async with asyncio.timeout(self._timeout_s if last else self.seconds(timeouts)) as scope:
-            if not last:
-                self._under_way[scope] = (time.monotonic(), timeouts)
-            try:
-                yield
-            finally:
-                self._under_way.pop(scope, None)
-
-    def add(self, seconds: float) -> None:
-        """Take the seconds of a reply into account, also for the attempts under way."""
-        self._seconds.append(seconds)
-        if len(self._seconds) < self._enough:
-            return
-        limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * sorted(self._seconds)[int(0.95 * len(self._seconds))])
-        if abs(limit_s - self._limit_s) < _LIMIT_CHANGE * self._limit_s:
-            return
-        self._limit_s = limit_s
-        for scope, (started, timeouts) in self._under_way.items():
-            if not scope.expired():
-                scope.reschedule(started + self.seconds(timeouts))
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ PACKAGES = {"probe": 0, "data_builders": 1, "train": 2}
 # The folders of probe. What is in none of them is the base, layer 0. `labels` and `harness` do not import each other.
 LAYERS = {"engines": 0, "judges": 1, "measure": 2, "report": 3, "labels": 4, "harness": 4}
 # What may be imported from above the base. `train` and `data_builders` start probes by `measure.run`, and `train` shows them
-# by the report; `compare --labels` corrects its rates by labels.
+# by the report.
 FROM_ABOVE = {
     "train/checkpoints.py": {"probe/report/watch.py"},
     "train/overrides.py": {"probe/report/tracking.py"},
@@ -24,7 +24,6 @@ FROM_ABOVE = {
     "train/samples.py": {"probe/report/tracking.py"},
     "data_builders/dialogue/conversation.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
     "data_builders/dialogue/prompts.py": {"probe/judges/llm.py"},
-    "probe/report/compare.py": {"probe/labels/correct.py"},
 }
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 # A trainer callback or a tensor class needs its base class at import. These modules are themselves imported late.

@@ -1,1 +1,1 @@
-"""Labels of user turns by annotators: the page, corrected rates, and how far a judge agrees."""
+"""Labels of user turns by annotators: the page, and how far a judge agrees; and finished runs judged again."""

@@ -13,7 +13,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Judge
-from nextturn.probe.labels.label import KnownLabel, read_rows
-from nextturn.probe.measure.store import StoredJudge
+from nextturn.probe.measure.turns import KnownLabel, read_rows
 from nextturn.probe.settings import load_probe_recipe
 from nextturn.probe.terminal import aligned, collected, visible
 
@@ -52,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a table with a row per group: fields of the rows, such as model,source,temperature; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--verdicts", type=Path, metavar="FILE", help="store verdicts, so that a killed run can resume")
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
@@ -69,8 +67,7 @@ def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
         probe = load_probe_recipe(arguments.recipe, overrides).probe if arguments.recipe else None
     name = arguments.judge or (probe.judge if probe else "rules")
     judge = get_judge(name, probe.judge_server if probe else None)
-    with closing(StoredJudge(judge, arguments.verdicts)) if arguments.verdicts else nullcontext(judge) as asked:
-        report = agreement(rows, asked, progress=name != "rules", by=groupings)
+    report = agreement(rows, judge, progress=name != "rules", by=groupings)
     if arguments.json:
         print(json.dumps({key: value for key, value in report.items() if key != "groups" or groupings}, indent=2))
         return

@@ -1,1 +1,1 @@
-"""Comparing runs: tables, plot, page, wandb, and the watcher that keeps them up to date."""
+"""Comparing runs: tables, corrected rates, plot, page, wandb, and the watcher that keeps them up to date."""

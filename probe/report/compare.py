@@ -13,9 +13,9 @@ from pathlib import Path
 
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_atomic, write_json
-from nextturn.probe.labels.correct import correction_table, with_labels
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, terminal_table
+from nextturn.probe.report.correct import correction_table, with_labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -73,7 +73,7 @@ class CorrectedRate(CorrectedDifference):
 
 @dataclass(frozen=True)
 class Correction:
-    """Follow-up rates of runs corrected by labels (`nextturn.probe.labels.correct`).
+    """Follow-up rates of runs corrected by labels (`nextturn.probe.report.correct`).
 
     `labels` and `unsure` count by run; a run without labels has 0 and no corrected rate.
     """

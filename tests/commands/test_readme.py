@@ -15,8 +15,9 @@ import pytest
 
 from nextturn.probe.checkpoints import mark_complete
 from nextturn.probe.files import write_json
-from nextturn.probe.labels.label import draw, user_turns, write_labels
+from nextturn.probe.labels.label import draw, write_labels
 from nextturn.probe.measure.results import load_runs
+from nextturn.probe.measure.turns import user_turns
 from support.commands import call
 from support.loopback import Loopback, chat_reply, models_reply
 

@@ -18,12 +18,13 @@ from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import read_json, read_jsonl, sha256_text, write_json
 from nextturn.probe.judges.labels import GENUINE
 from nextturn.probe.labels import agreement
-from nextturn.probe.labels import correct as command
-from nextturn.probe.labels.correct import correct, with_labels
-from nextturn.probe.labels.label import DrawnTurn, JudgedTurn, draw, user_turns
+from nextturn.probe.labels.label import draw
 from nextturn.probe.measure.results import Metric, load_runs
+from nextturn.probe.measure.turns import DrawnTurn, JudgedTurn, user_turns
+from nextturn.probe.report import correct as command
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs
+from nextturn.probe.report.correct import correct, with_labels
 from nextturn.probe.report.page import html, markdown
 from nextturn.probe.report.plot import panels_of
 from support.page_runs import data_of, three_runs

@@ -15,8 +15,9 @@ from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, sha256_text, write_json
 from nextturn.probe.judges.labels import LABELS
 from nextturn.probe.labels import label as command
-from nextturn.probe.labels.label import JudgedTurn, draw, read_labels, shares, user_turns, write_labels
+from nextturn.probe.labels.label import draw, shares, write_labels
 from nextturn.probe.measure.results import load_runs
+from nextturn.probe.measure.turns import JudgedTurn, read_labels, user_turns
 from support.page_runs import data_of, probe_run, three_runs
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_json
-from nextturn.probe.labels.label import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
 from nextturn.probe.measure.results import FinishedRun, load_runs
+from nextturn.probe.measure.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
 from nextturn.probe.report.comparison import (
     Comparison,
     CorrectedDifference,
