@@ -17,8 +17,6 @@ from nextturn.probe.terminal import is_main_process, say
 from nextturn.train.rewards import Rewards, Sample, Scored
 from nextturn.train.samples import group_figures, reward_figures, watch_figures, write_samples
 
-FLAT, FLAT_FOR = 0.8, 10
-"""Share of flat groups (`group_figures`), and number of generations in a row, from which on a warning is printed."""
 _REASONS_SHOWN = 3
 
 
@@ -45,7 +43,6 @@ class ComposedReward:
     ) -> None:
         self.rewards, self.num_generations, self.max_failed = rewards, num_generations, max_failed
         self.held_out, self.folder = held_out, folder
-        self._flat_in_a_row = 0
         self._failures_seen: set[str] = set()
 
     def __call__(
@@ -78,7 +75,9 @@ class ComposedReward:
 
         figures = {**reward_figures(every, every_scored), **watch_figures(every)}
         if trained:
-            figures |= self._trained(every, every_scored, trainer_state.global_step + 1)
+            figures |= group_figures(every_scored, self.num_generations)
+            if self.folder is not None and is_main_process():
+                write_samples(self.folder / f"step-{trainer_state.global_step + 1}.jsonl", every, every_scored)
         # A failure that occurred once is logged as 0 later: trl averages the values between two log lines.
         self._failures_seen |= {name for name in figures if name.startswith(("reward/none/", "simulator/failed/"))}
         for name, value in {**dict.fromkeys(sorted(self._failures_seen), 0.0), **figures}.items():
@@ -89,19 +88,6 @@ class ComposedReward:
         for part in sorted({part for reward in scored for part in reward.parts}):
             log_extra(part, [reward.parts.get(part) for reward in scored])
         return [reward.value for reward in scored]
-
-    def _trained(self, samples: list[Sample], scored: list[Scored], step: int) -> dict[str, float]:
-        """Return the figures of the groups of a trained generation, and keep some of its samples."""
-        if self.folder is not None and is_main_process():
-            write_samples(self.folder / f"step-{step}.jsonl", samples, scored)
-        figures = group_figures(scored, self.num_generations)
-        self._flat_in_a_row = self._flat_in_a_row + 1 if figures["groups/flat"] >= FLAT else 0
-        if self._flat_in_a_row == FLAT_FOR:
-            say(
-                f"warning: step {step}: in the last {FLAT_FOR} generations, {FLAT:.0%} of the groups or more had the same "
-                "accuracy and asking in all samples, so only style is learned from them; the problems may be too hard or too easy"
-            )
-        return figures
 
 
 def check_failures(scored: Sequence[Scored], limit: float) -> str | None:
