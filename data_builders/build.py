@@ -106,20 +106,19 @@ def look_for_models(dialogue: Dialogue) -> dict[str, str]:
     from nextturn.probe.engines.vllm import import_vllm
     from nextturn.probe.models import fingerprint, resolve
 
-    hashes = {}
+    simulator = dialogue.simulator
+    if simulator.engine == "adapter":
+        check_user_model(simulator, "dialogue.simulator")
     try:
-        for section in (dialogue.policy, dialogue.simulator.running):
+        for section in (dialogue.policy, simulator.running):
             if section.model is not None:
                 resolve(section.model)
             if section.engine == "vllm":
                 import_vllm()
-        if dialogue.simulator.engine == "adapter":
-            check_user_model(dialogue.simulator, "dialogue.simulator")
-            name = str(dialogue.simulator.model)
-            hashes[f"{name}: weights"] = fingerprint(resolve(name))
     except BadInput as error:
         raise type(error)(f"{error}; {NEEDS}") from None
-    return hashes
+    name = str(simulator.model)
+    return {f"{name}: weights": fingerprint(resolve(name))} if simulator.engine == "adapter" else {}
 
 
 class Build:

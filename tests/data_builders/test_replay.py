@@ -7,6 +7,8 @@ import os
 import random
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build
 from nextturn.data_builders.dialogue import roles
 from nextturn.data_builders.dialogue.replies import Reply
-from nextturn.data_builders.dialogue.roles import EngineRole
 from nextturn.data_builders.recipe import load_data_recipe
 from nextturn.probe.errors import SettingsChanged, run_command
 from nextturn.probe.files import read_json
@@ -189,28 +190,25 @@ def test_a_model_in_this_process_ends_with_the_same_bytes_after_a_stop(
     """In bfloat16, where a text can depend on its batch. The replies of a random model are declared whole and right."""
     section = {"engine": "hf", "model": str(tiny_chatml), "max_tokens": 6, "dtype": "bfloat16", "batch_tokens": 400}
     path = recipe(tmp_path, "", model=section, tries=4)
-    monkeypatch.setattr(roles, "Reply", lambda text, given, tokens, cut: Reply(text, given, tokens))
+    monkeypatch.setattr(roles, "Reply", lambda text, given=0, tokens=0, cut=False: Reply(text, given, tokens))
     monkeypatch.setattr(replay_module, "lenient_answer", lambda text: "right" if len(text) % 3 == 0 else "wrong")
     monkeypatch.setattr(replay_module, "same_answer", lambda given, wanted: given == "right")
-    monkeypatch.setattr(roles, "_LOT", 10)  # three lots, each with several shards
     whole = contents(built(path, tmp_path / "whole"))
-    make, left = EngineRole.make_replies, [4]
 
-    def stopping(role: EngineRole) -> None:
-        make(role)
-        left[0] -= 1
-        if not left[0]:
-            raise InterruptedError
+    @contextmanager
+    def stopping(total: int, what: str) -> Iterator[Callable[[], object]]:
+        left = iter(range(total // 2))
+        yield lambda: next(left)  # StopIteration after half of the replies
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr(EngineRole, "make_replies", stopping)
+    with monkeypatch.context() as patch, pytest.raises((StopIteration, RuntimeError)):
+        patch.setattr(roles, "progress", stopping)
         built(path, tmp_path / "stopped")
     assert list((tmp_path / "stopped" / ".work" / "replay").rglob("generations.jsonl"))
     assert contents(built(path, tmp_path / "stopped")) == whole
     assert accounted(tmp_path / "stopped")["calls"]["replay.calls"] > N / 2
 
 
-def test_self_play_takes_replay_from_a_model_too(answers: dict[str, str], tmp_path: Path) -> None:
+def test_conversations_take_replay_from_a_model_too(answers: dict[str, str], tmp_path: Path) -> None:
     def both(seen: Seen) -> Any:
         return (answerer if seen.body["model"] == "base" else speak)(answers)(seen)
 

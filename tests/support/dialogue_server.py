@@ -1,5 +1,5 @@
-"""A loopback server that plays assistant, user simulator and judge. What it says hangs on the request's text and seed
-alone, so the same build gets the same replies, whenever and in whatever order it asks."""
+"""A loopback server that plays the policy and a prompted user. What it says depends on the request's text and seed alone, so the
+same build gets the same replies, whenever and in whatever order it asks."""
 
 from __future__ import annotations
 
@@ -10,109 +10,69 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nextturn.probe.files import read_jsonl
 from support.loopback import Answer, Seen, chat_reply
 
 Handler = Callable[[Seen], dict[str, Any] | Answer]
 
 MATRIX = r"\begin{pmatrix} 1 & \frac{2}{3} \\ 4 \times 5 & \neq 6 \end{pmatrix}"
+_USER = "one message of a person"
 # Which prompt it is, by words of it, and what is said then. The first that fits counts.
-_PLAYS = (
-    ("VERDICT: number", ("It fits.\nVERDICT: 5", "All is well.\nVERDICT: 4")),
+_SAYS = (
     ("Which quantity does", ("<name>how many NOUN there are</name>",)),
     ("forgets to tell one thing", ("<text>REST</text>",)),
-    ("that somebody types", ("<message>hi, STEP: TEXT</message>", "<message>TEXT thanks for the STEP</message>")),
-    ("asks for something that you know", ("<message>ah, FACT</message>", "<message>it was FACT</message>")),
-    ("What you did", ("<message>so i tried it: WORK, is that the STEP?</message>",)),
-    ("You worked it out", ("<message>wait, at LINE i get VALUE there</message>",)),
-    ("You see your mistake", ("<message>oh i see it now, it is GETS</message>",)),
-    ("ready for the next step", ("<message>ok, FIRST, i follow you there</message>",)),
-    ("<reply>", ("<message>hm is LAST the STEP really</message>", "<message>what about LAST, why the STEP?</message>")),
-    ("One thing is missing", ("Please, MISSING?", "I need to know MISSING. Is that written there?")),
-    ("They want a hint only", (f"Look at ${MATRIX}$ first, it begins with the STEP.",)),
-    ("Give only this step", ("The STEP is to take the FIRST red pens together with what comes.",)),
-    ("Point them to it", ("Look at the STEP once more and count it on your fingers.",)),
-    ("The user doubts", ("It is TOTAL, take the STEP away again.",)),
-    ("was checked and is right", ("Counted another way with the STEP it stays TOTAL.",)),
-    ("A note for you alone", (f"With the STEP and ${MATRIX}$: FIRST + SECOND = TOTAL. So \\boxed{{TOTAL}}.",)),
-    ("", ("Because the STEP goes with the pens.", f"That is the STEP of ${MATRIX}$.")),
-)
+    ("asked for it: ", ("<message>ah, WHAT</message>", "<message>sorry, it was WHAT</message>")),
+    (_USER, ("<message>why do you add the SECOND there?</message>", "<message>are you sure about TOTAL?</message>",
+             "<message>what if the market has no pens?</message>", "<message>thanks <end></message>")),
+    ("One thing is missing", ("Could you tell me MISSING?", "I need to know MISSING. Is that written there?")),
+    ("was checked and is right", ("Counted another way it stays TOTAL, for FIRST of them were there before.",)),
+    ("Answer this last message", (f"Because both kinds of pens are counted together, as in ${MATRIX}$.",)),
+    ("", (f"With ${MATRIX}$: FIRST + SECOND = TOTAL. So \\boxed{{TOTAL}}.",)),
+)  # fmt: skip
 # What stands in those texts for a part of the prompt.
-FOUND = {
-    "FACT": r'(?:Which quantity does|problem stands:) "(.*?)"', "REST": r"The sentence:\n<text>(.*?)</text>",
-    "TEXT": r"<text>\n(.*?)\n</text>", "WORK": r"What you did: (.*?)\. Tell", "LINE": r'where it says "(.*?)"',
-    "GETS": r"you get (\d+) in the end", "VALUE": r"you get (\d+)\. Point", "MISSING": r"solved without: (.*?)\. Reply",
-    "REPLY": r"<reply>\n(.*?)\n</reply>",
+_PARTS = {
+    "NOUN": r'Which quantity does "[\d ]*(.*?)"', "REST": r"The sentence:\n<text>(.*?)</text>",
+    "WHAT": r"asked for it: (.*?)\.\n", "MISSING": r"solved without: (.*?)\. Reply",
 }  # fmt: skip
-_NO_BOX = ("ask why", "what that number stands for", "Box nothing", "Say that step")
-
-
-_OF_THE_ASSISTANT = ("Which quantity does", "forgets to tell one thing")
 
 
 def role_of(body: dict[str, Any]) -> str:
-    prompt = body["messages"][0]
-    if prompt["role"] == "system" or any(words in prompt["content"] for words in _OF_THE_ASSISTANT):
-        return "assistant"
-    return "judge" if "VERDICT:" in prompt["content"] else "simulator"
+    return "simulator" if _USER in body["messages"][-1]["content"] else "assistant"
 
 
 def speak(answers: dict[str, str], slips: float = 0.0) -> Handler:
-    """The handler of /chat/completions: every role of self-play about the problems of `problems`.
+    """Return the handler of /chat/completions for the problems of `problems`.
 
-    It solves what it can see: without the second number it guesses, each time another. `slips` is the share of replies that are cut off,
-    empty, or out of role.
+    It solves what it can see: without the second number it guesses, each time another one.
+
+    Args:
+        slips: Share of replies that are cut off, empty, or out of role.
     """
 
     def said(seen: Seen) -> dict[str, Any] | Answer:
         body = seen.body
         rng = random.Random(json.dumps(body, sort_keys=True))
-        role, chat = role_of(body), "\n".join(message["content"] for message in body["messages"])
-        slip = rng.choice(("cut", "empty", "role")) if rng.random() < slips else ""
-        if slip == "cut":
-            return chat_reply("So first we", "length")
-        if slip == "empty":
-            return chat_reply("")
-        if slip:
-            return chat_reply(
-                "no verdict at all" if role == "judge" else "User: hm\nAssistant: sure, I can help you with that."
-            )
+        if rng.random() < slips:
+            return rng.choice((chat_reply("So first we", "length"), chat_reply(""), chat_reply("User: hm, sure.")))
+        chat, task = "\n".join(message["content"] for message in body["messages"]), body["messages"][-1]["content"]
         first, second = (next(iter(re.findall(rf"(\d+) {what} pens", chat)), None) for what in ("red", "more"))
         guess = str(10_000 + int(body.get("seed") or 0) % 10_000)
-        total = str(int(first) + int(second)) if first and second else guess
-        task = body["messages"][-1]["content"]
-        texts = next(texts for words, texts in _PLAYS if words in task)
-        if "A note for you alone" in task and any(words in task for words in _NO_BOX):
-            texts = _PLAYS[-1][1]
-        found = {name: re.search(pattern, task, re.DOTALL) for name, pattern in FOUND.items()}
-        words = {name: match.group(1) if match else "" for name, match in found.items()}
-        fact = re.search(r'not to tell: .*? \("(.*?)"\)', task)
-        return chat_reply(filled(rng.choice(texts), {
-            **words, "REST": words["REST"].replace(fact.group(1) if fact else "no", "some of them"),
-            "NOUN": re.sub(r"\d+ ", "", words["FACT"]),
-            "STEP": f"{rng.choice(('sum', 'product', 'last'))} {rng.choice(('part', 'line', 'thing', 'bit'))}",
-            "FIRST": first or "0", "SECOND": second or "0", "TOTAL": total,
-            "LAST": (re.findall(r"\d+", words["REPLY"]) or ["3"])[-1],
-        }))  # fmt: skip
+        words = {name: match[1] for name, part in _PARTS.items() if (match := re.search(part, task, re.DOTALL))}
+        if fact := re.search(r'not to tell: .*? \("(.*?)"\)', task):
+            words["REST"] = words["REST"].replace(fact[1], re.sub(r"\d+ ?", "", fact[1]))
+        words |= {"FIRST": first or "0", "SECOND": second or "0"}
+        words["TOTAL"] = str(int(first) + int(second)) if first and second else guess
+        text = rng.choice(next(texts for start, texts in _SAYS if start in task))
+        for name, word in words.items():
+            text = text.replace(name, word)
+        return chat_reply(text)
 
     return said
 
 
-def filled(text: str, words: dict[str, str]) -> str:
-    for name, word in words.items():
-        text = text.replace(name, word)
-    return text
-
-
-def problem_names(n: int) -> list[str]:
-    return [f"Zoe{chr(97 + place // 26)}{chr(97 + place % 26)}" for place in range(n)]
-
-
 def problems(path: Path, n: int) -> dict[str, str]:
-    """Writes `n` problems, each about a person of its own, and returns the answer by that person's name."""
-    names = problem_names(n)
+    """Write `n` problems, each about a person of its own, and return the answer by that person's name."""
+    names = [f"Zoe{chr(97 + place // 26)}{chr(97 + place % 26)}" for place in range(n)]
     rows = [
         {
             "question": f"{name} has {40 + place} red pens and buys {7 + place} more pens at the market. How many?",
@@ -125,24 +85,24 @@ def problems(path: Path, n: int) -> dict[str, str]:
 
 
 def recipe(folder: Path, url: str, attempts: int = 40, **dialogue: Any) -> Path:
-    """A recipe of self-play at `url`; `dialogue` goes over its section."""
+    """Write a recipe of conversations whose policy and user are at `url`; `dialogue` goes over its section."""
     server = {"urls": [url], "model": "tiny", "concurrency": 8, "attempts": attempts, "timeout_s": 20}
-    section = {"policy": {"server": server, "max_tokens": 200}, **dialogue}
+    role = {"engine": "openai", "server": server, "max_tokens": 200}
     data = {
         "source": {"kind": "gsm8k", "path": str(folder / "problems.jsonl")},
-        "dialogue": section,
-        "quality": {"max_same_wording": 1.0, "near_duplicates": None},
+        "dialogue": {"policy": role, "simulator": role, "withheld": 0.6, **dialogue},
+        "quality": {"max_same_wording": 1.0, "near_duplicates": None, "max_giveaway": 1.0},
         "replay": {"fraction": 0.1, "source": "gsm8k"},
         "output": {"path": str(folder / "out"), "shard_size": 4},
         "seed": 3,
     }
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(data))
+    path.write_text(json.dumps(data))  # YAML would name the section that comes twice
     return path
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file by its path in the folder."""
+    """Return every file by its path in the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 

@@ -1,0 +1,317 @@
+"""Simulated users: scripted, a prompted model, a user model, and a class of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextturn.data_builders.build import with_simulator
+from nextturn.data_builders.dialogue.prompts import EXAMPLES
+from nextturn.data_builders.dialogue.replies import Reply
+from nextturn.data_builders.dialogue.roles import ChatModel
+from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source
+from nextturn.data_builders.simulators import (
+    PromptedSimulator,
+    ScriptedSimulator,
+    TrainedSimulator,
+    intent_text,
+    open_simulator,
+)
+from nextturn.data_builders.user import ScriptedUser
+from nextturn.probe.chat import Chat
+from nextturn.probe.conversations import assistant, user
+from nextturn.probe.engines.base import Completion, Request
+from nextturn.probe.errors import BadInput, EngineError, RecipeError
+from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.settings import ServerSection
+from nextturn.probe.simulation import Intent, UserRequest, UserTurn
+from nextturn.probe.user_model import UserModelInfo, mark_user_model
+from support.loopback import Answer, Loopback, Seen, chat_reply
+
+INTENT = Intent(
+    "a", "Ann has 3 bags with 4 apples each. How many apples are there?", answer="12", clause="how many bags Ann has",
+    thing="the number of bags", reveal="Ann has 3 bags.", short="3 bags", hidden=("3",),
+)  # fmt: skip
+OPENING = user("Ann has some bags with 4 apples each. How many apples are there?")
+CHAT = (OPENING, assistant("How many bags does Ann have?"))
+ASKED = UserRequest(INTENT, CHAT, seed=5)
+SOLVED = UserRequest(Intent("b", "How many is 3 * 4?", answer="12"), (user("3 * 4?"), assistant("\\boxed{12}")), 5)
+SERVER = ServerSection(urls=("http://127.0.0.1:9/v1",), model="m", attempts=2, timeout_s=20)
+
+# --- Scripted.
+
+PIECES = [
+    "How many bags are there?",
+    "Let me think.",
+    "So \\boxed{12}.",
+    "The answer is 7.",
+    "Is that clear?",
+    "Who?",
+    "",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=8), st.integers(0, 999), st.sampled_from([1, 3]))
+def test_scripted_turns_are_those_of_a_user_that_was_there_all_the_time(
+    replies: list[str], seed: int, start: int
+) -> None:
+    messages = [OPENING, assistant("Ok."), user("go on")][:start]
+    there, requests, said = ScriptedUser(INTENT, seed, start), list[UserRequest](), list[str | None]()
+    for reply in replies:
+        messages.append(assistant(reply))
+        requests.append(UserRequest(INTENT, tuple(messages), seed, start))
+        said.append(there.reply(messages))
+        if said[-1] is None:
+            break
+        messages.append(user(said[-1]))
+    turns = ScriptedSimulator().turns(requests[::-1])[::-1]
+    assert turns == [UserTurn(ended=True) if text is None else UserTurn(text) for text in said]
+
+
+# --- A prompted model.
+
+
+class Says(ChatModel):
+    """A model that gives these replies one after the other, the last one again and again."""
+
+    def __init__(self, *says: str | Reply) -> None:
+        super().__init__("simulator", RoleSection(server=SERVER))
+        self.says = list(says)
+        self.chats: list[Any] = []
+
+    def replies(self, chats: Sequence[Any], ends: float | None = None) -> list[Reply]:
+        self.chats += chats
+        said = [self.says.pop(0) if len(self.says) > 1 else self.says[0] for _ in chats]
+        return [Reply(text) if isinstance(text, str) else text for text in said]
+
+
+def prompted(*says: str | Reply, request: UserRequest = ASKED, **section: Any) -> tuple[UserTurn, list[Any]]:
+    model = Says(*says)
+    given = SimulatorSection(engine="openai", server=SERVER, **section)
+    (turn,) = PromptedSimulator(model, given).turns([request])
+    return turn, model.chats
+
+
+GOAL = "Find the greatest whole number that is smaller than the sum of all of these numbers in the list."
+SENTENCE = replace(
+    INTENT, problem=f"There is a list. {GOAL}", hidden=(GOAL,), clause="what is to be found", reveal=GOAL
+)
+
+
+@pytest.mark.parametrize(
+    ("says", "request_", "turn", "asked"),
+    [
+        (["<message>3 of them</message>"], ASKED, UserTurn("3 of them"), 1),
+        (["Assistant: sure.", "", "<message>3 bags</message>"], ASKED, UserTurn("3 bags"), 3),
+        (["User: no"], ASKED, UserTurn(failure="simulator_role_label"), 3),
+        ([INTENT.problem], ASKED, UserTurn(failure="simulator_copies_problem"), 3),
+        ([GOAL], replace(ASKED, intent=SENTENCE), UserTurn(GOAL), 1),  # a sentence is revealed by copying it
+        (["Thanks! <end>"], ASKED, UserTurn(ended=True), 1),
+        ([Reply("", failure="timeout")], ASKED, UserTurn(failure="simulator_timeout"), 1),
+    ],
+)
+def test_replies_of_a_prompted_model(says: list[Any], request_: UserRequest, turn: UserTurn, asked: int) -> None:
+    made, chats = prompted(*says, request=request_)
+    assert made == turn and len({seed for _, seed, _ in chats}) == len(chats) == asked
+
+
+def test_a_prompted_model_knows_the_problem_and_what_is_withheld_and_no_answer() -> None:
+    (((message,), _, _),) = prompted("<message>3</message>")[1]
+    text = message["content"]
+    assert INTENT.problem in text and "how many bags Ann has (3)" in text
+    assert "12" not in text.replace(INTENT.problem, "")
+    (((message,), _, _),) = prompted("ok", request=replace(ASKED, messages=(user("3 bags"), assistant("Ok"))))[1]
+    assert "how many bags Ann has (3)" not in message["content"], "it is said already"
+    chats = [prompted("ok", request=replace(ASKED, seed=seed))[1][0][0][0]["content"] for seed in range(20)]
+    assert len(set(chats)) > 4, "the seed decides who it is"
+    (own,) = {
+        prompted("ok", request=replace(ASKED, intent=replace(INTENT, persona="terse"), seed=seed))[1][0][0][0][
+            "content"
+        ]
+        for seed in range(5)
+    }
+    assert "types as little as possible" in own
+
+
+def test_examples_precede_the_prompt_for_one_reaction_and_are_not_copied() -> None:
+    doubt = replace(SOLVED, intent=replace(SOLVED.intent, wish="doubt"))
+    copied = EXAMPLES["doubt"][0]["reply"]
+    turn, chats = prompted(copied, "is 12 really right?", request=doubt, few_shot=2)
+    assert turn == UserTurn("is 12 really right?") and [len(chat) for chat, _, _ in chats] == [5, 5]
+    assert copied in [message["content"] for message in chats[0][0]]
+
+
+def test_a_server_is_asked_for_all_users_at_once_and_stored_replies_are_not_asked_for_again(tmp_path: Path) -> None:
+    def said(seen: Seen) -> dict[str, Any] | Answer:
+        text = seen.body["messages"][0]["content"]
+        number = text.split("number ")[1].split()[0]
+        return Answer(500, {}) if number == "3" else chat_reply(f"<message>about {number}, why?</message>")
+
+    requests = [replace(ASKED, messages=(OPENING, assistant(f"number {n} ok")), seed=n) for n in range(6)]
+    with Loopback({"/chat/completions": said}) as server:
+        section = SimulatorSection(engine="openai", server=SERVER.model_copy(update={"urls": (server.url,)}))
+        with open_simulator(section, 1, "simulator", tmp_path) as simulator:
+            turns = simulator.turns(requests)
+    assert [turn.text for turn in turns] == [f"about {n}, why?" if n != 3 else "" for n in range(6)]
+    assert turns[3].failure == "simulator_server_error"
+    away = SimulatorSection(engine="openai", server=SERVER)
+    with open_simulator(away, 1, "simulator", tmp_path) as simulator:
+        assert simulator.turns(requests[:3]) == turns[:3] and simulator.turns([]) == []
+        with pytest.raises(EngineError):
+            simulator.turns(requests)
+
+
+# --- A user model.
+
+
+@pytest.fixture
+def user_model(tiny_chatml: Path, tmp_path: Path) -> Callable[..., SimulatorSection]:
+    """Return a function that marks a tiny model as a user model and returns its section."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    for file in tiny_chatml.iterdir():
+        (folder / file.name).symlink_to(file)
+
+    def make(template: str = "", intents: bool = True) -> SimulatorSection:
+        sha256 = template or Chat(load_tokenizer(resolve(str(folder)))).template_sha256
+        mark_user_model(folder, UserModelInfo("tiny", sha256, intents))
+        return SimulatorSection(engine="adapter", model=str(folder), max_tokens=6, dtype="float32")
+
+    return make
+
+
+@pytest.mark.parametrize("intents", [True, False])
+def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any, intents: bool) -> None:
+    asked: list[Request] = []
+
+    def stream(requests: Sequence[Request]) -> Iterator[tuple[int, Completion]]:
+        asked.extend(requests)
+        made = [Completion(" it is 3\n", 3, "stop"), Completion("", 1, "stop"), Completion("it is", 6, "length")]
+        yield from reversed(list(enumerate(made)))
+
+    requests = [ASKED, SOLVED, replace(ASKED, seed=6)]
+    with open_simulator(user_model(intents=intents), 1, "simulator") as simulator:
+        assert isinstance(simulator, TrainedSimulator)
+        chat, simulator.weights.stream = simulator.weights.chat, stream  # type: ignore[method-assign]
+        turns = simulator.turns(requests)
+    assert turns == [UserTurn("it is 3"), UserTurn(ended=True), UserTurn(failure="user_cut")]
+    for request, sent in zip(requests, asked, strict=True):
+        views = [
+            [{"role": "system", "content": intent_text(request.intent, request.messages, casual)}] * intents
+            for casual in (True, False)
+        ]
+        assert sent.prompt_ids in [chat.user_prefix_ids([*view, *request.messages]) for view in views]
+        assert sent.max_tokens == 6
+    assert len({sent.seed for sent in asked}) == 3
+
+
+def test_a_user_model_gives_equal_turns_for_equal_requests(user_model: Any) -> None:
+    made = []
+    for _ in range(2):
+        with open_simulator(user_model(), 1, "simulator") as simulator:
+            made.append(simulator.turns([ASKED, SOLVED]))
+    assert made[0] == made[1] and all(turn.text or turn.ended or turn.failure for turn in made[0])
+
+
+def test_an_intent_states_the_wish_and_what_is_still_withheld() -> None:
+    text = intent_text(INTENT, CHAT, casual=True)
+    assert "the number of bags" in text and INTENT.reveal in text and "12" not in text
+    assert INTENT.reveal not in intent_text(INTENT, [*CHAT, user("3 bags")], casual=True)
+    assert len({intent_text(replace(INTENT, wish=wish), CHAT, False) for wish in ("result", "hint", "doubt")}) == 3
+
+
+# --- A class of one's own.
+
+OWN = """
+from nextturn.probe.simulation import UserTurn
+
+class User:
+    closed = 0
+    def __init__(self, text="why?"):
+        self.text = text
+    def turns(self, requests):
+        return [UserTurn(f"{self.text} ({len(request.messages)})") for request in requests]
+    def close(self):
+        User.closed += 1
+
+class Silent:
+    pass
+"""
+
+
+def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "own_user.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    section = SimulatorSection(engine="own_user:User", options={"text": "how?"})
+    with open_simulator(section, 1, "simulator") as simulator:
+        assert simulator.turns([ASKED]) == [UserTurn("how? (2)")]
+        own: Any = type(simulator)
+    assert own.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "error"),
+    [
+        ({"engine": "no_such_module:User"}, BadInput),
+        ({"engine": "own_user:NoUser"}, BadInput),
+        ({"engine": "own_user:Silent"}, BadInput),
+        ({"engine": "own_user:User", "options": {"txt": "?"}}, BadInput),
+        ({"engine": "adapter", "model": "nowhere"}, RecipeError),
+    ],
+)
+def test_a_simulator_that_cannot_be_opened_is_named_with_its_key(
+    section: dict[str, Any], error: type[Exception], tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "own_user.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with (
+        pytest.raises(error, match=r"rollout\.simulator\."),
+        open_simulator(SimulatorSection(**section), 1, "rollout.simulator"),
+    ):
+        pass
+
+
+def test_a_user_model_of_another_template_is_refused(user_model: Any) -> None:
+    with (
+        pytest.raises(RecipeError, match="another chat template"),
+        open_simulator(user_model("0" * 64), 1, "simulator"),
+    ):
+        pass
+
+
+# --- The section.
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"engine": "script"}, "engine: given script"),
+        ({"model": "m"}, "engine: scripted takes no `model`"),
+        ({"engine": "m:C", "server": SERVER}, "engine: m:C takes no"),
+        ({"engine": "adapter"}, "model: adapter needs"),
+        ({"engine": "adapter", "model": "m", "runs_on": "openai"}, "model: adapter needs"),
+        ({"engine": "hf"}, "model: the engine hf needs"),
+        ({"engine": "openai"}, "server: missing"),
+        ({"engine": "hf", "model": "m", "fallback": "scripted"}, "fallback: for the engine adapter"),
+    ],
+)
+def test_a_section_that_cannot_be_used_names_the_key(section: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        SimulatorSection(**section)
+
+
+def test_a_script_stands_in_for_a_user_model_that_does_not_exist_yet(tmp_path: Path, capsys: Any) -> None:
+    simulator = SimulatorSection(engine="adapter", model=str(tmp_path / "user"), fallback="scripted")
+    dialogue = Dialogue(policy=RoleSection(server=SERVER), simulator=simulator)
+    recipe = DataRecipe(source=Source(kind="math"), output=Output(path="d"), dialogue=dialogue)
+    chosen = with_simulator(recipe).dialogue
+    assert chosen is not None and chosen.simulator == SimulatorSection() and str(tmp_path) in capsys.readouterr().out
+    (tmp_path / "user").mkdir()
+    assert with_simulator(recipe) is recipe
