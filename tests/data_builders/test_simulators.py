@@ -150,10 +150,10 @@ def test_examples_precede_the_prompt_for_one_reaction_and_are_not_copied() -> No
 def test_a_server_is_asked_for_all_users_at_once_and_stored_replies_are_not_asked_for_again(tmp_path: Path) -> None:
     def said(seen: Seen) -> dict[str, Any] | Answer:
         text = seen.body["messages"][0]["content"]
-        number = text.split("number ")[1].split()[0]
+        number = text.split("heap ")[1].split()[0]
         return Answer(500, {}) if number == "3" else chat_reply(f"<message>about {number}, why?</message>")
 
-    requests = [replace(ASKED, messages=(OPENING, assistant(f"number {n} ok")), seed=n) for n in range(6)]
+    requests = [replace(ASKED, messages=(OPENING, assistant(f"heap {n} is full")), seed=n) for n in range(6)]
     with Loopback({"/chat/completions": said}) as server:
         section = SimulatorSection(engine="openai", server=SERVER.model_copy(update={"urls": (server.url,)}))
         with open_simulator(section, 1, "simulator", tmp_path) as simulator:
@@ -195,7 +195,7 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
         made = [Completion(" it is 3\n", 3, "stop"), Completion("", 1, "stop"), Completion("it is", 6, "length")]
         yield from reversed(list(enumerate(made)))
 
-    requests = [ASKED, SOLVED, replace(ASKED, seed=6)]
+    requests = [ASKED, replace(SOLVED, seed=7), replace(ASKED, seed=6)]
     with open_simulator(user_model(intents=intents), 1, "simulator") as simulator:
         assert isinstance(simulator, TrainedSimulator)
         chat, simulator.weights.stream = simulator.weights.chat, stream  # type: ignore[method-assign]
