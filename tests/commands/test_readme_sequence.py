@@ -10,16 +10,17 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from nextturn.probe.files import read_json
 from support.commands import call
-from support.dialogue_server import problems, speak
+from support.dialogue_server import problems
 from support.grpo_parts import probe_section
 from support.launches import AS_ON_GPUS, PATIENCE_S, ROOT, Launched, history
-from support.loopback import Loopback
+from support.loopback import Loopback, Seen, chat_reply
 from support.tiny_models import build_tiny_multimodal
 
 SIZES = {
@@ -52,6 +53,14 @@ def options(stage: str, folder: Path) -> list[str]:
     return [word for key, value in given for word in (key, json.dumps(value))]
 
 
+def solve(seen: Seen) -> Any:
+    """Solve a problem of `problems`, and guess where a number is missing."""
+    chat = "\n".join(message["content"] for message in seen.body["messages"])
+    red, more = (re.search(rf"(\d+) {word} pens", chat) for word in ("red", "more"))
+    total = int(red[1]) + int(more[1]) if red and more else 10_000 + seen.number
+    return chat_reply(f"Together there are {total} pens. So \\boxed{{{total}}}.")
+
+
 def test_the_page_leads_to_a_comparison(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page leads from problems to a comparison of SFT and GRPO."""
     build_tiny_multimodal(tmp_path / "Qwen" / "Qwen3.5-2B")  # as the hub holds it
@@ -66,16 +75,19 @@ def test_the_page_leads_to_a_comparison(tmp_path: Path, own_cache: Path, monkeyp
             problem = {"problem": row["question"], "level": "Level 1", "type": "Algebra", "solution": solution}
             file.write(json.dumps(problem) + "\n")
     monkeypatch.chdir(tmp_path)
-    with Loopback({"/chat/completions": speak(answers)}) as server:
+    with Loopback({"/chat/completions": solve}) as server:
         # In a copy, since training reads the recipe of the data and not the options of its build.
         recipe = yaml.safe_load((ROOT / "recipes" / "math_collab.yaml").read_text())
         policy = {"engine": "openai", "server": {"urls": [server.url], "model": "Qwen/Qwen3.5-2B"}}
         recipe["source"]["n"] = len(rows)
-        recipe["dialogue"]["policy"] = policy
+        # A user model of one step writes noise.
+        recipe["dialogue"] |= {"policy": policy, "simulator": {"engine": "scripted"}}
         recipe["quality"] = {"decontaminate": [], "max_same_wording": 1.0}  # sets of the hub; the server has few words
         (tmp_path / "recipes" / "math_collab.yaml").unlink()
         (tmp_path / "recipes" / "math_collab.yaml").write_text(yaml.safe_dump(recipe))
-        build, *rest = commands()
+        user_model, build, *rest = commands()
+        call([*user_model, "--train.max_steps", "1", "--train.save_steps", "1"], tmp_path)
+        assert (tmp_path / "runs" / "user_qwen2b" / "finished.json").is_file()
         call(build, tmp_path)
     done = []
     for words in rest:
