@@ -1,7 +1,7 @@
 """The way from problems to a comparison of SFT and GRPO, command by command as docs/gpu.md shows it.
 
 Two processes train over gloo under the recipes' own DeepSpeed file (tests/support/as_on_gpus.py). Options replace sizes and
-engines, a folder of the model's name replaces the model, and a loopback server replaces the policy of self-play.
+engines, a folder of the model's name replaces the model, and a loopback server replaces the policy.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from nextturn.probe.files import read_json
 from support.commands import call
-from support.dialogue_server import problems
+from support.dialogue_server import problems, speak
 from support.grpo_parts import probe_section
 from support.launches import AS_ON_GPUS, PATIENCE_S, ROOT, Launched, history
-from support.loopback import Loopback, Seen, chat_reply
+from support.loopback import Loopback
 from support.tiny_models import build_tiny_multimodal
 
 SIZES = {
+    "user": {"max_steps": 1, "save_steps": 1, "logging_steps": 1, "use_cpu": True, "deepspeed": None},
     "sft": {"max_steps": 1, "save_steps": 1, "logging_steps": 1, "ddp_timeout": PATIENCE_S},
     "grpo": {
         "max_steps": 1, "save_steps": 1, "ddp_timeout": PATIENCE_S, "num_generations": 4,
@@ -31,6 +31,7 @@ SIZES = {
     },
 }  # fmt: skip
 SECTIONS = {
+    "user": {},
     "sft": {"data": {"rows_per_step": 4}},
     "grpo": {
         "data": {"held_out": 2},
@@ -47,18 +48,10 @@ def commands() -> list[list[str]]:
 
 
 def options(stage: str, folder: Path) -> list[str]:
-    probe = {**probe_section(folder), "engine": "hf", "temperatures": [0.0]}
+    probe = {} if stage == "user" else {**probe_section(folder), "engine": "hf", "temperatures": [0.0]}
     sections = {"train": SIZES[stage], "probe": probe, "tracking": {"to": "none"}, **SECTIONS[stage]}
     given = [(f"--{name}.{key}", value) for name, values in sections.items() for key, value in values.items()]
     return [word for key, value in given for word in (key, json.dumps(value))]
-
-
-def solve(seen: Seen) -> Any:
-    """Solve a problem of `problems`, and guess where a number is missing."""
-    chat = "\n".join(message["content"] for message in seen.body["messages"])
-    red, more = (re.search(rf"(\d+) {word} pens", chat) for word in ("red", "more"))
-    total = int(red[1]) + int(more[1]) if red and more else 10_000 + seen.number
-    return chat_reply(f"Together there are {total} pens. So \\boxed{{{total}}}.")
 
 
 def test_the_page_leads_to_a_comparison(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,20 +68,21 @@ def test_the_page_leads_to_a_comparison(tmp_path: Path, own_cache: Path, monkeyp
             problem = {"problem": row["question"], "level": "Level 1", "type": "Algebra", "solution": solution}
             file.write(json.dumps(problem) + "\n")
     monkeypatch.chdir(tmp_path)
-    with Loopback({"/chat/completions": solve}) as server:
+    with Loopback({"/chat/completions": speak(answers)}) as server:
         # In a copy, since training reads the recipe of the data and not the options of its build.
         recipe = yaml.safe_load((ROOT / "recipes" / "math_collab.yaml").read_text())
         policy = {"engine": "openai", "server": {"urls": [server.url], "model": "Qwen/Qwen3.5-2B"}}
         recipe["source"]["n"] = len(rows)
-        # A user model of one step writes noise.
-        recipe["dialogue"] |= {"policy": policy, "simulator": {"engine": "scripted"}}
+        del recipe["written"], recipe["dialogue"]["simulator"]["vllm"]
+        recipe["dialogue"]["simulator"]["runs_on"] = "hf"
+        recipe["dialogue"]["policy"] = policy
         recipe["quality"] = {"decontaminate": [], "max_same_wording": 1.0}  # sets of the hub; the server has few words
         (tmp_path / "recipes" / "math_collab.yaml").unlink()
         (tmp_path / "recipes" / "math_collab.yaml").write_text(yaml.safe_dump(recipe))
         user_model, build, *rest = commands()
-        call([*user_model, "--train.max_steps", "1", "--train.save_steps", "1"], tmp_path)
-        assert (tmp_path / "runs" / "user_qwen2b" / "finished.json").is_file()
+        call([*user_model[user_model.index("train/sft.py") :], *options("user", tmp_path)], tmp_path)
         call(build, tmp_path)
+    assert read_json(tmp_path / "runs/math_collab/settings.json")["dialogue"]["simulator"]["engine"] == "adapter"
     done = []
     for words in rest:
         if words[:2] == ["nextturn", "probe"]:
