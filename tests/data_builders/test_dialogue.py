@@ -33,15 +33,10 @@ from nextturn.data_builders.dialogue.prompts import (
 from nextturn.data_builders.dialogue.replies import (
     Parsed,
     Reply,
-    efficiency,
-    final_answer,
-    from_verdict,
     read_assistant,
     read_judge,
     read_message,
-    read_user,
     tagged,
-    turn_marks,
 )
 from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalModel
 from nextturn.data_builders.quality import Quality, QualityFilter
@@ -302,6 +297,10 @@ def draft(*turns: str) -> Draft:
         (unfit_turn, draft(), WHY, ""),
         (unfit_turn, draft(), "Ann has 60 there. Why?", ""),
         (unfit_turn, draft(), "User: why?", "role_label"),
+        (unfit_turn, draft(), "why<|im_end|>", "role_label"),
+        (unfit_turn, draft(), "", "empty"),
+        (unfit_turn, draft(), "\u4f60\u597d 5", "foreign"),
+        (unfit_turn, draft(), "a = 1\nb = 2\nc = 3\nd = 4", "as_assistant"),
         (unfit_turn, draft(), "so $\\boxed{53}$", "as_assistant"),
         (unfit_turn, draft(), LONG, "too_long"),
         (unfit_turn, draft(), QUESTION, "repeats"),
@@ -352,13 +351,9 @@ def test_the_rest_of_a_problem_has_no_placeholder(rest: str, unfit: str) -> None
     [
         (r"Find $a+2b$ where $x$ has $12$ digits, 3 pens cost $\$5$, at $ 20\% $ off, and \[x^7 = 16.\]",
          ["$12$ digits", "3 pens", r"$\$5$", r"$ 20\% $ off"]),
-        ("Ann pays $12 for 3 pens and $4 for a book, twenty-one in all.", ["$12", "3 pens", "$4"]),
         ("What is the largest multiple of 7 less than 50?", ["50"]),
-        ("It is divisible by each of 3, 4 and 9; or by three, four and nine.", []),
-        ("Take 3/4 cup of sugar, 10^5 grains and $.50, for 12 guests.", ["12 guests"]),
         ("A 6-sided die shows a 3 or 4 on the 12th roll; 20 rolls follow.", ["20 rolls"]),
-        ("The sides are 3:4:5 and 6! is 720.", ["720"]),
-        ("A sequence begins with -3 and grows by 4 each time.", ["4"]),
+        ("The sides are 3:4:5 and 6! is 720, from -8 on by 31, 41 and 9 or 13/14 of $.50.", ["720"]),
     ],
 )  # fmt: skip
 def test_a_number_that_its_sentence_needs_is_no_fact(question: str, facts: list[str]) -> None:
@@ -377,12 +372,6 @@ def test_a_number_that_its_sentence_needs_is_no_fact(question: str, facts: list[
 )
 def test_which_facts_can_be_withheld(fact: str, name: str, question: str, unfit: str) -> None:
     assert checks.unfit_proposal(Proposal(fact, name), question) == unfit
-
-
-def test_numbers_and_formulas_of_a_problem() -> None:
-    assert checks.values("Twenty-one of 1,050 eggs, half of 3.5 and a dozen") == {21.0, 1050.0, 2.0, 3.5, 12.0}
-    assert checks.has_false_equation("so 12 * 5 = 70") and not checks.has_false_equation(SOLUTION)
-    assert checks.one_formula(r"Evaluate $\log_2 (4^2)$.") and not checks.one_formula(QUESTION)
 
 
 # --- Prompts, and how replies are read: no formula is changed, nobody ends a chat that is shown to a model.
@@ -430,31 +419,6 @@ def test_a_name_that_copies_an_example_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "unusable"),
-    [
-        ("<message>help with my marbles</message>", ""),
-        ("<think>He wants 12.</think>i lost some", ""),
-        ("  ", "empty"),
-        ("<think>hm", "cut"),
-        ("help<|im_end|>", "role_label"),
-        ("<message>\u4f60\u597d 5</message>", "foreign"),
-        ("<message>Hello! How can I help you today?</message>", "as_assistant"),
-        ("<message>a = 1\nb = 2\nc = 3\nd = 4</message>", "as_assistant"),
-    ],
-)
-def test_texts_that_no_user_writes_have_a_reason(reply: str, unusable: str) -> None:
-    assert read_message(Reply(reply)).unusable == unusable
-
-
-def test_a_user_may_end_the_chat_and_copies_no_problem_that_is_still_withheld() -> None:
-    before, after = [user("help with marbles"), assistant("How many?")], [user("12 in each"), assistant("And bags?")]
-    assert read_user(Reply("<message>12</message>"), ("12",), QUESTION, before) == Parsed("12")
-    assert read_user(Reply("Thanks! <end>"), ("12",), QUESTION, before) == Parsed("", ended=True)
-    assert read_user(Reply(GAP.question), ("12",), QUESTION, before).unusable == "copies_problem"
-    assert read_user(Reply(GAP.question), ("12",), QUESTION, after).unusable == "", "nothing is held back any more"
-
-
-@pytest.mark.parametrize(
     ("reply", "verdict"),
     [("Fine.\nVERDICT: 4", 4), ("VERDICT: 2\nno, rather\n**VERDICT:** 5", 5), ("VERDICT: 4.5", None), ("", None)],
 )
@@ -469,20 +433,6 @@ def test_further_attempts_have_another_seed_and_a_higher_temperature() -> None:
     (answer,) = greedy.ask([Ask((user("q"),), read_judge, lambda attempt: attempt)], 3)
     assert greedy.sampled == [(0, 0.0), (1, 0.5), (2, 0.5)]
     assert (answer.parsed, answer.missing, answer.calls["assistant.calls"]) == (None, "assistant_no_verdict", 3)
-
-
-def test_ratings_of_turns() -> None:
-    def chat(*turns: str) -> Any:
-        return [(user, assistant)[place % 2](text) for place, text in enumerate(turns)]
-
-    assert final_answer(chat("q", "\\boxed{1}", "sure?", "No: \\boxed{53}")) == "53"
-    assert final_answer(chat("q", "\\boxed{53}", "why?", "Because 5 bags hold 60.")) == "53"
-    assert final_answer(chat("q", "Do you mean 53?")) is None
-    assert [efficiency(tokens, 100) for tokens in (0, 100, 900)] == [1.0, 0.5, 0.1]
-    assert [from_verdict(verdict) for verdict in (1, 3, 5)] == [0.0, 0.5, 1.0]
-    good = chat("why 60?", "5 bags of 12 marbles make 60.", "and the 7?", "Those 7 are lost, so take them away.")
-    assert [turn_marks(good, place) for place in (1, 3)] == [(True, True, True)] * 2
-    assert turn_marks(chat("why?", "Which? What?", "and the 7?", "Which? What?"), 3) == (False, False, False)
 
 
 def test_how_a_model_is_run_is_no_setting_of_the_data() -> None:

@@ -26,6 +26,7 @@ from nextturn.probe.user_model import UserModelInfo, mark_user_model
 from support.commands import start
 from support.dialogue_server import MATRIX, contents, problems, recipe, role_of, rows_of, speak
 from support.loopback import Answer, Faults, Loopback, Seen, chat_reply
+from support.model_parts import lora_on
 
 N = 16
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -165,8 +166,6 @@ def test_the_dry_run_sends_no_request(server: Loopback, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        (["--dialogue.trys", "2"], "dialogue.tries"),
-        (["--dialogue.withheld", "1.5"], "dialogue.withheld"),
         (["--conversations.reactions", "0.1"], "`dialogue`"),
         (["--dialogue.policy", "{}"], "dialogue.policy.server"),
         (["--dialogue.policy", "{engine: hf, model: nowhere/at-all}"], "dialogue.policy"),
@@ -186,15 +185,12 @@ def test_a_section_that_cannot_be_used_is_answered_in_one_line(
 # --- Models in this process.
 
 
-def test_a_policy_and_a_user_model_in_this_process_end_with_the_same_bytes_after_a_stop(
+def test_a_policy_and_an_adapter_as_its_user_in_this_process_end_with_the_same_bytes_after_a_stop(
     tiny_chatml: Path, answers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16, where a text can depend on its batch. A tiny random model solves nothing, so its replies are put into the
     words of the server, by what it said."""
-    user_model, say = tmp_path / "user", speak(answers)
-    user_model.mkdir()
-    for file in tiny_chatml.iterdir():
-        (user_model / file.name).symlink_to(file)
+    user_model, say = lora_on(tiny_chatml, tmp_path / "user"), speak(answers)
     template = Chat(load_tokenizer(resolve(str(tiny_chatml)))).template_sha256
     mark_user_model(user_model, UserModelInfo("tiny", template, intents=True))
     local = {"dtype": "bfloat16", "batch_tokens": 800, "max_tokens": 8}

@@ -130,13 +130,8 @@ def test_a_prompted_model_knows_the_problem_and_what_is_withheld_and_no_answer()
     assert "how many bags Ann has (3)" not in message["content"], "it is said already"
     chats = [prompted("ok", request=replace(ASKED, seed=seed))[1][0][0][0]["content"] for seed in range(20)]
     assert len(set(chats)) > 4, "the seed decides who it is"
-    (own,) = {
-        prompted("ok", request=replace(ASKED, intent=replace(INTENT, persona="terse"), seed=seed))[1][0][0][0][
-            "content"
-        ]
-        for seed in range(5)
-    }
-    assert "types as little as possible" in own
+    own = replace(ASKED, intent=replace(INTENT, persona="terse"))
+    assert "types as little as possible" in prompted("ok", request=own)[1][0][0][0]["content"]
 
 
 def test_examples_precede_the_prompt_for_one_reaction_and_are_not_copied() -> None:
@@ -147,7 +142,7 @@ def test_examples_precede_the_prompt_for_one_reaction_and_are_not_copied() -> No
     assert copied in [message["content"] for message in chats[0][0]]
 
 
-def test_a_server_is_asked_for_all_users_at_once_and_stored_replies_are_not_asked_for_again(tmp_path: Path) -> None:
+def test_a_server_that_fails_for_one_user_is_a_failure_and_one_that_is_gone_an_error() -> None:
     def said(seen: Seen) -> dict[str, Any] | Answer:
         text = seen.body["messages"][0]["content"]
         number = text.split("heap ")[1].split()[0]
@@ -156,15 +151,13 @@ def test_a_server_is_asked_for_all_users_at_once_and_stored_replies_are_not_aske
     requests = [replace(ASKED, messages=(OPENING, assistant(f"heap {n} is full")), seed=n) for n in range(6)]
     with Loopback({"/chat/completions": said}) as server:
         section = SimulatorSection(engine="openai", server=SERVER.model_copy(update={"urls": (server.url,)}))
-        with open_simulator(section, 1, "simulator", tmp_path) as simulator:
+        with open_simulator(section, 1, "simulator") as simulator:
             turns = simulator.turns(requests)
     assert [turn.text for turn in turns] == [f"about {n}, why?" if n != 3 else "" for n in range(6)]
     assert turns[3].failure == "simulator_server_error"
     away = SimulatorSection(engine="openai", server=SERVER)
-    with open_simulator(away, 1, "simulator", tmp_path) as simulator:
-        assert simulator.turns(requests[:3]) == turns[:3] and simulator.turns([]) == []
-        with pytest.raises(EngineError):
-            simulator.turns(requests)
+    with open_simulator(away, 1, "simulator") as simulator, pytest.raises(EngineError):
+        simulator.turns(requests)
 
 
 # --- A user model.
@@ -209,14 +202,6 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
         assert sent.prompt_ids in [chat.user_prefix_ids([*view, *request.messages]) for view in views]
         assert sent.max_tokens == 6
     assert len({sent.seed for sent in asked}) == 3
-
-
-def test_a_user_model_gives_equal_turns_for_equal_requests(user_model: Any) -> None:
-    made = []
-    for _ in range(2):
-        with open_simulator(user_model(), 1, "simulator") as simulator:
-            made.append(simulator.turns([ASKED, SOLVED]))
-    assert made[0] == made[1] and all(turn.text or turn.ended or turn.failure for turn in made[0])
 
 
 def test_an_intent_states_the_wish_and_what_is_still_withheld() -> None:
