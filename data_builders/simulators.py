@@ -89,7 +89,7 @@ class PromptedSimulator:
     def _ask(self, request: UserRequest) -> Ask:
         intent, messages = request.intent, request.messages
         rng = random.Random(f"simulator:{request.seed}")
-        persona = intent.persona if intent.persona in PERSONAS else rng.choice(list(PERSONAS))
+        persona = rng.choice(list(PERSONAS))
         # Only numbers may not be copied: a withheld sentence is revealed by copying it.
         numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
 

@@ -34,7 +34,6 @@ class Intent:
         short: The bare fact, such as "12 marbles".
         ask: A reply that asks for the withheld fact.
         hidden: Texts of the problem that no message may state before the user reveals them.
-        persona: How the user writes, for prompted models; "" to draw it.
     """
 
     id: str
@@ -47,7 +46,6 @@ class Intent:
     short: str = ""
     ask: str = ""
     hidden: tuple[str, ...] = ()
-    persona: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def rl_row(draw: st.DrawFn) -> RlRow:
     turn = draw(st.integers(0, 3))
     roles = [("user", "assistant")[index % 2] for index in range(2 * turn + 1)]
     prompt = tuple({"role": role, "content": draw(NOT_BLANK)} for role in roles)
-    texts = {name: draw(TEXT) for name in ("solution", "clause", "thing", "short", "persona")}
+    texts = {name: draw(TEXT) for name in ("solution", "clause", "thing", "short")}
     hidden = tuple(draw(st.lists(NOT_BLANK, max_size=2)))
     texts["reveal"] = draw(NOT_BLANK if hidden or texts["clause"] or texts["thing"] else TEXT)
     return RlRow(

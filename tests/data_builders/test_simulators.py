@@ -130,8 +130,6 @@ def test_a_prompted_model_knows_the_problem_and_what_is_withheld_and_no_answer()
     assert "how many bags Ann has (3)" not in message["content"], "it is said already"
     chats = [prompted("ok", request=replace(ASKED, seed=seed))[1][0][0][0]["content"] for seed in range(20)]
     assert len(set(chats)) > 4, "the seed decides who it is"
-    own = replace(ASKED, intent=replace(INTENT, persona="terse"))
-    assert "types as little as possible" in prompted("ok", request=own)[1][0][0][0]["content"]
 
 
 def test_examples_precede_the_prompt_for_one_reaction_and_are_not_copied() -> None:
