@@ -16,7 +16,7 @@ from typing import Any
 
 from nextturn.data_builders.card import WARN, card
 from nextturn.data_builders.dialogue.conversation import ConversationMaker
-from nextturn.data_builders.dialogue.roles import open_models
+from nextturn.data_builders.dialogue.roles import open_model
 from nextturn.data_builders.preferences import write_pairs
 from nextturn.data_builders.problems import Problems, held_out
 from nextturn.data_builders.quality import QualityFilter, probe_files
@@ -237,10 +237,10 @@ class Build:
         dialogue, seed = self.recipe.dialogue, self.recipe.seed
         assert dialogue is not None
         with (
-            open_models({"assistant": dialogue.policy}, seed, "dialogue.policy", folder) as models,
+            open_model("assistant", dialogue.policy, seed, "dialogue.policy", folder) as policy,
             open_simulator(dialogue.simulator, seed, "dialogue.simulator", folder / "simulator") as simulator,
         ):
-            yield ConversationMaker(dialogue, models["assistant"], simulator, seed)
+            yield ConversationMaker(dialogue, policy, simulator, seed)
 
     def check_yield(self, made: Sequence[Sequence[Conversation]]) -> None:
         """Stop a build whose policy solves next to nothing.

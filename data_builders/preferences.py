@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from nextturn.data_builders.dialogue.roles import Ask, open_models
+from nextturn.data_builders.dialogue.roles import Ask, open_model
 from nextturn.data_builders.recipe import Preferences
 from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
 from nextturn.probe.conversations import Message
@@ -93,8 +93,8 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
             Ask(draft.prompt, partial(unwanted, draft), partial(item_seed, seed, name, VIEW))
             for name, draft in drafts.items()
         ]
-        with open_models({"replay": section.model}, seed, "preferences", work) as models:
-            answers = models["replay"].ask(asks, section.tries)
+        with open_model("replay", section.model, seed, "preferences.model", work) as model:
+            answers = model.ask(asks, section.tries)
         for name, answer in zip(drafts, answers, strict=True):
             none = "" if len(answer.unusable) >= section.tries else None
             replies[name] = answer.parsed.text if answer.parsed is not None else none

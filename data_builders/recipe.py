@@ -226,11 +226,6 @@ class Dialogue(RecipeSection):
         """Mean number of conversations from a problem."""
         return 1 + self.withheld
 
-    @property
-    def in_process(self) -> bool:
-        """True if the policy runs in this process."""
-        return self.policy.engine != "openai"
-
 
 # --- Quality filters, and what is added to the conversations.
 

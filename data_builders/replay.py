@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistant
-from nextturn.data_builders.dialogue.roles import Answer, Ask, open_models
+from nextturn.data_builders.dialogue.roles import Answer, Ask, open_model
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.recipe import DataRecipe, Source
 from nextturn.data_builders.tasks import Conversation, Task
@@ -125,8 +125,8 @@ class ReplayRows:
             self._answers = {row.pop("id"): Answered(**row) for _, row in read_jsonl(finished)}
             return
         tasks = self.questions()
-        with open_models({"replay": asked}, self.seed, "replay", folder) as models:
-            answers = models["replay"].ask([question(task, self.seed) for task in tasks.values()], section.tries)
+        with open_model("replay", asked, self.seed, "replay.model", folder) as model:
+            answers = model.ask([question(task, self.seed) for task in tasks.values()], section.tries)
         self._answers = {name: answered(answer, section.tries) for name, answer in zip(tasks, answers, strict=True)}
         write_jsonl(finished, ({"id": name, **vars(answer)} for name, answer in self._answers.items()))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt, still_hidden
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user
-from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalWeights, open_models, progress
+from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalWeights, open_model, progress
 from nextturn.data_builders.recipe import PERSONAS, SimulatorSection
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.conversations import Message
@@ -183,8 +183,8 @@ def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Pat
         finally:
             weights.close()
     else:
-        with open_models({"simulator": section.running}, seed, where, folder) as models:
-            yield PromptedSimulator(models["simulator"], section)
+        with open_model("simulator", section.running, seed, where, folder) as model:
+            yield PromptedSimulator(model, section)
 
 
 def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:

@@ -30,7 +30,7 @@ from nextturn.data_builders.dialogue.replies import (
     turn_marks,
 )
 from nextturn.data_builders.dialogue.replies import efficiency as token_efficiency
-from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_models
+from nextturn.data_builders.dialogue.roles import Answer, Ask, ChatModel, open_model
 from nextturn.data_builders.recipe import RoleSection
 from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.user import marked_answer, questions, read_question, states_result
@@ -266,7 +266,7 @@ class InteractivityJudge:
     def __init__(self, section: RoleSection, seed: int, limit_s: float) -> None:
         self._seed, self._limit_s = seed, limit_s
         self._opened = ExitStack()
-        self._model: ChatModel = self._opened.enter_context(open_models({"judge": section}, seed, "reward"))["judge"]
+        self._model: ChatModel = self._opened.enter_context(open_model("judge", section, seed, "reward.judge"))
 
     def score(self, samples: Sequence[Sample]) -> list[Score]:
         """Return one score for each sample: the mean over its conversations that have a verdict. If asking breaks off, the

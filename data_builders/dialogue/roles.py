@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -212,7 +212,7 @@ class ServerModel(ChatModel):
 
 
 class LocalWeights:
-    """A model in this process that several roles may share; its weights are loaded for the first reply.
+    """The weights of a model in this process, loaded for the first reply.
 
     Attributes:
         chat: Its chat template.
@@ -237,7 +237,6 @@ class LocalWeights:
         self._open = ExitStack()
         self.engine: Engine = open_engine(model, tokenizer, ProbeSection(sets={}, seed=seed, **shared), where=where)
         self._open.callback(self.engine.close)
-        self.batches = self.engine.batches
         if folder is not None:
             stored = StoredEngine(self.engine, folder, model_info(model, self.chat))
             self.stream, self.score = stored.stream, stored.score
@@ -285,32 +284,18 @@ def progress(total: int, what: str) -> Iterator[Callable[[], object]]:
         yield bar.update
 
 
-_WEIGHTS = ("engine", "model", "dtype", "batch_tokens", "vllm", "enable_thinking")
-
-
-@contextmanager
-def open_models(
-    sections: Mapping[Role, RoleSection], seed: int, where: str, folder: Path | None = None
-) -> Iterator[dict[Role, ChatModel]]:
-    """Open a model for each role; roles with the same model in this process share its weights.
+def open_model(
+    role: Role, section: RoleSection, seed: int, where: str, folder: Path | None = None
+) -> AbstractContextManager[ChatModel]:
+    """Open a model until the end of a `with` block.
 
     Args:
-        where: The recipe section that holds those of the roles, for messages.
+        where: The recipe section, for messages.
         folder: Stores the replies; those of an earlier run are reused.
 
     Raises:
-        BadInput: A server's section or a model cannot be used. No request is sent, no weights are loaded.
+        BadInput: The server's section or the model cannot be used. No request is sent, no weights are loaded.
     """
-    weights: dict[tuple[object, ...], LocalWeights] = {}
-    models: dict[Role, ChatModel] = {}
-    with ExitStack() as stack:
-        for role, section in sections.items():
-            if section.server is not None:
-                models[role] = ServerModel(role, section, folder)
-            else:
-                key = tuple(getattr(section, name) for name in _WEIGHTS)
-                if key not in weights:
-                    weights[key] = LocalWeights(section, seed, f"{where}.{role}", folder and folder / role)
-                models[role] = LocalModel(role, section, weights[key])
-            stack.enter_context(closing(models[role]))
-        yield models
+    if section.server is not None:
+        return closing(ServerModel(role, section, folder))
+    return closing(LocalModel(role, section, LocalWeights(section, seed, where, folder and folder / role)))
