@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.dialogue.roles import Roles
+from nextturn.data_builders.dialogue.roles import LocalWeights
 from nextturn.data_builders.recipe import RoleSection
 from nextturn.probe.engines import vllm as engine_module
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, collect
@@ -174,22 +174,21 @@ UNFIT = "['Qwen3_5ForCausalLM'] failed to be inspected."
 
 
 @pytest.mark.parametrize(
-    ("role", "where", "reason", "advice"),
+    ("where", "reason", "advice"),
     [
-        ("assistant", "dialogue.policy", "no memory", r"dialogue\.policy\.vllm\.gpu_memory_utilization"),
-        ("replay", "replay.model", "no memory", r"replay\.model\.vllm\.gpu_memory_utilization"),
-        ("judge", "dialogue.judge", UNFIT, "torchvision that fits this torch"),
+        ("dialogue.policy", "no memory", r"dialogue\.policy\.vllm\.gpu_memory_utilization"),
+        ("reward.judge", UNFIT, "torchvision that fits this torch"),
     ],
 )
 def test_an_error_while_loading_names_the_key_of_its_own_section(
-    tiny_model: Path, loads: list[StandIn], monkeypatch: Any, role: Any, where: str, reason: str, advice: str
+    tiny_model: Path, loads: list[StandIn], monkeypatch: Any, where: str, reason: str, advice: str
 ) -> None:
     monkeypatch.setattr(StandIn, "failure", ValueError(reason))
-    model = Roles({role: RoleSection(engine="vllm", model=str(tiny_model))}, 0, where.split(".")[0])[role].model
+    weights = LocalWeights(RoleSection(engine="vllm", model=str(tiny_model)), 0, where)
     with pytest.raises(
         EngineError, match=rf"^[^\n]*vLLM 0.31.0 could not load it .*{advice}.*{where}\.engine: hf[^\n]*$"
     ):
-        collect(model.engine, [Request((1,), 1, ())])
+        collect(weights.engine, [Request((1,), 1, ())])
     settings = loads[0].settings
     assert settings["enable_prefix_caching"] is False, "not with linear attention"
     assert 0 < settings["gpu_memory_utilization"] < 0.9

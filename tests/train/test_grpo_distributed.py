@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from nextturn.train.checkpoints import checkpoint_bytes
-from nextturn.train.memory import size_of
-from nextturn.train.recipe import ModelSection
 from support.grpo_parts import probe_section, teach_to_talk, write_prompts
 from support.launches import AS_ON_GPUS, history, kill_after, launch, shipped
 
@@ -62,7 +59,7 @@ def test_the_shipped_recipe_as_on_gpus_under_zero_2_killed_and_resumed(talker: P
     assert "ZeRO-2 on 2 processes, cpu, mixed precision bf16, weights in bfloat16 with float32 copies" in output
     check_whole(tmp_path / "run", lora=False)
     assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{STEPS}"))
-    check_saved(tmp_path / "run" / f"checkpoint-{STEPS}", talker)
+    check_saved(tmp_path / "run" / f"checkpoint-{STEPS}")
 
 
 def test_the_shipped_recipe_for_one_gpu_on_conversations_under_zero_3(tiny_chatml: Path, tmp_path: Path) -> None:
@@ -75,17 +72,11 @@ def test_the_shipped_recipe_for_one_gpu_on_conversations_under_zero_3(tiny_chatm
     assert all("kl" in row for row in history(tmp_path / "run" / f"checkpoint-{SAVE}"))
 
 
-def check_saved(checkpoint: Path, model: Path) -> None:
-    """Check that the checkpoint is as large as planned, and that ZeRO's copies have more digits than bfloat16."""
+def check_saved(checkpoint: Path) -> None:
+    """Check that ZeRO's copies have more digits than bfloat16."""
     import torch
 
-    size = size_of(ModelSection(name=str(model)), model)
-    parts = checkpoint_bytes(size.parameters, size.trained, size.tied, adapter=False, width=2, zero=2)
-    sizes = {path: path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()}
-    states = sorted(path for path in sizes if path.name.endswith("optim_states.pt"))
-    assert parts["optimizer"] == pytest.approx(sum(sizes[path] for path in states), rel=0.05)
-    weights = [sizes[path] for path in sizes if path.name in ("model.safetensors", "mp_rank_00_model_states.pt")]
-    assert parts["weights"] == pytest.approx(sum(weights), rel=0.05)
+    states = sorted(checkpoint.rglob("*optim_states.pt"))
     assert len(states) == 2, "a part for each process"
     for path in states:
         state = torch.load(path, map_location="cpu", weights_only=False)["optimizer_state_dict"]
