@@ -91,7 +91,7 @@ def with_simulator(recipe: DataRecipe) -> DataRecipe:
         return recipe
     say(
         f"note: there is no user model in {dialogue.simulator.model}, so a script writes the user turns. A user model writes "
-        "better ones: train it first (recipes/user_qwen2b.yaml)"
+        "better ones: train it first, with a recipe such as recipes/user_qwen2b.yaml"
     )
     dialogue = dialogue.model_copy(update={"simulator": SimulatorSection()})
     return recipe.model_copy(update={"dialogue": dialogue})

@@ -32,6 +32,7 @@ class Counts:
         self.turns = Counter[str]()  # assistant turns: all, those that end with a question, last turns that do
         self.reasons, self.examples = Counter[str](), dict[str, Row]()
         self.doubts = Counter[bool]()  # whether a user's doubt is right
+        self.simulated = Counter[str]()  # conversations with a simulated user: all, with a reaction, and by their end
 
     def keep(self, row: Row) -> None:
         replies = [message["content"] for message in row["messages"][1::2]]
@@ -39,6 +40,8 @@ class Counts:
         self.kinds[row["kind"]].update(rows=1, asks=asks(replies[0]), words=words)
         self.turns.update(all=len(replies), ask=sum(map(closes_asking, replies)), end=closes_asking(replies[-1]))
         self.doubts.update(row.get("doubts", ()))
+        if "dialogue" in row:
+            self.simulated.update(["all", row["dialogue"]["ended"]], reacted=len(row["messages"]) > 3)
 
     def reject(self, row: Row) -> None:
         self.kinds[row["kind"]].update(rejected=1)

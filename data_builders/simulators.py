@@ -196,8 +196,8 @@ def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:
     info = user_model_info(Path(str(section.model)))
     if info is None:
         raise RecipeError(
-            f"{where}.model: {section.model} holds no user model; train one with `nextturn sft recipes/user_qwen2b.yaml`, or "
-            f"use {where}: {{engine: scripted}}"
+            f"{where}.model: {section.model} holds no user model; train one with a recipe such as "
+            f"recipes/user_qwen2b.yaml, or use {where}: {{engine: scripted}}"
         )
     return info
 
