@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -90,10 +90,7 @@ class PromptedSimulator:
         intent, messages = request.intent, request.messages
         rng = random.Random(f"simulator:{request.seed}")
         persona = rng.choice(list(PERSONAS))
-        # Only numbers may not be copied: a withheld sentence is revealed by copying it.
-        numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
-
-        read = partial(read_user, hidden=numbers, question=intent.problem, messages=messages)
+        read: Callable[[Reply], Parsed]
         if self.section.few_shot:
             act = "doubt" if intent.wish == "doubt" else rng.choice(("why", "meaning", "proof", "simpler"))
             words = {"answer": intent.answer} if act in ("doubt", "proof") else {}
@@ -101,6 +98,9 @@ class PromptedSimulator:
             read = partial(_read_act, act, self.section.few_shot, messages)
         else:
             prompt = simulator_prompt(intent, persona, messages)
+            # Only numbers may not be copied: a withheld sentence is revealed by copying it.
+            numbers = tuple(value for value in intent.hidden if re.fullmatch(r"\d[\d.,/]*", value))
+            read = partial(read_user, hidden=numbers, question=intent.problem, messages=messages)
         return Ask(prompt, read, lambda attempt: item_seed(request.seed, len(messages), attempt))
 
 
@@ -138,9 +138,6 @@ class TrainedSimulator:
                 advance()
         return turns
 
-    def close(self) -> None:
-        self.weights.close()
-
     def _view(self, request: UserRequest) -> tuple[Message, ...]:
         if not self.intents:
             return request.messages
@@ -171,17 +168,13 @@ def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Pat
                 simulator.close()
     elif section.engine == "adapter":
         info = check_user_model(section, where)
-        weights = LocalWeights(section.running, seed, where, folder)
-        if weights.chat.template_sha256 != info.template_sha256:
-            weights.close()
-            raise RecipeError(
-                f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, or "
-                "restore its template"
-            )
-        try:
+        with closing(LocalWeights(section.running, seed, where, folder)) as weights:
+            if weights.chat.template_sha256 != info.template_sha256:
+                raise RecipeError(
+                    f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, "
+                    "or restore its template"
+                )
             yield TrainedSimulator(weights, section, info.intents)
-        finally:
-            weights.close()
     else:
         with open_model("simulator", section.running, seed, where, folder) as model:
             yield PromptedSimulator(model, section)

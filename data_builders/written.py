@@ -79,7 +79,7 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
         box = boxed(text)
         name = f"written-{row['twin_of'] or row['id']}"
         task = Task(name, question, box[1] if box else "", "written", steps=(), boxed_solution=text)
-    intent, first = _intent(row, task, gap)
+    problem = task.question if task and gap and whole is not row else ""
     return Conversation(
         id=f"written-{row['id']}",
         kind=row["kind"],
@@ -90,7 +90,7 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
         task=task,
         gap=gap,
         doubts={"doubt": (False,), "slip": (True,)}.get(row["kind"], ()),
-        row={"intent": intent, **({"intent_first": True} if first else {})},
+        row={"intent": _intent(row, gap, problem), **({"intent_first": True} if problem else {})},
     )
 
 
@@ -99,17 +99,17 @@ _WISHES: Mapping[str, Wish] = {
 }  # fmt: skip
 
 
-def _intent(row: dict[str, Any], task: Task | None, gap: Gap | None) -> tuple[str, bool]:
-    """Return what the user of a row knows and wants, as a user model sees it, and whether it states the problem.
+def _intent(row: dict[str, Any], gap: Gap | None, problem: str) -> str:
+    """Return what the user of a row knows and wants, as a user model sees it.
 
-    The problem is stated where its twin tells it in other words, so that a user model learns to tell a problem, not to copy.
+    Args:
+        problem: The problem in the words of the row's twin, so that a user model learns to state a problem and not to copy it;
+            "" if the row has no twin.
     """
-    twin = task is not None and gap is not None and gap.question not in task.question
-    problem = task.question if twin and task else ""
     known = Intent(
         row["id"], problem, _WISHES.get(row["kind"], "result"),
         thing=gap.thing if gap else "", reveal=gap.reveal if gap else "",
     )  # fmt: skip
     texts = [message["content"] for message in row["messages"][::2]]
     text = intent_text(known, (), casual=2 * sum(map(is_casual, texts)) > len(texts))
-    return (f"{text} Your problem: {problem}" if problem else text), bool(problem)
+    return f"{text} Your problem: {problem}" if problem else text

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from statistics import fmean
 
@@ -273,7 +272,7 @@ class InteractivityJudge:
         verdicts so far are kept."""
         asked = {_texts(messages): messages for sample in samples for messages in sample.conversations}
         wanted = [
-            Ask(judge_prompt(messages), read_judge, partial(self._attempt_seed, texts))
+            Ask(judge_prompt(messages), read_judge, functools.partial(self._attempt_seed, texts))
             for texts, messages in asked.items()
         ]
         verdicts = dict(zip(asked, map(_verdict, self._model.ask(wanted, TRIES, self._limit_s)), strict=True))

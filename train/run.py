@@ -191,8 +191,11 @@ class Run:
         comparison = run_dir / "probe" / "comparison" / "comparison.md"
         table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
         table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
-        user_model = "This is a user model: it writes the user's turns, not the assistant's. "
-        user_model = user_model if user_model_info(run_dir) else ""
+        says = (
+            "This is a user model: it writes the user's turns, not the assistant's. "
+            if user_model_info(run_dir)
+            else ""
+        )
         card = f"""---
 {self._metadata().to_yaml()}
 ---
@@ -200,7 +203,7 @@ class Run:
 # {run_dir.name}
 
 {recipe.model.name}, {verb} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
-{user_model}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+{says}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
 
 #{table}
 ## Recipe

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -195,43 +195,26 @@ class ConversationMaker:
         proposals = {draft.id: self.proposals(draft) for draft in drafts}
         for number in range(_PROPOSALS):
             tried = [draft for draft in drafts if draft.gap is None and len(proposals[draft.id]) > number]
-            gaps = dict(
-                zip(
-                    [draft.id for draft in tried],
-                    self.gaps([(draft, proposals[draft.id][number]) for draft in tried], number),
-                    strict=True,
-                )
-            )
-            candidates = [draft for draft in tried if gaps[draft.id] is not None]
+            proposed = self.gaps([(draft, proposals[draft.id][number]) for draft in tried], number)
+            found = [(draft, gap) for draft, gap in zip(tried, proposed, strict=True) if gap is not None]
             # A model that solves a problem in one of k attempts fails 4k times in a row with probability exp(-4) by chance.
-            guesses = [
-                (draft, k) for draft in candidates for k in range(self.settings.tries * draft.measured["solved"][1])
-            ]
-            answers = (
-                self.ask(
-                    [draft for draft, _ in guesses],
-                    [
-                        (assistant_prompt([user(_question(gaps[draft.id]))], "guess"), read_assistant)
-                        for draft, _ in guesses
-                    ],
-                    f"without.{number}",
-                    _AGAIN,
-                )
-                if guesses
-                else []
+            attempts = [pair for pair in found for _ in range(self.settings.tries * pair[0].measured["solved"][1])]
+            answers = self.ask(
+                [draft for draft, _ in attempts],
+                [(assistant_prompt([user(gap.question)], "guess"), read_assistant) for _, gap in attempts],
+                f"without.{number}",
+                _AGAIN,
             )
-            for draft in candidates:
-                made = [
-                    answer.parsed.text if answer.parsed else ""
-                    for (owner, _), answer in zip(guesses, answers, strict=True)
-                    if owner is draft
-                ]
-                gap = gaps[draft.id]
+            guesses = defaultdict[str, list[str]](list)
+            for (draft, _), answer in zip(attempts, answers, strict=True):
+                guesses[draft.id].append(answer.parsed.text if answer.parsed else "")
+            for draft, gap in found:
+                texts = guesses[draft.id]
                 # Guesses that agree without an assumption show that the rest is a complete problem with another result.
-                sure = [text for text in made if text and not _assumes(text)]
-                right = sum(draft.right(text) for text in made)
-                draft.measured["without"] = [right, len(made)]
-                if gap is not None and all(made) and not right and not _mostly_alike(sure, len(made)):
+                sure = [text for text in texts if text and not _assumes(text)]
+                right = sum(draft.right(text) for text in texts)
+                draft.measured["without"] = [right, len(texts)]
+                if all(texts) and not right and not _mostly_alike(sure, len(texts)):
                     draft.gap, draft.messages = gap, [user(gap.question)]
 
     def proposals(self, draft: Draft) -> list[Gap | str]:
@@ -260,28 +243,24 @@ class ConversationMaker:
             _AGAIN,
         )
         usable = [
-            (index, draft, Proposal(fact, answer.parsed.text))
+            (index, draft, Proposal(fact, answer.parsed.text), checks.sentence_with(fact, draft.task.question))
             for (index, draft, fact), answer in zip(facts, named, strict=True)
             if answer.parsed is not None
         ]
         rests = self.ask(
-            [draft for _, draft, _ in usable],
+            [draft for _, draft, _, _ in usable],
             [
                 (
-                    prompt(
-                        "leave_out", self.settings.few_shot, name=proposal.name, fact=proposal.fact,
-                        sentence=checks.sentence_with(proposal.fact, draft.task.question),
-                    ),
-                    partial(_read_rest, draft, proposal),
+                    prompt("leave_out", self.settings.few_shot, sentence=sentence, **vars(proposal)),
+                    partial(_read_rest, draft, proposal, sentence),
                 )
-                for _, draft, proposal in usable
+                for _, draft, proposal, sentence in usable
             ],
             f"leave_out.{number}",
             _AGAIN,
-        )  # fmt: skip
-        for (index, draft, proposal), answer in zip(usable, rests, strict=True):
+        )
+        for (index, draft, proposal, sentence), answer in zip(usable, rests, strict=True):
             if answer.parsed is not None:
-                sentence = checks.sentence_with(proposal.fact, draft.task.question)
                 gaps[index] = Gap(
                     draft.task.question.replace(sentence, answer.parsed.text),
                     clause="", ask="", reveal=sentence, short=proposal.fact, value=proposal.fact, thing=proposal.name,
@@ -422,7 +401,7 @@ class ConversationMaker:
 def unfit_solution(draft: Draft, text: str) -> str:
     if not draft.right(text):
         return "wrong" if boxed(text) else "no_box"
-    return "closes_asking" if closes_asking(text) else "false_equation" if checks.has_false_equation(text) else ""
+    return _unfit_mathematics(text)
 
 
 def unfit_turn(draft: Draft, text: str) -> str:
@@ -449,6 +428,10 @@ def unfit_reply(draft: Draft, text: str) -> str:
         return "wrong"
     if doubts(draft) and not says(text, draft.task.answer):
         return "leaves_result"
+    return _unfit_mathematics(text)
+
+
+def _unfit_mathematics(text: str) -> str:
     return "closes_asking" if closes_asking(text) else "false_equation" if checks.has_false_equation(text) else ""
 
 
@@ -497,11 +480,6 @@ def _name(draft: Draft) -> str:
     return draft.gap.thing or draft.gap.clause
 
 
-def _question(gap: Gap | None) -> str:
-    assert gap is not None
-    return gap.question
-
-
 def _checked(draft: Draft, check: Check) -> Callable[[Reply], Parsed]:
     def read(reply: Reply) -> Parsed:
         parsed = read_assistant(reply)
@@ -517,9 +495,9 @@ def _read_name(draft: Draft, fact: str, shots: int, reply: Reply) -> Parsed:
     return Parsed(parsed.text, unfit or ("copies_example" if copied else ""))
 
 
-def _read_rest(draft: Draft, proposal: Proposal, reply: Reply) -> Parsed:
+def _read_rest(draft: Draft, proposal: Proposal, sentence: str, reply: Reply) -> Parsed:
     parsed, question = tagged(reply, "text"), draft.task.question
-    rest = question.replace(checks.sentence_with(proposal.fact, question), parsed.text)
+    rest = question.replace(sentence, parsed.text)
     return Parsed(parsed.text, parsed.unusable or checks.unfit_rest(rest, proposal, question))
 
 

@@ -152,7 +152,6 @@ class ServerModel(ChatModel):
     ) -> tuple[list[Reply], EngineError | None]:
         """Return the replies, and the error that ended the asking."""
         tasks = [asyncio.ensure_future(self._fetch(*chat)) for chat in chats]
-        error = None
         try:
             with progress(len(tasks), self.role) as advance:
                 for task in tasks:
@@ -163,21 +162,12 @@ class ServerModel(ChatModel):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        replies = []
-        for task in tasks:
-            if task.cancelled():
-                replies.append(Reply("", failure="timeout"))
-            elif (raised := task.exception()) is None:
-                replies.append(task.result())
-            elif isinstance(raised, EngineError):
-                error = error or raised
-                replies.append(Reply("", failure=UNREACHABLE, detail=str(raised)))
-            else:
-                raise raised
-        if error is not None:  # what was cut off by it
-            lost = Reply("", failure=UNREACHABLE, detail=str(error))
-            replies = [lost if reply.failure == "timeout" and not reply.detail else reply for reply in replies]
-        return replies, error
+        raised = [None if task.cancelled() else task.exception() for task in tasks]
+        error = next((each for each in raised if isinstance(each, EngineError)), None)
+        # A request that was cut off ran into the time limit, unless an error ended the asking.
+        cut_off = Reply("", failure="timeout") if error is None else Reply("", failure=UNREACHABLE, detail=str(error))
+        lost = [task.cancelled() or isinstance(each, EngineError) for task, each in zip(tasks, raised, strict=True)]
+        return [cut_off if is_lost else task.result() for task, is_lost in zip(tasks, lost, strict=True)], error
 
     async def _fetch(self, messages: tuple[Message, ...], seed: int, temperature: float) -> Reply:
         """Return the server's reply, which is stored first."""
