@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt, still_hidden
+from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user
 from nextturn.data_builders.dialogue.roles import Ask, ChatModel, LocalWeights, open_model, progress
 from nextturn.data_builders.recipe import PERSONAS, SimulatorSection
@@ -37,15 +37,16 @@ _WISHES: Mapping[Wish, str] = {
 _CASUAL = {True: "You type in lower case.", False: "You write whole sentences."}
 
 
-def intent_text(intent: Intent, messages: Sequence[Message], casual: bool) -> str:
-    """Return the system message of a user's view: the wish, the manner, and a withheld fact that is still to be revealed.
+def intent_text(intent: Intent, casual: bool) -> str:
+    """Return the system message of a user's view: the wish, the manner, and a withheld fact with the sentence that reveals it.
+
+    It stays the same for the whole conversation, as in training.
 
     Args:
-        messages: The conversation so far.
         casual: Whether the user types in lower case.
     """
     parts = ["You are a user who talks with an assistant.", _WISHES[intent.wish], _CASUAL[casual]]
-    if intent.reveal and (not intent.hidden or still_hidden(intent.hidden, messages)):
+    if intent.reveal:
         parts.append(f"You have not mentioned {intent.thing or intent.clause}. If the assistant asks: {intent.reveal}")
     return " ".join(parts)
 
@@ -142,7 +143,7 @@ class TrainedSimulator:
         if not self.intents:
             return request.messages
         casual = random.Random(f"casual:{request.seed}").random() < 0.5
-        text = intent_text(request.intent, request.messages, casual)
+        text = intent_text(request.intent, casual)
         return ({"role": "system", "content": text}, *request.messages)
 
 

@@ -111,5 +111,5 @@ def _intent(row: dict[str, Any], gap: Gap | None, problem: str) -> str:
         thing=gap.thing if gap else "", reveal=gap.reveal if gap else "",
     )  # fmt: skip
     texts = [message["content"] for message in row["messages"][::2]]
-    text = intent_text(known, (), casual=2 * sum(map(is_casual, texts)) > len(texts))
+    text = intent_text(known, casual=2 * sum(map(is_casual, texts)) > len(texts))
     return f"{text} Your problem: {problem}" if problem else text

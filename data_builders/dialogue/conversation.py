@@ -312,9 +312,16 @@ class ConversationMaker:
         wish: Any = "doubt" if self.rng("wish", draft).random() < 0.25 else "result"
         if gap is None:
             return Intent(draft.id, task.question, wish, task.answer)
-        hidden = () if draft.reveal_at else (gap.value,)
         return Intent(
-            draft.id, task.question, wish, task.answer, gap.clause, gap.thing, gap.reveal, gap.short, hidden=hidden
+            draft.id,
+            task.question,
+            wish,
+            task.answer,
+            gap.clause,
+            gap.thing,
+            gap.reveal,
+            gap.short,
+            hidden=(gap.value,),
         )
 
     def add_reactions(self, drafts: Sequence[Draft], exchange: int) -> None:

@@ -104,7 +104,7 @@ class Policy(ChatModel):
 
 
 class User:
-    """A simulated user: reveals what `reveals` says if something is hidden, else takes its turns from `says`."""
+    """A simulated user: reveals what `reveals` says in its first reply if something is hidden, else takes its turns from `says`."""
 
     def __init__(self, *says: str, reveals: str = "sorry, 12 marbles in each") -> None:
         self.says, self.reveals = says, reveals
@@ -113,7 +113,7 @@ class User:
         return [self.turn(request) for request in requests]
 
     def turn(self, request: UserRequest) -> UserTurn:
-        if request.intent.hidden:
+        if request.intent.hidden and len(request.messages) == 2:
             return UserTurn(self.reveals)
         said = sum(message["content"] in self.says for message in request.messages)
         return UserTurn(self.says[said]) if said < len(self.says) else UserTurn(ended=True)

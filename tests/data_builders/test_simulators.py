@@ -194,8 +194,7 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
     assert turns == [UserTurn("it is 3"), UserTurn(ended=True), UserTurn(failure="user_cut")]
     for request, sent in zip(requests, asked, strict=True):
         views = [
-            [{"role": "system", "content": intent_text(request.intent, request.messages, casual)}] * intents
-            for casual in (True, False)
+            [{"role": "system", "content": intent_text(request.intent, casual)}] * intents for casual in (True, False)
         ]
         assert sent.prompt_ids in [chat.user_prefix_ids([*view, *request.messages]) for view in views]
         assert sent.max_tokens == 6
@@ -203,10 +202,9 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
 
 
 def test_an_intent_states_the_wish_and_what_is_still_withheld() -> None:
-    text = intent_text(INTENT, CHAT, casual=True)
+    text = intent_text(INTENT, casual=True)
     assert "the number of bags" in text and INTENT.reveal in text and "12" not in text
-    assert INTENT.reveal not in intent_text(INTENT, [*CHAT, user("3 bags")], casual=True)
-    assert len({intent_text(replace(INTENT, wish=wish), CHAT, False) for wish in ("result", "hint", "doubt")}) == 3
+    assert len({intent_text(replace(INTENT, wish=wish), False) for wish in ("result", "hint", "doubt")}) == 3
 
 
 # --- A class of one's own.
