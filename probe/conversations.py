@@ -27,7 +27,7 @@ ROLES = {
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
 }
 _KEYS = ("messages", "conversation", "conversations", "turns")
-_IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "Record ID")
+_IDS = ("id", "question_id", "prompt_id", "key", "conversation_id", "task_id", "Record ID")
 
 
 THINKING_ENDS = re.compile(r"</think(?:ing)?>", re.IGNORECASE)

@@ -11,7 +11,7 @@ from pydantic import Field
 from nextturn.probe.recipe import Count, RecipeSection, Weight, load_recipe
 from nextturn.probe.terminal import say
 
-Measure = Literal["accuracy", "clarify", "followup"]
+Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"]
 
 
 class TrackingSection(RecipeSection):
@@ -35,7 +35,7 @@ class SetSection(RecipeSection):
     n: Count | None = None
     """Number of items, sampled with the probe's seed; default: all."""
     measures: tuple[Measure, ...] | None = None
-    """What to measure; default: clarify for pairs, else followup, and accuracy if the items have answers."""
+    """What to measure; default: clarify for pairs, else followup, and accuracy if the items have answers; sharded and doubted only if named."""
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
     transcript: bool = False

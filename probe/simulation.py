@@ -34,6 +34,7 @@ class Intent:
         short: The bare fact, such as "12 marbles".
         ask: A reply that asks for the withheld fact.
         hidden: Texts of the problem that no message may state before the user reveals them.
+        shards: Facts that the user tells one by one, one in each turn.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Intent:
     short: str = ""
     ask: str = ""
     hidden: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,3 +94,16 @@ class Simulator(Protocol):
             EngineError: A model or server that writes the turns is gone.
         """
         ...
+
+
+class ShardedUser:
+    """A user without a model who tells the `shards` of its intent, one in each turn, and ends the conversation after the last."""
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        """Return the next shard of each conversation."""
+        turns = []
+        for request in requests:
+            told = sum(message["role"] == "user" for message in request.messages[request.start :])
+            left = request.intent.shards[told:]
+            turns.append(UserTurn(left[0]) if left else UserTurn(ended=True))
+        return turns

@@ -18,7 +18,8 @@ from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import Judge, Verdict
-from nextturn.probe.measure.measures import NO_ANSWER, case_of, figures, judged
+from nextturn.probe.measure.figures import figures
+from nextturn.probe.measure.measures import NO_ANSWER, case_of, judged
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.report.comparison import format_table

@@ -8,6 +8,7 @@
 - followup: the user-turn probe of arXiv 2604.02315. After a question and the model's own answer, the same model opens the
   user's turn, without instruction or persona, and a judge labels the turn. The rate is genuine follow-ups over *judged* turns.
   Turns that the judge could not label are counted by reason and never count as not genuine.
+- sharded, doubted: accuracy over several turns (`nextturn.probe.measure.several_turns`).
 - grounding: how much the answer explains the user turn, by the measured model's own probabilities, without a judge.
 
 The figures depend on the rows only, so a finished run can be judged again without its model.
@@ -15,7 +16,7 @@ The figures depend on the rows only, so a finished run can be judged again witho
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
@@ -52,27 +53,9 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
         "grounding": None, "log_p": None, "changed": None,
         "reference": None, "extracted": None, "strict": None, "lenient": None,
         "outcome": None, "condition": None, "asked": None,
+        "attempts": None, "ended": None, "tokens": None,
         **values,
     }  # fmt: skip
-
-
-def figures(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return "accuracy", "clarify" and "followup" of results.json, and "actual" if there are real user turns.
-
-    The schema is `nextturn.probe.measure.results.Results`.
-    """
-    counted: dict[str, Any] = {"accuracy": {}, "clarify": {}, "followup": {}}
-    groups: dict[tuple[str, str, str, float], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row["kind"], row["set"], row["perturbation"], row["temperature"]].append(row)
-    for (kind, name, perturbation, temperature), group in groups.items():
-        if kind == "followup":
-            of_perturbation = counted[kind].setdefault(name, {}).setdefault(perturbation, {})
-            of_perturbation[f"T={temperature}"] = followup_figures(group)
-        else:
-            count = {"accuracy": accuracy_figures, "clarify": clarify_figures, "actual": followup_figures}[kind]
-            counted.setdefault(kind, {})[name] = count(group)
-    return counted
 
 
 # --- Accuracy

@@ -26,6 +26,7 @@ from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.grading import CLARIFY, clarify_right
 from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.measure.several_turns import DOUBTED, on_the_way
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import printable
@@ -37,10 +38,11 @@ class Metric(NamedTuple):
     """The key of a number of a run.
 
     Attributes:
-        measure: "accuracy"; "outcome" (how the answers of accuracy ended); "clarify"; user turns as "followup", "perturbed"
+        measure: "accuracy"; "outcome" (how the answers of accuracy ended); "clarify"; "sharded"; "doubted"; user turns as "followup", "perturbed"
             (follow-up after a perturbed answer) or "actual" (the real turns of a transcript set); "grounding".
         set: Name of the question set.
-        name: "lenient" or "strict"; an outcome; "ask_when_needed" or "answer_when_complete"; "rate", "unscored",
+        name: "lenient" or "strict"; an outcome; "ask_when_needed" or "answer_when_complete"; "full", "concat" and the other
+            fields of `ShardedResults`; "kept" or "corrected"; "rate", "unscored",
             "label:new_task" and so on of user turns; "AUC" or "label:new_task" of grounding.
         temperature: Decoding of the user turns, such as "T=0.7"; "" for every other measure.
         perturbation: What was done to the answer before the user turn, or "none".
@@ -77,6 +79,41 @@ class ClarifyResults(_Frozen):
 
     def figures(self) -> dict[str, Estimate]:
         return {name: replace(getattr(self, name), n=self.n) for name in ("ask_when_needed", "answer_when_complete")}
+
+
+class ShardedResults(_Frozen):
+    """A problem whole, as one message of its pieces, and piece by piece; `several_turns.on_the_way` has the other rates."""
+
+    n: int
+    full: Estimate
+    concat: Estimate
+    sharded: Estimate
+    sharded_minus_full: Estimate
+    any_attempt: Estimate
+    answered_early: Estimate
+    asked: Estimate
+    right_lost: Estimate
+    strict_full: Estimate
+    strict_concat: Estimate
+    strict_sharded: Estimate
+    tokens: dict[str, float]
+    not_ended: int
+
+    def figures(self) -> dict[str, Estimate]:
+        rates = (name for name in type(self).model_fields if name not in ("n", "tokens", "not_ended"))
+        return {name: replace(getattr(self, name), n=self.n) for name in rates}
+
+
+class DoubtedResults(_Frozen):
+    """Right answers that were kept and wrong ones that were corrected after the user told another result."""
+
+    n_right: int
+    kept: Estimate
+    n_wrong: int
+    corrected: Estimate
+
+    def figures(self) -> dict[str, Estimate]:
+        return {"kept": replace(self.kept, n=self.n_right), "corrected": replace(self.corrected, n=self.n_wrong)}
 
 
 class FollowupResults(_Frozen):
@@ -138,6 +175,8 @@ class Results(_Frozen):
     clarify: dict[str, ClarifyResults] = Field(default_factory=dict)
     followup: dict[str, dict[str, dict[str, FollowupResults]]] = Field(default_factory=dict)
     actual: dict[str, FollowupResults] = Field(default_factory=dict)
+    sharded: dict[str, ShardedResults] = Field(default_factory=dict)
+    doubted: dict[str, DoubtedResults] = Field(default_factory=dict)
 
     def figures(self) -> dict[Metric, Estimate]:
         """Return every number that was measured."""
@@ -150,8 +189,9 @@ class Results(_Frozen):
         for name, accuracy in self.accuracy.items():
             add("accuracy", name, accuracy.figures())
             add("outcome", name, {outcome: share(count, accuracy.n) for outcome, count in accuracy.outcomes.items()})
-        for name, clarify in self.clarify.items():
-            add("clarify", name, clarify.figures())
+        for measure in ("clarify", "sharded", "doubted"):
+            for name, of_set in getattr(self, measure).items():
+                add(measure, name, of_set.figures())
         for name, perturbations in self.followup.items():
             for perturbation, temperatures in perturbations.items():
                 for at, turns in temperatures.items():
@@ -287,6 +327,14 @@ def _values(row: dict[str, Any]) -> Iterator[tuple[Metric, float]]:
         yield from ((Metric(kind, name, scoring), row[scoring]) for scoring in ("lenient", "strict"))
     elif kind == "clarify":
         yield Metric(kind, name, CLARIFY[row["condition"]]), clarify_right(row)
+    elif kind == "sharded":
+        condition = row["condition"]
+        yield Metric(kind, name, condition), row["lenient"]
+        yield Metric(kind, name, f"strict_{condition}"), row["strict"]
+        if condition == "sharded":
+            yield from ((Metric(kind, name, event), value) for event, value in on_the_way(row).items())
+    elif kind == "doubted":
+        yield Metric(kind, name, DOUBTED[row["condition"]]), row["lenient"]
     elif kind not in ("followup", "actual"):
         raise ValueError(f"kind {kind}")
     elif row["label"] is not None:

@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.engines import open_engine
-from nextturn.probe.engines.base import Engine, Request
+from nextturn.probe.engines.base import Completion, Engine, Request
 from nextturn.probe.engines.stored import Row, StoredEngine
 from nextturn.probe.errors import CannotScore, DataError, SetOutOfReach
-from nextturn.probe.files import only_process, read_json, read_jsonl, refuse_changes, remove_unfinished
+from nextturn.probe.files import only_process, read_json, read_jsonl, refuse_changes, remove_unfinished, sha256_text
 from nextturn.probe.grading import VERSION as GRADING
 from nextturn.probe.grading import is_words
 from nextturn.probe.judges import get_judge
+from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import (
     answer_in,
     case_of,
-    figures,
     grade_answer,
     grade_clarify,
     grounding,
@@ -39,6 +39,7 @@ from nextturn.probe.measure.measures import (
     user_turn_requests,
 )
 from nextturn.probe.measure.perturb import parse_perturbations
+from nextturn.probe.measure.several_turns import doubted_rows, sharded_rows
 from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import (
     ModelFolder,
@@ -52,6 +53,8 @@ from nextturn.probe.models import (
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from nextturn.probe.settings import Measure, ProbeSection, ServerSection, SetSection
+from nextturn.probe.shards import Shards, read_shards, split
+from nextturn.probe.simulation import ShardedUser, Simulator
 from nextturn.probe.terminal import collected, say, say_once, visible
 from nextturn.probe.user_model import refuse_user_model
 
@@ -68,6 +71,9 @@ class LoadedSet:
     measures: tuple[Measure, ...]
     transcript: bool = False
     """The items have their own replies, and the user turns that really followed."""
+    instruction: str = ""
+    shards: tuple[Shards | None, ...] = ()
+    """For sharded: the pieces of each item; None if it cannot be cut."""
 
 
 def run_probe(
@@ -78,6 +84,7 @@ def run_probe(
     out: Path,
     sets: Sequence[LoadedSet] | None = None,
     check: Callable[[], None] = lambda: None,
+    simulator: Simulator | None = None,
 ) -> dict[str, Any]:
     """Measure one model and return the contents of `out`/results.json.
 
@@ -86,6 +93,7 @@ def run_probe(
         chat: Renders with that model's template.
         sets: From `load_sets`, if the caller has loaded them already.
         check: Called before anything is stored. An exception that it raises ends the run.
+        simulator: The user of sharded; default: `ShardedUser`.
 
     Raises:
         SettingsChanged: `out` holds a run of another model or other settings.
@@ -97,13 +105,22 @@ def run_probe(
     if not sets:
         raise DataError("probe.sets: no set is available; name one that is, or give a file with its `path`")
     judge = get_judge(probe.judge, probe.judge_server)
-    store = RunStore(out, model, settings_of(probe, sets, judge.version))
+    settings = settings_of(probe, sets, judge.version)
+    if simulator is not None:
+        settings["simulator"] = f"{type(simulator).__module__}:{type(simulator).__qualname__}"
+    store = RunStore(out, model, settings)
     finished = store.results()
     if finished is not None:
         return finished
 
     def collect(stream: Iterator[tuple[int, T]], total: int, what: str) -> list[T]:
         return collected(stream, total, f"probe {model.label}: {what}")
+
+    def answer(chats: Sequence[Sequence[Message]], what: str) -> list[Completion]:
+        """Return the model's greedy reply to each conversation."""
+        asked = [Request(chat.prompt_ids(messages), probe.max_answer_tokens, chat.stop_ids) for messages in chats]
+        made = collect(stored.stream(asked), len(asked), what)
+        return [replace(reply, text=chat.whole_reply(reply.text)) for reply in made]
 
     with ExitStack() as opened:
         opened.enter_context(only_process(out / ".lock", f"measures into {out}"))
@@ -115,14 +132,22 @@ def run_probe(
 
         # Answers: the model's greedy reply to each item (a transcript has its own), or to both forms of each pair.
         prompts = {loaded.name: _prompts(loaded, probe.system_prompt) for loaded in sets}
-        requests = [
-            Request(chat.prompt_ids(messages), probe.max_answer_tokens, chat.stop_ids)
-            for messages in chain(*prompts.values())
-        ]
-        replies = collect(stored.stream(requests), len(requests), "answers")
-        replies = [replace(reply, text=chat.whole_reply(reply.text)) for reply in replies]
+        replies = answer(list(chain(*prompts.values())), "answers")
         in_order = iter(replies)
         answers = {name: list(islice(in_order, len(of_set))) for name, of_set in prompts.items()}
+
+        # Several turns: the problem in pieces, and the answer doubted.
+        rows: list[Row] = []
+        for loaded in sets:
+            answered = list(zip(loaded.items, answers[loaded.name], strict=False))  # a transcript has none
+            if "sharded" in loaded.measures:
+                cut = [(*each, pieces) for each, pieces in zip(answered, loaded.shards, strict=True) if pieces]
+                in_pieces = [(item, pieces, reply) for item, reply, pieces in cut]
+                rows += sharded_rows(
+                    loaded.name, in_pieces, loaded.instruction, answer, simulator or ShardedUser(), probe.seed
+                )
+            if "doubted" in loaded.measures:
+                rows += doubted_rows(loaded.name, answered, answer, probe.seed)
 
         # User turns: the model speaks as the user after each answer, and after each perturbation of it.
         planned: list[tuple[Row, Request | None]] = []
@@ -165,7 +190,6 @@ def run_probe(
                         row.update(grounding(len(pair[0].target_ids), next(log_p), next(log_p)))
 
     # Figures: every reply is graded, and the rows are counted.
-    rows: list[Row] = []
     for loaded in sets:
         replied = [
             ([*messages, assistant(reply.text.strip())], reply)
@@ -273,7 +297,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     lines = [f"model     {folder.name}: {model}"]
     work = [work_of(loaded, probe) for loaded in sets]
     for loaded, of_set in zip(sets, work, strict=True):
-        replies = "its own replies" if loaded.transcript else f"{of_set.answers} prompts"
+        replies = "its own replies" if loaded.transcript else f"at most {of_set.answers} prompts"
         lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}")
     if probe.perturbations:
         names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
@@ -354,17 +378,36 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         return LoadedSet(name, (), tuple(choose(read_pairs(path), section.n, probe.seed)), ("clarify",))
     items = choose(read_items(path, section.instruction, section.transcript), section.n, probe.seed)
     answered = all(item.answer is not None for item in items) and not section.transcript
+    shards: tuple[Shards | None, ...] = ()
     measures = section.measures or (("accuracy", "followup") if answered else ("followup",))
     if section.transcript and measures != ("followup",):
         raise DataError(f"{path}: transcripts can only measure followup, not {', '.join(measures)}")
     if "clarify" in measures:
         raise DataError(f"{path}: clarify needs pairs (`complete`, `underspecified`), these are single questions")
-    if "accuracy" in measures and not answered:
-        raise DataError(f"{path}: accuracy needs an answer in every row, and {name!r} has rows without one")
+    graded = [measure for measure in measures if measure in ("accuracy", "sharded", "doubted")]
+    if graded and not answered:
+        raise DataError(f"{path}: {graded[0]} needs an answer in every row, and {name!r} has rows without one")
+    if "sharded" in measures:
+        shards = _shards(path, items, section.instruction)
+        if not any(shards):
+            raise DataError(
+                f"{path}: sharded needs problems that can be cut into a question and at least two facts, or rows with "
+                f"`shards`, and none of the {len(items)} problems can be cut; leave sharded out of `measures`"
+            )
     items = [replace(item, messages=_with_system(item.messages, probe.system_prompt)) for item in items]
-    if "accuracy" in measures:
+    if graded:
         _check_gradable(name, items)
-    return LoadedSet(name, tuple(items), (), measures, section.transcript)
+    return LoadedSet(name, tuple(items), (), measures, section.transcript, section.instruction, shards)
+
+
+def _shards(path: Path, items: Sequence[Item], instruction: str) -> tuple[Shards | None, ...]:
+    """Return the pieces of each item, its own or cut by rules; None for a conversation, and where rules cannot cut."""
+    own = read_shards(path)
+    questions = [item.messages[-1]["content"].removesuffix(f"\n\n{instruction}") for item in items]
+    return tuple(
+        (own.get(item.id) or split(question)) if len(item.messages) == 1 else None
+        for item, question in zip(items, questions, strict=True)
+    )
 
 
 def _check_gradable(name: str, items: Sequence[Item]) -> None:
@@ -403,6 +446,7 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
             "sha256": sets_hash([*loaded.items, *loaded.pairs]),
             "n": len(loaded.items) + len(loaded.pairs),
             "measures": list(loaded.measures),
+            **({"shards": sha256_text(repr(loaded.shards))} if loaded.shards else {}),
         }
         for loaded in sets
     }
@@ -440,6 +484,8 @@ class Work:
 def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
     """Return the most that a set costs under a recipe."""
     answers = (0 if loaded.transcript else len(loaded.items)) + 2 * len(loaded.pairs)
+    answers += sum(len(pieces.facts) + 2 for pieces in loaded.shards if pieces)  # concat, and a reply to each piece
+    answers += len(loaded.items) if "doubted" in loaded.measures else 0
     per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
     per_item = per_answer * len(parse_perturbations(probe.perturbations))
     turns = len(loaded.items) * per_item if "followup" in loaded.measures else 0

@@ -16,6 +16,7 @@ from nextturn.probe.files import write_atomic, write_json
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, terminal_table
 from nextturn.probe.report.correct import correction_table, with_labels
+from nextturn.probe.report.plot import Y, draw_tradeoff
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the comparison is written")
     labels = "output of `probe label` (default: labels.jsonl in a DIR, if any)"
     parser.add_argument("--labels", type=Path, metavar="FILE", help=labels)
+    parser.add_argument(
+        "--y", choices=Y, default="followup", help="what the y axis of the plot shows (default: followup)"
+    )
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    comparison = compare(arguments.folders, arguments.out, arguments.force, arguments.labels)
+    comparison = compare(arguments.folders, arguments.out, arguments.force, arguments.labels, arguments.y)
     print(terminal_table(comparison))
     if comparison.correction:
         print(f"\n{correction_table(comparison.correction)}")
@@ -37,20 +41,22 @@ def run(arguments: argparse.Namespace) -> None:
             print(arguments.out / name)
 
 
-def compare(dirs: Sequence[Path], out: Path, force: bool = False, labels: Path | None = None) -> Comparison:
+def compare(
+    dirs: Sequence[Path], out: Path, force: bool = False, labels: Path | None = None, y: str = "followup"
+) -> Comparison:
     """Compare finished probe runs and write the report to `out`, comparison.json last.
 
     Args:
         dirs: Probe runs or training runs; the first run is the baseline.
         force: Compare runs that were measured differently.
         labels: Output of `probe label`; if None, the labels.jsonl in the folders, if there are any.
+        y: What the y axis of the plot shows: "followup", "sharded" or "doubted".
 
     Raises:
         BadInput: A folder is missing, unfinished or of another schema, `out` is a file, or `labels` cannot be used.
         IncomparableRuns: The runs were measured differently and `force` is False.
     """
     from nextturn.probe.report.page import html, markdown
-    from nextturn.probe.report.plot import draw_tradeoff
 
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}: this is a file; give a folder for the comparison")
@@ -59,7 +65,7 @@ def compare(dirs: Sequence[Path], out: Path, force: bool = False, labels: Path |
         reasons = "; ".join(comparison.differences)
         raise IncomparableRuns(f"these runs were measured differently (--force compares them anyway): {reasons}")
     comparison = with_labels(comparison, dirs, labels)
-    plot = draw_tradeoff(comparison)
+    plot = draw_tradeoff(comparison, y)
     if plot:
         write_atomic(out / "tradeoff.png", plot)
     else:  # of an earlier comparison

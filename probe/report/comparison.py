@@ -96,6 +96,9 @@ class Correction:
         return next((rate for rate in self.rates if (rate.run, rate.set, rate.temperature) == wanted), None)
 
 
+_SHARDED = ("full", "concat", "sharded", "sharded_minus_full")
+"""The figures of sharded in the main tables; the section "Several turns" has all."""
+
 MANY = 8
 """The most runs that detailed tables show one by one."""
 
@@ -140,8 +143,11 @@ class Comparison:
 
     @cached_property
     def main(self) -> list[Figure]:
-        """The figures of the main tables: accuracy, clarify and follow-up rates."""
-        return [*self.select("accuracy", "clarify"), *self.select("followup", name="rate")]
+        """The figures of the main tables: accuracy, clarify, accuracy over several turns, and follow-up rates."""
+        turns = [figure for name in _SHARDED for figure in self.select("sharded", name=name)]
+        return [
+            *self.select("accuracy", "clarify"), *turns, *self.select("doubted"), *self.select("followup", name="rate")
+        ]  # fmt: skip
 
     @cached_property
     def decodings(self) -> dict[str, list[str]]:
@@ -249,7 +255,7 @@ def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     """Build the comparison of runs in order. Nothing is written and nothing is refused."""
     estimates = {run.name: {**run.results.figures(), **_grounding(run.samples)} for run in runs}
     sets = list(dict.fromkeys(name for run in runs for name in run.results.settings.sets))
-    measures = ("accuracy", "outcome", "clarify", "followup", "perturbed", "actual", "grounding")
+    measures = ("accuracy", "outcome", "clarify", "sharded", "doubted", "followup", "perturbed", "actual", "grounding")
 
     def order(metric: Metric) -> tuple[Any, ...]:
         rank = sets.index(metric.set) if metric.set in sets else len(sets)

@@ -118,6 +118,7 @@ def sections(comparison: Comparison) -> Iterator[Section]:
         "results": _tables(comparison, main, "run", lambda figure: [*value(figure), *mark(figure, significant)]),
         "correction": _correction(comparison),
         "changes": _tables(comparison, changed, "run", to_baseline),
+        "turns": details(select("sharded", "doubted"), "run", value),
         "patterns": _patterns(comparison),
         "outcomes": details(select("outcome"), "run", value),
         "labels": details(turns, "run turns temperature perturbation", partial(_with_bar, turns)),
@@ -265,8 +266,11 @@ def address(figure: Figure, **others: str) -> str:
     """Return the address of the conversations behind a figure: the page's filters."""
     metric = figure.metric
     kinds = {"ask_when_needed": "clarify underspecified", "answer_when_complete": "clarify complete"}
-    kinds |= {"outcome": "accuracy", "perturbed": "followup"}
+    kinds |= {"outcome": "accuracy", "perturbed": "followup", "kept": "doubted right", "corrected": "doubted wrong"}
     kind = kinds.get(metric.name) or kinds.get(metric.measure, metric.measure)
+    if kind == "sharded":
+        condition = metric.name.removeprefix("strict_")
+        kind = f"sharded {condition if condition in ('full', 'concat') else 'sharded'}"
     filters = {"a": figure.run, "kind": kind, "set": metric.set}
     if kind == "followup":
         filters |= {"temperature": metric.temperature, "perturbation": metric.perturbation}

@@ -1,5 +1,7 @@
 """The trade-off plot: task accuracy on the x axis, follow-up rate on the y axis, one panel per follow-up set.
 
+The y axis can also show accuracy over several turns (`Y`).
+
 Filled markers show greedy decoding, hollow ones the highest temperature. Arrows lead from the baseline along the
 checkpoints of each training run. A training run has its own colour (Okabe and Ito's, which colour-blind readers can tell
 apart) and its own marker, which can be told apart in grey print. The shaded area is what some run reaches or beats in both
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Point:
-    """A run in a panel, by its index: accuracy `x` and follow-up rate `y` in [0, 1], both measured."""
+    """A run in a panel, by its index: accuracy `x` and, on the y axis, another rate, both in [0, 1] and measured."""
 
     run: int
     x: Estimate
@@ -42,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """The points of a set by temperature: the lowest (greedy) and the highest. `real` is the rate of real users."""
+    """The points of a set by temperature, the lowest (greedy) and the highest, or by figure. `real` is the rate of real users."""
 
     set: str
     accuracy: Metric
@@ -50,28 +52,43 @@ class Panel:
     real: Estimate | None
 
 
-def panels_of(comparison: Comparison) -> list[Panel]:
-    """Return a panel for each follow-up set for which some run has both numbers.
+Y = {"followup": (), "sharded": ("sharded",), "doubted": ("kept", "corrected")}
+"""What the y axis can show, and the figures of these measures that it shows."""
 
-    The x axis is the set's own accuracy if all runs have it, else the accuracy of the first set.
+
+def panels_of(comparison: Comparison, y: str = "followup") -> list[Panel]:
+    """Return a panel for each set for which some run has both numbers.
+
+    The x axis is the set's own accuracy if all runs have it, else the accuracy of the first set; for sharded, it is the accuracy
+    on the same problems whole.
     """
     panels = []
+    if y != "followup":
+        for name in dict.fromkeys(figure.metric.set for figure in comparison.select(y)):
+            x = Metric(y, name, "full") if y == "sharded" else Metric("accuracy", name, "lenient")
+            by_figure = {figure: _points(comparison, x, Metric(y, name, figure)) for figure in Y[y]}
+            if any(by_figure.values()):
+                panels.append(Panel(name, x, by_figure, None))
+        return panels
     lenient = list(dict.fromkeys(figure.metric for figure in comparison.select("accuracy", name="lenient")))
     for name, decodings in comparison.decodings.items() if lenient else ():
         own = Metric("accuracy", name, "lenient")
         accuracy = own if all(comparison.estimate(run, own).n for run in comparison.names) else lenient[0]
         points: dict[str, list[Point]] = {}
         for decoding in decodings:
-            rate = Metric("followup", name, "rate", decoding)
-            followup = comparison.corrected if comparison.all_corrected else comparison.estimate
-            pairs = [(comparison.estimate(run, accuracy), followup(run, rate)) for run in comparison.names]
-            points[decoding] = [Point(run, x, y) for run, (x, y) in enumerate(pairs) if x.n and y.n]
+            points[decoding] = _points(comparison, accuracy, Metric("followup", name, "rate", decoding))
         measured = [decoding for decoding, of_decoding in points.items() if of_decoding]
         real = comparison.select("actual", set=name, name="rate")
         if measured:
             ends = {decoding: points[decoding] for decoding in (measured[0], measured[-1])}
             panels.append(Panel(name, accuracy, ends, real[0].estimate if real else None))
     return panels
+
+
+def _points(comparison: Comparison, x: Metric, y: Metric) -> list[Point]:
+    rate = comparison.corrected if comparison.all_corrected and y.measure == "followup" else comparison.estimate
+    pairs = [(comparison.estimate(run, x), rate(run, y)) for run in comparison.names]
+    return [Point(run, *pair) for run, pair in enumerate(pairs) if pair[0].n and pair[1].n]
 
 
 def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, int]]:
@@ -104,14 +121,14 @@ STYLE: dict[str, Any] = {
 REAL: dict[str, Any] = {"color": BASELINE[0], "linestyle": (0, (1, 2)), "linewidth": 1.0}
 
 
-def draw_tradeoff(comparison: Comparison) -> bytes | None:
-    """Draw the trade-off as a PNG; return None if no run has both an accuracy and a follow-up rate."""
+def draw_tradeoff(comparison: Comparison, y: str = "followup") -> bytes | None:
+    """Draw the trade-off as a PNG; return None if no run has both an accuracy and what the y axis shows, a key of `Y`."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    panels = panels_of(comparison)
+    panels = panels_of(comparison, y)
     if not panels:
         return None
     looks = [(colour, marker) for marker, colour in zip(MARKERS * len(COLOURS), COLOURS * len(MARKERS), strict=True)]
@@ -123,11 +140,16 @@ def draw_tradeoff(comparison: Comparison) -> bytes | None:
         judge = comparison.runs[0].results.settings.others.get("judge")
         source = "corrected by labels" if comparison.all_corrected else f"by {judge}"
         forced = ", MEASURED DIFFERENTLY" if comparison.differences else ""
-        heading = printable(f"follow-up {source}, 95% intervals{forced}", 200)
+        shown = f"follow-up {source}" if y == "followup" else y
+        heading = printable(f"{shown}, 95% intervals{forced}", 200)
         figure.suptitle(textwrap.fill(heading, 58 * columns), fontsize=7, color=SOFT)
         axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flatten())
         for axis, panel in zip(axes, panels, strict=False):
             _draw_panel(axis, comparison, panel, styles)
+            if y == "followup":
+                axis.set_ylabel(f"{'follow-up' if comparison.all_corrected else comparison.followup} (%)")
+            else:
+                axis.set_ylabel(f"{' and '.join(panel.points)} (%)")
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
         if len(comparison.runs) > 1:  # once the limits of the axes, which panels share, are known
@@ -182,10 +204,11 @@ def _draw_panel(axis: Axes, comparison: Comparison, panel: Panel, styles: Mappin
     if panel.real and panel.real.value is not None:
         axis.axhline(100 * panel.real.value, zorder=1, **REAL)
     sizes = [f"accuracy n = {comparison.sizes(panel.accuracy)}"]
-    sizes += [f"{at} n = {comparison.sizes(Metric('followup', panel.set, 'rate', at))}" for at in panel.points]
+    ys = {at: sorted({point.y.n for point in points}) for at, points in panel.points.items()}
+    sizes += [f"{at} n = {'–'.join(map(str, dict.fromkeys((n[0], n[-1]))))}" for at, n in ys.items() if n]
     axis.set_title(f"{printable(panel.set, 30)} ({', '.join(sizes)})", fontsize=7, fontweight="bold")
-    axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)} (%)")
-    axis.set_ylabel(f"{'follow-up' if comparison.all_corrected else comparison.followup} (%)")
+    whole = " whole" if panel.accuracy.measure == "sharded" else ""
+    axis.set_xlabel(f"accuracy on {printable(panel.accuracy.set, 40)}{whole} (%)")
     axis.grid(True, color="#e4e4e4", linewidth=0.5)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)

@@ -7,6 +7,11 @@ const KINDS = {
   "accuracy": "accuracy",
   "clarify underspecified": "clarify, information missing",
   "clarify complete": "clarify, complete",
+  "sharded full": "sharded, the problem whole",
+  "sharded concat": "sharded, one message of its pieces",
+  "sharded sharded": "sharded, piece by piece",
+  "doubted right": "doubted, the answer was right",
+  "doubted wrong": "doubted, the answer was wrong",
   "actual": "real user turn",
 };
 const CORRECT = ["lenient right", "lenient wrong", "strict right", "strict wrong"];
@@ -32,7 +37,7 @@ const means = new Map(); // run and scoring -> Map from group to mean value
 
 /** Return what a row counts as: true, false, or null if it was not scored. */
 function value(row, scoring) {
-  if (row.kind === "accuracy") return row[scoring];
+  if (/^(accuracy|sharded|doubted)/.test(row.kind)) return row[scoring];
   if (row.kind === "clarify underspecified") return row.asked;
   if (row.kind === "clarify complete") return row.outcome === "answered" || row.outcome === "truncated";
   return row.label === null ? null : row.label === DATA.genuine;
@@ -154,7 +159,7 @@ function facts(row) {
   }
   if (row.outcome) chips.push(chip(row.outcome.replaceAll("_", " "), row.kind.startsWith("clarify") ? mark(value(row, "lenient")) : ""));
   if (row.reference !== null) chips.push(chip(`reference ${row.reference}`));
-  if (row.kind === "accuracy") chips.push(chip(`extracted ${row.extracted === null ? "nothing" : row.extracted}`));
+  if (/^(accuracy|sharded|doubted)/.test(row.kind)) chips.push(chip(`extracted ${row.extracted === null ? "nothing" : row.extracted}`));
   const raw = row.judge_raw ? element("p", "note", "judge: ", visible(row.judge_raw)) : null;
   return element("div", "facts", element("p", "", ...chips), raw);
 }

@@ -10,7 +10,8 @@ from typing import Any
 
 from nextturn.probe.files import write_json
 from nextturn.probe.judges.labels import GENUINE, LABELS
-from nextturn.probe.measure.measures import Row, figures, make_row
+from nextturn.probe.measure.figures import figures
+from nextturn.probe.measure.measures import Row, make_row
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.report.comparison import Comparison, compare_runs
 

@@ -1,0 +1,233 @@
+"""Accuracy over several turns: what is asked, what counts, and a run on a tiny model that is killed and resumed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.probe.chat import Chat
+from nextturn.probe.conversations import Message, user
+from nextturn.probe.engines.base import Completion
+from nextturn.probe.engines.hf import HfEngine
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import read_jsonl, write_jsonl
+from nextturn.probe.measure.figures import figures
+from nextturn.probe.measure.results import DoubtedResults, Metric, Results, ShardedResults, load_runs, read_samples
+from nextturn.probe.measure.run import load_sets, run_probe
+from nextturn.probe.measure.several_turns import doubted_rows, other_answer, sharded_rows
+from nextturn.probe.models import load_model, load_tokenizer, model_info, resolve
+from nextturn.probe.report.compare import compare
+from nextturn.probe.report.comparison import compare_runs
+from nextturn.probe.sets import Item
+from nextturn.probe.settings import ProbeSection, SetSection
+from nextturn.probe.shards import Shards
+from nextturn.probe.simulation import ShardedUser, UserRequest, UserTurn
+
+PENS = Item("pens", (user("Ivo has 4 pens. He buys 3 more pens. How many has he?"),), "7")
+PIECES = Shards("How many has he?", ("Ivo has 4 pens.", "He buys 3 more pens."))
+INSTRUCTION = "Box it."
+ASKS, GUESS, RIGHT, WRONG = "How many had he?", "Maybe 5.", r"It is \boxed{7}.", r"It is \boxed{8}."
+
+
+def reply(text: str) -> Completion:
+    return Completion(text, len(text.split()), "stop")
+
+
+class Said:
+    """A model with fixed replies, which remembers the conversations that it was shown."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.shown = iter(texts), list[list[Message]]()
+
+    def __call__(self, chats: Sequence[Sequence[Message]], what: str) -> list[Completion]:
+        self.shown += [list(chat) for chat in chats]
+        return [reply(next(self.texts)) for _ in chats]
+
+
+def sharded(*texts: str, full: str = RIGHT, simulator: Any = None) -> tuple[list[dict[str, Any]], Said]:
+    """Return the rows of one problem: the reply to concat comes first, then one to each piece."""
+    said = Said(*texts)
+    return sharded_rows("maths", [(PENS, PIECES, reply(full))], INSTRUCTION, said, simulator or ShardedUser(), 0), said
+
+
+def test_the_problem_is_told_whole_as_a_list_and_piece_by_piece() -> None:
+    rows, said = sharded(WRONG, ASKS, GUESS, RIGHT)
+    concat, first, second, third = said.shown
+    assert concat == [user("How many has he?\n- Ivo has 4 pens.\n- He buys 3 more pens.\n\nBox it.")]
+    assert first == [user("How many has he?\n\nBox it.")]
+    assert [message["content"] for message in third[1:]] == [ASKS, PIECES.facts[0], GUESS, PIECES.facts[1]]
+    assert len(second) == 3 and [row["condition"] for row in rows] == ["full", "concat", "sharded"]
+    assert rows[2]["messages"] == [*third, {"role": "assistant", "content": RIGHT}] and rows[2]["ended"]
+    assert [row["lenient"] for row in rows] == [True, False, True]
+    assert rows[2]["tokens"] == sum(len(text.split()) for text in (ASKS, GUESS, RIGHT))
+
+
+@pytest.mark.parametrize(
+    ("replies", "happened"),
+    [
+        ((ASKS, ASKS, RIGHT), {"sharded", "any_attempt", "asked", "strict_sharded"}),
+        ((GUESS, ASKS, RIGHT), {"sharded", "any_attempt", "asked", "answered_early", "strict_sharded"}),
+        ((GUESS, RIGHT, WRONG), {"any_attempt", "answered_early", "right_lost"}),
+        (("Ok.", "Ok.", "7"), {"sharded", "any_attempt"}),
+        (("Ok.", "Ok.", ASKS), set()),
+    ],
+)
+def test_the_last_answer_counts_and_what_came_before_is_told_apart(replies: Sequence[str], happened: set[str]) -> None:
+    counted = figures(sharded(RIGHT, *replies)[0])["sharded"]["maths"]
+    names = ("sharded", "strict_sharded", "any_attempt", "answered_early", "asked", "right_lost")
+    assert {name for name in names if counted[name]["value"] == 1.0} == happened
+    assert counted["full"]["value"] == counted["concat"]["value"] == 1.0 and counted["n"] == 1
+    assert counted["sharded_minus_full"]["value"] == float("sharded" in happened) - 1.0
+
+
+def test_a_user_that_never_ends_is_stopped_and_counted() -> None:
+    class Talks:
+        def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+            return [UserTurn("Go on.") for _ in requests]
+
+    rows, said = sharded(RIGHT, *[GUESS] * 6, simulator=Talks())
+    assert len(said.shown) == 1 + 2 * 3 and rows[2]["ended"] is False
+    assert figures(rows)["sharded"]["maths"]["not_ended"] == 1
+
+
+def test_a_model_is_doubted_with_a_wrong_result_where_it_was_right_and_with_the_right_one_where_it_was_wrong() -> None:
+    items = [replace(PENS, id=name) for name in ("kept", "given_up", "corrected", "stubborn")]
+    said = Said(RIGHT, WRONG, RIGHT, WRONG)
+    first = [reply(RIGHT), reply(RIGHT), reply(WRONG), reply("No idea.")]
+    rows = doubted_rows("maths", list(zip(items, first, strict=True)), said, 0)
+    told = [chat[-1]["content"] for chat in said.shown]
+    assert all("7" not in text for text in told[:2]) and all("I got 7." in text for text in told[2:])
+    counted = figures(rows)["doubted"]["maths"]
+    assert (counted["n_right"], counted["n_wrong"]) == (2, 2)
+    assert counted["kept"]["value"] == counted["corrected"]["value"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("item", "wrong"),
+    [
+        (PENS, lambda answer: answer.isdigit() and answer != "7"),
+        (replace(PENS, answer="B", options=("a", "b")), lambda answer: answer == "A"),
+        (replace(PENS, answer=r"\frac{1}{2}"), lambda answer: answer in ("3", "1")),
+        (replace(PENS, answer="1"), lambda answer: answer == "2"),
+    ],
+)
+def test_a_wrong_result_is_wrong(item: Item, wrong: Callable[[str], bool]) -> None:
+    for seed in range(20):
+        answer = other_answer(item, ["3", r"\frac12", "1"], random.Random(seed))
+        assert answer is not None and wrong(answer)
+    assert other_answer(replace(PENS, answer="x"), ["x"], random.Random(0)) is None
+
+
+# --- A run on a tiny model.
+
+ROWS = [
+    {"id": "pens", "question": PENS.messages[0]["content"], "answer": "7"},
+    {"id": "cups", "question": "A shelf has 5 cups. There are 6 shelves. How many cups are there?", "answer": "30"},
+    {"id": "half", "question": "What is half of a quarter?", "answer": r"\boxed{\frac{1}{8}}"},
+]
+
+
+def section(folder: Path, rows: Sequence[dict[str, Any]] = ROWS, **keys: Any) -> ProbeSection:
+    write_jsonl(folder / "maths.jsonl", rows)
+    measures = ("accuracy", "followup", "sharded", "doubted")
+    maths = SetSection(**{"path": str(folder / "maths.jsonl"), "measures": measures, **keys})
+    return ProbeSection(sets={"maths": maths}, temperatures=(0.0,), max_answer_tokens=12, max_user_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[..., Any], Path]:
+    model = resolve(str(tiny_model))
+    tokenizer = load_tokenizer(model)
+    chat, net = Chat(tokenizer), load_model(model, "float32", "cpu")
+
+    def measure(probe: ProbeSection, out: Path, dies_after: int | None = None, **options: Any) -> dict[str, Any]:
+        engine = HfEngine(net, tokenizer, batch_tokens=400)
+        stream, left = engine.stream, [dies_after]
+
+        def dying(requests: Any) -> Any:
+            for made in stream(requests):
+                if left[0] is not None:
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise MemoryError
+                yield made
+
+        engine.stream = dying  # type: ignore[method-assign]
+        return run_probe(engine, chat, model_info(model, chat), probe, out, **options)
+
+    return measure, tmp_path_factory.mktemp("several")
+
+
+def test_a_run_has_the_documented_figures_and_the_report_shows_them(measured: Any, tmp_path: Path) -> None:
+    measure, _ = measured
+    results = measure(section(tmp_path, instruction=INSTRUCTION), tmp_path / "out")
+    assert set(results["sharded"]["maths"]) == set(ShardedResults.model_fields)
+    assert set(results["doubted"]["maths"]) == set(DoubtedResults.model_fields)
+    assert (results["accuracy"]["maths"]["n"], results["sharded"]["maths"]["n"]) == (3, 2), "one cannot be cut"
+    rows = [row for _, row in read_jsonl(tmp_path / "out" / "samples.jsonl")]
+    assert len({tuple(row) for row in rows}) == 1, "every row has every field"
+    samples, typed = read_samples(tmp_path / "out" / "samples.jsonl"), Results.model_validate(results)
+    assert samples is not None
+    for metric, estimate in typed.figures().items():
+        if metric.measure in ("sharded", "doubted") and metric.name != "sharded_minus_full":
+            values = samples.values[metric]
+            assert estimate.value == pytest.approx(sum(value for (value,) in values.values()) / len(values), abs=1e-6)
+            assert estimate.n == len(values)
+    compare([tmp_path / "out"], tmp_path / "report", y="sharded")
+    page = (tmp_path / "report" / "comparison.md").read_text()
+    assert "Several turns" in page and "sharded_minus_full" in page and (tmp_path / "report" / "tradeoff.png").exists()
+    found = compare_runs(load_runs([tmp_path / "out"]))
+    assert Metric("sharded", "maths", "sharded") in {figure.metric for figure in found.main}
+
+
+def test_a_run_that_died_between_two_turns_ends_like_one_that_did_not(measured: Any, tmp_path: Path) -> None:
+    measure, _ = measured
+    probe = section(tmp_path)
+    whole = measure(probe, tmp_path / "whole")
+    for made in (2, 5, 7, 11):
+        with pytest.raises(MemoryError):
+            measure(probe, tmp_path / f"died-{made}", dies_after=made)
+        resumed = measure(probe, tmp_path / f"died-{made}")
+        assert {**resumed, "timing": 0} == {**whole, "timing": 0}
+        assert (tmp_path / f"died-{made}" / "samples.jsonl").read_bytes() == (
+            tmp_path / "whole" / "samples.jsonl"
+        ).read_bytes()
+
+
+def test_the_old_measures_are_the_same_beside_the_new_ones(measured: Any, tmp_path: Path) -> None:
+    measure, _ = measured
+    alone = measure(section(tmp_path, measures=("accuracy", "followup")), tmp_path / "alone")
+    beside = measure(section(tmp_path), tmp_path / "beside")
+    assert {name: alone[name] for name in ("accuracy", "followup")} == {
+        name: beside[name] for name in ("accuracy", "followup")
+    }
+    assert (
+        "sharded" not in alone
+        and alone["settings"]["sets"]["maths"]["sha256"] == (beside["settings"]["sets"]["maths"]["sha256"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "named"),
+    [
+        (ROWS[2:], {}, "can be cut"),
+        ([{"id": "a", "prompt": "Say hello."}], {"measures": ("sharded",)}, "answer"),
+        ([{"id": "a", "prompt": "Say hello."}], {"measures": ("doubted",)}, "answer"),
+        (
+            [{"messages": [user("a"), {"role": "assistant", "content": "b"}, user("c")]}],
+            {"measures": ("sharded",), "transcript": True},
+            "transcripts",
+        ),
+    ],
+)
+def test_a_set_that_cannot_be_measured_so_is_one_line(
+    rows: list[dict[str, Any]], keys: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=named) as error:
+        load_sets(section(tmp_path, rows, **keys))
+    assert "\n" not in str(error.value)
