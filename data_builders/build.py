@@ -24,6 +24,7 @@ from nextturn.data_builders.recipe import DataRecipe, Dialogue, SimulatorSection
 from nextturn.data_builders.replay import ReplayRows
 from nextturn.data_builders.rows import rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
+from nextturn.data_builders.sharded import sharded
 from nextturn.data_builders.simulators import check_user_model, open_simulator
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
@@ -164,7 +165,7 @@ class Build:
             DataError: A probe set cannot be used.
         """
         rows = (len(self.problems) * self.recipe.per_problem + len(self.written)) / (1 - self.recipe.replay.fraction)
-        return QualityFilter(self.quality, round(rows))
+        return QualityFilter(self.quality, round(rows * (1 + self.recipe.sharded)))
 
     def run(self, out: Path) -> dict[str, Any]:
         """Build into `out`, or resume the build there, and return the manifest."""
@@ -262,6 +263,11 @@ class Build:
     def filtered(self, conversations: Iterable[Conversation], quality: QualityFilter) -> dict[str, list[Row]]:
         """Return the rows by view: rejected ones with their reason, and the sft and rl rows of kept ones."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "rl", "sft")}
+        share, seed = self.recipe.sharded, self.recipe.seed
+        if share:
+            conversations = (
+                each for made in conversations for each in (made, sharded(made, share, seed)) if each is not None
+            )
         talk = self.recipe.chosen is not None and self.recipe.chosen.loss_on == "talk"
         for conversation in conversations:
             row = sft_row(conversation)

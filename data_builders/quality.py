@@ -37,7 +37,7 @@ from nextturn.probe.terminal import say
 
 ANSWERED_AT_ONCE = ("complete", "replay", "twin", "doubt", "slip")
 """Kinds that open with the whole problem and want nothing but its solution."""
-ASKED_ABOUT = ("underspecified",)
+ASKED_ABOUT = ("underspecified", "sharded")
 """Kinds whose first user message lacks a needed fact."""
 
 

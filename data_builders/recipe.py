@@ -315,6 +315,8 @@ class DataRecipe(RecipeSection):
     """Filters."""
     replay: Replay = Replay()
     """Plain questions in the data."""
+    sharded: Share = 0.0
+    """Share of the complete problems and replay rows that are also told piece by piece, where a problem can be cut."""
     preferences: Preferences | None = None
     """Also write pairs of replies for train/dpo.py; `{}` takes both sides from the conversations."""
     eval: Evaluation = Evaluation()
@@ -324,7 +326,7 @@ class DataRecipe(RecipeSection):
 
     @property
     def per_problem(self) -> float:
-        """Mean number of conversations from a problem, without replay."""
+        """Mean number of conversations from a problem, without replay and without those told piece by piece."""
         return self.conversations.per_problem if self.dialogue is None else self.dialogue.per_problem
 
     @property
@@ -360,6 +362,8 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     """Return the settings that identify a build: not where it is written or how a model is run."""
     kept = recipe_dict(recipe)
     del kept["output"]["path"], kept["quality"]["max_giveaway"]
+    if not recipe.sharded:  # builds from before this key stay usable
+        del kept["sharded"]
     if recipe.replay.asked:
         kept["replay"]["model"] = _role_shaping(recipe.replay.model)
     else:

@@ -97,6 +97,7 @@ class RlRow:
         hidden: Texts of the problem that nobody has said yet.
         clause, thing, reveal, short: The withheld fact, as in `data_builders.tasks.Gap`; "" if nothing is withheld.
         ask: The reply of the data that asks for the fact.
+        shards: Pieces of the problem that the user tells one by one, one in each turn.
     """
 
     id: _Text
@@ -112,6 +113,7 @@ class RlRow:
     reveal: str = ""
     short: str = ""
     ask: str = ""
+    shards: tuple[_Text, ...] = ()
 
     @property
     def withholds(self) -> bool:
@@ -128,7 +130,7 @@ class RlRow:
     def intent(self) -> Intent:
         """What a simulated user of this row knows and wants. A withheld fact is revealed by the row's own sentence, or by
         those of the problem."""
-        copied = ("id", "problem", "answer", "clause", "thing", "short", "ask", "hidden")
+        copied = ("id", "problem", "answer", "clause", "thing", "short", "ask", "hidden", "shards")
         return Intent(
             **{name: getattr(self, name) for name in copied},
             wish="hint" if self.kind == "hint" else "result",
@@ -151,7 +153,7 @@ def rl_rows(conversation: Conversation) -> Iterator[RlRow]:
             withheld |= {"hidden": () if stated else (gap.value,), "ask": reply}
         yield RlRow(
             f"{conversation.id}-{turn}", conversation.kind, turn, tuple(map(plain, before)), task.answer, task.question,
-            task.boxed_solution or task.solution, **withheld,
+            task.boxed_solution or task.solution, shards=conversation.shards[turn:], **withheld,
         )  # fmt: skip
         if boxed(reply):
             return

@@ -23,7 +23,7 @@ from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import Request, item_seed
 from nextturn.probe.errors import BadInput, RecipeError
 from nextturn.probe.recipe import load_named
-from nextturn.probe.simulation import Intent, Simulator, UserRequest, UserTurn, Wish
+from nextturn.probe.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
 from nextturn.probe.user_model import UserModelInfo, user_model_info
 
 _WISHES: Mapping[Wish, str] = {
@@ -63,6 +63,9 @@ class ScriptedSimulator:
         """Return the next user turns; earlier turns of each user are computed again, since they decide what it has done."""
         turns = []
         for request in requests:
+            if request.intent.shards:
+                turns += ShardedUser().turns([request])
+                continue
             user = ScriptedUser(request.intent, request.seed, request.start)
             for length in range(request.start + 1, len(request.messages) + 1, 2):
                 text = user.reply(request.messages[:length])

@@ -69,7 +69,10 @@ class Openings:
         self._classes = {True: Reservoir(MOST, seed), False: Reservoir(MOST, seed)}
 
     def add(self, row: Row) -> None:
-        lacks, whole = row["kind"] in ASKED_ABOUT, row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay"
+        lacks, whole = (
+            row["kind"] in ASKED_ABOUT and row["kind"] != "sharded",
+            row["kind"] in ANSWERED_AT_ONCE and row["kind"] != "replay",
+        )
         # Without hints and guided solutions their wishes would separate the classes.
         if lacks or whole or ("dialogue" in row and row["kind"] in ("hint", "guided")):
             self._classes[lacks].add(Opening(row["messages"][0]["content"], lacks, row["problem"]))

@@ -149,6 +149,7 @@ class Conversation:
         gap: What the first user message leaves out.
         doubts: For each doubt of the user about an answer, in order, whether the doubt is right.
         prompts: Whether the conversation gives prompts for reinforcement learning.
+        shards: The pieces of the problem that the user tells one by one, where it does.
         reason: Why the conversation cannot be used, if that is known before the quality filter.
         row: Further fields of its row.
         unusable: Unusable replies of models, stored with a rejected row; None if none are stored.
@@ -164,6 +165,7 @@ class Conversation:
     gap: Gap | None = None
     doubts: tuple[bool, ...] = ()
     prompts: bool = True
+    shards: tuple[str, ...] = ()
     reason: str = ""
     row: Mapping[str, Any] = field(default_factory=dict)
     unusable: Sequence[Mapping[str, Any]] | None = None

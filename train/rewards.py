@@ -146,6 +146,8 @@ def accuracy(sample: Sample) -> Score:
 # question is penalized if nothing is missing: with a narrower reading there, a request in every reply would be rewarded on
 # both kinds of rows.
 #
+# A problem that is told piece by piece is not answered before its last piece: an answer is -1, a question 1, anything else 0.
+#
 # The part has no value, and needs none, if the row cannot tell whether to ask: nobody knows what is withheld (a model plays
 # the user and words the problem anew), or a question may be the help that was asked for.
 
@@ -197,6 +199,8 @@ def _user_messages(row: RlRow) -> tuple[str, ...]:
 
 def asked_rightly(row: RlRow, reply: str) -> float | None:
     """Return the value of `asking` for a first reply; None if the row cannot tell whether to ask."""
+    if row.shards:
+        return -1.0 if marked_answer(reply) is not None else 1.0 if asks(reply) else 0.0
     if not row.withholds:
         if _wants_hint(row):
             return -1.0 if states_result(row.answer, row.prompt, reply) else 1.0
