@@ -36,6 +36,8 @@ class SetSection(RecipeSection):
     """Number of items, sampled with the probe's seed; default: all."""
     measures: tuple[Measure, ...] | None = None
     """What to measure; default: clarify for pairs, else followup, and accuracy if the items have answers; sharded and doubted only if named."""
+    n_turns: Count | None = None
+    """Number of these items for sharded and doubted, which ask a model several times; default: all."""
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
     transcript: bool = False

@@ -73,7 +73,9 @@ class LoadedSet:
     """The items have their own replies, and the user turns that really followed."""
     instruction: str = ""
     shards: tuple[Shards | None, ...] = ()
-    """For sharded: the pieces of each item; None if it cannot be cut."""
+    """For sharded: the pieces of each item that is asked so; None for the others."""
+    doubted: tuple[int, ...] = ()
+    """For doubted: the indices of its items."""
 
 
 def run_probe(
@@ -146,8 +148,9 @@ def run_probe(
                 rows += sharded_rows(
                     loaded.name, in_pieces, loaded.instruction, answer, simulator or ShardedUser(), probe.seed
                 )
-            if "doubted" in loaded.measures:
-                rows += doubted_rows(loaded.name, answered, answer, probe.seed)
+            if loaded.doubted:
+                chosen = [answered[index] for index in loaded.doubted]
+                rows += doubted_rows(loaded.name, chosen, answer, probe.seed)
 
         # User turns: the model speaks as the user after each answer, and after each perturbation of it.
         planned: list[tuple[Row, Request | None]] = []
@@ -389,7 +392,9 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         raise DataError(f"{path}: {graded[0]} needs an answer in every row, and {name!r} has rows without one")
     if "sharded" in measures:
         shards = _shards(path, items, section.instruction)
-        if not any(shards):
+        cut = choose([index for index, pieces in enumerate(shards) if pieces], section.n_turns, probe.seed)
+        shards = tuple(pieces if index in cut else None for index, pieces in enumerate(shards))
+        if not cut:
             raise DataError(
                 f"{path}: sharded needs problems that can be cut into a question and at least two facts, or rows with "
                 f"`shards`, and none of the {len(items)} problems can be cut; leave sharded out of `measures`"
@@ -397,7 +402,10 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     items = [replace(item, messages=_with_system(item.messages, probe.system_prompt)) for item in items]
     if graded:
         _check_gradable(name, items)
-    return LoadedSet(name, tuple(items), (), measures, section.transcript, section.instruction, shards)
+    doubted = choose(range(len(items)), section.n_turns, probe.seed) if "doubted" in measures else ()
+    return LoadedSet(
+        name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted)
+    )  # fmt: skip
 
 
 def _shards(path: Path, items: Sequence[Item], instruction: str) -> tuple[Shards | None, ...]:
@@ -447,6 +455,7 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
             "n": len(loaded.items) + len(loaded.pairs),
             "measures": list(loaded.measures),
             **({"shards": sha256_text(repr(loaded.shards))} if loaded.shards else {}),
+            **({"doubted": len(loaded.doubted)} if loaded.doubted else {}),
         }
         for loaded in sets
     }
@@ -485,7 +494,7 @@ def work_of(loaded: LoadedSet, probe: ProbeSection) -> Work:
     """Return the most that a set costs under a recipe."""
     answers = (0 if loaded.transcript else len(loaded.items)) + 2 * len(loaded.pairs)
     answers += sum(len(pieces.facts) + 2 for pieces in loaded.shards if pieces)  # concat, and a reply to each piece
-    answers += len(loaded.items) if "doubted" in loaded.measures else 0
+    answers += len(loaded.doubted)
     per_answer = sum(probe.samples if temperature > 0 else 1 for temperature in probe.temperatures)
     per_item = per_answer * len(parse_perturbations(probe.perturbations))
     turns = len(loaded.items) * per_item if "followup" in loaded.measures else 0

@@ -185,6 +185,14 @@ def test_a_run_has_the_documented_figures_and_the_report_shows_them(measured: An
     assert Metric("sharded", "maths", "sharded") in {figure.metric for figure in found.main}
 
 
+def test_fewer_items_can_be_asked_over_several_turns_than_once(measured: Any, tmp_path: Path) -> None:
+    measure, _ = measured
+    results = measure(section(tmp_path, n_turns=1), tmp_path / "out")
+    doubted = results["doubted"]["maths"]
+    assert (results["accuracy"]["maths"]["n"], results["sharded"]["maths"]["n"]) == (3, 1)
+    assert doubted["n_right"] + doubted["n_wrong"] == 1
+
+
 def test_a_run_that_died_between_two_turns_ends_like_one_that_did_not(measured: Any, tmp_path: Path) -> None:
     measure, _ = measured
     probe = section(tmp_path)
