@@ -104,11 +104,9 @@ def read_shards(path: Path) -> Mapping[str, Shards]:
     found = {}
     for number, row in read_jsonl(path):
         if "shards" in row:
-            pieces = row["shards"]
-            texts = (
-                [piece.get("shard") for piece in pieces if isinstance(piece, dict)] if isinstance(pieces, list) else []
-            )
-            if len(texts) < LEAST or not all(isinstance(text, str) and text.strip() for text in texts):
+            pieces = row["shards"] if isinstance(row["shards"], list) else []
+            texts = [str(piece.get("shard") or "").strip() for piece in pieces if isinstance(piece, dict)]
+            if len(texts) < LEAST or len(texts) != len(pieces) or not all(texts):
                 raise DataError(
                     f"{path}:{number}: `shards`: expected a list of at least two {{shard_id, shard}} with text"
                 )
