@@ -20,8 +20,8 @@ from nextturn.data_builders.recipe import DataRecipe, Source
 from nextturn.data_builders.tasks import Task
 from nextturn.data_builders.text import stands_in
 from nextturn.probe.errors import RecipeError
-from nextturn.probe.files import sha256_file
 from nextturn.probe.sets import Problem, locate, read_problems
+from nextturn.probe.tables import sha256_of
 
 _ON_A_SHEET, _LONGEST_BESIDE = 0.7, 500  # share of the problems; characters
 # The training splits on the hub. A builder never uses a test split unless the recipe names its file.
@@ -64,8 +64,8 @@ class Problems:
             self._n, self._difficulty = source.n, _difficulty(source)
             return
         if source.kind == "jsonl" and source.path is None:
-            raise RecipeError(f"{where}.path: missing, expected a JSONL file with question and answer")
-        self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), Path(source.path) if source.path else None)
+            raise RecipeError(f"{where}.path: missing, expected a file with question and answer")
+        self.path = locate(_TRAIN_SETS.get(source.kind, source.kind), source.path)
         name = source.kind if source.kind != "jsonl" else None
         problems = [problem for problem in read_problems(self.path, name) if _is_wanted(problem, source)]
         if reserved:
@@ -112,7 +112,7 @@ class Problems:
 
     def inputs(self) -> dict[str, str]:
         """Return the sha256 of each file, so that a changed file counts as a changed setting."""
-        return {str(self.path): sha256_file(self.path)} if self.path else {}
+        return {str(self.path): sha256_of(self.path)} if self.path else {}
 
 
 def held_out(recipe: DataRecipe) -> list[dict[str, Any]]:

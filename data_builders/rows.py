@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +12,11 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from nextturn.data_builders.quality import holds
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.text import states
-from nextturn.probe.conversations import Message, check_messages, learned, plain
+from nextturn.probe.conversations import Message, check_messages, plain, training_messages
 from nextturn.probe.errors import DataError
-from nextturn.probe.files import read_jsonl
 from nextturn.probe.grading import boxed, sentences
 from nextturn.probe.simulation import Intent
+from nextturn.probe.tables import read_rows
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:
@@ -62,19 +62,38 @@ def load_sft_rows(out: Path) -> Iterator[dict[str, Any]]:
         yield from read_sft_rows(path)
 
 
-def read_sft_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a JSONL file, each with `messages` that end with the assistant.
+_SHOWN = 5
+"""Faults of a file that a message shows."""
+
+
+def read_sft_rows(
+    path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file in any form of `probe.tables`, each with `messages` that end with the assistant.
+
+    Args:
+        columns: The row's own names of columns, see `training_messages`.
+        skipped: Gets the fault of each row that is no conversation; None makes faults an error.
 
     Raises:
-        DataError: A row is no conversation, or has no assistant turn to learn (file:line).
+        DataError: Rows are no conversations, or have no assistant turn to learn. All are counted, and the first ones shown.
     """
-    for number, row in read_jsonl(path):
-        messages = check_messages(row.get("messages"), f"{path}:{number}")
-        if messages[-1]["role"] != "assistant":
-            raise DataError(f"{path}:{number}: the conversation ends with the user, expected an assistant turn last")
-        if not any(message["role"] == "assistant" and learned(message) for message in messages):
-            raise DataError(f"{path}:{number}: every assistant turn has `loss: false`, so there is nothing to learn")
+    faults, good = [] if skipped is None else skipped, 0
+    for number, row in read_rows(path):
+        try:
+            messages = training_messages(row, f"{path}:{number}", columns)
+        except DataError as error:
+            faults.append(str(error))
+            continue
+        good += 1
         yield {**row, "messages": list(messages)}
+    if not faults or (skipped is not None and good):
+        return
+    shown = "; ".join(fault.removeprefix(f"{path}:") for fault in faults[:_SHOWN])
+    more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    if len(faults) == 1:
+        raise DataError(faults[0])
+    raise DataError(f"{path}: {len(faults)} of {len(faults) + good} rows cannot be used: {shown}{more}")
 
 
 # --- The rl view: a conversation so far, and everything that a reward or a simulated user needs to continue it.
@@ -167,7 +186,7 @@ def load_rl_rows(path: Path) -> Iterator[RlRow]:
     """
     ids: set[str] = set()
     for part in shards(path, "rl") if path.is_dir() else [path]:
-        for number, fields in read_jsonl(part):
+        for number, fields in read_rows(part):
             row = _rl_row(fields, f"{part}:{number}")
             if row.id in ids:
                 raise DataError(f"{part}:{number}: the id {row.id!r} is used twice")

@@ -8,13 +8,13 @@ A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {ro
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nextturn.probe.errors import DataError
-from nextturn.probe.files import read_jsonl
+from nextturn.probe.tables import read_rows
 from nextturn.probe.terminal import say
 
 Message = dict[str, Any]
@@ -77,17 +77,79 @@ def conversation_in(row: dict[str, Any]) -> Any | None:
     return None
 
 
+_EXCHANGES = (("prompt", "completion"), ("question", "answer"), ("instruction", "output"))
+"""Columns of a user's message and its answer."""
+
+
+def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str] | None = None) -> tuple[Message, ...]:
+    """Return the checked conversation of a row to train on, in any form that `conversation_in` reads, or as two columns:
+    prompt and completion, question and answer, instruction (with input) and output; a column `system` comes first.
+
+    Args:
+        columns: Names of the row's own columns, such as {"messages": "chat"} or {"prompt": "ask", "completion": "say"}.
+
+    Raises:
+        DataError: There is no conversation in the row, or it has a fault.
+    """
+    for ours, theirs in (columns or {}).items():
+        if theirs not in row:
+            raise DataError(
+                f"{where}: no column {theirs!r} (data.columns.{ours}), there are {', '.join(row) or 'none'}"
+            )
+    row = {**row, **{ours: row[theirs] for ours, theirs in (columns or {}).items()}}
+    whole = [key for key in _KEYS if isinstance(row.get(key), list) and not columns or key in (columns or {})]
+    sides = [pair for pair in _EXCHANGES if all(row.get(name) is not None for name in pair)]
+    if whole:
+        messages = renamed(row[whole[0]], marks=True)
+    elif sides:
+        asked, answered = (row[name] for name in sides[0])
+        messages = renamed(_exchange(asked, answered, row.get("input")), marks=True)
+    else:
+        messages = conversation_in(row)
+    if messages is None:
+        raise DataError(
+            f"{where}: no conversation in it (has {', '.join(row) or 'nothing'}), expected `messages` with {{role, content}}, "
+            "`conversations` with {from, value}, or `prompt` and `completion`; `data.columns` names other columns"
+        )
+    if isinstance(row.get("system"), str) and row["system"].strip() and isinstance(messages, list):
+        messages = [{"role": "system", "content": row["system"]}, *messages]
+    found = check_messages(messages, where)
+    if found[-1]["role"] != "assistant":
+        raise DataError(f"{where}: the conversation ends with the user, expected an assistant turn last")
+    if not any(message["role"] == "assistant" and learned(message) for message in found):
+        raise DataError(f"{where}: every assistant turn has `loss: false`, so there is nothing to learn")
+    return found
+
+
+def _exchange(asked: Any, answered: Any, more: Any) -> list[Any]:
+    """Return a user's side and its answer, each a text or messages, as messages."""
+    if isinstance(asked, str):
+        asked = [user(f"{asked}\n\n{more}" if isinstance(more, str) and more.strip() else asked)]
+    answered = [assistant(answered)] if isinstance(answered, str) else answered
+    return [message for side in (asked, answered) for message in (side if isinstance(side, list) else [side])]
+
+
 def _first_or_all(found: Any, strings: bool) -> Any:
     if strings and found and all(isinstance(turn, str) for turn in found):
         return [user(found[0])]
     return renamed(found)
 
 
-def renamed(messages: Any) -> Any:
-    """Return messages as {role, content} with our names of roles. Anything else stays as it is, for the check to report."""
+def renamed(messages: Any, marks: bool = False) -> Any:
+    """Return messages as {role, content} with our names of roles. Anything else stays as it is, for the check to report.
+
+    Args:
+        marks: Keep what says whether a message is trained on.
+    """
     if not isinstance(messages, list):
         return messages
-    return [_renamed(message) if isinstance(message, dict) else message for message in messages]
+    kept = _LOSS_MARKS if marks else ()
+    return [
+        {**_renamed(message), **{key: message[key] for key in kept if key in message}}
+        if isinstance(message, dict)
+        else message
+        for message in messages
+    ]
 
 
 def _renamed(message: dict[str, Any]) -> dict[str, Any]:
@@ -150,8 +212,9 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
     for position, message in enumerate(turns):
         number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
         if message.get("role") != wanted:
+            tools = "; turns of tools cannot be trained or probed" if message.get("role") in _TOOL_ROLES else ""
             raise DataError(
-                f"{where}: roles do not alternate, message {number} is {message.get('role')!r}, wanted {wanted!r}"
+                f"{where}: roles do not alternate, message {number} is {message.get('role')!r}, wanted {wanted!r}{tools}"
             )
         if not message["content"].strip():
             raise DataError(f"{where}: message {number} ({wanted}) is empty")
@@ -240,7 +303,7 @@ def read_transcripts(path: Path) -> list[tuple[str, Transcript]]:
     """
     found: list[tuple[str, Transcript]] = []
     left_out: dict[str, list[int]] = {}
-    for number, row in read_jsonl(path):
+    for number, row in read_rows(path):
         conversation = conversation_in(row)
         if conversation is None:
             raise DataError(

@@ -1,4 +1,4 @@
-"""The question sets of the probe and the data builders: a JSONL file first, the hub second.
+"""The question sets of the probe and the data builders: a file in any form of `probe.tables` first, the hub second.
 
 A row may be GSM8K-like (`question`, `answer` with `####`), MATH-like (`problem`, `solution` with `\\boxed`), a
 question with lettered options (GPQA's columns, or `choices`), a prompt (`prompt`), a conversation (`messages` and
@@ -31,8 +31,9 @@ from nextturn.probe.conversations import (
     user,
 )
 from nextturn.probe.errors import DataError, SetOutOfReach
-from nextturn.probe.files import read_jsonl, sha256_text, write_jsonl
+from nextturn.probe.files import sha256_text, write_jsonl
 from nextturn.probe.grading import hashed, reference_answer
+from nextturn.probe.tables import is_saved, located, read_rows
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def read_items(path: Path, instruction: str = "", transcript: bool = False) -> l
             raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
         items = [Item(key, split.context, None, split.reply, split.actual) for key, split in read_transcripts(path)]
     else:
-        items = [_item(row, f"{path}:{number}", number) for number, row in read_jsonl(path)]
+        items = [_item(row, f"{path}:{number}", number) for number, row in read_rows(path)]
     _check_ids(path, [item.id for item in items])
     return [_instructed(item, instruction) for item in items] if instruction else items
 
@@ -128,7 +129,7 @@ def _instructed(item: Item, instruction: str) -> Item:
 def read_pairs(path: Path) -> list[Pair]:
     """Read all pairs of a file. Raises DataError as `read_items` does."""
     pairs = []
-    for number, row in read_jsonl(path):
+    for number, row in read_rows(path):
         where = f"{path}:{number}"
         complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
         pairs.append(Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where)))
@@ -145,7 +146,7 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
         DataError: With file:line, for a broken line, a row without question or answer, or an id that occurs twice.
     """
     seen = set[str]()
-    for number, row in read_jsonl(path):
+    for number, row in read_rows(path):
         where = f"{path}:{number}"
         question = _text(row, ("question", "problem", "prompt"), where)
         solution = _given(row, "solution", where) or _given(row, "answer", where)
@@ -262,20 +263,16 @@ PACKAGED = {"written_pairs": Path(__file__).with_name("written_pairs.jsonl")}
 
 
 def locate(name: str, path: Path | str | None = None) -> Path:
-    """Return the JSONL file of a set: `path` if given, else the packaged file, else the cached copy from the hub.
+    """Return the file of a set: `path` if given, else the packaged file, else the cached copy from the hub.
 
     Raises:
-        DataError: There is no file at `path`, it has another format, or there is no path and the name is unknown.
+        DataError: There is no file at `path`, or there is no path and the name is unknown.
         SetOutOfReach: There is no path, and the hub cannot be reached, refuses access, or has other columns.
     """
     if path is not None:
-        path = Path(path)
-        if not path.is_file():
-            raise DataError(
-                f"{path}: no such file (set {name!r}); give the path of a JSONL file, or leave the path out"
-            )
-        if kind := _other_kind(path):
-            raise DataError(f"{path}: {kind} (set {name!r}), expected JSONL: one JSON object per line, in UTF-8")
+        path = located(str(path), f"set {name!r}")
+        if path.is_dir() and not is_saved(path):
+            raise DataError(f"{path}: no such file (set {name!r}); give the path of a file, or leave the path out")
         return path
     if name in PACKAGED:
         return PACKAGED[name]
@@ -311,30 +308,6 @@ def _read_columns(hub: HubSet, rows: Iterator[dict[str, Any]]) -> Iterator[dict[
                 f"{hub.hub_id} has no {', '.join(f'`{field}`' for field in missing)}, only {', '.join(row)}"
             )
         yield {field: row[field] for field in (*hub.fields, *hub.more) if field in row}
-
-
-_OTHER_KINDS = {
-    (b"PAR1",): "a Parquet file",
-    (b"\x1f\x8b", b"PK\x03\x04", b"(\xb5/\xfd"): "a compressed file",
-    (b"\xff\xfe", b"\xfe\xff"): "a file in UTF-16",
-}
-
-
-def _other_kind(path: Path) -> str | None:
-    """Return the format of a file that is not JSONL, if its first bytes or its name show it."""
-    with path.open("rb") as file:
-        start = file.read(4096)
-    for first_bytes, kind in _OTHER_KINDS.items():
-        if start.startswith(first_bytes):
-            return kind
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text.startswith(b"["):
-        return "one JSON array (`jq -c '.[]' FILE` writes its elements a line each)"
-    if text.splitlines()[:1] == [b"{"]:
-        return "one JSON object over several lines (`jq -c . FILE` puts it on one)"
-    if text and not text.startswith(b"{") and path.suffix.lower() in (".csv", ".tsv"):
-        return "a table"
-    return None
 
 
 # --- Questions with lettered options: GPQA's columns, or `choices` (or `options`) with an `answer`. All options are shuffled,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nextturn.probe.conversations import row_id
 from nextturn.probe.errors import DataError
-from nextturn.probe.files import read_jsonl
+from nextturn.probe.tables import read_rows
 
 LEAST = 2
 """Facts that a problem needs at least: with a single one there is nothing to put together."""
@@ -102,7 +102,7 @@ def read_shards(path: Path) -> Mapping[str, Shards]:
         DataError: The shards of a row are not a list of {shard}, with at least two.
     """
     found = {}
-    for number, row in read_jsonl(path):
+    for number, row in read_rows(path):
         if "shards" in row:
             pieces = row["shards"] if isinstance(row["shards"], list) else []
             texts = [str(piece.get("shard") or "").strip() for piece in pieces if isinstance(piece, dict)]

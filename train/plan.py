@@ -165,12 +165,15 @@ class RunPlan:
             yield f"data      {self.unknown('rows and tokens', path)}"
         else:
             loss_on, longest = self.recipe.data.loss_on, self.arguments.get("max_length", 1024)  # type: ignore[attr-defined]
-            rows, counts = make_rows(read_conversations(path, loss_on), self.chat, loss_on, longest)
+            skipped: list[str] = []
+            conversations = read_conversations(path, self.recipe.data, skipped)  # type: ignore[arg-type]
+            rows, counts = make_rows(conversations, self.chat, loss_on, longest, skipped)
             of_user = f" on user turns, {counts.intents:,} conversations with an intent" if loss_on == "user" else ""
             yield (
                 f"data      {path}: {counts.conversations:,} conversations, {counts.rows:,} rows, {counts.tokens:,} tokens, "
                 f"{counts.loss_tokens / counts.tokens:.0%} with loss{of_user}, longest row {counts.longest}, "
                 f"{counts.too_long} rows too long and left out"
+                + (f", {counts.skipped} left out because they are no conversations" if counts.skipped else "")
             )
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows

@@ -169,7 +169,7 @@ class TrainingData(RecipeSection):
     """Where the training data are."""
 
     path: str | None = None
-    """A builder's output folder or a JSONL file; give this or `recipe`."""
+    """A data build, a file (JSONL, JSON array, Parquet, CSV), a folder of save_to_disk, or ORG/NAME@CONFIG:SPLIT; this or `recipe`."""
     recipe: str | None = None
     """A data recipe, which is built if its data are not there yet; give this or `path`."""
     enable_thinking: bool | None = None
@@ -188,10 +188,21 @@ class PairSection(TrainingData):
 
 
 class DataSection(PairSection):
-    """Conversations for SFT: `messages` in every row."""
+    """Conversations for SFT: `messages`, `conversations`, or `prompt` and `completion` in every row."""
 
+    columns: dict[str, str] = {}
+    """The file's own names of `messages`, `prompt`, `completion` or `system`, such as {prompt: question_text, completion: reply}."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """What a row does that is no conversation: end the run with all faults counted, or be left out and counted."""
+    validation: str | None = None
+    """Other conversations, as in `path`, whose loss is logged (by `train.eval_strategy`; default: at every save)."""
     loss_on: LossOn = "assistant"
     """Turns with loss: assistant; talk: without those that box a result, if there are others; user: a user model; all: an ablation."""
+
+    def check_keys(self) -> None:
+        super().check_keys()
+        if unknown := sorted(self.columns.keys() - {"messages", "prompt", "completion", "system"}):
+            raise RecipeError(f"columns.{unknown[0]}: expected messages, or prompt and completion, or system")
 
 
 class PromptSection(TrainingData):
@@ -481,6 +492,11 @@ def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
     Raises:
         RecipeError: In one line, which begins with the file.
     """
+    # On the command line either place of the data takes the place of the other.
+    given = {name for name in ("path", "recipe") for word in overrides if word.partition("=")[0] == f"--data.{name}"}
+    if len(given) == 1:
+        other = "recipe" if "path" in given else "path"
+        overrides = [f"--data.{other}", "null", *overrides]
     recipe = load_recipe(kind, path, overrides)
     try:
         batch_of(recipe)

@@ -15,8 +15,9 @@ from nextturn.data_builders.rows import RlRow, load_sft_rows, read_sft_rows, sha
 from nextturn.probe.chat import Chat, LossOn, Message
 from nextturn.probe.conversations import check_messages
 from nextturn.probe.errors import DataError
-from nextturn.probe.files import read_jsonl
-from nextturn.train.recipe import PromptSection
+from nextturn.probe.tables import is_saved, located, read_rows
+from nextturn.probe.terminal import say_once
+from nextturn.train.recipe import DataSection, PromptSection
 
 IGNORED = -100  # the label that torch's cross-entropy ignores
 
@@ -27,6 +28,7 @@ class RowCounts:
 
     Attributes:
         intents: Conversations that begin with the user's intent (`loss_on: user`).
+        skipped: Rows that are no conversations and were left out (`data.on_bad_row: skip`).
     """
 
     conversations: int
@@ -36,37 +38,45 @@ class RowCounts:
     longest: int
     too_long: int
     intents: int = 0
+    skipped: int = 0
 
     def summary(self, loss_on: str) -> str:
         """Return the counts as text for a model card."""
+        skipped = f" and {self.skipped} because they are no conversations" if self.skipped else ""
         return (
             f"on {self.conversations:,} conversations:\n{self.rows:,} rows, {self.tokens:,} tokens of which "
-            f"{self.loss_tokens:,} carry loss ({loss_on} turns), {self.too_long} rows left out as too long."
+            f"{self.loss_tokens:,} carry loss ({loss_on} turns), {self.too_long} rows left out as too long{skipped}."
         )
 
 
 def data_path(path: str | None, recipe: str | None) -> Path:
-    """Return the folder or file of the data; those of a data recipe are built first, or the build is resumed."""
+    """Return the folder or file of the data; a data set of the hub is fetched, and the data of a recipe are built first."""
     if path is not None:
-        if not Path(path).exists():
-            raise DataError(f"{path}: no such file or folder (data.path)")
-        return Path(path)
+        return located(path, "data.path")
     from nextturn.data_builders.build import build
 
     return build(load_data_recipe(Path(recipe or "")))
 
 
-def read_conversations(path: Path, loss_on: LossOn = "assistant") -> Iterator[tuple[Message, ...]]:
-    """Return the conversations of a builder's folder (its sft/ shards) or of a JSONL file with `messages`.
+def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> Iterator[tuple[Message, ...]]:
+    """Yield the conversations of a builder's folder (its sft/ shards), or of a file in any form of `probe.tables`.
+
+    With `loss_on: user` they are in the user's view, see `user_view`.
 
     Args:
-        loss_on: With "user", conversations are returned in the user's view, see `user_view`.
+        skipped: Gets the faults of rows that are left out because of `data.on_bad_row: skip`.
 
     Raises:
-        DataError: There is no file, the build is not finished, or a row is no conversation (file:line).
+        DataError: There is no file, the build is not finished, or rows are no conversations.
     """
-    rows = load_sft_rows(path) if path.is_dir() else read_sft_rows(path)
-    return (user_view(row) if loss_on == "user" else tuple(row["messages"]) for row in rows)
+    if path.is_dir() and not is_saved(path):
+        rows = load_sft_rows(path)
+    else:
+        rows = read_sft_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None)
+    for row in rows:
+        yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
+    if skipped:
+        say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip), the first: {skipped[0]}")
 
 
 def user_view(row: dict[str, Any]) -> tuple[Message, ...]:
@@ -93,11 +103,12 @@ def make_rows(
     chat: Chat,
     loss_on: LossOn,
     max_length: int | None,
+    skipped: Sequence[str] = (),
 ) -> tuple[list[dict[str, list[int]]], RowCounts]:
     """Return rows with `input_ids` and `labels`, and their counts.
 
     A row over `max_length` tokens is left out and counted: truncation would drop the last assistant turn or its end-of-turn
-    token.
+    token. `skipped` holds the faults of rows that are not among the conversations.
 
     Raises:
         DataError: No row is left.
@@ -113,6 +124,8 @@ def make_rows(
                 labels = [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
                 rows.append({"input_ids": row.input_ids, "labels": labels})
     longest, too_long = max(lengths), len(lengths) - 1 - len(rows)
+    if not count:
+        raise DataError("the data hold no conversation: the file is empty, or its build kept none")
     if not rows:
         raise DataError(
             f"no training row is left of {count} conversations: {too_long} are longer than train.max_length "
@@ -120,7 +133,7 @@ def make_rows(
         )
     tokens = sum(len(row["input_ids"]) for row in rows)
     trained = sum(label != IGNORED for row in rows for label in row["labels"])
-    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long, intents)
+    return rows, RowCounts(count, len(rows), tokens, trained, longest, too_long, intents, len(skipped))
 
 
 def as_dataset(rows: Sequence[dict[str, list[int]]], packed_to: int | None = None) -> Any:
@@ -183,7 +196,7 @@ def load_pairs(path: Path) -> Iterator[PreferencePair]:
         DataError: There is no file, the build is not finished, a row is no pair, or its sides are equal (file:line).
     """
     for part in shards(path, "preference") if path.is_dir() else [path]:
-        for number, row in read_jsonl(part):
+        for number, row in read_rows(part):
             where = f"{part}:{number}"
             prompt = check_messages(row.get("prompt"), where)
             if prompt[-1]["role"] != "user":

@@ -98,6 +98,7 @@ class Run:
         self.checkpoint: Path | None = None
 
     def _prepare(self) -> tuple[Path, dict[Any, str]]:
+        from nextturn.probe.tables import located
         from nextturn.train.probing import sets_to_probe
         from nextturn.train.rows import data_path  # which needs numpy, and a recipe is read without it
 
@@ -107,6 +108,8 @@ class Run:
         # A set that cannot be downloaded ends the run before the data is built.
         sets_to_probe(self.recipe.probe, self.run_dir, before_build=True)
         data = data_path(self.recipe.data.path, self.recipe.data.recipe)
+        if validation := getattr(self.recipe.data, "validation", None):
+            located(validation, "data.validation")
         self.sets = sets_to_probe(self.recipe.probe, self.run_dir)
         return data, sha256_of_seen
 

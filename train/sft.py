@@ -40,6 +40,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from trl import SFTConfig
 
+    from nextturn.probe.tables import located
     from nextturn.probe.user_model import UserModelInfo
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
@@ -47,12 +48,18 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)
-    args = run.arguments(SFTConfig, dataset_kwargs={"skip_prepare_dataset": True})
+    args = run.arguments(SFTConfig, dataset_kwargs={"skip_prepare_dataset": True}, **evaluation(recipe))
 
     # Rows of token ids and labels: the loss is on assistant turns, or with `loss_on: user` on user turns, each after exactly the
     # tokens that inference would show.
     loss_on = recipe.data.loss_on
-    rows, counts = make_rows(read_conversations(run.data, loss_on), run.chat, loss_on, args.max_length)
+    skipped: list[str] = []
+    conversations = read_conversations(run.data, recipe.data, skipped)
+    rows, counts = make_rows(conversations, run.chat, loss_on, args.max_length, skipped)
+    validation: list[dict[str, list[int]]] = []
+    if recipe.data.validation:
+        path = located(recipe.data.validation, "data.validation")
+        validation, _ = make_rows(read_conversations(path, recipe.data, []), run.chat, loss_on, args.max_length)
     info = UserModelInfo(recipe.model.name, run.chat.template_sha256, counts.intents > 0)
     run.begin(info if loss_on == "user" else None)
 
@@ -62,6 +69,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
         model=model,
         args=args,
         train_dataset=as_dataset(rows, args.max_length if args.packing else None),
+        eval_dataset=as_dataset(validation) if validation else None,
         processing_class=run.tokenizer,
         peft_config=new_adapter(recipe.model, model),
         callbacks=list(callbacks),
@@ -69,6 +77,15 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     run.train(trainer, "sft")
     run.conclude(trainer, "fine-tuned", counts.summary(loss_on), rows=vars(counts))
+
+
+def evaluation(recipe: SftRecipe) -> dict[str, object]:
+    """Return trl's arguments for the loss on `data.validation`: at every save, if the recipe does not say when."""
+    given = recipe.arguments
+    if recipe.data.validation is None or "eval_strategy" in given:
+        return {}
+    when = {"eval_strategy": given.get("save_strategy", "steps")}
+    return when | ({"eval_steps": given["save_steps"]} if "save_steps" in given and "eval_steps" not in given else {})
 
 
 if __name__ == "__main__":

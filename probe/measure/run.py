@@ -21,7 +21,7 @@ from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Completion, Engine, Request
 from nextturn.probe.engines.stored import Row, StoredEngine
 from nextturn.probe.errors import CannotScore, DataError, SetOutOfReach
-from nextturn.probe.files import only_process, read_json, read_jsonl, refuse_changes, remove_unfinished, sha256_text
+from nextturn.probe.files import only_process, read_json, refuse_changes, remove_unfinished, sha256_text
 from nextturn.probe.grading import VERSION as GRADING
 from nextturn.probe.grading import is_words
 from nextturn.probe.judges import get_judge
@@ -55,6 +55,7 @@ from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, rea
 from nextturn.probe.settings import Measure, ProbeSection, ServerSection, SetSection
 from nextturn.probe.shards import Shards, read_shards, split
 from nextturn.probe.simulation import ShardedUser, Simulator
+from nextturn.probe.tables import read_rows
 from nextturn.probe.terminal import collected, say, say_once, visible
 from nextturn.probe.user_model import refuse_user_model
 
@@ -374,7 +375,7 @@ def sets_within_reach(
 
 def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     path = locate(name, section.path)
-    first = next((row for _, row in read_jsonl(path)), {})
+    first = next((row for _, row in read_rows(path)), {})
     if "underspecified" in first:
         if section.measures not in (None, ("clarify",)):
             raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures)}")

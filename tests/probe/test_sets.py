@@ -200,7 +200,7 @@ def test_a_path_is_taken_before_any_name(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("")
     assert locate("gsm8k", str(tmp_path / "x.jsonl")) == tmp_path / "x.jsonl"
     for path in (tmp_path / "nowhere.jsonl", tmp_path):
-        with pytest.raises(DataError, match=r"no such file \(set 'gsm8k'\)") as caught:
+        with pytest.raises(DataError, match=r"no such file.* \(set 'gsm8k'\)") as caught:
             locate("gsm8k", path)
         assert not isinstance(caught.value, SetOutOfReach), "a wrong path is wrong, however the hub is"
     with pytest.raises(DataError, match="set 'gsm9k': unknown name, and no path given; known: gsm8k, "):
@@ -257,24 +257,6 @@ def test_a_file_from_windows_is_read_like_any_other(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + rows.encode())
     assert [(item.id, item.answer) for item in read_items(locate("own", path))] == [("1", "5"), ("4", "6")]
     assert read_items(path)[0].messages == (user("Größe?"),)
-
-
-OTHER_FILES = [
-    ("set.json", b'[{"prompt": "a"}]', r"one JSON array \(`jq -c '\.\[\]'"),
-    ("set.jsonl", b"\xef\xbb\xbf\n [\n", "one JSON array"),
-    ("set.json", b'{\n  "prompt": "a"\n}\n', "one JSON object over several lines"),
-    ("set.csv", b"question,answer\na,1\n", "a table"),
-    ("set.parquet", b"PAR1\x15\x04", "a Parquet file"),
-    ("set.jsonl.gz", b"\x1f\x8b\x08", "a compressed file"),
-    ("set.jsonl", '{"prompt": "a"}\n'.encode("utf-16"), "a file in UTF-16"),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "kind"), OTHER_FILES)
-def test_a_file_of_another_kind_is_told_apart(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name}: {kind}.* \(set 'own'\), expected JSONL: one JSON object per line"):
-        locate("own", tmp_path / name)
 
 
 HUB_ROWS: dict[str, dict[str, Any]] = {

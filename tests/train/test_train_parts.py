@@ -14,7 +14,7 @@ from nextturn.probe.chat import Chat
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train.policy import load_policy
-from nextturn.train.recipe import LoraSection, ModelSection, load_sft_recipe
+from nextturn.train.recipe import DataSection, LoraSection, ModelSection, load_sft_recipe
 from nextturn.train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
 from nextturn.train.run import Run
 from nextturn.train.setup import check_devices
@@ -62,7 +62,7 @@ def test_an_unfinished_builder_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sft").mkdir()
     (tmp_path / "sft" / "part-00000.jsonl").write_text(json.dumps({"messages": CONVERSATION}) + "\n")
     with pytest.raises(DataError, match="no manifest.json"):
-        list(read_conversations(tmp_path))
+        list(read_conversations(tmp_path, DataSection(path=str(tmp_path)), []))
 
 
 def test_packed_rows_keep_every_token_and_where_each_begins() -> None:

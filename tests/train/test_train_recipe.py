@@ -126,7 +126,7 @@ WRONG_GRPO = [
     ("reward.max_failed", "1.2", "reward.max_failed: given 1.2 (float), expected at most 1"),
     ("reward.judge", "{engine: hf, model: m}", "reward.judge.engine: given 'hf' (str), expected one of 'openai'"),
     ("reward.judge", "{}", "reward.judge.server: missing `urls` or `model`"),
-    ("data.recipe", "x.yaml", "data.path: expected either `path` or `recipe`"),
+    ("data", "{path: x.jsonl, recipe: x.yaml}", "data.path: expected either `path` or `recipe`"),
     ("data.max_prompt_tokens", "0", "data.max_prompt_tokens: given 0 (int), expected 1 or more"),
     ("model.lora", "{adapter: continue, r: 8}", "model.lora.adapter: `continue` keeps the checkpoint's own settings"),
     ("probe.engine", "vllm", "probe.engine: given vllm, expected hf: with `when: inline`"),

@@ -1,0 +1,82 @@
+"""Training on conversations as people have them: the form of the file changes nothing, and faults are counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.probe.errors import DataError
+from nextturn.probe.files import read_json, read_jsonl, write_jsonl
+from nextturn.train.plan import describe
+from nextturn.train.recipe import load_sft_recipe
+from nextturn.train.sft import train
+from support.sft_parts import write_data, write_recipe
+
+
+def losses(run: Path) -> list[float]:
+    (state,) = run.glob("checkpoint-4/trainer_state.json")
+    return [row["loss"] for row in read_json(state)["log_history"] if "loss" in row]
+
+
+def trained(folder: Path, model: Path, data: dict[str, Any], *overrides: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    recipe = write_recipe(folder, model, data, probe={"when": "never"})
+    train(load_sft_recipe(recipe, overrides))
+    return folder / "run"
+
+
+def test_every_form_trains_to_the_same_losses(tiny_chatml: Path, tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    source = write_data(tmp_path)
+    rows = [row for _, row in read_jsonl(source)]
+    roles = {"user": "human", "assistant": "gpt"}
+    sharegpt = [
+        {"conversations": [{"from": roles[turn["role"]], "value": turn["content"]} for turn in row["messages"]]}
+        for row in rows
+    ]
+    (tmp_path / "array.json").write_text(json.dumps(sharegpt))
+    Dataset.from_list(rows).to_parquet(str(tmp_path / "rows.parquet"))
+    Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
+    Dataset.from_list([{"chat": json.dumps(row["messages"])} for row in rows]).to_csv(str(tmp_path / "rows.csv"))
+    runs = {
+        name: losses(trained(tmp_path / f"run-{name}", tiny_chatml, {"path": str(tmp_path / name), **more}))
+        for name, more in (
+            ("conversations.jsonl", {}), ("array.json", {}), ("rows.parquet", {}), ("saved", {}),
+            ("rows.csv", {"columns": {"messages": "chat"}}),
+        )
+    }  # fmt: skip
+    first = runs.pop("conversations.jsonl")
+    assert len(first) == 4 and len(set(first)) > 1
+    assert all(of_form == first for of_form in runs.values()), runs
+
+
+def test_bad_rows_stop_a_run_or_are_left_out_and_counted(tiny_chatml: Path, tmp_path: Path) -> None:
+    rows = [row for _, row in read_jsonl(write_data(tmp_path))]
+    mixed = tmp_path / "mixed.jsonl"
+    write_jsonl(mixed, [rows[0], {"text": "no conversation"}, *rows[1:], {"messages": []}])
+    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(mixed)}, probe={"when": "never"})
+    with pytest.raises(DataError, match="2 of 14 rows"):
+        train(load_sft_recipe(recipe))
+    assert not (tmp_path / "run").exists(), "nothing is written before the rows are read"
+    skipping = load_sft_recipe(recipe, ["--data.on_bad_row", "skip"])
+    assert "2 left out because they are no conversations" in describe(skipping)
+    train(skipping)
+    assert read_json(tmp_path / "run" / "finished.json")["rows"]["skipped"] == 2
+    assert "and 2 because they are no conversations" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_validation_is_logged_at_every_save_and_the_command_line_replaces_the_recipe(
+    tiny_chatml: Path, tmp_path: Path
+) -> None:
+    data = write_data(tmp_path)
+    built = {"recipe": "recipes/written.yaml", "validation": str(data)}
+    run = trained(tmp_path, tiny_chatml, built, "--data.path", str(data))
+    recipe = read_json(run / "recipe.json")["data"]
+    assert (recipe["path"], recipe["recipe"]) == (str(data), None)
+    history = read_json(run / "checkpoint-4" / "trainer_state.json")["log_history"]
+    evaluated = {row["step"]: row["eval_loss"] for row in history if "eval_loss" in row}
+    assert set(evaluated) == {2, 4} and all(0 < loss < 20 for loss in evaluated.values())
