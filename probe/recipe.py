@@ -103,14 +103,26 @@ def load_recipe(
     data = _read(path)
     if inside is not None and inside[0] in data:
         data = {name: value for name, value in data.items() if name == inside[1]}
+    for key, value in list(_aliases_in(cls, data, path)) + list(_parse_overrides(cls, overrides)):
+        _set(data, key, value)
+    return section_from(cls, data, str(path))
+
+
+def section_from(cls: type[S], data: dict[str, Any], where: str) -> S:
+    """Return plain data as a `cls`.
+
+    Args:
+        where: What the data are of, for messages.
+
+    Raises:
+        RecipeError: A key or value is wrong; one line.
+    """
     try:
-        for key, value in list(_aliases_in(cls, data, path)) + list(_parse_overrides(cls, overrides)):
-            _set(data, key, value)
         # As JSON, for which strict mode still takes a list for a tuple.
         return cls.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         problem = " ".join(_first_problem(cls, data, error).split())  # a key may hold line ends
-        raise RecipeError(f"{path}: {problem}") from None
+        raise RecipeError(f"{where}: {problem}") from None
 
 
 def recipe_dict(recipe: BaseModel) -> dict[str, Any]:

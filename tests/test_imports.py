@@ -28,7 +28,7 @@ FROM_ABOVE = {
 HEAVY = {"accelerate", "datasets", "deepspeed", "matplotlib", "peft", "torch", "transformers", "trl", "vllm", "wandb"}
 # A trainer callback or a tensor class needs its base class at import. These modules are themselves imported late.
 NEEDS_HEAVY = {
-    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"},
+    "train/guards.py": {"transformers"}, "train/probing.py": {"transformers"}, "probe/report/callback.py": {"transformers"},
     "train/overrides.py": {"peft", "torch", "transformers", "trl"},
     "probe/engines/decoding.py": {"torch", "transformers"},
 }  # fmt: skip

@@ -137,7 +137,7 @@ class ConversationMaker:
         self.add_question_and_reveal(asked)
         self.add_solutions([draft for draft in asked if not draft.reason], "with")
         for exchange in range(self.settings.reactions):
-            self.add_reactions([draft for draft in (*solved, *lacking) if not (draft.reason or draft.ended)], exchange)
+            self.add_reactions([draft for draft in (*solved, *asked) if not (draft.reason or draft.ended)], exchange)
         # A problem without a fact that can be withheld is no failure.
         second = {draft.task.id: draft for draft in lacking if draft.gap}
         return [

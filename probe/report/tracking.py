@@ -28,9 +28,10 @@ from typing import Any
 
 from nextturn.probe.errors import BadInput, one_line
 from nextturn.probe.files import json_line, read_json, write_json
-from nextturn.probe.judges.labels import ROUGH, followup_name
+from nextturn.probe.judges.labels import GENUINE, ROUGH, followup_name
 from nextturn.probe.measure.results import Results, read_results
 from nextturn.probe.settings import TrackingSection
+from nextturn.probe.stats import NOTHING, wilson
 from nextturn.probe.terminal import is_main_process, say
 
 TRACKED = "tracked.json"
@@ -212,6 +213,30 @@ def without_secrets(value: Any, key: str = "") -> Any:
 _SLUG_LENGTH = 40
 
 
+def rough_suffix(results: Results) -> str:
+    """Return what the names of follow-up figures end with where the judge `rules` gave them."""
+    return "_rules_rough" if followup_name(results.settings.others.get("judge")) == ROUGH else ""
+
+
+def headlines(results: Results) -> dict[str, float]:
+    """Return the figures to look at first, each with `_lo` and `_hi`: `probe/accuracy` (of the first set that has one, read
+    leniently), `probe/follow_up` (over all user turns after an unchanged answer), and `probe/sharded`."""
+    turns = [cell for kinds in results.followup.values() for cell in kinds.get("none", {}).values()]
+    genuine, judged = sum(cell.labels[GENUINE] for cell in turns), sum(cell.n_judged for cell in turns)
+    found = {
+        "accuracy": next((each.lenient for each in results.accuracy.values()), NOTHING),
+        f"follow_up{rough_suffix(results)}": wilson(genuine, judged),
+        "sharded": next((each.sharded for each in results.sharded.values()), NOTHING),
+    }
+    values: dict[str, float] = {}
+    for name, estimate in found.items():
+        if estimate.value is not None:
+            values[f"probe/{name}"] = estimate.value
+            bounds = zip(("lo", "hi"), estimate.ci95 or (), strict=False)
+            values |= {f"probe/{name}_{end}": bound for end, bound in bounds}
+    return values
+
+
 def flatten(results: Results) -> dict[str, float]:
     """Return a results.json as flat scalars under `probe/`. A base model has no step and gets step 0.
 
@@ -219,8 +244,8 @@ def flatten(results: Results) -> dict[str, float]:
     `lo` and `hi` (`probe/followup_rules_rough/...` for the judge `rules`); `probe/actual/talks/rate` for the real user
     turns of transcripts. Outcomes and `judged` are shares. Figures that were not measured (null) are left out.
     """
-    values = {STEP: float(results.model.step or 0)}
-    rough = "_rules_rough" if followup_name(results.settings.others.get("judge")) == ROUGH else ""
+    values = {STEP: float(results.model.step or 0), **headlines(results)}
+    rough = rough_suffix(results)
     for metric, estimate in results.figures().items():
         if estimate.value is None or metric.name.startswith("label:"):
             continue

@@ -113,6 +113,7 @@ class User:
         return [self.turn(request) for request in requests]
 
     def turn(self, request: UserRequest) -> UserTurn:
+        assert request.messages and request.messages[-1]["role"] == "assistant", "the user reacts to a reply"
         if request.intent.hidden and len(request.messages) == 2:
             return UserTurn(self.reveals)
         said = sum(message["content"] in self.says for message in request.messages)

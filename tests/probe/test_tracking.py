@@ -100,7 +100,12 @@ def history(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_flatten_gives_every_measured_figure_with_its_bounds() -> None:
-    assert flat(None) == {
+    headlines = {f"probe/accuracy{end}": value for end, value in BOUNDS.items()}
+    figures = flat(None)
+    for end in ("", "_lo", "_hi"):
+        headlines[f"probe/follow_up{end}"] = figures[f"probe/follow_up{end}"]
+    assert 0 < headlines["probe/follow_up_lo"] < headlines["probe/follow_up"] == pytest.approx(1 / 3)
+    assert figures == headlines | {
         "probe/step": 0.0,
         **{f"probe/accuracy/gsm8k/{m}{s}": v for m in ("strict", "lenient") for s, v in BOUNDS.items()},
         "probe/accuracy/gsm8k/outcomes/answered": 0.75,

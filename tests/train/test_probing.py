@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.engines import shared as shared_engine
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
+from nextturn.probe.engines.shared import SharedEngine
 from nextturn.probe.errors import NextturnError, ToldToEnd
-from nextturn.train import probing
-from nextturn.train.probing import SharedEngine
 from support.ranks import Ranks
 
 
@@ -102,7 +102,7 @@ def test_an_engine_without_batches_gets_even_shares_of_all_that_is_asked(monkeyp
     assert (one[0].text, none) == ("0", [])
     assert all(len(engine.asked) == 2 for engine in engines), "every rank is asked equally often, if for nothing"
     engines = [Counting(1), Counting(1), Counting(1)]
-    monkeypatch.setattr(probing, "_ROUND", 10)
+    monkeypatch.setattr(shared_engine, "_ROUND", 10)
     run(engines, lambda shared: dict(shared.stream(asked(70))), monkeypatch)
     assert [[len(one) for one in engine.asked] for engine in engines] == [[10, 10, 3], [10, 10, 3], [10, 10, 4]]
 

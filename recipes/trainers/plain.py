@@ -1,0 +1,32 @@
+"""transformers' Trainer with the probe: python recipes/trainers/plain.py [MODEL] [OUTPUT_DIR]"""
+
+import sys
+
+from datasets import Dataset
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    Trainer,
+    TrainingArguments,
+)
+
+from nextturn.probe import ProbeCallback
+
+name, out = (*sys.argv[1:], *("HuggingFaceTB/SmolLM2-135M-Instruct", "runs/trainers_plain")[len(sys.argv) - 1 :])
+model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+texts = [f"Ann has {n} pens and buys {n + 1}, so she has {2 * n + 1}." for n in range(16)]
+rows = Dataset.from_list([dict(tokenizer(text)) for text in texts])
+
+args = TrainingArguments(
+    out, max_steps=4, save_steps=2, logging_steps=1, per_device_train_batch_size=2, report_to="none", bf16=False
+)
+collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+trainer = Trainer(model, args, collate, rows, processing_class=tokenizer)
+trainer.add_callback(
+    ProbeCallback(
+        sets={"written_pairs": {"n": 4}, "talks": {"path": "recipes/transcripts.jsonl", "transcript": True}},
+        trainer=trainer, temperatures=[0.0], max_answer_tokens=32, max_user_tokens=24,
+    )
+)  # fmt: skip
+trainer.train()  # then: nextturn probe compare OUTPUT_DIR --out OUTPUT_DIR/comparison

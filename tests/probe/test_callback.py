@@ -1,0 +1,105 @@
+"""The probe in other people's trainers: the example scripts, and a model in memory measured as a folder is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nextturn.probe.errors import BadInput
+from nextturn.probe.files import read_json, write_jsonl
+from nextturn.probe.measure.results import load_runs
+from support.commands import ROOT
+
+SETS = {"maths": {"measures": ["accuracy", "followup", "sharded"]}}
+ROWS = [{"question": "Ivo has 4 pens. He buys 3 more pens. How many has he?", "answer": "7"}]
+KEYS: dict[str, Any] = {"temperatures": [0.0], "max_answer_tokens": 12, "max_user_tokens": 8}
+
+
+def sets(folder: Path) -> dict[str, dict[str, Any]]:
+    write_jsonl(folder / "maths.jsonl", ROWS)
+    return {"maths": {**SETS["maths"], "path": str(folder / "maths.jsonl")}}
+
+
+@pytest.mark.parametrize("trainer", ["plain", "sft", "dpo", "grpo"])
+def test_the_example_script_of_a_trainer_measures_base_and_saves(
+    trainer: str, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    script = ROOT / "recipes" / "trainers" / f"{trainer}.py"
+    assert len(script.read_text().splitlines()) <= 40
+    command = [sys.executable, str(script), str(tiny_chatml), str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    runs = load_runs([tmp_path / "run"])
+    assert [run.results.model.step for run in runs] == [0, 2, 4]
+    assert len({run.results.model.weights_sha256 for run in runs}) == 3, "each probe measured other weights"
+    history = read_json(tmp_path / "run" / "checkpoint-4" / "trainer_state.json")["log_history"]
+    assert {row["step"] for row in history if "probe/follow_up_rules_rough" in row} >= {0, 2}
+
+
+def test_another_training_into_the_same_folder_sets_the_old_probes_aside(tiny_chatml: Path, tmp_path: Path) -> None:
+    script = (ROOT / "recipes" / "trainers" / "sft.py").read_text().replace("max_steps=4", "max_steps=2")
+    for number, text in enumerate((script, script.replace("save_steps=2", "save_steps=2, learning_rate=0.1"))):
+        (tmp_path / f"{number}.py").write_text(text)
+        command = [sys.executable, str(tmp_path / f"{number}.py"), str(tiny_chatml), str(tmp_path / "run")]
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    folders = sorted(path.name.partition("-")[0] for path in (tmp_path / "run" / "probe").iterdir())
+    assert folders == ["base", "before", "step"], "the base is the same, and is not measured again"
+    assert [run.results.model.step for run in load_runs([tmp_path / "run"])] == [0, 2]
+
+
+def test_several_processes_under_deepspeed_measure_together(tiny_chatml: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu2_zero2.yaml"]
+    command += ["recipes/trainers/sft.py", str(tiny_chatml), str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [run.results.model.step for run in load_runs([tmp_path / "run"])] == [0, 2, 4]
+
+
+def test_a_model_in_memory_is_measured_as_its_folder_is(tiny_chatml: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from nextturn.probe import measure_model
+    from nextturn.probe.__main__ import main
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_chatml).train()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_chatml)
+    results = measure_model(model, tokenizer, sets(tmp_path), tmp_path / "memory", "tiny", **KEYS)
+    assert model.training, "it is put back"
+    recipe = tmp_path / "probe.yaml"
+    recipe.write_text(
+        f"probe:\n  sets:\n    maths: {{path: {tmp_path}/maths.jsonl, measures: [accuracy, followup, sharded]}}\n"
+        "  temperatures: [0.0]\n  max_answer_tokens: 12\n  max_user_tokens: 8\n"
+    )
+    main(["run", str(tiny_chatml), str(recipe), "--out", str(tmp_path / "folder")])
+    of_folder = read_json(tmp_path / "folder" / "results.json")
+    measured = ("accuracy", "clarify", "followup", "sharded", "settings")
+    assert {key: results[key] for key in measured} == {key: of_folder[key] for key in measured}
+    assert measure_model(model, tokenizer, sets(tmp_path), **KEYS)["sharded"] == results["sharded"], "without a folder"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"temprature": 1}, "temprature"),
+        ({"temperatures": "hot"}, "probe: temperatures"),
+        ({"judge": "lm"}, "judge"),
+    ],
+)
+def test_a_wrong_key_is_one_line(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
+    from nextturn.probe import ProbeCallback
+
+    with pytest.raises(BadInput, match=said) as error:
+        ProbeCallback(sets(tmp_path), **keys)
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadInput, match="no such file"):
+        ProbeCallback({"mine": str(tmp_path / "nowhere.jsonl")})
+
+
+def test_the_package_is_imported_without_torch() -> None:
+    code = "import sys, nextturn.probe; assert not {'torch', 'transformers'} & set(sys.modules), 'loaded'"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
