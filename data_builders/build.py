@@ -278,7 +278,10 @@ class Build:
                 if talk and conversation.source == "written":
                     row["messages"] = only_talk(row["messages"])
                 views["sft"].append(row)
-                views["rl"] += map(vars, rl_rows(conversation))
+                views["rl"] += [
+                    {name: value for name, value in vars(prompt).items() if name != "columns"}
+                    for prompt in rl_rows(conversation)
+                ]
         return views
 
     def totals(self, out: Path) -> dict[str, Any]:

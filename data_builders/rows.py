@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +12,17 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from nextturn.data_builders.quality import holds
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.text import states
-from nextturn.probe.conversations import Message, check_messages, plain, training_messages
+from nextturn.probe.conversations import (
+    Message,
+    check_messages,
+    conversation_in,
+    plain,
+    row_id,
+    training_messages,
+    user,
+)
 from nextturn.probe.errors import DataError
-from nextturn.probe.grading import boxed, sentences
+from nextturn.probe.grading import boxed, reference_answer, sentences
 from nextturn.probe.simulation import Intent
 from nextturn.probe.tables import read_rows
 
@@ -109,7 +117,7 @@ class RlRow:
     """A prompt for reinforcement learning.
 
     Attributes:
-        kind: The conversation's kind, such as "underspecified".
+        kind: The conversation's kind, such as "underspecified"; "" if the file does not say it.
         turn: Number of assistant turns in the prompt.
         prompt: Messages; the last one is the user's.
         problem: The whole problem, which a simulated user knows.
@@ -117,13 +125,14 @@ class RlRow:
         clause, thing, reveal, short: The withheld fact, as in `data_builders.tasks.Gap`; "" if nothing is withheld.
         ask: The reply of the data that asks for the fact.
         shards: Pieces of the problem that the user tells one by one, one in each turn.
+        columns: The other columns of the file, for rewards.
     """
 
     id: _Text
-    kind: _Text
+    kind: str
     turn: Annotated[int, Field(ge=0, strict=True)]
     prompt: tuple[Message, ...]
-    answer: _Text
+    answer: str
     problem: _Text
     solution: str = ""
     hidden: tuple[Annotated[str, Field(min_length=1)], ...] = ()
@@ -133,6 +142,7 @@ class RlRow:
     short: str = ""
     ask: str = ""
     shards: tuple[_Text, ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def withholds(self) -> bool:
@@ -187,7 +197,7 @@ def load_rl_rows(path: Path) -> Iterator[RlRow]:
     ids: set[str] = set()
     for part in shards(path, "rl") if path.is_dir() else [path]:
         for number, fields in read_rows(part):
-            row = _rl_row(fields, f"{part}:{number}")
+            row = _rl_row(fields, f"{part}:{number}", number)
             if row.id in ids:
                 raise DataError(f"{part}:{number}: the id {row.id!r} is used twice")
             ids.add(row.id)
@@ -197,12 +207,21 @@ def load_rl_rows(path: Path) -> Iterator[RlRow]:
 _VALIDATOR = TypeAdapter(RlRow)
 
 
-def _rl_row(fields: dict[str, Any], where: str) -> RlRow:
-    prompt = check_messages(fields.get("prompt"), where)
+def _rl_row(fields: dict[str, Any], where: str, number: int) -> RlRow:
+    """Return a prompt: `prompt` or `messages` that end with the user, or a `question` as text; all other columns may be missing."""
+    given = next((fields[key] for key in ("prompt", "messages", "question") if fields.get(key) is not None), None)
+    prompt = check_messages([user(given)] if isinstance(given, str) else conversation_in({"prompt": given}), where)
     if prompt[-1]["role"] != "user":
         raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
+    said = "\n\n".join(message["content"] for message in prompt if message["role"] == "user")
+    answer = "" if fields.get("answer") is None else str(fields["answer"])
+    known = {
+        "turn": 0, "kind": "", "problem": said, **fields, "id": row_id(fields, number), "prompt": list(map(plain, prompt)),
+        "answer": (reference_answer(answer) or answer) if "####" in answer else answer,
+        "columns": {key: value for key, value in fields.items() if key not in RlRow.__dataclass_fields__},
+    }  # fmt: skip
     try:
-        row = _VALIDATOR.validate_python({"turn": 0, **fields, "prompt": list(map(plain, prompt))})
+        row = _VALIDATOR.validate_python(known)
     except ValidationError as error:
         problem = error.errors()[0]
         name, given = ".".join(map(str, problem["loc"])), repr(problem["input"])[:60]

@@ -119,6 +119,43 @@ def is_words(answer: str) -> bool:
     return re.fullmatch(r"[^\W\d_][^\d\\=+*/^<>$]*", answer) is not None
 
 
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_NOT_A_WORD = re.compile(r"\\(?:text|mathrm|textbf)(?![A-Za-z])|[^\w]+")
+_DECIDED = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no"}
+_STATED_WORDS = re.compile(r"\banswer\W{0,4}(?:is|:|=)\W{0,4}([^\n.]+)", re.IGNORECASE)
+_NEGATED = re.compile(r"(?:\bnot|\bnever|n['’]t)(?:\s(?!but\b)\w+){0,2}\s*$", re.IGNORECASE)
+_UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might be|either)\b", re.IGNORECASE)
+
+
+def words_right(text: str, answer: str) -> tuple[bool, bool]:
+    """Grade a reply to a question whose answer is words, after articles, case and punctuation are taken away.
+
+    Returns:
+        Whether the marked answer, or else the whole reply, *is* the answer, and whether the reply *contains* it: in what it calls
+        its answer, else anywhere but after "not", and not if it is undecided. Yes and no (also true and false) are contained if
+        what the reply calls its answer, or else a sentence of it, begins with them; the last such sentence counts.
+    """
+    said = _said(text)
+    marked, wanted = strict_answer(text), _plain_words(answer)
+    exact = _plain_words(said if marked is None else marked) == wanted
+    if exact or marked is not None:
+        return exact, exact
+    stated = _STATED_WORDS.findall(said)
+    said = stated[-1] if stated else said
+    if wanted in _DECIDED:
+        begins = [_plain_words(part).partition(" ")[0] for part in sentences(said)]
+        decided = [_DECIDED[word] for word in begins if word in _DECIDED]
+        return False, decided[-1:] == [_DECIDED[wanted]]
+    words = r"\W+(?:(?:a|an|the)\W+)?".join(map(re.escape, wanted.split()))
+    found = list(re.finditer(rf"(?<!\w){words}(?!\w)", said, re.IGNORECASE)) if words else []
+    decided_on = any(not _NEGATED.search(said[: match.start()]) for match in found)
+    return False, decided_on and (bool(stated) or not _UNDECIDED.search(said))
+
+
+def _plain_words(text: str) -> str:
+    return " ".join(_NOT_A_WORD.sub(" ", _ARTICLES.sub(" ", text.casefold())).split())
+
+
 VERSION = 2
 """How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer."""
 

@@ -40,6 +40,8 @@ class SetSection(RecipeSection):
     """Number of these items for sharded and doubted, which ask a model several times; default: all."""
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
+    grader: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """module:function(reply, answer) that returns whether a reply is right; default: by the kind of the answer."""
     transcript: bool = False
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
 

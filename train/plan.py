@@ -34,6 +34,7 @@ from nextturn.train.rewards import open_workers
 from nextturn.train.rows import (
     IGNORED,
     as_dataset,
+    check_columns,
     choose_prompts,
     data_path,
     load_pairs,
@@ -221,6 +222,7 @@ class RunPlan:
         else:
             rows = load_rl_rows(path)
             chosen = choose_prompts(rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path))
+            check_columns(chosen.every.values(), recipe.reward, str(path))
             counts, first = chosen.counts, next(iter(chosen.trained.values()))
             self.rows = counts.prompts
             yield (

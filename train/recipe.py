@@ -21,7 +21,7 @@ from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_json
 from nextturn.probe.recipe import Count, RecipeSection, Seconds, Share, Weight, load_recipe
 from nextturn.probe.settings import ProbeSection, TrackingSection, VllmSection
-from nextturn.probe.terminal import processes, say
+from nextturn.probe.terminal import processes, say, say_once
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG
 
 # --- The `train:` section: trl's own names, checked without importing trl, which takes many seconds.
@@ -237,7 +237,7 @@ class Weights(RecipeSection):
 
 
 class CustomPart(RecipeSection):
-    """A reward part of your own: `function(sample: train.rewards.Sample) -> float | None`, best from 0 to 1."""
+    """A reward part of your own: `function(sample) -> float | None`, or trl's `function(prompts, completions, **columns)`."""
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     """module:function, importable from the directory in which the command runs."""
@@ -252,13 +252,20 @@ class JudgeSection(RoleSection):
     """Servers: a judge does not run in the training process."""
 
 
+def _default_weights(section: dict[str, Any]) -> Weights:
+    if not section.get("custom"):
+        return Weights()
+    say_once("reward    custom parts alone: the built-in parts have the weight 0 unless `reward.weights` names them")
+    return Weights(**dict.fromkeys(Weights.model_fields, 0.0))
+
+
 class RewardSection(RecipeSection):
     """One reward for each sample: the weighted mean of its parts."""
 
-    weights: Weights = Weights()
-    """Weights of the built-in parts."""
     custom: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], CustomPart] = {}
     """Parts of your own, by name."""
+    weights: Weights = Field(default_factory=_default_weights)
+    """Weights of the built-in parts; default: 0 for all of them if there are custom parts."""
     required: tuple[str, ...] | None = None
     """Parts without which a sample has no reward; default: all with a weight. Other parts that fail are left out of the mean."""
     judge: JudgeSection | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import judge_prompt
 from nextturn.data_builders.dialogue.replies import (
@@ -390,12 +392,27 @@ def _finished(call: Pending) -> Score:
 
 
 def call_custom(name: str, sample: Sample) -> float | None:
-    value = _load(name)(sample)
+    """Call a function with the sample, or in trl's way with `prompts`, `completions` and every column, each a list of one."""
+    function = _load(name)
+    if "completions" in inspect.signature(function).parameters:
+        (value,) = function(**trl_arguments(sample))
+    else:
+        value = function(sample)
     if value is None:
         return None
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"gave {value!r}, expected a finite number or None")
     return float(value)
+
+
+def trl_arguments(sample: Sample) -> dict[str, list[Any]]:
+    """Return a sample as the arguments of a reward function of trl. The completion is what was said from the first trained turn
+    on, as messages."""
+    row = sample.row
+    said = list(sample.conversations[0][sample.start :]) if sample.conversations else []
+    known = {name: getattr(row, name) for name in ("id", "kind", "answer", "problem", "solution")}
+    columns = {**known, **row.columns}
+    return {"prompts": [list(row.prompt)], "completions": [said], **{name: [value] for name, value in columns.items()}}
 
 
 def load_functions(names: Sequence[str]) -> None:
@@ -410,8 +427,8 @@ def _can_load(name: str) -> bool:
     return callable(_load(name))
 
 
-def _load(name: str) -> Callable[[Sample], float | None]:
-    loaded: Callable[[Sample], float | None] = load_named(name)
+def _load(name: str) -> Callable[..., Any]:
+    loaded: Callable[..., Any] = load_named(name)
     return loaded
 
 

@@ -17,7 +17,7 @@ from nextturn.probe.conversations import check_messages
 from nextturn.probe.errors import DataError
 from nextturn.probe.tables import is_saved, located, read_rows
 from nextturn.probe.terminal import say_once
-from nextturn.train.recipe import DataSection, PromptSection
+from nextturn.train.recipe import DataSection, PromptSection, RewardSection
 
 IGNORED = -100  # the label that torch's cross-entropy ignores
 
@@ -329,6 +329,26 @@ def choose_prompts(
         held_out=len(held_out),
     )
     return Prompts({row.id: row for row in short}, held_out, counts)
+
+
+_NEEDS = {"accuracy": "answer", "asking": "kind"}
+"""The column that a part of the reward needs."""
+
+
+def check_columns(rows: Iterable[RlRow], reward: RewardSection, where: str) -> None:
+    """Check that the prompts have what the reward needs.
+
+    Raises:
+        DataError: It names every part with a weight whose column is missing.
+    """
+    every = list(rows)
+    missing = [
+        f"reward.weights.{part} needs the column `{column}` ({lacking} of {len(every)} rows have none)"
+        for part, column in _NEEDS.items()
+        if reward.weight_of[part] and (lacking := sum(not getattr(row, column) for row in every))
+    ]
+    if missing:
+        raise DataError(f"{where}: {', '.join(missing)}; add what is missing, or give these parts the weight 0")
 
 
 def prompt_dataset(rows: Iterable[RlRow]) -> Any:

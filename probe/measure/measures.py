@@ -28,6 +28,7 @@ from nextturn.probe.grading import (
     CLARIFY,
     Outcome,
     clarify_right,
+    is_words,
     lenient_answer,
     lenient_letter,
     letter_outcome,
@@ -35,6 +36,7 @@ from nextturn.probe.grading import (
     same_answer,
     strict_answer,
     strict_letter,
+    words_right,
 )
 from nextturn.probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
 from nextturn.probe.measure.perturb import NONE, parse_perturbations
@@ -61,10 +63,18 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
 # --- Accuracy
 
 
-def grade_answer(item: Item, reply: Completion) -> Row:
+Grader = Callable[[str, str], bool]
+"""A grader of one's own: whether a reply (first argument) gives the answer (second)."""
+
+
+def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) -> Row:
     """Grade one reply by both readings.
 
-    A reply that the token limit cut is right only if it had stated its answer before.
+    A reply that the token limit cut is right only if it had stated its answer before. An answer in words is right strictly if
+    the reply (or its mark) is the answer, and leniently if the reply contains it.
+
+    Args:
+        grader: Decides in place of both readings.
 
     Returns:
         "reference", "extracted", "strict", "lenient" and "outcome" of a row.
@@ -78,8 +88,14 @@ def grade_answer(item: Item, reply: Completion) -> Row:
         kind = letter_outcome(text, truncated, item.options)
     else:
         strict, lenient = strict_answer(text), lenient_answer(text, truncated)
-        right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
         kind = outcome(text, truncated)
+        if grader is None and is_words(item.answer):
+            right = words_right(text, item.answer)
+            kind = "answered" if right[1] and kind == "no_answer" else kind
+        elif grader is None:
+            right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
+    if grader is not None:
+        right = (bool(grader(after_thinking(text) or "", item.answer)),) * 2
     values = {"reference": item.answer, "extracted": lenient, "outcome": kind}
     return {**values, "strict": right[0], "lenient": right[1]}
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from nextturn.probe.grading import is_words
 from nextturn.probe.judges import get_judge
 from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import (
+    Grader,
     answer_in,
     case_of,
     grade_answer,
@@ -50,7 +52,7 @@ from nextturn.probe.models import (
     resolve,
     tokenizer_folder,
 )
-from nextturn.probe.recipe import recipe_dict
+from nextturn.probe.recipe import load_named, recipe_dict
 from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from nextturn.probe.settings import Measure, ProbeSection, ServerSection, SetSection
 from nextturn.probe.shards import Shards, read_shards, split
@@ -77,6 +79,8 @@ class LoadedSet:
     """For sharded: the pieces of each item that is asked so; None for the others."""
     doubted: tuple[int, ...] = ()
     """For doubted: the indices of its items."""
+    grader: Grader | None = None
+    """Decides whether replies are right, in place of the readings."""
 
 
 def run_probe(
@@ -142,16 +146,17 @@ def run_probe(
         # Several turns: the problem in pieces, and the answer doubted.
         rows: list[Row] = []
         for loaded in sets:
+            grade = partial(grade_answer, grader=loaded.grader)
             answered = list(zip(loaded.items, answers[loaded.name], strict=False))  # a transcript has none
             if "sharded" in loaded.measures:
                 cut = [(*each, pieces) for each, pieces in zip(answered, loaded.shards, strict=True) if pieces]
                 in_pieces = [(item, pieces, reply) for item, reply, pieces in cut]
                 rows += sharded_rows(
-                    loaded.name, in_pieces, loaded.instruction, answer, simulator or ShardedUser(), probe.seed
+                    loaded.name, in_pieces, loaded.instruction, answer, simulator or ShardedUser(), probe.seed, grade
                 )
             if loaded.doubted:
                 chosen = [answered[index] for index in loaded.doubted]
-                rows += doubted_rows(loaded.name, chosen, answer, probe.seed)
+                rows += doubted_rows(loaded.name, chosen, answer, probe.seed, grade)
 
         # User turns: the model speaks as the user after each answer, and after each perturbation of it.
         planned: list[tuple[Row, Request | None]] = []
@@ -201,7 +206,8 @@ def run_probe(
         ]
         if "accuracy" in loaded.measures:
             for item, (messages, reply) in zip(loaded.items, replied, strict=True):
-                rows.append(make_row("accuracy", loaded.name, item.id, messages, **grade_answer(item, reply)))
+                graded = grade_answer(item, reply, loaded.grader)
+                rows.append(make_row("accuracy", loaded.name, item.id, messages, **graded))
         if "clarify" in loaded.measures:
             conditions = [(pair.id, name) for pair in loaded.pairs for name in ("complete", "underspecified")]
             for (item_id, condition), (messages, reply) in zip(conditions, replied, strict=True):
@@ -401,11 +407,15 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
                 f"`shards`, and none of the {len(items)} problems can be cut; leave sharded out of `measures`"
             )
     items = [replace(item, messages=_with_system(item.messages, probe.system_prompt)) for item in items]
-    if graded:
-        _check_gradable(name, items)
+    words = [item.answer for item in items if item.answer and not item.options and is_words(item.answer)]
+    if graded and words and not section.grader:
+        say(
+            f"set {name!r}: {len(words)} of {len(items)} answers are words, such as {words[0]!r}; strict: the reply or its mark is "
+            "the answer, lenient: the reply contains it"
+        )
     doubted = choose(range(len(items)), section.n_turns, probe.seed) if "doubted" in measures else ()
     return LoadedSet(
-        name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted)
+        name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted), _grader(section)
     )  # fmt: skip
 
 
@@ -419,28 +429,35 @@ def _shards(path: Path, items: Sequence[Item], instruction: str) -> tuple[Shards
     )
 
 
-def _check_gradable(name: str, items: Sequence[Item]) -> None:
-    """Warn about answers in words, which are found only if the reply marks them, if no prompt asks for a mark.
+def _grader(section: SetSection) -> Grader | None:
+    """Return the function of `grader`.
 
     Raises:
-        DataError: All answers are of this kind.
+        DataError: It cannot be imported.
     """
-    words = [
-        item.answer
-        for item in items
-        if item.answer and not item.options and is_words(item.answer)
-        and not any(mark in message["content"] for message in item.messages for mark in ("boxed", "####"))
-    ]  # fmt: skip
-    if not words:
-        return
-    problem = (
-        f"set {name!r}: {len(words)} of {len(items)} answers are words, such as {words[0]!r}; a reply in words is graded "
-        "wrong unless it marks its answer with \\boxed{} or ####, which no prompt asks for; set the set's `instruction`, "
-        "such as 'Put the answer in \\boxed{}.'"
-    )
-    if len(words) == len(items):
-        raise DataError(f"{problem}, or measure followup alone")
-    say(f"warning: {problem}")
+    if section.grader is None:
+        return None
+    try:
+        loaded: Grader = load_named(section.grader)
+    except (ImportError, AttributeError) as error:
+        raise DataError(
+            f"grader: {section.grader} cannot be imported ({error}); expected MODULE:FUNCTION of a module that Python can import, "
+            "such as a file in this folder"
+        ) from None
+    return loaded
+
+
+def _graded_otherwise(loaded: LoadedSet, section: SetSection | None) -> dict[str, Any]:
+    """Return what the settings say of a set whose answers are not read as numbers, letters or formulas."""
+    if section is not None and section.grader:
+        return {"grader": section.grader}
+    words = any(item.answer and not item.options and is_words(item.answer) for item in loaded.items)
+    graded = {"accuracy", "sharded", "doubted"} & set(loaded.measures)
+    return {"words": WORDS} if words and graded else {}
+
+
+WORDS = 1
+"""How answers in words are read; raised when the same reply would get another figure. Runs without it read marked ones only."""
 
 
 # Settings that change the speed or the place of a run, but no number. The judge's version stands for its name.
@@ -457,6 +474,7 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
             "measures": list(loaded.measures),
             **({"shards": sha256_text(repr(loaded.shards))} if loaded.shards else {}),
             **({"doubted": len(loaded.doubted)} if loaded.doubted else {}),
+            **_graded_otherwise(loaded, probe.sets.get(loaded.name)),
         }
         for loaded in sets
     }

@@ -25,6 +25,8 @@ from nextturn.probe.shards import Shards
 from nextturn.probe.simulation import Intent, Simulator, UserRequest
 from nextturn.probe.stats import paired_difference, wilson
 
+Grade = Callable[[Item, Completion], Row]
+"""Grades a reply, as `grade_answer` does."""
 Say = Callable[[Sequence[Sequence[Message]], str], list[Completion]]
 """Returns the model's greedy reply to each conversation; the text names the step in the progress bar."""
 
@@ -39,6 +41,7 @@ def sharded_rows(
     say: Say,
     simulator: Simulator,
     seed: int,
+    grade: Grade = grade_answer,
 ) -> list[Row]:
     """Return three rows for each item: "full", "concat" and "sharded".
 
@@ -78,20 +81,20 @@ def sharded_rows(
 
     rows = []
     for place, (item, _, full) in enumerate(items):
-        graded = [grade_answer(item, reply) for reply in attempts[place]]
+        graded = [grade(item, reply) for reply in attempts[place]]
         conditions: dict[str, tuple[list[Message], Row, int]] = {
-            "full": ([*item.messages, assistant(_shown(full))], grade_answer(item, full), full.tokens),
+            "full": ([*item.messages, assistant(_shown(full))], grade(item, full), full.tokens),
             "concat": (
                 [*concat[place], assistant(_shown(replies[place]))],
-                grade_answer(item, replies[place]),
+                grade(item, replies[place]),
                 replies[place].tokens,
             ),
             "sharded": (chats[place], graded[-1], sum(reply.tokens for reply in attempts[place])),
         }
-        for condition, (messages, grade, tokens) in conditions.items():
-            row = make_row("sharded", name, item.id, messages, condition=condition, tokens=tokens, **grade)
+        for condition, (messages, of_reply, tokens) in conditions.items():
+            row = make_row("sharded", name, item.id, messages, condition=condition, tokens=tokens, **of_reply)
             if condition == "sharded":
-                row["attempts"] = [{"outcome": grade["outcome"], "lenient": grade["lenient"]} for grade in graded]
+                row["attempts"] = [{"outcome": each["outcome"], "lenient": each["lenient"]} for each in graded]
                 row["ended"] = ended[place]
             rows.append(row)
     return rows
@@ -149,7 +152,9 @@ def _rate(values: Sequence[bool]) -> dict[str, Any]:
 # --- Doubted
 
 
-def doubted_rows(name: str, items: Sequence[tuple[Item, Completion]], say: Say, seed: int) -> list[Row]:
+def doubted_rows(
+    name: str, items: Sequence[tuple[Item, Completion]], say: Say, seed: int, grade: Grade = grade_answer
+) -> list[Row]:
     """Return a row for each item: the reply after the user has told another result.
 
     Args:
@@ -158,7 +163,7 @@ def doubted_rows(name: str, items: Sequence[tuple[Item, Completion]], say: Say, 
     answers = [item.answer for item, _ in items if item.answer]
     chats, asked = [], []
     for item, reply in items:
-        right = grade_answer(item, reply)["lenient"]
+        right = grade(item, reply)["lenient"]
         rng = random.Random(f"doubted:{seed}:{name}:{item.id}")
         told = other_answer(item, answers, rng) if right else item.answer
         if told is not None:
@@ -168,7 +173,7 @@ def doubted_rows(name: str, items: Sequence[tuple[Item, Completion]], say: Say, 
     rows = []
     for (item, condition), chat, reply in zip(asked, chats, say(chats, "doubted"), strict=True):
         messages = [*chat, assistant(_shown(reply))]
-        rows.append(make_row("doubted", name, item.id, messages, condition=condition, **grade_answer(item, reply)))
+        rows.append(make_row("doubted", name, item.id, messages, condition=condition, **grade(item, reply)))
     return rows
 
 

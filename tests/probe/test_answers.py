@@ -261,3 +261,31 @@ def test_a_whole_number_is_itself_however_it_is_written(number: int, form: str) 
 )
 def test_an_answer_is_found_in_a_text_without_a_mark(text: str, answer: str, said: bool) -> None:
     assert grading.says(text, answer) is said
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "right"),
+    [
+        ("Paris", "Paris", (True, True)),
+        ("  the PARIS.", "Paris", (True, True)),
+        (r"So it is \boxed{Paris}.", "Paris", (True, True)),
+        (r"Paris is nice, but it is \boxed{Lyon}.", "Paris", (False, False)),
+        ("The capital of France is Paris, not Lyon.", "Paris", (False, True)),
+        ("It is not Paris. It is Lyon.", "Paris", (False, False)),
+        ("It isn't the Treaty of Paris but the Treaty of Westphalia.", "Treaty of Westphalia", (False, True)),
+        ("Parisian food", "Paris", (False, False)),
+        ("Yes, because 7 is prime.", "yes", (False, True)),
+        ("No, that is not true.", "False", (False, True)),
+        ("At first one says no, but the answer is yes.", "Yes", (False, True)),
+        ("It has no common factor with 4.", "No", (False, False)),
+        (r"So we get \boxed{\text{Yes}}.", "Yes", (True, True)),
+        ("It is not potassium but Sodium.", "sodium", (False, True)),
+        ("Jane Austen lived then. **Answer:** Charlotte Brontë", "Jane Austen", (False, False)),
+        ("It could be Osaka or Yokohama. I'm not sure.", "Yokohama", (False, False)),
+        ("I know.", "no", (False, False)),
+        ("<think>Paris?</think>Lyon", "Paris", (False, False)),
+        ("", "Paris", (False, False)),
+    ],
+)
+def test_an_answer_in_words_is_the_reply_or_in_the_reply(reply: str, answer: str, right: tuple[bool, bool]) -> None:
+    assert grading.words_right(reply, answer) == right

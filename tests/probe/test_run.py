@@ -376,22 +376,26 @@ def test_a_set_that_cannot_be_asked_is_refused(llama: Loaded, probe: ProbeSectio
     assert not (tmp_path / "out").exists()
 
 
-def test_answers_in_words_need_a_mark(probe: ProbeSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Answers in words are told where no prompt asks for a mark."""
+def test_answers_in_words_are_told_and_make_other_settings(
+    probe: ProbeSection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How words are graded is said when the set is loaded, and runs that graded them otherwise are not compared."""
 
-    def load(rows: Sequence[dict[str, str]], **changes: Any) -> str:
+    def load(rows: Sequence[dict[str, str]], **changes: Any) -> tuple[str, dict[str, Any]]:
         write_jsonl(tmp_path / "maths.jsonl", rows)
-        load_sets(changed(probe, sets={"maths": changed(probe.sets["maths"], **changes)}))
-        return capsys.readouterr().out
+        section = changed(probe, sets={"maths": changed(probe.sets["maths"], **changes)})
+        sets = load_sets(section)
+        return capsys.readouterr().out, settings_of(section, sets, "rules/2")["sets"]["maths"]
 
     words = {"question": "What is the capital of France?", "answer": "Paris"}
-    told = load([words, *QUESTIONS])
-    assert all(part in told for part in ("1 of 4", "'Paris'", "`instruction`"))
-    with pytest.raises(DataError, match=r"1 of 1 .*'Paris'.*`instruction`"):
-        load([words])
-    assert load([words], instruction=r"Put the answer in \boxed{}.") == ""
-    assert load([words], measures=("followup",)) == ""
-    assert load(QUESTIONS) == ""
+    told, settings = load([words, *QUESTIONS])
+    assert all(part in told for part in ("1 of 4", "'Paris'")) and settings["words"] == 1
+    assert load([words], measures=("followup",))[0] == "" and "words" not in load([words], measures=("followup",))[1]
+    assert load(QUESTIONS)[0] == "" and "words" not in load(QUESTIONS)[1]
+    told, settings = load([words], grader="support.custom_rewards:is_paris")
+    assert told == "" and settings["grader"] == "support.custom_rewards:is_paris"
+    with pytest.raises(DataError, match="no_such"):
+        load([words], grader="support.custom_rewards:no_such")
 
 
 class Says(Watched):

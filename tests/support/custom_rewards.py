@@ -43,3 +43,22 @@ def is_light(sample: Any) -> float:
 
 def worker_pid(sample: Any) -> float:
     return float(os.getpid())
+
+
+def names_product(
+    prompts: list[object], completions: list[list[dict[str, str]]], product: list[str], **_: object
+) -> list[float]:
+    """A reward in trl's form: the reply names the product of its row."""
+    return [float(name in said[0]["content"]) for said, name in zip(completions, product, strict=True)]
+
+
+def says_sorry(completions: list[list[dict[str, str]]], answer: list[str], **_: object) -> list[float]:
+    """Another one, which reads the answer."""
+    return [
+        float("Sorry" in said[0]["content"] and right == "yes") for said, right in zip(completions, answer, strict=True)
+    ]
+
+
+def is_paris(reply: str, answer: str) -> bool:
+    """A grader of one's own."""
+    return answer == "Paris" and "capital" in reply

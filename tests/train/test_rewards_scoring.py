@@ -56,7 +56,9 @@ def test_a_reward_is_the_weighted_mean_of_its_parts(opened: Any) -> None:
 
 def test_a_part_without_weight_is_shown_and_changes_nothing(opened: Any) -> None:
     weighty = opened(
-        RewardSection(custom={"own": CustomPart(function="support.custom_rewards:length", weight=0)}, workers=1)
+        RewardSection(
+            custom={"own": CustomPart(function="support.custom_rewards:length", weight=0)}, weights=Weights(), workers=1
+        )
     )
     plain = opened(RewardSection())
     one = sample(ANSWERED)
@@ -138,9 +140,9 @@ def main():
     import torch  # as a training script does
     from support.sample_parts import sample
     from nextturn.train.rewards import Rewards
-    from nextturn.train.recipe import CustomPart, RewardSection
+    from nextturn.train.recipe import CustomPart, RewardSection, Weights
     parts = {name: CustomPart(function=f"support.custom_rewards:{name}") for name in ("is_light", "worker_pid")}
-    (scored,) = Rewards(RewardSection(custom=parts), seed=1).score([sample("x")])
+    (scored,) = Rewards(RewardSection(custom=parts, weights=Weights()), seed=1).score([sample("x")])
     Path("result").write_text(f"{scored.parts['is_light']} {scored.parts['worker_pid']:.0f}")
 
 if __name__ == "__main__":
@@ -265,7 +267,8 @@ def test_a_reply_that_is_cut_without_an_answer_earns_nothing(opened: Any) -> Non
     """Less than a complete wrong one of the same row, also for a judge of one's own; an answer before the cut counts."""
     cut: dict[str, Any] = {"truncated": True, "ended": ("truncated",)}
     endless, wrong = "She has 5 * 12 = 60 marbles, and 60 - 7 =", "The answer is \\boxed{54}."
-    rewards = opened(RewardSection(custom={"own": CustomPart(function="support.custom_rewards:length")}))
+    own = {"own": CustomPart(function="support.custom_rewards:length")}
+    rewards = opened(RewardSection(custom=own, weights=Weights()))
     samples = [
         sample(endless, **cut),
         sample(wrong, tokens=4000),
