@@ -308,7 +308,8 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     work = [work_of(loaded, probe) for loaded in sets]
     for loaded, of_set in zip(sets, work, strict=True):
         replies = "its own replies" if loaded.transcript else f"at most {of_set.answers} prompts"
-        lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}")
+        pieces = f"; {sum(map(bool, loaded.shards))} of {len(loaded.items)} told in pieces" if loaded.shards else ""
+        lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}{pieces}")
     if probe.perturbations:
         names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
         lines.append(f"user turns after {', '.join(names)}")

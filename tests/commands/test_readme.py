@@ -84,7 +84,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         (folder / name).write_text(blocks(README, "json")[0] * 4)
     (folder / "my_rewards.py").write_text(blocks(TEXT[ROOT / "docs" / "architecture.md"], "python")[0])
     (folder / "mine.yaml").write_text(blocks(README, "yaml")[0].replace("smollm2-135m", "my_model"))
-    for name in ("demo/grpo", "qwen2b_sft", "qwen2b_grpo"):
+    reward = TEXT[ROOT / "docs" / "your-reward.md"]
+    (folder / "prompts.jsonl").write_text(blocks(reward, "json")[0] * 4)
+    (folder / "product_reward.py").write_text(blocks(reward, "python")[0])
+    (folder / "grpo.yaml").write_text(blocks(reward, "yaml")[0].replace("smollm2-135m", "my_model"))
+    for name in ("demo/grpo", "qwen2b_sft", "qwen2b_grpo", "trainers_sft"):
         shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
     return folder
 
@@ -120,7 +124,9 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         assert (workplace / words[script + 1]).is_file()
         if {*words[script + 2 :]} - {"--dry-run"}:  # tests/commands/test_recipes.py runs the others
             call([*words[script:], *dry], workplace, WORLD_SIZE=launcher.get("--num_processes", "1"))
-    elif words[0] == "bash":  # tests/commands/test_recipes.py checks the scripts, test_gpu_check.py runs the stages
+    elif (
+        words[0] == "python" and words[1] != "-m" or words[0] == "bash"
+    ):  # tests/probe/test_callback.py runs the scripts
         assert (workplace / words[1]).is_file()
     elif words[1] in ("data", "grpo") or words[1:3] == ["probe", "run"]:
         call([*words, *dry], workplace)

@@ -18,7 +18,7 @@ from nextturn.probe.errors import DataError
 from nextturn.probe.files import read_jsonl, write_jsonl
 from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.results import DoubtedResults, Metric, Results, ShardedResults, load_runs, read_samples
-from nextturn.probe.measure.run import load_sets, run_probe
+from nextturn.probe.measure.run import describe, load_sets, run_probe
 from nextturn.probe.measure.several_turns import doubted_rows, other_answer, sharded_rows
 from nextturn.probe.models import load_model, load_tokenizer, model_info, resolve
 from nextturn.probe.report.compare import compare
@@ -185,9 +185,11 @@ def test_a_run_has_the_documented_figures_and_the_report_shows_them(measured: An
     assert Metric("sharded", "maths", "sharded") in {figure.metric for figure in found.main}
 
 
-def test_fewer_items_can_be_asked_over_several_turns_than_once(measured: Any, tmp_path: Path) -> None:
+def test_fewer_items_can_be_asked_over_several_turns_than_once(measured: Any, tiny_model: Path, tmp_path: Path) -> None:
     measure, _ = measured
     results = measure(section(tmp_path, n_turns=1), tmp_path / "out")
+    probe = section(tmp_path)
+    assert "2 of 3 told in pieces" in describe(resolve(str(tiny_model)), probe, load_sets(probe), [])
     doubted = results["doubted"]["maths"]
     assert (results["accuracy"]["maths"]["n"], results["sharded"]["maths"]["n"]) == (3, 1)
     assert doubted["n_right"] + doubted["n_wrong"] == 1
