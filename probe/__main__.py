@@ -54,7 +54,12 @@ def main(argv: Sequence[str]) -> None:
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     models = "hub id, local folder, checkpoint, LoRA folder, smollm2-135m, or a server such as http://HOST/v1"
     parser.add_argument("model", help=models)
-    parser.add_argument("recipe", type=Path, help="a recipe with a `probe:` section: recipes/probe.yaml, a training's")
+    recipe = "a recipe with a `probe:` section: recipes/probe.yaml, a training's; not needed with --set"
+    parser.add_argument("recipe", type=Path, nargs="?", help=recipe)
+    of_set = (
+        "a file of questions, or a known set, measured with the default settings in place of a recipe; can be repeated"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="FILE", help=of_set)
     parser.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")
     parser.add_argument("--label", help="the name of this model in tables (default: the last part of its name)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
@@ -65,11 +70,17 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
     from nextturn.probe.measure.run import describe, load_sets, measure_folder, open_model, sets_within_reach
     from nextturn.probe.recipe import recipe_dict
     from nextturn.probe.report.tracking import check_tracker, report_run
-    from nextturn.probe.settings import load_probe_recipe
+    from nextturn.probe.settings import load_probe_recipe, recipe_of_sets
 
+    if arguments.recipe is None and overrides and not overrides[0].startswith("--"):  # it came after an option
+        arguments.recipe, overrides = Path(overrides[0]), overrides[1:]
+    if arguments.recipe and arguments.set:
+        raise BadInput("--set: given with a recipe, which names its sets itself; expected one of the two")
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
-    recipe = load_probe_recipe(arguments.recipe, overrides)
+    recipe = (
+        load_probe_recipe(arguments.recipe, overrides) if arguments.recipe else recipe_of_sets(arguments.set, overrides)
+    )
     if arguments.dry_run:
         unchecked: list[str] = []
         within_reach = [loaded for loaded in sets_within_reach(recipe.probe, unchecked).values() if loaded]

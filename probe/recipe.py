@@ -103,20 +103,23 @@ def load_recipe(
     data = _read(path)
     if inside is not None and inside[0] in data:
         data = {name: value for name, value in data.items() if name == inside[1]}
-    for key, value in list(_aliases_in(cls, data, path)) + list(_parse_overrides(cls, overrides)):
+    for key, value in list(_aliases_in(cls, data, path)):
         _set(data, key, value)
-    return section_from(cls, data, str(path))
+    return section_from(cls, data, str(path), overrides)
 
 
-def section_from(cls: type[S], data: dict[str, Any], where: str) -> S:
+def section_from(cls: type[S], data: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> S:
     """Return plain data as a `cls`.
 
     Args:
         where: What the data are of, for messages.
+        overrides: Options, see `load_recipe`.
 
     Raises:
         RecipeError: A key or value is wrong; one line.
     """
+    for key, value in list(_parse_overrides(cls, overrides)):
+        _set(data, key, value)
     try:
         # As JSON, for which strict mode still takes a list for a tuple.
         return cls.model_validate_json(json.dumps(data, default=str))

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from nextturn.probe.recipe import Count, RecipeSection, Weight, load_recipe
+from nextturn.probe.errors import RecipeError
+from nextturn.probe.recipe import Count, RecipeSection, Weight, load_recipe, section_from
 from nextturn.probe.terminal import say
 
 Measure = Literal["accuracy", "clarify", "followup", "sharded", "doubted"]
@@ -145,6 +146,18 @@ class ProbeRecipe(RecipeSection):
     """What is measured."""
     tracking: TrackingSection = TrackingSection(to="none")
     """Where the figures are shown; without this section nowhere."""
+
+
+def recipe_of_sets(names: Sequence[str], overrides: Sequence[str] = ()) -> ProbeRecipe:
+    """Return the recipe of a probe without a recipe file: question sets by file or by the name of a known set.
+
+    Raises:
+        RecipeError: There is no set, or an option is wrong.
+    """
+    if not names:
+        raise RecipeError("expected a recipe such as recipes/probe.yaml, or --set FILE")
+    sets = {Path(name).stem: {"path": name} if Path(name).suffix else {} for name in names}
+    return section_from(ProbeRecipe, {"probe": {"sets": sets}}, "--set", overrides)
 
 
 def load_probe_recipe(path: Path | str, overrides: Sequence[str] = ()) -> ProbeRecipe:

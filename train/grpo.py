@@ -50,7 +50,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.train.probing import asks_vllm
     from nextturn.train.rewards import Rewards
     from nextturn.train.rollouts import make_rollout
-    from nextturn.train.rows import check_columns, choose_prompts, prompt_dataset
+    from nextturn.train.rows import check_columns, choose_prompts, prompt_dataset, tellable
     from nextturn.train.samples import print_step_lines
     from nextturn.train.scoring import ComposedReward
 
@@ -60,7 +60,9 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
 
     # Prompts: conversations so far, with the withheld information; at least as many as one generation batch takes.
     least = args.generation_batch_size // args.num_generations
-    prompts = choose_prompts(load_rl_rows(run.data), recipe.data, run.chat, args.seed, least, str(run.data))
+    prompts = choose_prompts(
+        tellable(load_rl_rows(run.data), recipe.rollout), recipe.data, run.chat, args.seed, least, str(run.data)
+    )
     check_columns(prompts.every.values(), recipe.reward, str(run.data))
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its

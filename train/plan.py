@@ -42,6 +42,7 @@ from nextturn.train.rows import (
     make_rows,
     read_conversations,
     show_loss,
+    tellable,
 )
 from nextturn.train.setup import cpu_wanted
 
@@ -220,7 +221,7 @@ class RunPlan:
         if path is None or self.chat is None:
             yield f"prompts   {self.unknown('number and tokens', path)}"
         else:
-            rows = load_rl_rows(path)
+            rows = tellable(load_rl_rows(path), rollout)
             chosen = choose_prompts(rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path))
             check_columns(chosen.every.values(), recipe.reward, str(path))
             counts, first = chosen.counts, next(iter(chosen.trained.values()))

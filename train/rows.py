@@ -17,7 +17,7 @@ from nextturn.probe.conversations import check_messages
 from nextturn.probe.errors import DataError
 from nextturn.probe.tables import is_saved, located, read_rows
 from nextturn.probe.terminal import say_once
-from nextturn.train.recipe import DataSection, PromptSection, RewardSection
+from nextturn.train.recipe import DataSection, PromptSection, RewardSection, RolloutSection
 
 IGNORED = -100  # the label that torch's cross-entropy ignores
 
@@ -329,6 +329,19 @@ def choose_prompts(
         held_out=len(held_out),
     )
     return Prompts({row.id: row for row in short}, held_out, counts)
+
+
+def tellable(rows: Iterable[RlRow], rollout: RolloutSection) -> list[RlRow]:
+    """Return the prompts whose problem can be told to the end within the turns of a rollout, and say how many cannot."""
+    every = list(rows)
+    exchanges = rollout.max_turns - 1 if rollout.mode == "conversation" else rollout.window
+    kept = [row for row in every if len(row.shards) <= exchanges]
+    if len(kept) < len(every):
+        say_once(
+            f"prompts   {len(every) - len(kept)} of {len(every)} left out: their problems are told in more than {exchanges} further "
+            f"messages (rollout.{'max_turns' if rollout.mode == 'conversation' else 'window'})"
+        )
+    return kept
 
 
 _NEEDS = {"accuracy": "answer", "asking": "kind"}

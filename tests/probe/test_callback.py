@@ -82,6 +82,13 @@ def test_a_model_in_memory_is_measured_as_its_folder_is(tiny_chatml: Path, tmp_p
         "  temperatures: [0.0]\n  max_answer_tokens: 12\n  max_user_tokens: 8\n"
     )
     main(["run", str(tiny_chatml), str(recipe), "--out", str(tmp_path / "folder")])
+    short = ["--probe.temperatures", "[0.0]", "--probe.max_answer_tokens", "12", "--probe.max_user_tokens", "8"]
+    main(["run", str(tiny_chatml), "--set", str(tmp_path / "maths.jsonl"), "--out", str(tmp_path / "set"), *short])
+    assert read_json(tmp_path / "set" / "results.json")["accuracy"] == results["accuracy"], "without a recipe"
+    main(["run", str(tiny_chatml), "--out", str(tmp_path / "folder"), str(recipe)])  # an option before the recipe
+    for wrong in ([], [str(recipe), "--set", "x.jsonl"]):
+        with pytest.raises(BadInput, match="--set"):
+            main(["run", str(tiny_chatml), *wrong, "--out", str(tmp_path / "wrong")])
     of_folder = read_json(tmp_path / "folder" / "results.json")
     measured = ("accuracy", "clarify", "followup", "sharded", "settings")
     assert {key: results[key] for key in measured} == {key: of_folder[key] for key in measured}

@@ -11,9 +11,9 @@ import pytest
 from nextturn.data_builders.rows import load_rl_rows
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import write_jsonl
-from nextturn.train.recipe import CustomPart, RewardSection, Weights
+from nextturn.train.recipe import CustomPart, RewardSection, RolloutSection, Weights
 from nextturn.train.rewards import Rewards, Sample, call_custom
-from nextturn.train.rows import check_columns
+from nextturn.train.rows import check_columns, tellable
 from support.conversations import messages
 
 PROMPT = messages("The charger was missing.")
@@ -52,6 +52,16 @@ def test_what_the_weighted_parts_need_is_named_at_once(tmp_path: Path) -> None:
         check_columns(few, RewardSection(), "prompts.jsonl")
     check_columns(few, RewardSection(weights=Weights(accuracy=0.0, asking=0.0)), "prompts.jsonl")
     check_columns(rows(tmp_path, {"question": "2?", "answer": "2", "kind": "complete"}), RewardSection(), "x")
+
+
+def test_problems_that_are_told_in_more_turns_than_a_rollout_has_are_left_out(tmp_path: Path) -> None:
+    told = rows(
+        tmp_path,
+        *({"id": f"{n}", "question": "How many?", "shards": [f"fact {k}" for k in range(n)]} for n in range(4)),
+    )
+    conversation = RolloutSection(mode="conversation", max_turns=3)
+    assert [row.id for row in tellable(told, conversation)] == ["0", "1", "2"]
+    assert [row.id for row in tellable(told, RolloutSection(window=1))] == ["0", "1"]
 
 
 def test_a_custom_reward_alone_turns_the_built_in_parts_off(capsys: pytest.CaptureFixture[str]) -> None:
