@@ -209,7 +209,8 @@ _VALIDATOR = TypeAdapter(RlRow)
 
 def _rl_row(fields: dict[str, Any], where: str, number: int) -> RlRow:
     """Return a prompt: `prompt` or `messages` that end with the user, or a `question` as text; all other columns may be missing."""
-    given = next((fields[key] for key in ("prompt", "messages", "question") if fields.get(key) is not None), None)
+    of_prompt = ("prompt", "messages", "question")
+    given = next((fields[key] for key in of_prompt if fields.get(key) is not None), None)
     prompt = check_messages([user(given)] if isinstance(given, str) else conversation_in({"prompt": given}), where)
     if prompt[-1]["role"] != "user":
         raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")
@@ -218,7 +219,7 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> RlRow:
     known = {
         "turn": 0, "kind": "", "problem": said, **fields, "id": row_id(fields, number), "prompt": list(map(plain, prompt)),
         "answer": (reference_answer(answer) or answer) if "####" in answer else answer,
-        "columns": {key: value for key, value in fields.items() if key not in RlRow.__dataclass_fields__},
+        "columns": {key: value for key, value in fields.items() if key not in (*of_prompt, *RlRow.__dataclass_fields__)},
     }  # fmt: skip
     try:
         row = _VALIDATOR.validate_python(known)

@@ -28,12 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--y", choices=Y, default="followup", help="what the y axis of the plot shows (default: followup)"
     )
+    parser.add_argument("--wandb", metavar="PROJECT", help="also show the comparison in this project of wandb")
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
 
 
 def run(arguments: argparse.Namespace) -> None:
     comparison = compare(arguments.folders, arguments.out, arguments.force, arguments.labels, arguments.y)
     print(terminal_table(comparison))
+    if arguments.wandb:
+        from nextturn.probe.report.tracking import report_comparison
+
+        report_comparison(arguments.wandb, [(run.name, run.results) for run in comparison.runs], arguments.out)
     if comparison.correction:
         print(f"\n{correction_table(comparison.correction)}")
     for name in ("report.html", "comparison.md", "comparison.json", "tradeoff.png"):

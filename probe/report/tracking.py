@@ -22,6 +22,7 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,47 @@ def report_run(section: TrackingSection, out: Path, recipe: dict[str, Any]) -> N
         start_tracking(section, out, recipe, job_type="probe")
         track_probe(out)
         finish_tracking()
+
+
+def report_comparison(project: str, runs: Sequence[tuple[str, Results]], out: Path) -> None:
+    """Send a comparison as a wandb run of its own: the headlines of all runs as a table and as a scatter of accuracy and
+    follow-up, the plot with its arrows as a picture, and report.html as an artifact.
+
+    Args:
+        runs: Names and results of the compared runs.
+        out: The comparison's folder.
+
+    Raises:
+        BadInput: wandb is not installed.
+    """
+    section = TrackingSection(project=project)
+    check_tracker(section)
+    start_tracking(section, out, {}, job_type="compare")
+    if (run := current_run()) is None or run.disabled:
+        return
+    import wandb
+
+    rows = [
+        {"run": name, "step": results.model.step or 0}
+        | {key.removeprefix("probe/"): value for key, value in headlines(results).items()}
+        for name, results in runs
+    ]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = wandb.Table(columns=columns, data=[[row.get(column) for column in columns] for row in rows])
+    figures: dict[str, Any] = {"tradeoff/runs": table}
+    follow_up = next((name for name in columns if re.fullmatch(r"follow_up(_rules_rough)?", name)), None)
+    if follow_up and "accuracy" in columns:
+        figures["tradeoff/scatter"] = wandb.plot.scatter(table, "accuracy", follow_up, title="accuracy and follow-up")
+    if (out / "tradeoff.png").is_file():
+        figures["tradeoff/plot"] = wandb.Image(str(out / "tradeoff.png"))
+    try:
+        run.log(figures)
+        report = wandb.Artifact("comparison", type="report")
+        report.add_file(str(out / "report.html"))
+        run.log_artifact(report)
+    except Exception as error:  # noqa: BLE001 - the comparison itself is written
+        _warn(f"did not take the comparison {out}", error)
+    finish_tracking()
 
 
 def declare(run: Any, axes: dict[str, str]) -> None:

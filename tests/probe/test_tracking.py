@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nextturn.probe.__main__ import main
 from nextturn.probe.files import read_json, write_json
 from nextturn.probe.measure.results import Results
 from nextturn.probe.report import tracking
@@ -24,6 +25,7 @@ from nextturn.probe.report.tracking import (
 )
 from nextturn.probe.report.watch import Watcher
 from nextturn.probe.settings import ProbeSection, TrackingSection
+from support.page_runs import probe_run
 from support.tiny_models import build_tiny_llama
 
 BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
@@ -274,3 +276,18 @@ def test_secrets_stay_out_of_the_config() -> None:
     assert "s3cret" not in json.dumps(without_secrets(recipe))
     kept = {"max_answer_tokens": 5, "model": "m", "hub_token": None, "tags": ["a"]}
     assert without_secrets({**kept, "tags": ("a",)}) == kept
+
+
+def test_a_comparison_is_one_table_a_scatter_a_picture_and_the_report(tmp_path: Path) -> None:
+    """Read back from the files that wandb keeps offline."""
+    folders = [probe_run(tmp_path / name, name, None, genuine) for name, genuine in (("base", 0.1), ("sft", 0.6))]
+    main(["compare", *map(str, folders), "--out", str(tmp_path / "out"), "--wandb", "nextturn"])
+    logged = [row for row in history(tmp_path / "out") if "tradeoff/runs/_type" in row or "tradeoff/runs" in row]
+    text = json.dumps(logged)
+    assert "table-file" in text and "image-file" in text and len(logged) == 1
+    (path,) = [path for path in (tmp_path / "out" / "wandb").rglob("*.table.json") if "runs" in path.name][:1]
+    table = json.loads(path.read_text())
+    assert table["columns"][:3] == ["run", "step", "accuracy"] and [row[0] for row in table["data"]] == ["base", "sft"]
+    follow_up = table["columns"].index("follow_up_rules_rough")
+    assert table["data"][0][follow_up] < 0.3 < table["data"][1][follow_up]
+    assert "report.html" in "".join(str(record) for record in records(tmp_path / "out"))
