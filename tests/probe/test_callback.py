@@ -56,7 +56,9 @@ def test_several_processes_under_deepspeed_measure_together(tiny_chatml: Path, t
     script = (ROOT / "recipes" / "trainers" / "sft.py").read_text()
     (tmp_path / "sft.py").write_text(script.replace("bf16=False", "bf16=False, use_cpu=True"))  # DeepSpeed on CPUs
     config = "recipes/accelerate/cpu2_zero2.yaml"
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, str(tmp_path / "sft.py")]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config]
+    launcher += ["--main_process_port", "0", "--log_dir", str(tmp_path / "log")]  # else it leaves a temporary folder
+    command = [*launcher, str(tmp_path / "sft.py")]
     done = subprocess.run(
         [*command, str(tiny_chatml), str(tmp_path / "run")], cwd=ROOT, capture_output=True, check=False
     )
