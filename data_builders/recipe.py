@@ -210,8 +210,8 @@ class Dialogue(RecipeSection):
     """The simulated user."""
     withheld: Share = 0.3
     """Share of solved problems that also give a conversation whose first message lacks a needed fact, where one is found."""
-    reactions: Count = 2
-    """Reactions to a solution at most; a conversation without a usable one ends after the solution."""
+    reactions: Annotated[int, Field(ge=0)] = 2
+    """Reactions to a solution at most; 0: conversations end after the solution, as those without a usable reaction do."""
     candidates: Count = 4
     """Turns that are sampled for each reaction; rules and a score choose one."""
     tries: Count = 4

@@ -5,9 +5,14 @@ Each reason why a text cannot be used has a name, so a person can check it.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
 
 from nextturn.data_builders.recipe import wordings
 from nextturn.data_builders.text import equations, read, squeezed
@@ -222,4 +227,76 @@ def names_it(question: str, proposal: Proposal, said: str) -> bool:
 
 
 def has_false_equation(text: str) -> bool:
-    return any(not equation.is_true for equation in equations(text))
+    """Return True if some equation of numbers is false, written plainly or in LaTeX; a decimal may be rounded to 1%."""
+    return any(not equation.is_true for equation in equations(text)) or any(map(_is_false, _chains(text)))
+
+
+_PLAIN = [
+    (re.compile(r"\d\s*\\[dt]?frac"), " mixed "),  # 2 1/3 or 2 times 1/3
+    (re.compile(r"\\(?:times|cdot)(?![A-Za-z])|[×·]|(?<=\d) [xX] (?=\d)"), "*"),
+    (re.compile(r"\\div(?![A-Za-z])|÷"), "/"),
+    (re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}"), r"((\1)/(\2))"),
+    (re.compile(r"\\(?:left|right|,|!)|\{,\}|(?<=\d),(?=\d{3}\b)"), ""),
+    (re.compile(r"\\[()\[\]]|\$|\*\*"), "|"),
+    (re.compile(r"\^\{?(\d)\}?(?!\d)"), r"**\1"),
+    (re.compile(r"(?<=[\d)])\s*(?=\()"), "*"),
+]
+# What a chain of numbers alone cannot follow: an operation, a variable, a command such as \\star.
+_CONTINUES = re.compile(
+    r"(?:[-+*/^=({_,:%!@&~]|\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z]|\b(?:of|mod|by|and|or|to)|[^\x00-\x7f])\s*$"
+)
+_SIDE = r"[-(\d][-\d\s.+*/()]*"
+_CHAIN = re.compile(rf"(?<![\w.)]){_SIDE}(?:=\s*{_SIDE})+(?![\w%^\\{{])")
+
+
+def _chains(text: str) -> Iterator[list[str]]:
+    """Yield the sides of every chain of equations that holds nothing but numbers: "2 * 7 - 15 = 14 - 15 = -1"."""
+    for pattern, plain in _PLAIN:
+        text = pattern.sub(plain, text)
+    for match in _CHAIN.finditer(text):
+        if not _CONTINUES.search(text[: match.start()]):
+            yield [side.strip().rstrip(".") for side in match.group().split("=")]
+
+
+def _is_false(sides: Sequence[str]) -> bool:
+    numbers = [_value(side) for side in sides]
+    for (text, number), (next_text, next_number) in pairwise(zip(sides, numbers, strict=True)):
+        computes = re.search(r"\d\s*\)*\s*[-+*/]", f"{text} {next_text}")
+        if computes and number is not None and next_number is not None:
+            rounded = Fraction(1, 100) * max(1, abs(number)) if "." in text + next_text else 0
+            if abs(number - next_number) > rounded:
+                return True
+    return False
+
+
+def _value(expression: str) -> Fraction | None:
+    """Return the value of an expression of numbers, None if it is none."""
+
+    def of(node: ast.expr) -> Fraction:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+            return Fraction(str(node.value))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -of(node.operand)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](of(node.left), of(node.right))
+        raise ValueError(node)
+
+    try:
+        return of(ast.parse(expression, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _power(base: Fraction, power: Fraction) -> Fraction:
+    if power.denominator != 1 or not 0 <= power <= 9 or max(abs(base.numerator), base.denominator) > 10**6:
+        raise ValueError(power)  # a text may hold a tower of powers
+    return base ** int(power)
+
+
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: _power,
+}

@@ -435,6 +435,15 @@ def unfit_reply(draft: Draft, text: str) -> str:
         return "wrong"
     if doubts(draft) and not says(text, draft.task.answer):
         return "leaves_result"
+    last = draft.messages[-1]["content"]
+    if _AGREES.match(text) and (
+        doubts(draft) or re.search(r"[\d$\\]", last)
+    ):  # nobody has checked what the user claims
+        return "agrees"
+    said = "\n".join(message["content"] for message in draft.messages)
+    computed = checks.values(" ".join(_RESULT.findall(text)))
+    if checks.values(text) - checks.values(said) - computed - {0.0, 1.0, 2.0}:
+        return "invents_number"
     return _unfit_mathematics(text)
 
 
@@ -478,6 +487,12 @@ _DOUBT = re.compile(
     r"|i (?:got|get|think it'?s|have|had)|but (?:the|my|it|i)|instead of)\b",
     re.IGNORECASE,
 )
+_AGREES = re.compile(
+    r"\W*(?:yes|correct|right|exactly|indeed|of course|sorry|(?:i )?apologi[sz]e|i (?:was|am) (?:wrong|sorry)"
+    r"|you(?:'re| are) (?:\w+ )?(?:right|correct))\b",
+    re.IGNORECASE,
+)
+_RESULT = re.compile(r"[=≈]\s*(?:\\boxed\{)?(-?\$?[\d.,]+)")  # no equation of a reply is false
 _ASSUMED = re.compile(r"<assumed>(.*?)(?:</assumed>|$)", re.IGNORECASE | re.DOTALL)
 _NOTE = re.compile(r"\b(?:private |my |the |this )note\b|\bfor you alone\b|\bthe person\b", re.IGNORECASE)
 

@@ -448,3 +448,43 @@ def test_how_a_model_is_run_is_no_setting_of_the_data() -> None:
         RoleSection(engine="vllm", model="m", batch_tokens=n, vllm=VllmSection(max_model_len=n)) for n in (None, 512)
     ]
     assert shaped(local[0]) == shaped(local[1]) != shaped(ROLE)
+
+
+@pytest.mark.parametrize(
+    ("last", "reply", "reason"),
+    [
+        ("is it 44?", "Yes, it is 44.", "agrees"),
+        ("are you sure?", "I was wrong, sorry, not 53.", "agrees"),
+        ("thanks, that helps", "You are right to check.", ""),
+        (WHY, "Because 5 bags hold 12 each.", ""),
+        (WHY, "Because there are 77 of them.", "invents_number"),
+        (WHY, "Because 12 + 5 = 17.", ""),
+        (WHY, r"Because \(12 \times 5 = 61\).", "false_equation"),
+    ],
+)
+def test_a_reply_neither_agrees_with_an_unchecked_claim_nor_brings_numbers_from_nowhere(
+    last: str, reply: str, reason: str
+) -> None:
+    assert unfit_reply(draft(last), reply) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "false"),
+    [
+        (r"\[2 \cdot 7 + 5 \cdot (-3) = 14 - 15 = -1.\]", False),
+        (r"\[2 \cdot 7 + 5 \cdot (-3) = 14 - 16 = -1.\]", True),
+        (r"$\frac{1}{2} + \frac{2}{2} + \frac{1}{2} = 3$", True),
+        (r"$\frac{480}{720} = 1$", True),
+        ("7^4 = 2400", True),
+        ("2(3+4) = 14", False),
+        ("10/3 = 3.33", False),
+        ("10/3 = 3.5", True),
+        ("3x + 2 = 8, x = 12/2 = 6", False),
+        ("17 mod 5 = 2, f(2) = 5, 5! = 120, 3 @ 5 = 15 - 21 = -6", False),
+        (r"\sqrt{16} + 2 = 6, \binom{5}{2} = 10, \log_2 8 = 3", False),
+        (r"\frac{7}{3} = 2\frac{1}{3}", False),
+        ("9^9^9^9 = 1", False),
+    ],
+)
+def test_equations_of_numbers_are_checked_in_latex_too(text: str, false: bool) -> None:
+    assert checks.has_false_equation(text) == false
