@@ -263,7 +263,7 @@ def _is_false(sides: Sequence[str]) -> bool:
     for (text, number), (next_text, next_number) in pairwise(zip(sides, numbers, strict=True)):
         computes = re.search(r"\d\s*\)*\s*[-+*/]", f"{text} {next_text}")
         if computes and number is not None and next_number is not None:
-            rounded = Fraction(1, 100) * max(1, abs(number)) if "." in text + next_text else 0
+            rounded = max(Fraction(1), abs(number)) / 100 if "." in text + next_text else Fraction(0)
             if abs(number - next_number) > rounded:
                 return True
     return False
