@@ -261,7 +261,7 @@ def _chains(text: str) -> Iterator[list[str]]:
 def _is_false(sides: Sequence[str]) -> bool:
     numbers = [_value(side) for side in sides]
     for (text, number), (next_text, next_number) in pairwise(zip(sides, numbers, strict=True)):
-        computes = re.search(r"\d\s*\)*\s*[-+*/]", f"{text} {next_text}")
+        computes = re.search(r"\d\s*\)*\s*[-+*/]", f"{text} | {next_text}")
         if computes and number is not None and next_number is not None:
             rounded = max(Fraction(1), abs(number)) / 100 if "." in text + next_text else Fraction(0)
             if abs(number - next_number) > rounded:
