@@ -73,7 +73,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from _array(path)
     elif path.suffix.lower() in (".csv", ".tsv") and not text.startswith(b"{"):
         yield from enumerate(_table(path), start=1)
-    elif text.splitlines()[0].strip() == b"{":
+    elif text.splitlines()[0].strip() == b"{" and len(text.splitlines()) > 1:
         raise DataError(f"{path}: one JSON object over several lines, expected one a line or a JSON array of objects")
     else:
         yield from read_jsonl(path)

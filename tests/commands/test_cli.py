@@ -143,7 +143,7 @@ BAD_SETS = {
 BAD_DATA = {
     '{"messages": [{"ro': "conversations.jsonl:2: not JSON",
     json.dumps({"messages": [USER, USER, ASSISTANT]}): "conversations.jsonl:2: roles do not alternate, message 2 is 'user'",
-    json.dumps({"text": "Hi."}): "conversations.jsonl:2: an empty conversation",
+    json.dumps({"text": "Hi."}): "conversations.jsonl:2: no conversation in it (has text)",
     json.dumps({"messages": [USER, {**ASSISTANT, "content": " "}]}): "conversations.jsonl:2: message 2 (assistant) is empty",
     json.dumps({"messages": [USER]}): "conversations.jsonl:2: the conversation ends with the user",
 }  # fmt: skip

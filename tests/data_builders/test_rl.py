@@ -102,7 +102,7 @@ STATED = {"clause": "how many bags there are", "hidden": ["4"], "problem": "Ther
     [
         ({"id": ""}, "`id`"),
         ({"id": "a"}, "the id 'a'"),
-        ({"answer": 7}, "`answer`.* given 7"),
+        ({"kind": 7}, "`kind`.* given 7"),
         ({"prompt": []}, "an empty conversation"),
         ({"prompt": [USER, {"role": "assistant", "content": "y"}]}, "ends with the assistant"),
         ({"turn": -1}, "`turn`.* given -1"),
