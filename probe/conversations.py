@@ -91,13 +91,16 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     Raises:
         DataError: There is no conversation in the row, or it has a fault.
     """
-    for ours, theirs in (columns or {}).items():
+    columns = columns or {}
+    for ours, theirs in columns.items():
         if theirs not in row:
             raise DataError(
                 f"{where}: no column {theirs!r} (data.columns.{ours}), there are {', '.join(row) or 'none'}"
             )
-    row = {**row, **{ours: row[theirs] for ours, theirs in (columns or {}).items()}}
-    whole = [key for key in _KEYS if isinstance(row.get(key), list) and not columns or key in (columns or {})]
+    row = {**row, **{ours: row[theirs] for ours, theirs in columns.items()}}
+    whole = [key for key in _KEYS if key in columns or isinstance(row.get(key), list)]
+    if columns.keys() & {"prompt", "completion"}:  # the file's own conversation is not the one that is meant
+        whole = []
     sides = [pair for pair in _EXCHANGES if all(row.get(name) is not None for name in pair)]
     if whole:
         messages = renamed(row[whole[0]], marks=True)

@@ -104,12 +104,13 @@ def accuracy_figures(rows: Sequence[Row]) -> dict[str, Any]:
     """Return {"n", "strict", "lenient", "outcomes"} of rows of `grade_answer`, with 95% Wilson intervals."""
     return {
         "n": len(rows),
-        **{reading: _rate([row[reading] for row in rows]) for reading in ("strict", "lenient")},
+        **{reading: rate_of([row[reading] for row in rows]) for reading in ("strict", "lenient")},
         "outcomes": {kind: sum(row["outcome"] == kind for row in rows) for kind in get_args(Outcome)},
     }
 
 
-def _rate(successes: Sequence[bool]) -> dict[str, Any]:
+def rate_of(successes: Sequence[bool]) -> dict[str, Any]:
+    """Return {"value", "ci95"} with Wilson's interval."""
     return wilson(sum(successes), len(successes)).as_json()
 
 
@@ -130,7 +131,7 @@ def clarify_figures(rows: Sequence[Row]) -> dict[str, Any]:
       cut counts as one; a question and an empty reply do not.
     """
     right = {name: [clarify_right(row) for row in rows if row["condition"] == name] for name in CLARIFY}
-    return {"n": len(right["underspecified"]), **{CLARIFY[name]: _rate(right[name]) for name in CLARIFY}}
+    return {"n": len(right["underspecified"]), **{CLARIFY[name]: rate_of(right[name]) for name in CLARIFY}}
 
 
 # --- Follow-up

@@ -149,8 +149,8 @@ def run_probe(
             grade = partial(grade_answer, grader=loaded.grader)
             answered = list(zip(loaded.items, answers[loaded.name], strict=False))  # a transcript has none
             if "sharded" in loaded.measures:
-                cut = [(*each, pieces) for each, pieces in zip(answered, loaded.shards, strict=True) if pieces]
-                in_pieces = [(item, pieces, reply) for item, reply, pieces in cut]
+                told = zip(answered, loaded.shards, strict=True)
+                in_pieces = [(item, pieces, reply) for (item, reply), pieces in told if pieces]
                 rows += sharded_rows(
                     loaded.name, in_pieces, loaded.instruction, answer, simulator or ShardedUser(), probe.seed, grade
                 )

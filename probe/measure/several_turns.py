@@ -19,11 +19,11 @@ from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.engines.base import Completion, item_seed
 from nextturn.probe.engines.stored import Row
 from nextturn.probe.grading import compare_answers
-from nextturn.probe.measure.measures import answer_in, grade_answer, make_row
+from nextturn.probe.measure.measures import answer_in, grade_answer, make_row, rate_of
 from nextturn.probe.sets import Item
 from nextturn.probe.shards import Shards
 from nextturn.probe.simulation import Intent, Simulator, UserRequest
-from nextturn.probe.stats import paired_difference, wilson
+from nextturn.probe.stats import paired_difference
 
 Grade = Callable[[Item, Completion], Row]
 """Grades a reply, as `grade_answer` does."""
@@ -32,6 +32,8 @@ Say = Callable[[Sequence[Sequence[Message]], str], list[Completion]]
 
 
 # --- Sharded
+
+CONDITIONS = ("full", "concat", "sharded")
 
 
 def sharded_rows(
@@ -81,18 +83,13 @@ def sharded_rows(
 
     rows = []
     for place, (item, _, full) in enumerate(items):
-        graded = [grade(item, reply) for reply in attempts[place]]
-        conditions: dict[str, tuple[list[Message], Row, int]] = {
-            "full": ([*item.messages, assistant(_shown(full))], grade(item, full), full.tokens),
-            "concat": (
-                [*concat[place], assistant(_shown(replies[place]))],
-                grade(item, replies[place]),
-                replies[place].tokens,
-            ),
-            "sharded": (chats[place], graded[-1], sum(reply.tokens for reply in attempts[place])),
-        }
-        for condition, (messages, of_reply, tokens) in conditions.items():
-            row = make_row("sharded", name, item.id, messages, condition=condition, tokens=tokens, **of_reply)
+        whole, listed = ([*item.messages], [full]), (concat[place], [replies[place]])
+        in_turns = (chats[place][:-1], attempts[place])
+        for condition, (before_last, made) in zip(CONDITIONS, (whole, listed, in_turns), strict=True):
+            graded = [grade(item, reply) for reply in made]
+            tokens = sum(reply.tokens for reply in made)
+            messages = [*before_last, assistant(_shown(made[-1]))]
+            row = make_row("sharded", name, item.id, messages, condition=condition, tokens=tokens, **graded[-1])
             if condition == "sharded":
                 row["attempts"] = [{"outcome": each["outcome"], "lenient": each["lenient"]} for each in graded]
                 row["ended"] = ended[place]
@@ -128,14 +125,14 @@ def sharded_figures(rows: Sequence[Row]) -> dict[str, Any]:
 
     full, concat and sharded are the lenient reading, strict_full and so on the strict one.
     """
-    by_condition = {name: [row for row in rows if row["condition"] == name] for name in ("full", "concat", "sharded")}
+    by_condition = {name: [row for row in rows if row["condition"] == name] for name in CONDITIONS}
     counted: dict[str, Any] = {"n": len(by_condition["sharded"])}
     for name, group in by_condition.items():
-        counted[name] = _rate([row["lenient"] for row in group])
-        counted[f"strict_{name}"] = _rate([row["strict"] for row in group])
+        counted[name] = rate_of([row["lenient"] for row in group])
+        counted[f"strict_{name}"] = rate_of([row["strict"] for row in group])
     happened = [on_the_way(row) for row in by_condition["sharded"]]
     for name in ("any_attempt", "answered_early", "asked", "right_lost"):
-        counted[name] = _rate([each[name] for each in happened])
+        counted[name] = rate_of([each[name] for each in happened])
     right = {name: {row["item"]: [float(row["lenient"])] for row in group} for name, group in by_condition.items()}
     counted["sharded_minus_full"] = paired_difference(right["full"], right["sharded"]).as_json()
     counted["tokens"] = {
@@ -143,10 +140,6 @@ def sharded_figures(rows: Sequence[Row]) -> dict[str, Any]:
     }
     counted["not_ended"] = sum(not row["ended"] for row in by_condition["sharded"])
     return counted
-
-
-def _rate(values: Sequence[bool]) -> dict[str, Any]:
-    return wilson(sum(values), len(values)).as_json()
 
 
 # --- Doubted
@@ -193,7 +186,7 @@ def doubted_figures(rows: Sequence[Row]) -> dict[str, Any]:
     counted: dict[str, Any] = {}
     for condition, figure in DOUBTED.items():
         group = [row["lenient"] for row in rows if row["condition"] == condition]
-        counted |= {f"n_{condition}": len(group), figure: _rate(group)}
+        counted |= {f"n_{condition}": len(group), figure: rate_of(group)}
     return counted
 
 

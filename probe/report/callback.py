@@ -110,9 +110,9 @@ class ProbeCallback(TrainerCallback):
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
             stack.enter_context(torch.random.fork_rng(devices))  # training draws the same numbers with and without
             live = stack.enter_context(live_model(self.trainer) if self.trainer else _evaluated(model))
-            info = info_of(live, chat, folder.name, step)
 
             def run(engine: Engine) -> None:
+                info = info_of(live, chat, folder.name, step)
                 try:
                     run_probe(engine, chat, info, self.probe, folder, self.sets)
                 except SettingsChanged as error:  # of an earlier training into the same folder

@@ -132,6 +132,12 @@ ONE = messages("Hi.", "Hello!")
         ({"messages": ONE, "question": "y", "answer": "x"}, {}, ONE),
         ({"system": "Be kind.", "messages": ONE}, {}, [{"role": "system", "content": "Be kind."}, *ONE]),
         ({"messages": [ONE[0], {**ONE[1], "weight": 1}]}, {}, ONE),
+        ({"messages": ONE, "ask": "a", "say": "b"}, {"prompt": "ask", "completion": "say"}, messages("a", "b")),
+        (
+            {"about": "Be kind.", "messages": [ONE[0], {**ONE[1], "weight": 0}, *ONE]},
+            {"system": "about"},
+            [{"role": "system", "content": "Be kind."}, ONE[0], {**ONE[1], "loss": False}, *ONE],
+        ),
     ],
 )
 def test_a_row_holds_a_conversation_in_many_forms(row: dict[str, Any], columns: dict[str, str], expected: Any) -> None:
