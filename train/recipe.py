@@ -42,6 +42,7 @@ _NARROWER: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # an advantage compares the samples of a group
     "temperature": Annotated[float, Field(gt=0)],  # and these have to differ
     "output_dir": str,
+    "save_strategy": Literal["steps", "epoch"],  # `no` would lose the run, and `best` may leave out its last step
 }
 
 # trl's names that another part of a recipe decides, by config, with the reason.

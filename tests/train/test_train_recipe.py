@@ -90,6 +90,7 @@ WRONG_GRPO = [
     ("train.num_generations", "3", "train.num_generations: given 3, and 4 a process x 1 x 2 steps are 8 samples"),
     ("train.generation_batch_size", "6", "train.generation_batch_size: given 6, expected a multiple of 4"),
     ("train.max_completion_length", "4", "rollout.max_turn_tokens: given "),
+    ("train.save_strategy", "no", "train.save_strategy: given 'no' (str), expected one of 'steps' or 'epoch'"),
     ("train.report_to", "wandb", "train.report_to: not for a recipe (tracking.to decides it)"),
     ("train.reward_weights", "[1.0]", "train.reward_weights: not for a recipe (reward.weights decides it)"),
     ("train.eval_strategy", "steps", "data.held_out: given 0 with train.eval_strategy 'steps'"),
