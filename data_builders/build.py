@@ -221,7 +221,7 @@ class Build:
         with ExitStack() as stack:
             make = stack.enter_context(self.maker(folder)) if self.recipe.dialogue else None
             total = done + sum(map(len, shards.values()))
-            bar = stack.enter_context(tqdm(total=total, initial=done, unit=" problems", disable=not total or None))
+            bar = stack.enter_context(tqdm(total=total, initial=done, unit=" problems", disable=not total))
             for number, (name, shard) in enumerate(shards.items()):
                 if make is None:
                     write(name, map(self.conversations, shard))

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from nextturn.probe.terminal import visible
+from nextturn.probe.terminal import log_progress_as_lines, visible
 
 
 class NextturnError(Exception):
@@ -82,6 +82,7 @@ def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | Non
     (`train.guards.StopsOnSigterm`). Everything else it ends at once, as SIGKILL does, and what is on disk by then is whole, so
     the same command goes on from there.
     """
+    log_progress_as_lines()
     try:
         main(sys.argv[1:] if argv is None else argv)
     except NextturnError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -54,7 +56,43 @@ say_once = functools.cache(say)
 """`say`, once per line."""
 
 
-# --- Collecting a stream of results, under a progress bar with rate and time left.
+# --- Progress: bars on a terminal, lines in a log.
+
+LOG_EVERY_S = 30.0
+"""Seconds between the lines of one progress bar in a log."""
+_LOG_LINE = "{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt} after {elapsed}, {remaining} left, {rate_fmt}"
+
+
+def log_progress_as_lines() -> None:
+    """Make every tqdm bar of this process print lines if standard error is no terminal: at most one every LOG_EVERY_S, and one at
+    the end of a bar that had printed or lasted that long. A bar redraws its line with carriage returns, which fill a log."""
+    from tqdm.std import tqdm
+
+    if sys.stderr.isatty() or hasattr(tqdm, "close_silently"):
+        return
+    bar_class: Any = tqdm  # transformers', datasets' and trl's bars are of this class or below it
+    bar_class.close_silently = tqdm.close
+
+    def show(bar: Any) -> None:
+        line = bar.format_meter(**{**bar.format_dict, "bar_format": _LOG_LINE, "ncols": None})
+        print(visible(line.removeprefix(": ")), file=sys.stderr, flush=True)
+
+    def display(bar: Any, msg: str | None = None, pos: int | None = None) -> None:
+        now = time.time()  # as tqdm counts
+        if now - getattr(bar, "last_line_t", getattr(bar, "start_t", now)) >= LOG_EVERY_S:
+            bar.last_line_t = now
+            show(bar)
+
+    def close(bar: Any) -> None:
+        runs, bar.sp = not getattr(bar, "disable", True), None  # tqdm leaves bars without `sp` to other displays
+        bar.close_silently()
+        if runs and bar.n and (hasattr(bar, "last_line_t") or time.time() - bar.start_t >= LOG_EVERY_S):
+            show(bar)
+
+    bar_class.display, bar_class.close, bar_class.clear = display, close, lambda bar, nolock=False: None
+
+
+# Collecting a stream of results, under a progress bar with rate and time left.
 
 T = TypeVar("T")
 

@@ -270,7 +270,7 @@ def progress(total: int, what: str) -> Iterator[Callable[[], object]]:
     """Show a progress bar with rate and remaining time on a terminal; call what this yields after each step."""
     from tqdm import tqdm
 
-    with tqdm(total=total, desc=what, unit=" replies", disable=None, leave=False) as bar:
+    with tqdm(total=total, desc=what, unit=" replies", leave=False) as bar:
         yield bar.update
 
 
