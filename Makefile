@@ -5,6 +5,7 @@
 # make test-harness  the same with lm-evaluation-harness, and tests the probe as its task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
+# make docs   writes the documentation site to build/site, in an environment of its own
 # make schema writes what editors know of recipes (recipes/schema/) and trl's names (train/trl_fields.json)
 # On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
@@ -20,11 +21,13 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 VLLM_VENV ?= .venv-vllm
 READY := $(VENV)/.ready-$(shell cat Makefile pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 HARNESS_VENV ?= .venv-harness
+DOCS_VENV ?= .venv-docs
 READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d ' ' -f 1)
+READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 RUN := runs/demo/sft
 
-.PHONY: setup demo test fuzz test-vllm test-harness bench schema lint clean
+.PHONY: setup demo test fuzz test-vllm test-harness bench schema docs lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -59,15 +62,19 @@ $(READY_HARNESS): | $(READY)
 	@echo "setting up $(HARNESS_VENV): 110 MB to download"
 	$(call second_environment,$(HARNESS_VENV),constraints-harness.txt)
 
+$(READY_DOCS):
+	$(PYTHON) -m venv --clear $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement constraints-docs.txt
+	@touch $@
+
 demo: setup
 	$(BIN)/nextturn data recipes/demo_data.yaml
 	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
 	$(BIN)/nextturn probe compare $(RUN) --out runs/demo/comparison
 
-lint: setup
+lint: setup .types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@mkdir -p .types/nextturn && for package in probe data_builders train; do ln -sfn ../../$$package .types/nextturn/$$package; done
 	$(BIN)/mypy
 
 test: lint
@@ -95,5 +102,16 @@ bench: setup
 schema: setup
 	PYTHONPATH=tests $(BIN)/python -m support.schema
 
+# mkdocs reads a copy of the pages, with the files that they link to, under the same relative paths.
+docs: $(READY_DOCS) .types
+	rm -rf build/pages && mkdir -p build/pages
+	git ls-files -z '*.md' docs recipes | xargs -0 cp --parents -t build/pages
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet --config-file docs/mkdocs.yml
+	@echo "build/site is written; to read and search it: $(PYTHON) -m http.server --directory build/site"
+
+# The folders under the names that they are imported by, for mypy and mkdocs.
+.types:
+	@mkdir -p .types/nextturn && for package in probe data_builders train; do ln -sfn ../../$$package .types/nextturn/$$package; done
+
 clean:
-	rm -rf runs $(VENV) $(VLLM_VENV) $(HARNESS_VENV)
+	rm -rf runs build $(VENV) $(VLLM_VENV) $(HARNESS_VENV) $(DOCS_VENV)

@@ -10,6 +10,7 @@ from nextturn.probe.errors import BadInput, run_command
 
 # Subcommand: (module with `main(argv)`, what the subcommand does).
 STAGES = {
+    "init": ("nextturn.train.init", "write a small working example of every stage"),
     "data": ("nextturn.data_builders.__main__", "turn problems into conversations"),
     "sft": ("nextturn.train.sft", "fine-tune on conversations, in one process"),
     "dpo": ("nextturn.train.dpo", "train on preference pairs, in one process"),

@@ -191,7 +191,7 @@ class RunPlan:
             pairs = list(load_pairs(path))
             rows, counts = make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
             yield (
-                f"data      {path}: {counts.pairs:,} pairs ({_kinds(counts.kinds)}), {counts.tokens:,} tokens of both sides, "
+                f"data      {path}: {counts.pairs:,} pairs{_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
                 f"longest {counts.longest}, {counts.too_long} too long and left out"
             )
             self.example = [f"an example ({pairs[0].kind}), the compared tokens of both sides are between ⟦ and ⟧:"]
@@ -227,11 +227,12 @@ class RunPlan:
             counts, first = chosen.counts, next(iter(chosen.trained.values()))
             self.rows = counts.prompts
             yield (
-                f"prompts   {path}: {counts.prompts:,} ({_kinds(counts.kinds)}), {counts.tokens / counts.prompts:,.0f} tokens "
+                f"prompts   {path}: {counts.prompts:,}{_kinds(counts.kinds)}, {counts.tokens / counts.prompts:,.0f} tokens "
                 f"on average, longest {counts.longest}, {counts.too_long} too long and left out, {counts.held_out} held out"
             )
-            withheld = f"; withheld: {'; '.join(first.hidden)}" if first.hidden else ""
-            self.example = [f"an example ({first.kind}; the answer is {first.answer}{withheld}):"]
+            facts = [first.kind, first.answer and f"the answer is {first.answer}"]
+            facts += [f"withheld: {'; '.join(first.hidden)}"] if first.hidden else []
+            self.example = [f"an example ({'; '.join(filter(None, facts))}):".replace(" ()", "")]
             self.example += [f"  | {line}" for line in self.chat.prompt_text(first.prompt).splitlines()]
 
         each = batch.steps_per_generation * given.get("num_iterations", 1) / batch.accumulation
@@ -346,7 +347,9 @@ def _calls(role: RoleSection, calls: int) -> str:
 
 
 def _kinds(kinds: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
+    """Return the kinds that rows name, in parentheses."""
+    named = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()) if kind)
+    return f" ({named})" if named else ""
 
 
 def _shown(row: dict[str, list[int]], chat: Chat) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from nextturn.probe.errors import ModelError
 from nextturn.probe.models import ModelFolder, merged_folder, resolve
 from nextturn.probe.terminal import say
-from nextturn.train.recipe import ModelSection
+from nextturn.train.recipe import LORA_TARGETS, ModelSection
 
 ADAPTER = "default"
 """PEFT's name of the adapter that is trained. PEFT saves it in the checkpoint's own folder, any other in a subfolder."""
@@ -135,7 +135,8 @@ def new_adapter(section: ModelSection, model: Any) -> Any:
         targets = [name for name in lora.target_modules if name in modules]
         if not targets:
             raise ModelError(f"model.lora.target_modules: the model has none of {', '.join(lora.target_modules)}")
-        if missing := [name for name in lora.target_modules if name not in modules]:
+        missing = [name for name in lora.target_modules if name not in modules]
+        if missing and lora.target_modules != LORA_TARGETS:  # the default names the modules of several architectures
             say(f"LoRA: this model has no {', '.join(missing)}")
     return LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"

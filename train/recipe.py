@@ -541,7 +541,7 @@ def start_from(model: ModelSection, run_dir: Path, recipes: Path) -> ModelSectio
     if any((folder / name).is_file() for name in (CONFIG, ADAPTER_CONFIG)) or newest_complete(folder)[0]:
         return model
     sft = recipes / f"{folder.name}.yaml"
-    first = f"; to start from SFT, run this first: accelerate launch train/sft.py {sft}" if sft.is_file() else ""
+    first = f"; to start from SFT, run this first: nextturn sft {sft}" if sft.is_file() else ""
     say(f"model.name: {model.name} has no complete checkpoint, so training starts from {model.fallback}{first}")
     return from_fallback
 

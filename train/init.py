@@ -1,0 +1,34 @@
+"""`nextturn init FOLDER`: write a working example of every stage, to be replaced by one's own piece by piece."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nextturn.probe.errors import BadInput
+from nextturn.probe.files import write_atomic
+
+EXAMPLE = Path(__file__).with_name("example")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Copy the example into a folder.
+
+    Raises:
+        BadInput: A file of the example is there already.
+    """
+    parser = argparse.ArgumentParser(
+        prog="nextturn init",
+        description="Write conversations, questions, pairs, a reward, a simulated user and a recipe for each stage.",
+    )
+    parser.add_argument("folder", type=Path, help="the folder to write; nothing in it is overwritten")
+    folder: Path = parser.parse_args(argv).folder
+    files = sorted(path for path in EXAMPLE.iterdir() if path.is_file())
+    if there := [path.name for path in files if (folder / path.name).exists()]:
+        raise BadInput(f"{folder}: holds {', '.join(there)} already; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        write_atomic(folder / path.name, path.read_text(encoding="utf-8"))
+    print(f"{folder}: {', '.join(path.name for path in files)}")
+    print(f"next: cd {folder} && nextturn sft sft.yaml --dry-run")
