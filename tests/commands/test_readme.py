@@ -76,6 +76,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         call([*command.split(), *limits], folder)
     turns = draw(user_turns(load_runs([folder / "runs/demo/sft/probe/base"])[0]), 20, 0)  # of the same model as step 28
     shutil.copytree(folder / "runs/demo/sft/probe", folder / "runs/results/probe")
+    shutil.copytree(folder / "runs/demo/sft/probe/base", folder / "runs/probe/questions")
     for name in ("labels_of_page.jsonl", "runs/demo/sft/labels.jsonl", "runs/results/labels.jsonl"):
         write_labels(folder / name, [turn.model_copy(update={"label": "new_task"}) for turn in turns])
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
@@ -84,6 +85,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         (folder / name).write_text(blocks(README, "json")[0] * 4)
     (folder / "my_rewards.py").write_text(blocks(TEXT[ROOT / "docs" / "architecture.md"], "python")[0])
     (folder / "mine.yaml").write_text(blocks(README, "yaml")[0].replace("smollm2-135m", "my_model"))
+    (folder / "own.yaml").write_text(
+        blocks(TEXT[ROOT / "docs" / "your-data.md"], "yaml")[0].replace("smollm2-135m", "my_model")
+    )
     reward = TEXT[ROOT / "docs" / "your-reward.md"]
     (folder / "prompts.jsonl").write_text(blocks(reward, "json")[0] * 4)
     (folder / "product_reward.py").write_text(blocks(reward, "python")[0])
@@ -132,7 +136,7 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         call([*words, *dry], workplace)
     elif words[:2] == ["nextturn", "sft"]:
         small = "--probe.max_answer_tokens 8 --probe.max_user_tokens 6 --probe.sets.written_pairs.n 2"
-        call([*words, *small.split(), "--train.use_cpu", "true", "--tracking.to", "none"], workplace)
+        call([*words, *(small.split() if "mine.yaml" in words else []), "--train.use_cpu", "true", "--tracking.to", "none"], workplace)
     elif words[0] == "nextturn":
         options = {"doctor": ["--help"], "watch": [] if "--once" in words else ["--once"]}
         call([*words, *options.get(words[-1], options.get(words[2], []) if words[2:] else [])], workplace)
