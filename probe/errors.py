@@ -75,11 +75,17 @@ class ToldToEnd(NextturnError):
     exit_code = 143  # 128 + SIGTERM, as a shell has it
 
 
+class Interrupted(ToldToEnd):
+    """Training ended on Ctrl-C, with a checkpoint."""
+
+    exit_code = 130
+
+
 def run_command(main: Callable[[Sequence[str]], None], argv: Sequence[str] | None = None) -> int:
     """Run `main(argv)` and return its exit code. Errors of this project become one line on stderr.
 
-    Ctrl-C (SIGINT) gives one line and 130. SIGTERM ends training after the step that is under way, with a checkpoint and 143
-    (`train.guards.StopsOnSigterm`). Everything else it ends at once, as SIGKILL does, and what is on disk by then is whole, so
+    Ctrl-C (SIGINT) gives 130, and SIGTERM 143. Both end training after the step that is under way, with a checkpoint
+    (`train.guards.StopsOnSignal`). Everything else they end at once, as SIGKILL does, and what is on disk by then is whole, so
     the same command goes on from there.
     """
     log_progress_as_lines()

@@ -118,14 +118,16 @@ def section_from(cls: type[S], data: dict[str, Any], where: str, overrides: Sequ
     Raises:
         RecipeError: A key or value is wrong; one line.
     """
-    for key, value in list(_parse_overrides(cls, overrides)):
+    options = dict(_parse_overrides(cls, overrides))
+    for key, value in options.items():
         _set(data, key, value)
     try:
         # As JSON, for which strict mode still takes a list for a tuple.
         return cls.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        problem = " ".join(_first_problem(cls, data, error).split())  # a key may hold line ends
-        raise RecipeError(f"{where}: {problem}") from None
+        key, problem = _first_problem(cls, data, error)
+        source = "command line" if any(f"{key}.".startswith(f"{option}.") for option in options) else where
+        raise RecipeError(f"{source}: {' '.join(problem.split())}") from None  # a key may hold line ends
 
 
 def recipe_dict(recipe: BaseModel) -> dict[str, Any]:
@@ -248,17 +250,19 @@ _EXPECTED = {
 }
 
 
-def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> str:
-    """Return one line about the first wrong key; pydantic has one error for each member of a union."""
+def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> tuple[str, str]:
+    """Return the first wrong key and one line about it, or about all unknown keys; pydantic has one error for each member of
+    a union."""
     problems: list[Any] = error.errors(include_url=False)
-    first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
+    unknown = [_locate(data, problem["loc"])[0] for problem in problems if problem["type"] == "extra_forbidden"]
+    if unknown:
+        return unknown[0], "; ".join(f"{key}: unknown key{nearest_key(cls, key)}" for key in dict.fromkeys(unknown))
+    first = problems[0]
     key, value = _locate(data, first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key{nearest_key(cls, key)}"
     if first["type"] == "missing":
-        return f"{'.'.join(map(str, first['loc']))}: missing, and it has no default"
+        return key, f"{'.'.join(map(str, first['loc']))}: missing, and it has no default"
     if first["type"] == "value_error":  # of a section's own validator
-        return (f"{key}." if key else "") + first["msg"].removeprefix("Value error, ")
+        return key, (f"{key}." if key else "") + first["msg"].removeprefix("Value error, ")
     expected = {
         _EXPECTED[problem["type"]].format(**problem.get("ctx", {}))
         if problem["type"] in _EXPECTED
@@ -266,7 +270,7 @@ def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> s
         for problem in problems
         if _locate(data, problem["loc"])[0] == key
     }
-    return f"{key}: given {value!r} ({type(value).__name__}), expected {' or '.join(expected)}"
+    return key, f"{key}: given {value!r} ({type(value).__name__}), expected {' or '.join(expected)}"
 
 
 def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
@@ -282,12 +286,18 @@ def _locate(data: Any, location: Sequence[int | str]) -> tuple[str, Any]:
 
 
 def nearest_key(cls: type[BaseModel], key: str) -> str:
-    """Return the end of an error about an unknown key: the nearest valid one, in the same section if possible."""
+    """Return the end of an error about an unknown key: the nearest valid one, in the same section if possible.
+
+    A short form is taken for what it stands for: `lr` for `learning_rate`, `epochs` for `num_train_epochs`.
+    """
     names = [name for name, _ in key_names(cls)]
     parent, _, last = key.rpartition(".")
     siblings = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == parent}
     for candidates in (siblings, {name.rpartition(".")[2]: name for name in names}):
-        if close := difflib.get_close_matches(last, list(candidates), n=1, cutoff=0.6):
+        close = difflib.get_close_matches(last, list(candidates), n=1, cutoff=0.6)
+        close = close or [name for name in candidates if "".join(part[0] for part in name.split("_") if part) == last]
+        close = close or sorted((name for name in candidates if f"_{last}_" in f"_{name}_"), key=len)
+        if close:
             return f"; did you mean {candidates[close[0]]}?"
     return f"; known here: {', '.join(sorted(siblings))}" if 0 < len(siblings) <= 20 else ""
 

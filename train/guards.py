@@ -1,4 +1,4 @@
-"""What ends a run early, on all processes at once: a loss or gradient that is not finite, or SIGTERM.
+"""What ends a run early, on all processes at once: a loss or gradient that is not finite, SIGTERM, or Ctrl-C.
 
 Without the guard, training continues: plain torch applies NaN to the weights, DeepSpeed skips the step without a message,
 and the logs show the last good loss. The guard leaves a trace on the device, for which nothing waits: the loss of every
@@ -16,10 +16,12 @@ FSDP is not covered.
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from nextturn.probe.checkpoints import newest_complete
-from nextturn.probe.errors import ToldToEnd, TrainingStopped
+from nextturn.probe.errors import Interrupted, ToldToEnd, TrainingStopped
+from nextturn.probe.terminal import is_main_process
 from nextturn.train.overrides import wrap
 
 LOSS, TOTAL, FIRST_PARAMETER = 0, 1, 2
@@ -113,7 +116,7 @@ class FiniteGuard(TrainerCallback):  # type: ignore[misc]
         raise TrainingStopped(f"stopped before step {step}: {what} is not finite. {kept}. {CAUSES}")
 
 
-# --- SIGTERM: the end of a Slurm job, or a machine that is taken away.
+# --- SIGTERM, the end of a Slurm job or a machine that is taken away, and Ctrl-C.
 #
 # What was trained since the last checkpoint would be lost: half of a run with `save_steps: 0.5`. transformers' own
 # `enable_jit_checkpoint` does not tell the processes of one another, which get the signal in different steps and would
@@ -122,9 +125,13 @@ class FiniteGuard(TrainerCallback):  # type: ignore[misc]
 # A launcher that ends the others because one process failed sends SIGTERM, too: they wait for the failed one in vain, and are
 # killed 30 seconds later. An inline probe stops after the current batch or verdict, and is resumed at the next start.
 
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+SAME_CTRL_C_S = 2.0
+"""Seconds in which further SIGINTs are the same Ctrl-C: the terminal sends one, and torch's launcher sends another."""
 
-class StopsOnSigterm(TrainerCallback):  # type: ignore[misc]
-    """Saves a checkpoint and ends on all processes, after the step in which any process got SIGTERM.
+
+class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
+    """Saves a checkpoint and ends on all processes, after the step in which any process got SIGTERM or Ctrl-C.
 
     Add it after the callback that marks checkpoints and before callbacks that take long at a checkpoint: the probe is made
     when the run is resumed.
@@ -132,37 +139,59 @@ class StopsOnSigterm(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self._signalled = False  # this process
+        self._got: signal.Signals | None = None  # by this process
+        self._first_ctrl_c = 0.0
         self._ends = False  # all of them
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Context manager: catch SIGTERM. A second SIGTERM changes nothing: Slurm and the launcher may both send one."""
+        """Context manager: catch SIGTERM and SIGINT. A second SIGTERM changes nothing: Slurm and the launcher may both send one.
+        A second Ctrl-C ends at once."""
         if threading.current_thread() is not threading.main_thread():  # Python lets no other thread listen
             yield
             return
-        before = signal.signal(signal.SIGTERM, self._note)
+        before = {number: signal.signal(number, self._note) for number in _ENDING}
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _note(self, *_: Any) -> None:
-        self._signalled = True  # and nothing that could fail, such as printing
+    def _note(self, number: int, frame: Any) -> None:
+        if number == signal.SIGINT:
+            now = time.monotonic()
+            if self._first_ctrl_c and now - self._first_ctrl_c > SAME_CTRL_C_S:
+                raise KeyboardInterrupt
+            if not self._first_ctrl_c and is_main_process():
+                with suppress(OSError):  # `print` could be interrupted within itself
+                    os.write(
+                        2,
+                        b"\nCtrl-C: training ends after this step, with a checkpoint; another Ctrl-C ends it at once\n",
+                    )
+            self._first_ctrl_c = self._first_ctrl_c or now
+        self._got = self._got or signal.Signals(number)
+
+    def _ended(self, what: str) -> ToldToEnd:
+        if self._got is signal.SIGINT:
+            return Interrupted(f"Ctrl-C: {what}")
+        return ToldToEnd(f"SIGTERM: {what}")
 
     def check(self) -> None:
-        """Raise ToldToEnd if this process got SIGTERM. For a probe, between two batches."""
-        if self._signalled:
-            step = self.trainer.state.global_step
-            raise ToldToEnd(f"SIGTERM: ended in the probe at step {step}; the same command resumes the probe")
+        """Raise ToldToEnd if this process got a signal. For a probe, between two batches."""
+        if self._got:
+            raise self._ended(
+                f"ended in the probe at step {self.trainer.state.global_step}; the same command resumes the probe"
+            )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         import torch
 
-        accelerator, self._ends = self.trainer.accelerator, self._signalled
+        accelerator = self.trainer.accelerator
         if accelerator.num_processes > 1:
-            signalled = torch.tensor(int(self._signalled), device=accelerator.device)
-            self._ends = bool(accelerator.reduce(signalled, reduction="sum"))
+            got = torch.tensor([int(self._got is each) for each in _ENDING], device=accelerator.device)
+            counts = accelerator.reduce(got, reduction="sum").tolist()
+            self._got = next((each for each, count in zip(_ENDING, counts, strict=True) if count), None)
+        self._ends = self._got is not None
         if self._ends and state.global_step < state.max_steps:
             control.should_save, control.should_evaluate = True, False  # an evaluation could take minutes
 
@@ -170,9 +199,7 @@ class StopsOnSigterm(TrainerCallback):  # type: ignore[misc]
         """Raise ToldToEnd on every process, except after the last step, after which the run ends by itself."""
         if self._ends and state.global_step < state.max_steps:
             step = state.global_step
-            raise ToldToEnd(
-                f"SIGTERM: ended after step {step}, saved as checkpoint-{step}; the same command resumes from it"
-            )
+            raise self._ended(f"ended after step {step}, saved as checkpoint-{step}; the same command resumes from it")
 
 
 # --- Freed memory, while a model trains on a CPU.

@@ -505,18 +505,34 @@ def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
     if len(given) == 1:
         other = "recipe" if "path" in given else "path"
         overrides = [f"--data.{other}", "null", *overrides]
-    recipe = load_recipe(kind, path, overrides)
+    try:
+        recipe = load_recipe(kind, path, overrides)
+    except RecipeError as error:
+        if not _fits(kind, path) and (stage := next((name for name in RECIPES if _fits(RECIPES[name], path)), None)):
+            raise RecipeError(f"{path}: a recipe for `nextturn {stage}` ({error})") from None
+        raise
     try:
         batch_of(recipe)
     except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
+        other = kind is GrpoRecipe and not recipe.model_fields_set & {"rollout", "reward"}
+        hint = "; without `rollout:` and `reward:`, is this a recipe for `nextturn sft`?" if other else ""
+        raise RecipeError(f"{path}: {error}{hint}") from None
     model = start_from(recipe.model, Path(recipe.arguments["output_dir"]), path.parent)
     return recipe.model_copy(update={"model": model})
+
+
+def _fits(kind: type[TrainRecipe], path: Path) -> bool:
+    try:
+        load_recipe(kind, path)
+    except RecipeError:
+        return False
+    return True
 
 
 load_sft_recipe = partial(_load, SftRecipe)
 load_dpo_recipe = partial(_load, DpoRecipe)
 load_grpo_recipe = partial(_load, GrpoRecipe)
+RECIPES: dict[str, type[TrainRecipe]] = {"sft": SftRecipe, "dpo": DpoRecipe, "grpo": GrpoRecipe}
 LOADERS: dict[str, Callable[..., TrainRecipe]] = {
     "sft": load_sft_recipe,
     "dpo": load_dpo_recipe,

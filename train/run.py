@@ -27,7 +27,14 @@ from nextturn.probe.weights import sha256_of_seen
 from nextturn.train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch
 from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
 from nextturn.train.recipe import LOADERS, TrainRecipe, fitted
-from nextturn.train.setup import check_shared, launch_line, on_main_process, training_arguments, trains_on_gpus
+from nextturn.train.setup import (
+    check_shared,
+    dtype_here,
+    launch_line,
+    on_main_process,
+    training_arguments,
+    trains_on_gpus,
+)
 
 if TYPE_CHECKING:
     from nextturn.probe.measure.run import LoadedSet
@@ -146,20 +153,20 @@ class Run:
     def load_policy(self) -> Any:
         """Return the model to train, all weights or LoRA, on no device yet. `train` loads a checkpoint's adapter."""
         section = self.recipe.model
-        return load_policy(self.folder, section, held_in(section, zero_in_force(self.args)))
+        return load_policy(self.folder, section, dtype_here(held_in(section, zero_in_force(self.args)), self.args))
 
     def train(self, trainer: Any, stage: str) -> None:
         """Train from the beginning, or from the checkpoint after setting aside what a killed run left past it.
 
         No step with a loss or gradient that is not finite changes a weight. Each checkpoint first gets its completion
-        marker, then its probe, whose results go to the tracker. SIGTERM ends training after a step, with a checkpoint, or
+        marker, then its probe, whose results go to the tracker. SIGTERM and Ctrl-C end training after a step, with a checkpoint, or
         within a probe.
 
         Args:
             trainer: One of train/overrides.py.
             stage: "sft", "dpo" or "grpo".
         """
-        from nextturn.train.guards import FiniteGuard, ReturnsFreedMemory, StopsOnSigterm
+        from nextturn.train.guards import FiniteGuard, ReturnsFreedMemory, StopsOnSignal
         from nextturn.train.overrides import guard_tracking
         from nextturn.train.probing import probe_checkpoints
 
@@ -168,8 +175,10 @@ class Run:
         trainer.add_callback(FiniteGuard(trainer))
         guard_tracking(trainer)
         mark_checkpoints(trainer)
-        trainer.add_callback(sigterm := StopsOnSigterm(trainer))
-        probe_checkpoints(trainer, probe, self.folder, self.chat, self.sets, recipe.model.dtype, sigterm.check)
+        trainer.add_callback(signals := StopsOnSignal(trainer))
+        probe_checkpoints(
+            trainer, probe, self.folder, self.chat, self.sets, dtype_here(recipe.model.dtype, self.args), signals.check
+        )
         if self.args.use_cpu:
             trainer.add_callback(ReturnsFreedMemory())
         start_tracking(recipe.tracking, self.run_dir, recipe_dict(recipe), stage)
@@ -177,7 +186,7 @@ class Run:
         if trainer.accelerator.is_main_process:
             remove_incomplete(self.run_dir, self.checkpoint)
         trainer.accelerator.wait_for_everyone()
-        with sigterm.listening():
+        with signals.listening():
             trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
 
     def conclude(self, trainer: Any, verb: str, summary: str, **facts: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nextturn.probe.errors import BadInput, NextturnError, one_line
 from nextturn.probe.models import emulates_bfloat16
-from nextturn.probe.terminal import is_main_process, processes, say
+from nextturn.probe.terminal import is_main_process, processes, say, say_once
 from nextturn.train.recipe import fitted
 
 if TYPE_CHECKING:
@@ -66,6 +66,14 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
         say(f"one process was started and trains on one of {args.n_gpu} GPUs; `accelerate launch` starts one for each")
         use_one_gpu(args)
     return args
+
+
+def dtype_here(dtype: str, args: Any) -> str:
+    """Return `dtype`, or float32 for a CPU without bfloat16 instructions. `args` is trl's config."""
+    if dtype == "bfloat16" and args.use_cpu and not launcher_deepspeed() and emulates_bfloat16():
+        say_once("model.dtype: float32 instead of bfloat16, for which this CPU has no instructions")
+        return "float32"
+    return dtype
 
 
 def launcher_deepspeed() -> bool:

@@ -136,7 +136,17 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         call([*words, *dry], workplace)
     elif words[:2] == ["nextturn", "sft"]:
         small = "--probe.max_answer_tokens 8 --probe.max_user_tokens 6 --probe.sets.written_pairs.n 2"
-        call([*words, *(small.split() if "mine.yaml" in words else []), "--train.use_cpu", "true", "--tracking.to", "none"], workplace)
+        call(
+            [
+                *words,
+                *(small.split() if "mine.yaml" in words else []),
+                "--train.use_cpu",
+                "true",
+                "--tracking.to",
+                "none",
+            ],
+            workplace,
+        )
     elif words[0] == "nextturn":
         options = {"doctor": ["--help"], "watch": [] if "--once" in words else ["--once"]}
         call([*words, *options.get(words[-1], options.get(words[2], []) if words[2:] else [])], workplace)

@@ -1,17 +1,20 @@
-"""SIGTERM ends training after the current step, with a checkpoint that the same command resumes from."""
+"""SIGTERM and Ctrl-C end training after the current step, with a checkpoint that the same command resumes from."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainerCallback
 
 from nextturn.probe.checkpoints import newest_complete
-from nextturn.probe.errors import ToldToEnd, run_command
+from nextturn.probe.errors import Interrupted, ToldToEnd, run_command
 from nextturn.probe.files import read_json
+from nextturn.train import guards
 from nextturn.train.recipe import LOADERS
 from nextturn.train.sft import main, train
 from support.commands import start
@@ -42,6 +45,29 @@ def test_a_run_that_gets_sigterm_resumes(tiny_chatml: Path, tmp_path: Path, caps
     assert (run / "probe" / "step-2" / "results.json").is_file(), "every checkpoint is measured"
     ours, theirs = history(run / "checkpoint-4"), history(tmp_path / "whole" / "run" / "checkpoint-4")
     assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
+
+
+def test_the_first_ctrl_c_saves_and_the_second_ends_at_once(tiny_chatml: Path, tmp_path: Path) -> None:
+    data, before = {"path": str(write_data(tmp_path))}, signal.getsignal(signal.SIGINT)
+    recipe = write_recipe(tmp_path, tiny_chatml, data, RARELY, {"when": "never"})
+    with pytest.raises(Interrupted, match="checkpoint-2") as error:
+        train(LOADERS["sft"](recipe, []), callbacks=[sigterm_in(2, number=signal.SIGINT)])
+    assert error.value.exit_code == 130 and signal.getsignal(signal.SIGINT) is before
+    assert newest_complete(tmp_path / "run") == (tmp_path / "run" / "checkpoint-2", [])
+
+    class Impatient(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(2 * guards.SAME_CTRL_C_S)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guards, "SAME_CTRL_C_S", 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            train(LOADERS["sft"](recipe, []), callbacks=[Impatient()])
+    assert newest_complete(tmp_path / "run") == (tmp_path / "run" / "checkpoint-2", [])
+    train(LOADERS["sft"](recipe, []))
+    assert (tmp_path / "run" / "finished.json").is_file()
 
 
 def test_a_probe_that_gets_sigterm_stops(tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,15 +63,15 @@ def take_back(run: Path, steps: int) -> None:
             shutil.rmtree(folder)
 
 
-def sigterm_in(step: int, rank: int = 0) -> Any:
-    """Return a callback by which one process gets SIGTERM in a step."""
+def sigterm_in(step: int, rank: int = 0, number: int = signal.SIGTERM) -> Any:
+    """Return a callback by which one process gets SIGTERM, or another signal, in a step."""
     from transformers import TrainerCallback
 
     class Sigterm(TrainerCallback):  # type: ignore[misc]
         def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == step - 1 and args.process_index == rank:
                 for _ in range(2):  # from Slurm, and from the launcher
-                    os.kill(os.getpid(), signal.SIGTERM)
+                    os.kill(os.getpid(), number)
 
         on_step_begin = on_substep_end
 

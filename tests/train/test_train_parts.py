@@ -193,6 +193,7 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
     section = ProbeSection(sets={"gsm8k": SetSection()}, dtype="bfloat16")
     probing.probe_checkpoints(trainer, section, None, None, [], "float32")  # type: ignore[arg-type]
     assert args.bf16 is not emulated
+    assert setup.dtype_here("bfloat16", args) == ("float32" if emulated else "bfloat16")
     assert (added[0].dtype, added[0].probe.dtype) == (("float32", "float32") if emulated else ("bfloat16", "bfloat16"))
     output = capsys.readouterr().out
     assert ("train.bf16" in output) is emulated and ("probe.dtype" in output) is emulated
