@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> None:
     recipe = load_data_recipe(options.recipe, overrides)  # a wrong recipe is reported before any large import
 
     from nextturn.data_builders.build import Build, finished
+    from nextturn.data_builders.card import CARD
     from nextturn.data_builders.dry_run import dry_run
     from nextturn.probe.errors import DataError, SetOutOfReach
     from nextturn.probe.files import read_json
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
     done = finished(out, recipe)
     manifest = read_json(out / "manifest.json") if done else Build(recipe).run(out)
     rejected = "".join(f", {n} {reason}" for reason, n in manifest["rejected"].items())
-    page, asked, kept = out / "card.md", manifest["asked"], manifest["kept"]
+    page, asked, kept = out / CARD, manifest["asked"], manifest["kept"]
     if not kept:
         raise DataError(f"{out}: none of {asked} conversations was kept{rejected}; {page} shows one of each")
     if done:

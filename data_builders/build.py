@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.card import WARN, card
+from nextturn.data_builders.card import CARD, WARN, card
 from nextturn.data_builders.dialogue.conversation import ConversationMaker
 from nextturn.data_builders.dialogue.roles import open_model
 from nextturn.data_builders.preferences import write_pairs
@@ -306,8 +306,9 @@ class Build:
         """
         parts, lost = sorted((out / "sft").glob("part-*.jsonl")), out / "rejected.jsonl"
         rejected = Counter[str](row["reason"] for _, row in read_jsonl(lost))
-        page, giveaway = card(_rows(*parts), _rows(lost), self.settings, quality.checked, totals.get("calls"))
-        files.write_atomic(out / "card.md", page)
+        views = [name for name in ("sft", "rl", "preference") if any((out / name).glob("*.jsonl"))]
+        page, giveaway = card(_rows(*parts), _rows(lost), self.settings, quality.checked, totals.get("calls"), views)
+        files.write_atomic(out / CARD, page)
         kinds = Counter[str](row["kind"] for row in _rows(*parts, lost) if row["source"] != "written")
         if shortfall := self.shortfall(kinds):
             say(f"note: {out}: {shortfall}")
@@ -320,11 +321,11 @@ class Build:
             if auc > limit:
                 raise DataError(
                     f"{message}, above quality.max_giveaway {limit:g}: a model would learn the wording instead of when to "
-                    f"ask; see {out / 'card.md'}, reword the first messages, or raise the limit"
+                    f"ask; see {out / CARD}, reword the first messages, or raise the limit"
                 )
             say(f"warning: {message}. The model may learn the wording instead of when to ask.")
-        views = ("rejected", "rejected.jsonl", "rl", "preference", "eval")
-        others = (path for view in views for path in [out / view, *sorted((out / view).glob("*.jsonl"))])
+        parts_of = ("rejected", "rejected.jsonl", "rl", "preference", "eval")
+        others = (path for view in parts_of for path in [out / view, *sorted((out / view).glob("*.jsonl"))])
         counts = {path: sum(1 for _ in read_jsonl(path)) for path in [*parts, *others] if path.is_file()}
         kept = sum(counts[part] for part in parts)
         manifest = {

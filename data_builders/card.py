@@ -17,6 +17,9 @@ from nextturn.probe.grading import asks, closes_asking
 from nextturn.probe.stats import Estimate
 from nextturn.probe.terminal import visible
 
+CARD = "README.md"
+"""The card's name in the data folder, where the hub shows it and `datasets` reads which rows there are."""
+
 Row = dict[str, Any]
 _SAMPLES = 10  # conversations shown in full
 _EXCERPT = 180
@@ -63,6 +66,7 @@ def card(
     settings: dict[str, Any],
     checked: Sequence[Checked] = (),
     calls: Mapping[str, int] | None = None,
+    views: Sequence[str] = ("sft", "rl"),
 ) -> tuple[str, Estimate]:
     """Return the card as Markdown, and the AUC with which first messages give away that they lack a fact.
 
@@ -73,6 +77,7 @@ def card(
         checked: The probe sets that the rows were compared with.
         calls: Replies and tokens of models, {"assistant.calls", "assistant.input", "assistant.output", ...}, as in the
             manifest.
+        views: The folders of rows, which `datasets.load_dataset(folder, view)` loads.
     """
     import jinja2
 
@@ -99,6 +104,7 @@ def card(
         roles=sorted({name.partition(".")[0] for name in calls or {}}),
         calls=calls or {},
         settings=settings,
+        views=views,
         giveaway=giveaway,
         least=LEAST,
         warn=WARN,

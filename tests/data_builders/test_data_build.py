@@ -87,7 +87,15 @@ def test_the_manifest_adds_up_and_has_the_hashes_of_the_files(built: Path) -> No
     for name, described in manifest["files"].items():
         assert hashlib.sha256((built / name).read_bytes()).hexdigest() == described["sha256"]
         assert len(rows(built / name)) == described["rows"]
-    assert set(manifest["files"]) == set(contents(built)) - {"manifest.json", "settings.json", "card.md"}
+    assert set(manifest["files"]) == set(contents(built)) - {"manifest.json", "settings.json", "README.md"}
+
+
+def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    loaded = load_dataset(str(built), "sft", cache_dir=str(tmp_path))["train"]
+    assert list(loaded["id"]) == [row["id"] for row in load_sft_rows(built)]
+    assert load_dataset(str(built), "rl", cache_dir=str(tmp_path))["train"].num_rows
 
 
 def test_the_seed_determines_every_byte(built: Path, tmp_path: Path) -> None:
@@ -278,9 +286,9 @@ def test_a_build_that_keeps_nothing_fails_and_shows_the_reason_each_time(tmp_pat
     sections = {"source": {"kind": "jsonl", "path": str(source)}, "quality": {"decontaminate": [str(source)]}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**sections, "output": {"path": str(tmp_path / "out")}}))
     for _ in range(2):
-        with pytest.raises(DataError, match=r"1 contaminated:.*card\.md"):
+        with pytest.raises(DataError, match=r"1 contaminated:.*README\.md"):
             main([str(tmp_path / "recipe.yaml")])
-    assert "contaminated" in (tmp_path / "out/card.md").read_text()
+    assert "contaminated" in (tmp_path / "out/README.md").read_text()
 
 
 def test_kinds_that_the_problems_do_not_give_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def built(path: Path, out: Path, *overrides: str) -> Path:
 def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp_path: Path) -> None:
     # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
     out = built(recipe(tmp_path, server.url, attempts=1), tmp_path / "d")
-    manifest, card = read_json(out / "manifest.json"), (out / "card.md").read_text()
+    manifest, card = read_json(out / "manifest.json"), (out / "README.md").read_text()
     kept, rejected = rows_of(out, "sft"), rows_of(out, "rejected")
     made = [row for row in kept + rejected if "dialogue" in row]
     solved = [row for row in made if row["dialogue"]["measured"]["solved"][0]]
@@ -59,7 +59,7 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     assert Counter(row["reason"] for row in rejected) == manifest["rejected"]
     asked = Counter(f"{role_of(seen.body)}.calls" for seen in server.requests)
     assert asked["assistant.calls"] == manifest["calls"]["assistant.calls"]
-    assert set(manifest["files"]) == set(contents(out)) - {"manifest.json", "settings.json", "card.md"}
+    assert set(manifest["files"]) == set(contents(out)) - {"manifest.json", "settings.json", "README.md"}
     assert [row["id"] for row in kept] == [row["id"] for row in load_sft_rows(out)]
     assert "underspecified" in card
     # The server's replies are made to be kept, and its user often goes on.

@@ -101,7 +101,7 @@ def test_a_build_with_a_giveaway_fails_until_the_limit_is_raised(
     monkeypatch.setattr(nextturn.data_builders.card.Openings, "giveaway", lambda _: Estimate(0.9, (0.86, 0.94), 300))
     with pytest.raises(DataError, match=r"AUC 0\.90 of 300.*quality\.max_giveaway 0\.8"):
         build(load_data_recipe(path))
-    assert "0.90 [0.86, 0.94]" in (out / "card.md").read_text() and not (out / "manifest.json").exists()
+    assert "0.90 [0.86, 0.94]" in (out / "README.md").read_text() and not (out / "manifest.json").exists()
     times = {path: path.stat().st_mtime_ns for path in out.glob("sft/*.jsonl")}
     build(load_data_recipe(path, ["--quality.max_giveaway", "1"]))
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("sft/*.jsonl")}, "no row is made again"

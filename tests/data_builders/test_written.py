@@ -114,7 +114,7 @@ def test_a_mix_holds_both_and_ends_with_the_same_bytes_after_a_kill(tmp_path: Pa
     sources = Counter(row["source"] for row in load_sft_rows(whole))
     assert sources["written"] == 20 and sources["starter"] > 30
     files = {path.relative_to(whole): path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    for name in ("manifest.json", "sft/part-00000.jsonl", "card.md"):  # killed after the written shard
+    for name in ("manifest.json", "sft/part-00000.jsonl", "README.md"):  # killed after the written shard
         (whole / name).unlink()
     again = build(loaded, whole)
     assert files == {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
