@@ -60,6 +60,8 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "a file of questions, or a known set, measured with the default settings in place of a recipe; can be repeated"
     )
     parser.add_argument("--set", action="append", default=[], metavar="FILE", help=of_set)
+    of_file = "a file of finished conversations, whose last user message the model writes again; can be repeated"
+    parser.add_argument("--transcripts", action="append", default=[], metavar="FILE", help=of_file)
     parser.add_argument("--out", type=Path, help="the run folder; required unless --dry-run")
     parser.add_argument("--label", help="the name of this model in tables (default: the last part of its name)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 (default: the first GPU, else the CPU)")
@@ -74,12 +76,16 @@ def _run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
 
     if arguments.recipe is None and overrides and not overrides[0].startswith("--"):  # it came after an option
         arguments.recipe, overrides = Path(overrides[0]), overrides[1:]
-    if arguments.recipe and arguments.set:
-        raise BadInput("--set: given with a recipe, which names its sets itself; expected one of the two")
+    if arguments.recipe and (arguments.set or arguments.transcripts):
+        raise BadInput(
+            "--set or --transcripts: given with a recipe, which names its sets itself; expected one of the two"
+        )
     if arguments.out is None and not arguments.dry_run:
         raise BadInput("--out DIR is missing: the folder that this run is written to")
     recipe = (
-        load_probe_recipe(arguments.recipe, overrides) if arguments.recipe else recipe_of_sets(arguments.set, overrides)
+        load_probe_recipe(arguments.recipe, overrides)
+        if arguments.recipe
+        else recipe_of_sets(arguments.set, overrides, arguments.transcripts)
     )
     if arguments.dry_run:
         unchecked: list[str] = []

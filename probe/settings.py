@@ -148,15 +148,17 @@ class ProbeRecipe(RecipeSection):
     """Where the figures are shown; without this section nowhere."""
 
 
-def recipe_of_sets(names: Sequence[str], overrides: Sequence[str] = ()) -> ProbeRecipe:
-    """Return the recipe of a probe without a recipe file: question sets by file or by the name of a known set.
+def recipe_of_sets(names: Sequence[str], overrides: Sequence[str] = (), transcripts: Sequence[str] = ()) -> ProbeRecipe:
+    """Return the recipe of a probe without a recipe file: question sets by file or by the name of a known set, and files of
+    finished conversations.
 
     Raises:
         RecipeError: There is no set, or an option is wrong.
     """
-    if not names:
-        raise RecipeError("expected a recipe such as recipes/probe.yaml, or --set FILE")
-    sets = {Path(name).stem: {"path": name} if Path(name).suffix else {} for name in names}
+    if not names and not transcripts:
+        raise RecipeError("expected a recipe such as recipes/probe.yaml, or --set FILE, or --transcripts FILE")
+    sets: dict[str, Any] = {Path(name).stem: {"path": name} if Path(name).suffix else {} for name in names}
+    sets |= {Path(name).stem: {"path": name, "transcript": True} for name in transcripts}
     return section_from(ProbeRecipe, {"probe": {"sets": sets}}, "--set", overrides)
 
 

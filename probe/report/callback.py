@@ -27,7 +27,7 @@ from nextturn.probe.measure.results import read_results
 from nextturn.probe.measure.run import LoadedSet, load_sets, run_probe
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.recipe import section_from
-from nextturn.probe.report.tracking import headlines, track_probe
+from nextturn.probe.report.tracking import headline_line, headlines, track_probe
 from nextturn.probe.settings import ProbeSection
 from nextturn.probe.terminal import say
 
@@ -72,6 +72,10 @@ class ProbeCallback(TrainerCallback):
         out: Where the results are written; default: OUTPUT_DIR/probe.
         keys: Other keys of a recipe's `probe:` section.
 
+    Attributes:
+        results: What results.json holds of each measurement so far, by name: `results["base"]`, `results["step-100"]`. On the
+            main process only.
+
     Raises:
         BadInput: A key or a set cannot be used.
     """
@@ -81,6 +85,7 @@ class ProbeCallback(TrainerCallback):
     ) -> None:
         self.probe = _section(sets, keys)
         self.trainer, self.every, self.out = trainer, every, Path(out) if out else None
+        self.results: dict[str, dict[str, Any]] = {}
         self.sets: list[LoadedSet] = load_sets(self.probe)  # a wrong set ends the script before training begins
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -114,15 +119,16 @@ class ProbeCallback(TrainerCallback):
             def run(engine: Engine) -> None:
                 info = info_of(live, chat, folder.name, step)
                 try:
-                    run_probe(engine, chat, info, self.probe, folder, self.sets)
+                    self.results[folder.name] = run_probe(engine, chat, info, self.probe, folder, self.sets)
                 except SettingsChanged as error:  # of an earlier training into the same folder
                     aside = folder.with_name(f"before-{time.time_ns()}-{folder.name}")
                     say(f"{error}; that probe is set aside as {aside}")
                     folder.rename(aside)
-                    run_probe(engine, chat, info, self.probe, folder, self.sets)
+                    self.results[folder.name] = run_probe(engine, chat, info, self.probe, folder, self.sets)
 
             on_all_ranks(HfEngine(live, processing_class, self.probe.batch_tokens), ranks, run)
         if ranks.is_main_process:
+            say(f"{folder}: {headline_line(read_results(folder))}")
             track_probe(folder)
             if self.trainer:
                 self._report(args, state, control, folder)

@@ -240,6 +240,7 @@ class Comparison:
         unscored = []
         for run in self.runs:
             cells = [cell for kinds in run.results.followup.values() for at in kinds.values() for cell in at.values()]
+            cells += run.results.actual.values()
             reasons = sum((Counter(cell.unscored) for cell in cells), Counter[str]())
             if reasons:
                 why = ", ".join(f"{printable(reason)} {count}" for reason, count in sorted(reasons.items()))
@@ -247,7 +248,8 @@ class Comparison:
                 unscored.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} ({why})")
         notes += [f"user turns without a label, in no rate: {', '.join(unscored)}"] if unscored else []
         changed = "all" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
-        notes += [f"changes that no labels correct: {changed}"] if changed and self.as_judged else []
+        if changed and self.as_judged:
+            notes.append(f"no person has checked the changes of {changed} (`nextturn probe label`, `correct`)")
         return "; ".join([*notes, *self.warnings])
 
 

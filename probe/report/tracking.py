@@ -262,8 +262,10 @@ def rough_suffix(results: Results) -> str:
 
 def headlines(results: Results) -> dict[str, float]:
     """Return the figures to look at first, each with `_lo` and `_hi`: `probe/accuracy` (of the first set that has one, read
-    leniently), `probe/follow_up` (over all user turns after an unchanged answer), and `probe/sharded`."""
-    turns = [cell for kinds in results.followup.values() for cell in kinds.get("none", {}).values()]
+    leniently), `probe/follow_up` (over the user turns of all sets after an unchanged answer, at the lowest temperature), and
+    `probe/sharded`."""
+    at = [cells for kinds in results.followup.values() if (cells := kinds.get("none"))]
+    turns = [cells[min(cells, key=lambda name: float(name.removeprefix("T=")))] for cells in at]
     genuine, judged = sum(cell.labels[GENUINE] for cell in turns), sum(cell.n_judged for cell in turns)
     found = {
         "accuracy": next((each.lenient for each in results.accuracy.values()), NOTHING),
@@ -277,6 +279,16 @@ def headlines(results: Results) -> dict[str, float]:
             bounds = zip(("lo", "hi"), estimate.ci95 or (), strict=False)
             values |= {f"probe/{name}_{end}": bound for end, bound in bounds}
     return values
+
+
+def headline_line(results: Results) -> str:
+    """Return the headlines as text in percent: "accuracy 28.3 [18.5, 40.8], follow_up 65.0 [52.4, 75.8]"."""
+    values = headlines(results)
+    names = [name for name in values if not name.endswith(("_lo", "_hi"))]
+    return ", ".join(
+        f"{name.removeprefix('probe/')} {100 * values[name]:.1f} [{100 * values[f'{name}_lo']:.1f}, {100 * values[f'{name}_hi']:.1f}]"
+        for name in names
+    )
 
 
 def flatten(results: Results) -> dict[str, float]:
