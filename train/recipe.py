@@ -514,8 +514,8 @@ def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
     try:
         batch_of(recipe)
     except RecipeError as error:
-        other = kind is GrpoRecipe and not recipe.model_fields_set & {"rollout", "reward"}
-        hint = "; without `rollout:` and `reward:`, is this a recipe for `nextturn sft`?" if other else ""
+        bare = kind is GrpoRecipe and not recipe.model_fields_set & {"rollout", "reward"}
+        hint = "; without `rollout:` and `reward:`, is this a recipe for `nextturn sft`?" if bare else ""
         raise RecipeError(f"{path}: {error}{hint}") from None
     model = start_from(recipe.model, Path(recipe.arguments["output_dir"]), path.parent)
     return recipe.model_copy(update={"model": model})
