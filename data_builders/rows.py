@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from nextturn.probe.conversations import (
 from nextturn.probe.errors import DataError
 from nextturn.probe.grading import boxed, reference_answer, sentences
 from nextturn.probe.simulation import Intent
-from nextturn.probe.tables import read_rows
+from nextturn.probe.tables import place, read_rows
 
 
 def sft_row(conversation: Conversation) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def read_sft_rows(
     faults, good = [] if skipped is None else skipped, 0
     for number, row in read_rows(path):
         try:
-            messages = training_messages(row, f"{path}:{number}", columns)
+            messages = training_messages(row, place(path, number), columns)
         except DataError as error:
             faults.append(str(error))
             continue
@@ -97,11 +97,25 @@ def read_sft_rows(
         yield {**row, "messages": list(messages)}
     if not faults or (skipped is not None and good):
         return
-    shown = "; ".join(fault.removeprefix(f"{path}:") for fault in faults[:_SHOWN])
-    more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-    if len(faults) == 1:
-        raise DataError(faults[0])
-    raise DataError(f"{path}: {len(faults)} of {len(faults) + good} rows cannot be used: {shown}{more}")
+    raise DataError(
+        faults[0]
+        if len(faults) == 1
+        else f"{path}: {len(faults)} of {len(faults) + good} rows cannot be used: {first_faults(faults, path)}"
+    )
+
+
+def first_faults(faults: Sequence[str], path: Path) -> str:
+    """Return the first faults of a file's rows on one line. A fault that many rows have is written once."""
+    rows: dict[str, list[str]] = {}
+    for fault in faults:
+        row, _, what = fault.removeprefix(str(path)).lstrip(": ").partition(": ")
+        rows.setdefault(what, []).append(row.removeprefix("row "))
+    shown = [
+        f"row {', '.join(found[:_SHOWN])}{f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''}: {what}"
+        for what, found in list(rows.items())[:_SHOWN]
+    ]
+    rest = len(faults) - sum(map(len, list(rows.values())[:_SHOWN]))
+    return "; ".join(shown) + (f"; and {rest} more" if rest else "")
 
 
 # --- The rl view: a conversation so far, and everything that a reward or a simulated user needs to continue it.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.errors import DataError
-from nextturn.probe.tables import read_rows
+from nextturn.probe.tables import place, read_rows
 from nextturn.probe.terminal import say
 
 Message = dict[str, Any]
@@ -310,10 +310,10 @@ def read_transcripts(path: Path) -> list[tuple[str, Transcript]]:
         conversation = conversation_in(row)
         if conversation is None:
             raise DataError(
-                f"{path}:{number}: no conversation in it, wanted `messages` with {{role, content}} or `conversations` "
+                f"{place(path, number)}: no conversation in it, wanted `messages` with {{role, content}} or `conversations` "
                 f"with {{from, value}} (has {', '.join(row) or 'nothing'})"
             )
-        transcript = take_apart(conversation, f"{path}:{number}")
+        transcript = take_apart(conversation, place(path, number))
         if isinstance(transcript, str):
             left_out.setdefault(transcript, []).append(number)
         else:

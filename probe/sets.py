@@ -33,7 +33,7 @@ from nextturn.probe.conversations import (
 from nextturn.probe.errors import DataError, SetOutOfReach
 from nextturn.probe.files import sha256_text, write_jsonl
 from nextturn.probe.grading import hashed, reference_answer
-from nextturn.probe.tables import is_saved, located, read_rows
+from nextturn.probe.tables import is_saved, located, place, read_rows
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def read_items(path: Path, instruction: str = "", transcript: bool = False) -> l
             raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
         items = [Item(key, split.context, None, split.reply, split.actual) for key, split in read_transcripts(path)]
     else:
-        items = [_item(row, f"{path}:{number}", number) for number, row in read_rows(path)]
+        items = [_item(row, place(path, number), number) for number, row in read_rows(path)]
     _check_ids(path, [item.id for item in items])
     return [_instructed(item, instruction) for item in items] if instruction else items
 
@@ -130,7 +130,7 @@ def read_pairs(path: Path) -> list[Pair]:
     """Read all pairs of a file. Raises DataError as `read_items` does."""
     pairs = []
     for number, row in read_rows(path):
-        where = f"{path}:{number}"
+        where = place(path, number)
         complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
         pairs.append(Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where)))
     _check_ids(path, [pair.id for pair in pairs])
@@ -147,7 +147,7 @@ def read_problems(path: Path, source: str | None = None) -> Iterator[Problem]:
     """
     seen = set[str]()
     for number, row in read_rows(path):
-        where = f"{path}:{number}"
+        where = place(path, number)
         question = _text(row, ("question", "problem", "prompt"), where)
         solution = _given(row, "solution", where) or _given(row, "answer", where)
         answer = _final_answer(row, where)

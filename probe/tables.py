@@ -79,6 +79,12 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from read_jsonl(path)
 
 
+def place(source: Path, number: int) -> str:
+    """Return where a row is, for messages: FILE:LINE, or the number of the row where a row is no line."""
+    lines = source.is_file() and source.suffix.lower() not in (".csv", ".tsv", ".json", ".parquet")
+    return f"{source}:{number}" if lines else f"{source}: row {number}"
+
+
 def sha256_of(source: Path) -> str:
     """Return the sha256 of a file, or of the files of a folder."""
     if source.is_file():
@@ -125,7 +131,7 @@ def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(f"{path}: begins as a JSON array and is none ({error})") from None
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: {type(row).__name__}, expected a JSON object")
+            raise DataError(f"{place(path, number)}: {type(row).__name__}, expected a JSON object")
         yield number, row
 
 

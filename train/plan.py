@@ -14,6 +14,7 @@ from nextturn.probe.conversions import is_multimodal
 from nextturn.probe.errors import ModelError
 from nextturn.probe.measure.run import sets_within_reach, work_of
 from nextturn.probe.models import ModelFolder, load_tokenizer, resolve, tokenizer_folder
+from nextturn.probe.tables import located
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
 from nextturn.train.checkpoints import watch_line
 from nextturn.train.memory import (
@@ -29,7 +30,16 @@ from nextturn.train.memory import (
     zero_stage,
 )
 from nextturn.train.policy import held_in
-from nextturn.train.recipe import LATER, MAX_COMPLETION, DpoRecipe, GrpoRecipe, SftRecipe, TrainRecipe, batch_of
+from nextturn.train.recipe import (
+    LATER,
+    MAX_COMPLETION,
+    DataSection,
+    DpoRecipe,
+    GrpoRecipe,
+    SftRecipe,
+    TrainRecipe,
+    batch_of,
+)
 from nextturn.train.rewards import open_workers
 from nextturn.train.rows import (
     IGNORED,
@@ -166,9 +176,10 @@ class RunPlan:
         if path is None or self.chat is None:
             yield f"data      {self.unknown('rows and tokens', path)}"
         else:
-            loss_on, longest = self.recipe.data.loss_on, self.arguments.get("max_length", 1024)  # type: ignore[attr-defined]
+            section: DataSection = self.recipe.data  # type: ignore[assignment]
+            loss_on, longest = section.loss_on, self.arguments.get("max_length", 1024)
             skipped: list[str] = []
-            conversations = read_conversations(path, self.recipe.data, skipped)  # type: ignore[arg-type]
+            conversations = read_conversations(path, section, skipped)
             rows, counts = make_rows(conversations, self.chat, loss_on, longest, skipped)
             of_user = f" on user turns, {counts.intents:,} conversations with an intent" if loss_on == "user" else ""
             yield (
@@ -177,6 +188,11 @@ class RunPlan:
                 f"{counts.too_long} rows too long and left out"
                 + (f", {counts.skipped} left out because they are no conversations" if counts.skipped else "")
             )
+            if section.validation:
+                left_out: list[str] = []
+                held_out = read_conversations(located(section.validation, "data.validation"), section, left_out)
+                _, known = make_rows(held_out, self.chat, loss_on, longest, left_out)
+                yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
             if self.arguments.get("packing"):
@@ -308,9 +324,9 @@ class RunPlan:
     def saves_line(self) -> str:
         strategy, every = self.arguments.get("save_strategy", "steps"), self.arguments.get("save_steps", 500)
         if strategy != "steps":
-            return f"saves     save_strategy {strategy}"
+            return "saves     at the end of every epoch"
         return (
-            f"saves     every {every} steps"
+            f"saves     every {every} steps and at the end"
             if every >= 1
             else f"saves     {math.ceil(1 / every)} times, save_steps {every:g}"
         )

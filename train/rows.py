@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.data_builders.recipe import load_data_recipe
-from nextturn.data_builders.rows import RlRow, load_sft_rows, read_sft_rows, shards
+from nextturn.data_builders.rows import RlRow, first_faults, load_sft_rows, read_sft_rows, shards
 from nextturn.probe.chat import Chat, LossOn, Message
 from nextturn.probe.conversations import check_messages
 from nextturn.probe.errors import DataError
@@ -76,7 +76,7 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
     for row in rows:
         yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
     if skipped:
-        say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip), the first: {skipped[0]}")
+        say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip): {first_faults(skipped, path)}")
 
 
 def user_view(row: dict[str, Any]) -> tuple[Message, ...]:

@@ -16,7 +16,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.chat import Chat
-from nextturn.probe.checkpoints import finish_run, finished
+from nextturn.probe.checkpoints import finish_run, finished, newest_complete
+from nextturn.probe.errors import SettingsChanged
 from nextturn.probe.files import read_json, refuse_changes, sha256_text, write_atomic, write_json
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.recipe import recipe_dict
@@ -305,7 +306,12 @@ def _already_finished(recipe: TrainRecipe) -> bool:
     if (run_dir / "recipe.json").is_file():
         # If the recipe states a step's rows, how many of them a process takes at once changes memory only.
         free = (*_FREE, "train.per_device_train_batch_size") if recipe.rows_per_step else _FREE
-        refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
+        try:
+            refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
+        except SettingsChanged as error:
+            newest, _ = newest_complete(run_dir)
+            more = f"; to train on from it: --model.name {newest} --train.output_dir ANOTHER" if newest else ""
+            raise SettingsChanged(f"{error}{more}") from None
     done = finished(run_dir)
     if done:
         say(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")

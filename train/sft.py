@@ -84,8 +84,10 @@ def evaluation(recipe: SftRecipe) -> dict[str, object]:
     given = recipe.arguments
     if recipe.data.validation is None or "eval_strategy" in given:
         return {}
-    when = {"eval_strategy": given.get("save_strategy", "steps")}
-    return when | ({"eval_steps": given["save_steps"]} if "save_steps" in given and "eval_steps" not in given else {})
+    every = (
+        {"eval_steps": given.get("save_steps", 500)} if "eval_steps" not in given else {}
+    )  # transformers': logging_steps
+    return {"eval_strategy": given.get("save_strategy", "steps"), **every}
 
 
 if __name__ == "__main__":

@@ -279,6 +279,10 @@ def read_results(folder: Path) -> Results:
             raise BadInput(f"{folder}: the run is unfinished; `nextturn probe run` with --out {folder} resumes it")
         inside = " ".join(sorted(str(path.parent) for path in folder.glob("*/results.json")))
         hint = f"; did you mean {inside}?" if inside else ""
+        if trained := sorted(folder.glob("checkpoint-*")):
+            hint = (
+                f"; this run was trained without a probe: `nextturn probe run {trained[-1]} ... --out DIR` measures it"
+            )
         raise BadInput(f"{folder}: no results.json here; expected a folder that `nextturn probe run` made{hint}")
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None

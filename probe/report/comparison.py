@@ -247,7 +247,7 @@ class Comparison:
                 total = sum(cell.n_total for cell in cells)
                 unscored.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} ({why})")
         notes += [f"user turns without a label, in no rate: {', '.join(unscored)}"] if unscored else []
-        changed = "all" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
+        changed = "all runs" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
         if changed and self.as_judged:
             notes.append(f"no person has checked the changes of {changed} (`nextturn probe label`, `correct`)")
         return "; ".join([*notes, *self.warnings])
