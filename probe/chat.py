@@ -164,7 +164,7 @@ class Chat:
         for position in turns:
             if learned_from and position in ({turns[-1]} if loss_on == "all" else wanted):
                 self.check_thinking(messages[position]["content"])
-            target = self._target_ids(messages[position]["content"])
+            target = self._target_ids(messages[: position + 1])
             _append_turn(rows, list(self.prompt_ids(messages[:position])), target, position in wanted)
         if loss_on == "all":
             return [TrainingRow(row.input_ids, [1] * len(row.input_ids)) for row in rows[-1:]]
@@ -194,13 +194,30 @@ class Chat:
             + ", or train on answers that think and end it with </think>"
         )
 
-    def _target_ids(self, content: str) -> list[int]:
+    def _target_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of the last message, an assistant's, with its end of turn."""
+        if messages[-1].get("tool_calls"):
+            return self._call_ids(messages)
         # The template trims what it renders; what is learned must be what is rendered as history later. A think block that the
         # prompt has opened is not opened again.
-        said = content.strip()
+        said = messages[-1]["content"].strip()
         if self.opens_thinking and (opened := THINKING_STARTS.match(said)):
             said = said[opened.end() :].lstrip("\n")
         return list(self._ids(said)) + list(self.turn_end_ids)
+
+    def _call_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Return the ids of a turn that calls tools, as the template writes it after the prompt of that turn."""
+        prompt, text = self.prompt_text(messages[:-1]), self._render(messages)
+        names = [str(call.get("function", call).get("name")) for call in messages[-1]["tool_calls"]]
+        written = text[len(prompt) :] if text.startswith(prompt) else ""
+        ids = self._ids(written)
+        end = next((place for place, token in enumerate(ids) if token == self.turn_end_ids[-1]), None)
+        if end is None or not all(name in written for name in names):
+            raise TemplateError(
+                f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn, so calls cannot be "
+                "trained; use a model whose template has tools, such as Qwen3.5, or leave these rows out"
+            )
+        return list(ids[: end + 1])
 
     def text_ids(self, text: str) -> tuple[int, ...]:
         """Return the ids of a turn's text alone."""
@@ -221,6 +238,7 @@ class Chat:
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             strftime_now=_TODAY.strftime,
+            **({"tools": messages[0]["tools"]} if messages and messages[0].get("tools") else {}),
             **self._options,
         )
         return rendered

@@ -7,8 +7,10 @@ A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {ro
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ Message = dict[str, Any]
 """{role, content}, both text. An assistant's message may have `loss: False`: it is shown and not trained on."""
 _LOSS_MARKS = ("loss", "train", "weight")
 """Keys that say whether a message is trained on: ours, axolotl's (true or false) and OpenAI's (1 or 0)."""
+_OF_TOOLS = ("tool_calls", "tool_call_id", "name")
+"""Keys of a message that calls a tool (OpenAI's and transformers' form), or that holds what a tool returned."""
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -116,12 +120,25 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
         )
     if isinstance(row.get("system"), str) and row["system"].strip() and isinstance(messages, list):
         messages = [{"role": "system", "content": row["system"]}, *messages]
-    found = check_messages(messages, where)
+    found = check_messages(messages, where, with_tools=True)
+    if row.get("tools"):
+        found = ({**found[0], "tools": _tools(row["tools"], where)}, *found[1:])
     if found[-1]["role"] != "assistant":
         raise DataError(f"{where}: the conversation ends with the user, expected an assistant turn last")
     if not any(message["role"] == "assistant" and learned(message) for message in found):
         raise DataError(f"{where}: every assistant turn has `loss: false`, so there is nothing to learn")
     return found
+
+
+def _tools(tools: Any, where: str) -> list[Any]:
+    """Return the row's descriptions of tools, a list or its JSON text."""
+    try:
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+    except ValueError as error:
+        raise DataError(f"{where}: `tools` is no JSON ({error}), expected a list of tools") from None
+    if not isinstance(tools, list):
+        raise DataError(f"{where}: `tools` is {type(tools).__name__}, expected a list of tools")
+    return tools
 
 
 def _exchange(asked: Any, answered: Any, more: Any) -> list[Any]:
@@ -162,7 +179,22 @@ def _renamed(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content", message.get("value"))
     if isinstance(content, list) and content and all(_is_text(part) for part in content):
         content = "\n\n".join(part["text"] for part in content)
-    return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": content}
+    calls = {key: message[key] for key in _OF_TOOLS if message.get(key)}  # null where `datasets` wrote the file
+    if isinstance(calls.get("tool_calls"), list):
+        calls["tool_calls"] = [_with_arguments(call) for call in calls["tool_calls"]]
+    if content is None and calls:
+        content = ""
+    return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": content, **calls}
+
+
+def _with_arguments(call: Any) -> Any:
+    """Return a tool call with its arguments as a mapping, as templates want them; OpenAI writes them as JSON text."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    with suppress(ValueError):
+        return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
+    return call
 
 
 def _is_text(part: Any) -> bool:
@@ -197,10 +229,14 @@ def is_message(message: Any) -> bool:
     return isinstance(message, dict) and isinstance(message.get("content"), str)
 
 
-def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
+def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple[Message, ...]:
     """Return a checked conversation: an optional system message, then user and assistant in turn, none empty.
 
     `role` and `content` of the messages are kept, and `loss: False` of an assistant's message that is not trained on.
+
+    Args:
+        with_tools: An assistant's message may have `tool_calls` instead of text. One or more messages of the role tool follow it,
+            and then the assistant again.
     """
     if not isinstance(messages, list) or not messages:
         raise DataError(f"{where}: an empty conversation, wanted a list of messages")
@@ -212,17 +248,31 @@ def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
             raise DataError(f"{where}: message {number} is no {{role, content}} with text")
         check_text(message["content"], f"{where}: message {number}")
         _check_marks(message, f"{where}: message {number}")
-    for position, message in enumerate(turns):
-        number, wanted = position + 1 + len(messages) - len(turns), ("user", "assistant")[position % 2]
-        if message.get("role") != wanted:
-            tools = "; turns of tools cannot be trained or probed" if message.get("role") in _TOOL_ROLES else ""
+    wanted: tuple[str, ...] = ("user",)
+    for number, message in enumerate(turns, start=1 + len(messages) - len(turns)):
+        role, calls = message.get("role"), with_tools and message.get("tool_calls")
+        if role not in wanted:
+            of_tool = role in _TOOL_ROLES and (role != "tool" or not with_tools)
+            tools = "; such turns of tools cannot be trained or probed" if of_tool else ""
             raise DataError(
-                f"{where}: roles do not alternate, message {number} is {message.get('role')!r}, wanted {wanted!r}{tools}"
+                f"{where}: roles do not alternate, message {number} is {role!r}, wanted {' or '.join(map(repr, wanted))}{tools}"
             )
-        if not message["content"].strip():
-            raise DataError(f"{where}: message {number} ({wanted}) is empty")
-    shown = [message["role"] == "assistant" and not learned(message) for message in messages]
-    return tuple(plain(one) | ({"loss": False} if only else {}) for one, only in zip(messages, shown, strict=True))
+        if not message["content"].strip() and not calls and role != "tool":
+            raise DataError(f"{where}: message {number} ({role}) is empty")
+        if role == "assistant":
+            wanted = ("tool",) if calls else ("user",)
+        else:
+            wanted = ("assistant", "tool") if role == "tool" else ("assistant",)
+    kept = [_of_tools(message) if with_tools else {} for message in messages]
+    shown = [{"loss": False} if message["role"] == "assistant" and not learned(message) else {} for message in messages]
+    return tuple(
+        {"role": message["role"], "content": message["content"], **tools, **loss}
+        for message, tools, loss in zip(messages, kept, shown, strict=True)
+    )
+
+
+def _of_tools(message: Message) -> Message:
+    return {key: message[key] for key in _OF_TOOLS if message.get(key)}
 
 
 def _check_marks(message: Message, where: str) -> None:
@@ -244,7 +294,7 @@ def _check_marks(message: Message, where: str) -> None:
 
 def plain(message: Message) -> Message:
     """Return the part of a message that a chat template gets."""
-    return {"role": message["role"], "content": message["content"]}
+    return {"role": message["role"], "content": message["content"], **_of_tools(message)}
 
 
 def learned(message: Message) -> bool:

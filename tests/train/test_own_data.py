@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from nextturn.probe.errors import DataError
+from nextturn.probe.chat import Chat
+from nextturn.probe.conversations import training_messages
+from nextturn.probe.errors import DataError, TemplateError
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.train.plan import describe
 from nextturn.train.recipe import load_sft_recipe
 from nextturn.train.sft import train
 from support.sft_parts import write_data, write_recipe
+from support.tiny_models import tiny_tokenizer
 
 
 def losses(run: Path) -> list[float]:
@@ -80,3 +83,50 @@ def test_validation_is_logged_at_every_save_and_the_command_line_replaces_the_re
     history = read_json(run / "checkpoint-4" / "trainer_state.json")["log_history"]
     evaluated = {row["step"]: row["eval_loss"] for row in history if "eval_loss" in row}
     assert set(evaluated) == {2, 4} and all(0 < loss < 20 for loss in evaluated.values())
+
+
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "", "parameters": {"type": "object"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
+WITH_TOOLS: dict[str, Any] = {
+    "tools": [WEATHER],
+    "messages": [
+        {"role": "user", "content": "Weather in Oslo?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "1", "content": "rain"},
+        {"role": "assistant", "content": "It rains."},
+        {"role": "user", "content": "And tomorrow?"},
+        {"role": "assistant", "content": "I cannot say."},
+    ],
+}
+
+
+def test_calls_of_tools_carry_loss_and_what_tools_return_does_not() -> None:
+    tokenizer = tiny_tokenizer("qwen3_5_nothink")
+    messages = training_messages(WITH_TOOLS, "row 1")
+    rows = Chat(tokenizer).training_rows(messages)
+    learned = [
+        tokenizer.decode([token for token, loss in zip(row.input_ids, row.loss_mask, strict=True) if loss])
+        for row in rows
+    ]
+    whole = "".join(learned)
+    assert "<function=get_weather>" in whole and "Oslo" in whole and "It rains." in whole and "I cannot say." in whole
+    assert "rain\n" not in whole and "Weather in" not in whole and whole.count("<|im_end|>") == 3
+    shown = tokenizer.decode(rows[0].input_ids)
+    assert shown.count('"name": "get_weather"') == 1 and "rain\n</tool_response>" in shown
+
+
+def test_a_template_without_tools_refuses_their_calls() -> None:
+    with pytest.raises(TemplateError, match="get_weather"):
+        Chat(tiny_tokenizer("chatml")).training_rows(training_messages(WITH_TOOLS, "row 1"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (WITH_TOOLS["messages"][:2] + WITH_TOOLS["messages"][3:], "message 3 is 'assistant', wanted 'tool'"),
+        ([WITH_TOOLS["messages"][0], *WITH_TOOLS["messages"][2:]], "message 2 is 'tool', wanted 'assistant'"),
+    ],
+)
+def test_calls_of_tools_and_what_they_return_come_together(messages: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        training_messages({"messages": messages}, "row 1")
