@@ -173,7 +173,7 @@ class RlRow:
     def intent(self) -> Intent:
         """What a simulated user of this row knows and wants. A withheld fact is revealed by the row's own sentence, or by
         those of the problem."""
-        copied = ("id", "problem", "answer", "clause", "thing", "short", "ask", "hidden", "shards")
+        copied = ("id", "problem", "answer", "clause", "thing", "short", "ask", "hidden", "shards", "columns")
         return Intent(
             **{name: getattr(self, name) for name in copied},
             wish="hint" if self.kind == "hint" else "result",

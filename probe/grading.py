@@ -114,6 +114,11 @@ def _last_marked(text: str, hashes: Sequence[tuple[int, int, str]]) -> str | Non
     return max(marked)[1] if marked else None
 
 
+def is_number(answer: str) -> bool:
+    """Return True for an answer that is one number, with or without a unit: its last number is read where there is no mark."""
+    return _as_number(_normal(answer)) is not None
+
+
 def is_words(answer: str) -> bool:
     """Return True for an answer in words, such as "Paris": no number and no formula, so that only a mark shows it."""
     return re.fullmatch(r"[^\W\d_][^\d\\=+*/^<>$]*", answer) is not None
@@ -156,8 +161,9 @@ def _plain_words(text: str) -> str:
     return " ".join(_NOT_A_WORD.sub(" ", _ARTICLES.sub(" ", text.casefold())).split())
 
 
-VERSION = 2
-"""How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer."""
+VERSION = 3
+"""How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
+3: a formula without a mark is read, too."""
 
 
 def lenient_answer(text: str, truncated: bool = False) -> str | None:
@@ -179,6 +185,35 @@ def lenient_answer(text: str, truncated: bool = False) -> str | None:
         parts.pop()
     numbers = _NUMBER.findall(" ".join(parts))
     return numbers[-1] if numbers else None
+
+
+_STATED_FORMULA = re.compile(r"\banswer\W{0,4}(?:is|:|=)[\s:*]*+([^\n]+)", re.IGNORECASE)
+_FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_BARE = 60  # characters of a reply that can be a formula and nothing else
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|\n")
+
+
+def lenient_formula(text: str, truncated: bool = False) -> str | None:
+    """Return what a reply to a question with a formula as its answer gives: the mark, else what it calls its answer, else the
+    right side of its last formula, else the whole reply if it has no words, else what `lenient_answer` finds."""
+    said = _said(text).strip()
+    if (marked := strict_answer(text)) is not None:
+        return marked
+    if stated := _STATED_FORMULA.findall(said):
+        span = _FORMULA.search(stated[-1])
+        return _without_signs(span.group() if span else stated[-1])
+    spans = [next(filter(None, found)) for found in _FORMULA.findall(said)]
+    if spans and not truncated:
+        return _without_signs(spans[-1].rpartition("=")[2])
+    if not truncated and len(said) <= _BARE and not _WORD.search(said):
+        return _without_signs(said)
+    return lenient_answer(text, truncated)
+
+
+def _without_signs(text: str) -> str:
+    """Return a formula without the signs of mathematics around it and the stop after it."""
+    text = text.strip().rstrip(".").strip("*").strip()
+    return re.sub(r"^(?:\$\$?|\\\(|\\\[)|(?:\$\$?|\\\)|\\\])$", "", text).strip().rstrip(".").replace("π", "\\pi ")
 
 
 def reference_answer(text: str) -> str | None:

@@ -8,9 +8,9 @@ it returns depends on the request alone, so a run that resumes gets the same tur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from nextturn.probe.conversations import Message
 
@@ -35,6 +35,7 @@ class Intent:
         ask: A reply that asks for the withheld fact.
         hidden: Texts of the problem that no message may state before the user reveals them.
         shards: Facts that the user tells one by one, one in each turn.
+        columns: The prompt's further columns, in GRPO on prompts of one's own.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Intent:
     ask: str = ""
     hidden: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def names(self) -> tuple[str, ...]:

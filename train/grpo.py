@@ -48,7 +48,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.train.overrides import RolloutTrainer, vllm_settings
     from nextturn.train.policy import new_adapter
     from nextturn.train.probing import asks_vllm
-    from nextturn.train.rewards import Rewards
+    from nextturn.train.rewards import Rewards, shared_columns
     from nextturn.train.rollouts import make_rollout
     from nextturn.train.rows import check_columns, choose_prompts, prompt_dataset, tellable
     from nextturn.train.samples import print_step_lines
@@ -68,7 +68,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.
     with (
-        closing(Rewards(recipe.reward, args.seed)) as rewards,
+        closing(Rewards(recipe.reward, args.seed, shared_columns(prompts.every.values()))) as rewards,
         closing(make_rollout(recipe.rollout, run.chat, prompts.every, args.seed)) as rollout,
     ):
         reward = ComposedReward(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nextturn.data_builders.recipe import RoleSection, load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows
+from nextturn.data_builders.simulators import open_simulator
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversions import is_multimodal
 from nextturn.probe.errors import ModelError
@@ -40,7 +41,7 @@ from nextturn.train.recipe import (
     TrainRecipe,
     batch_of,
 )
-from nextturn.train.rewards import open_workers
+from nextturn.train.rewards import open_workers, shared_columns
 from nextturn.train.rows import (
     IGNORED,
     as_dataset,
@@ -68,8 +69,6 @@ def describe(recipe: TrainRecipe) -> str:
     """
     plan = RunPlan(recipe, *_model(recipe))
     path = _built(recipe)
-    if isinstance(recipe, GrpoRecipe) and recipe.reward.custom:
-        open_workers(recipe.reward).close()
     stage = {SftRecipe: plan.sft, DpoRecipe: plan.dpo, GrpoRecipe: plan.grpo}[type(recipe)]
     lines = [
         plan.model_line(),
@@ -234,12 +233,14 @@ class RunPlan:
         assert isinstance(recipe, GrpoRecipe)
         rollout, reward = recipe.rollout, recipe.reward
         batch, turn = self.batch, rollout.max_turn_tokens
+        columns = None
         if path is None or self.chat is None:
             yield f"prompts   {self.unknown('number and tokens', path)}"
         else:
             rows = tellable(load_rl_rows(path), rollout)
             chosen = choose_prompts(rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path))
             check_columns(chosen.every.values(), recipe.reward, str(path))
+            columns = shared_columns(chosen.every.values())
             counts, first = chosen.counts, next(iter(chosen.trained.values()))
             self.rows = counts.prompts
             yield (
@@ -250,6 +251,14 @@ class RunPlan:
             facts += [f"withheld: {'; '.join(first.hidden)}"] if first.hidden else []
             self.example = [f"an example ({'; '.join(filter(None, facts))}):".replace(" ()", "")]
             self.example += [f"  | {line}" for line in self.chat.prompt_text(first.prompt).splitlines()]
+
+        if reward.custom:
+            open_workers(reward, columns).close()
+        if ":" in rollout.simulator.engine:
+            with open_simulator(
+                rollout.simulator, 0, "rollout.simulator"
+            ):  # a class of one's own can be wrong in many ways
+                pass
 
         each = batch.steps_per_generation * given.get("num_iterations", 1) / batch.accumulation
         every = "" if each == 1 else f", a generation every {each:g} steps"

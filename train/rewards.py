@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -365,11 +365,14 @@ NOT_APPLICABLE = "not_applicable"
 """The function returned None."""
 
 
-def open_workers(section: RewardSection) -> Workers:
+def open_workers(section: RewardSection, columns: Collection[str] | None = None) -> Workers:
     """Start the workers that call custom functions, and check that every function can be loaded there.
 
+    Args:
+        columns: What every prompt has, for functions in trl's form; None if that is not known yet.
+
     Raises:
-        RecipeError: A function cannot be loaded.
+        RecipeError: A function cannot be loaded, or wants a column that prompts lack.
     """
     functions = [part.function for part in section.custom.values()]
     workers = Workers(section.workers, section.timeout_s, functools.partial(load_functions, functions))
@@ -377,6 +380,13 @@ def open_workers(section: RewardSection) -> Workers:
         if failure := workers.start(_can_load, part.function).wait().failure:
             workers.close()
             raise RecipeError(f"reward.custom.{name}.function: {part.function} cannot be loaded ({failure})")
+        wanted = workers.start(_columns_of, part.function).wait().value or []
+        if columns is not None and (missing := [column for column in wanted if column not in columns]):
+            workers.close()
+            raise RecipeError(
+                f"reward.custom.{name}.function: {part.function} wants {', '.join(missing)}, and not every prompt has it; columns "
+                f"of all prompts: {', '.join(columns)}"
+            )
     return workers
 
 
@@ -405,13 +415,23 @@ def call_custom(name: str, sample: Sample) -> float | None:
     return float(value)
 
 
+OF_ROW = ("id", "kind", "answer", "problem", "solution")
+"""Columns that every prompt has, empty where its file has none."""
+
+
+def shared_columns(rows: Iterable[RlRow]) -> list[str]:
+    """Return the names of what every prompt brings for a reward function."""
+    every = list(rows)
+    own = [name for name in every[0].columns if all(name in row.columns for row in every)]
+    return [*own, *(name for name in OF_ROW if all(getattr(row, name) for row in every))]
+
+
 def trl_arguments(sample: Sample) -> dict[str, list[Any]]:
     """Return a sample as the arguments of a reward function of trl. The completion is what was said from the first trained turn
     on, as messages."""
     row = sample.row
     said = list(sample.conversations[0][sample.start :]) if sample.conversations else []
-    known = {name: getattr(row, name) for name in ("id", "kind", "answer", "problem", "solution")}
-    columns = {**known, **row.columns}
+    columns = {**{name: getattr(row, name) for name in OF_ROW}, **row.columns}
     return {"prompts": [list(row.prompt)], "completions": [said], **{name: [value] for name, value in columns.items()}}
 
 
@@ -427,6 +447,20 @@ def _can_load(name: str) -> bool:
     return callable(_load(name))
 
 
+def _columns_of(name: str) -> list[str]:
+    """Return the columns that a function of trl's form cannot do without."""
+    parameters = inspect.signature(_load(name)).parameters
+    if "completions" not in parameters:
+        return []
+    given = ("prompts", "completions")
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [
+        key
+        for key, parameter in parameters.items()
+        if key not in given and parameter.kind in named and parameter.default is inspect.Parameter.empty
+    ]
+
+
 def _load(name: str) -> Callable[..., Any]:
     loaded: Callable[..., Any] = load_named(name)
     return loaded
@@ -439,7 +473,8 @@ def _load(name: str) -> Callable[..., Any]:
 # mean is taken without it.
 #
 # A sample that reached its limit before it gave an answer earns nothing. Its text alone would earn more than a complete
-# wrong reply: if nothing is withheld, a solution that never ends counts as an answer for `asking`.
+# wrong reply: if nothing is withheld, a solution that never ends counts as an answer for `asking`. Custom parts alone decide
+# for themselves (`sample.truncated`), since their task may have no answer.
 
 
 def cut_off(sample: Sample) -> bool:
@@ -471,9 +506,10 @@ class Rewards:
         BadInput: the judge's server cannot be used.
     """
 
-    def __init__(self, section: RewardSection, seed: int) -> None:
+    def __init__(self, section: RewardSection, seed: int, columns: Collection[str] | None = None) -> None:
         self._section = section
-        self._workers = open_workers(section)
+        self._workers = open_workers(section, columns)
+        self._custom_alone = bool(section.custom) and not any(vars(section.weights).values())
         self._judge: InteractivityJudge | None = None
         if section.judge is not None and section.weights.interactivity > 0:
             self._judge = InteractivityJudge(section.judge, seed, section.judge_timeout_s)
@@ -488,16 +524,20 @@ class Rewards:
         judged = self._judge.score(samples) if self._judge else map(interactivity, samples)
         scored = []
         for sample, calls, interacting in zip(samples, custom, judged, strict=True):
-            parts = {
-                "accuracy": accuracy(sample),
-                "asking": asking(sample),
-                "interactivity": interacting,
-                "efficiency": efficiency(sample, section.efficient_tokens),
-                "format": form(sample),
-                **{name: _finished(call) for name, call in calls.items()},
-            }
-            if cut_off(sample):
-                parts = {name: replace(part, value=part.value and min(part.value, 0.0)) for name, part in parts.items()}
+            parts = {name: _finished(call) for name, call in calls.items()}
+            if not self._custom_alone:
+                parts = {
+                    "accuracy": accuracy(sample),
+                    "asking": asking(sample),
+                    "interactivity": interacting,
+                    "efficiency": efficiency(sample, section.efficient_tokens),
+                    "format": form(sample),
+                    **parts,
+                }
+                if cut_off(sample):
+                    parts = {
+                        name: replace(part, value=part.value and min(part.value, 0.0)) for name, part in parts.items()
+                    }
             scored.append(compose(parts, section))
         return scored
 

@@ -118,7 +118,7 @@ def write_samples(path: Path, samples: Sequence[Sample], scored: Sequence[Scored
     write_jsonl(path, [
         {
             "row": sample.row.id, "kind": sample.row.kind, "withheld": sample.row.withholds, "start": sample.start,
-            "conversations": sample.conversations, "ended": sample.ended, "tokens": sample.tokens,
+            "conversations": sample.conversations, "ended": sample.ended, "tokens": sample.tokens, "truncated": sample.truncated,
             "reward": reward.value, "parts": reward.parts, "reasons": reward.reasons, "failures": sample.failures,
         }
         for sample, reward in pairs
@@ -130,7 +130,7 @@ def write_samples(path: Path, samples: Sequence[Sample], scored: Sequence[Scored
 # Name in the log, wording, whether a zero is shown.
 _SHOWN = (
     ("reward/none", "{:.0%} of samples without a reward", False),
-    ("groups/flat", "equal accuracy and asking in {:.0%} of groups", False),
+    ("groups/flat", "equal rewards but for style in {:.0%} of groups", False),
     ("watch/tokens", "{:.0f} tokens", True),
     ("watch/truncated", "{:.0%} truncated", False),
     ("kl", "KL {:.2g}", True),

@@ -28,8 +28,10 @@ from nextturn.probe.grading import (
     CLARIFY,
     Outcome,
     clarify_right,
+    is_number,
     is_words,
     lenient_answer,
+    lenient_formula,
     lenient_letter,
     letter_outcome,
     outcome,
@@ -93,6 +95,8 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
             right = words_right(text, item.answer)
             kind = "answered" if right[1] and kind == "no_answer" else kind
         elif grader is None:
+            if not is_number(item.answer):
+                lenient = lenient_formula(text, truncated)
             right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
     if grader is not None:
         right = (bool(grader(after_thinking(text) or "", item.answer)),) * 2

@@ -289,3 +289,22 @@ def test_an_answer_is_found_in_a_text_without_a_mark(text: str, answer: str, sai
 )
 def test_an_answer_in_words_is_the_reply_or_in_the_reply(reply: str, answer: str, right: tuple[bool, bool]) -> None:
     assert grading.words_right(reply, answer) == right
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "right"),
+    [
+        ("2x+y", "2x + y", True),
+        ("The answer is 2x + y.", "2x + y", True),
+        ("The answer is $2x+y$, since x + x = 2x.", "2x + y", True),
+        ("So $x = 3$, and hence $f(x) = x^2 - x - 2$.", "x^2-x-2", True),
+        ("I think \\(\\frac{3}{4}\\)", "\\frac{3}{4}", True),
+        ("Answer: **(2, 3)**", "(2, 3)", True),
+        ("(3,\\infty)", "(3,\\infty)", True),
+        ("$x = 2$, so it is \\boxed{3y}.", "3y", True),
+        ("The derivative is $3x^2 + 5x$.", "3x^2+5", False),
+    ],
+)
+def test_a_formula_is_read_without_a_mark(reply: str, answer: str, right: bool) -> None:
+    assert grading.same_answer(grading.lenient_formula(reply), answer) is right
+    assert grading.lenient_formula("It is $2x$, and", truncated=True) is None
