@@ -228,16 +228,25 @@ class Samples:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run under the name that a comparison gives it; `samples` is None where samples.jsonl is missing."""
+    """A finished run under the name that a comparison gives it.
+
+    Attributes:
+        samples: None where samples.jsonl is missing.
+        start: The name of the run that measured what this training run started from, if it is another run's checkpoint.
+    """
 
     folder: Path
     name: str
     results: Results
     samples: Samples | None
+    start: str = ""
 
 
 def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
     """Load finished runs in the order given and give each a name that no other has.
+
+    The base of a training run is left out if it is an earlier run's checkpoint, measured in the same way: RL begins where SFT
+    ended.
 
     Args:
         folders: Probe runs, or training runs, which stand for all of their finished probes.
@@ -252,11 +261,30 @@ def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
     twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
     if twice:
         raise BadInput(f"{twice[0]}: this folder is given more than once; give each run once")
-    results = [read_results(folder) for folder in folders]
+    kept: dict[Path, Results] = {}
+    starts: dict[Path, Path] = {}  # of a training run's probes: the checkpoint that it started from
+    for folder in folders:
+        found = read_results(folder)
+        twin = next((other for other, known in kept.items() if _is_start(found, known)), None)
+        if twin is None:
+            kept[folder] = found
+        else:
+            starts[folder.resolve().parent] = twin
+    names = dict(zip(kept, run_names(list(kept), list(kept.values())), strict=True))
     return tuple(
-        FinishedRun(folder, name, result, read_samples(folder / "samples.jsonl"))
-        for folder, name, result in zip(folders, run_names(folders, results), results, strict=True)
-    )
+        FinishedRun(
+            folder, names[folder], found, read_samples(folder / "samples.jsonl"),
+            names[starts[folder.resolve().parent]] if found.model.step and folder.resolve().parent in starts else "",
+        )
+        for folder, found in kept.items()
+    )  # fmt: skip
+
+
+def _is_start(found: Results, known: Results) -> bool:
+    """Return True if `found` is a training run's base and `known` a checkpoint with the same weights, measured alike."""
+    weights = found.model.weights_sha256
+    same = weights is not None and weights == known.model.weights_sha256 and found.settings == known.settings
+    return same and found.model.step == 0 and bool(known.model.step)
 
 
 def expand(folder: Path) -> list[Path]:
@@ -359,6 +387,8 @@ def run_names(folders: Sequence[Path], results: Sequence[Results]) -> list[str]:
         families.append(folder.absolute().parent if model.step else folder.absolute())
     counts = Counter(plain)
     unclear = {family for family, name in zip(families, plain, strict=True) if counts[name] > 1}
+    trained = {family for family, name in zip(families, plain, strict=True) if re.fullmatch(r"step-\d+", name)}
+    unclear |= trained if len(trained) > 1 else set()  # step-39 and step-40 of two stages look like one run
     root = os.path.commonpath([folder.absolute().parent for folder in folders])
     names: list[str] = []
     for folder, family, name in zip(folders, families, plain, strict=True):

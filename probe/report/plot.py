@@ -96,8 +96,10 @@ def arrows(comparison: Comparison, points: Sequence[Point]) -> list[tuple[int, i
     measured = {point.run for point in points}
     joined: list[tuple[int, int]] = []
     for path in comparison.paths:
-        has_start = len(path) > 1 and comparison.runs[path[0]].results.model.step == 0
-        joined += pairwise(run for run in (path if has_start else [0, *path]) if run in measured)
+        first = comparison.runs[path[0]]
+        has_start = len(path) > 1 and first.results.model.step == 0
+        start = comparison.names.index(first.start) if first.start else 0
+        joined += pairwise(run for run in (path if has_start else [start, *path]) if run in measured)
     return joined
 
 

@@ -29,6 +29,12 @@ def test_every_stage_of_the_example_runs(tmp_path: Path, tiny_chatml: Path) -> N
     call(["nextturn", "probe", "compare", "runs/sft", "runs/grpo", "--out", "runs/comparison"], folder)
     assert (folder / "runs/comparison/report.html").is_file()
 
+    last = json.loads((folder / "runs/sft/finished.json").read_text())["step"]
+    generated = [folder / f"runs/{run}/generations.jsonl" for run in (f"sft/probe/step-{last}", "grpo/probe/base")]
+    assert generated[0].read_bytes() == generated[1].read_bytes(), "GRPO's base is SFT's last checkpoint"
+    compared = json.loads((folder / "runs/comparison/comparison.json").read_text())
+    assert len({figure["run"] for figure in compared["figures"]}) == 2 + 2 + 1 - 1
+
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "sft.yaml").write_text("mine")

@@ -408,6 +408,19 @@ def test_a_training_run_that_continues_another_starts_where_that_one_ended(tmp_p
     assert arrows(other, points[:2]) == [(0, 1)], "a start alone is no path"
 
 
+def test_a_base_that_is_another_runs_checkpoint_is_shown_once(tmp_path: Path) -> None:
+    weights = {"sft/base": "w0", "sft/step-5": "w5", "grpo/base": "w5", "grpo/step-3": "w8"}
+    for name, sha in weights.items():
+        run, label = name.split("/")
+        folder = probe_run(tmp_path / run / "probe" / label, label, int(label.partition("-")[2] or 0))
+        content = read_json(folder / "results.json")
+        write_json(folder / "results.json", {**content, "model": {**content["model"], "weights_sha256": sha}})
+    comparison = comparison_of(tmp_path / "sft", tmp_path / "grpo")
+    assert list(comparison.names) == ["base", "sft/step-5", "grpo/step-3"] and comparison.paths == [[1], [2]]
+    points = [Point(run, Estimate(0.5, None, 60), Estimate(0.5, None, 60)) for run in range(3)]
+    assert arrows(comparison, points) == [(0, 1), (1, 2)]
+
+
 @pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify"])
 def test_a_plot_is_drawn_if_both_of_its_figures_were_measured(tmp_path: Path, missing: str) -> None:
     """The plot of an earlier comparison in the same folder is deleted."""
