@@ -398,6 +398,8 @@ def test_a_training_run_that_continues_another_starts_where_that_one_ended(tmp_p
     for run in ("sft", "second"):
         for label, step in (("base", 0), ("step-5", 5), ("step-10", 10)):
             probe_run(tmp_path / run / "probe" / label, label, step)
+    merged = tmp_path / "second" / "probe" / "base"  # an adapter that was merged has other weights
+    edit_results(merged, model={**read_json(merged / "results.json")["model"], "weights_sha256": "merged"})
     comparison = comparison_of(tmp_path / "sft", tmp_path / "second")
     assert list(comparison.names[:4]) == ["sft/base", "sft/step-5", "sft/step-10", "second/base"]
     assert comparison.paths == [[1, 2], [3, 4, 5]]
