@@ -1,4 +1,4 @@
-# make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
+# make demo   sets up, then builds data, trains a real small model on the CPU by SFT and by GRPO, probes it, and compares
 # make test   sets up, then checks style and types and runs the tests
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
@@ -25,7 +25,6 @@ DOCS_VENV ?= .venv-docs
 READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d ' ' -f 1)
 READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
-RUN := runs/demo/sft
 
 .PHONY: setup demo test fuzz test-vllm test-harness bench schema docs lint clean
 .DEFAULT_GOAL := demo
@@ -70,7 +69,8 @@ $(READY_DOCS):
 demo: setup
 	$(BIN)/nextturn data recipes/demo_data.yaml
 	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
-	$(BIN)/nextturn probe compare $(RUN) --out runs/demo/comparison
+	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/grpo.py recipes/demo_grpo.yaml
+	$(BIN)/nextturn probe compare runs/demo/sft runs/demo/grpo --out runs/demo/comparison
 
 lint: setup .types
 	$(BIN)/ruff check .
