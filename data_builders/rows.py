@@ -211,9 +211,9 @@ def load_rl_rows(path: Path) -> Iterator[RlRow]:
     ids: set[str] = set()
     for part in shards(path, "rl") if path.is_dir() else [path]:
         for number, fields in read_rows(part):
-            row = _rl_row(fields, f"{part}:{number}", number)
+            row = _rl_row(fields, place(part, number), number)
             if row.id in ids:
-                raise DataError(f"{part}:{number}: the id {row.id!r} is used twice")
+                raise DataError(f"{place(part, number)}: the id {row.id!r} is used twice")
             ids.add(row.id)
             yield row
 

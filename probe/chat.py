@@ -156,6 +156,8 @@ class Chat:
         """
         if loss_on == "user":
             return self._user_rows(messages)
+        if messages[0].get("tools"):
+            self._check_tools(messages)
         turns = [position for position, message in enumerate(messages) if message["role"] == "assistant"]
         wanted = {position for position in turns if learned(messages[position])}
         if loss_on == "talk":
@@ -177,6 +179,14 @@ class Chat:
                 target = [*self._ids(message["content"].strip()), *self.turn_end_ids]
                 _append_turn(rows, list(self.user_prefix_ids(messages[:position])), target, True)
         return rows
+
+    def _check_tools(self, messages: Sequence[Message]) -> None:
+        without = {key: value for key, value in messages[0].items() if key != "tools"}
+        if self._render(messages) == self._render([without, *messages[1:]]):
+            raise TemplateError(
+                "the chat template does not show the row's `tools`; use a model whose template has tools, such as Qwen3.5, or "
+                "leave these rows out"
+            )
 
     def check_thinking(self, content: str) -> None:
         """Raise TemplateError if an answer to train on would be inside a think block that it never ends."""

@@ -20,7 +20,8 @@ from nextturn.probe.tables import place, read_rows
 from nextturn.probe.terminal import say
 
 Message = dict[str, Any]
-"""{role, content}, both text. An assistant's message may have `loss: False`: it is shown and not trained on."""
+"""{role, content}, both text. An assistant's message may have `loss: False`: it is shown and not trained on. In training a message
+may also call tools (`tool_calls`) or hold what a tool returned (role "tool"), and the first one may have the row's `tools`."""
 _LOSS_MARKS = ("loss", "train", "weight")
 """Keys that say whether a message is trained on: ours, axolotl's (true or false) and OpenAI's (1 or 0)."""
 _OF_TOOLS = ("tool_calls", "tool_call_id", "name")
@@ -121,24 +122,21 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     if isinstance(row.get("system"), str) and row["system"].strip() and isinstance(messages, list):
         messages = [{"role": "system", "content": row["system"]}, *messages]
     found = check_messages(messages, where, with_tools=True)
-    if row.get("tools"):
-        found = ({**found[0], "tools": _tools(row["tools"], where)}, *found[1:])
+    if tools := _tools(row.get("tools")):
+        found = ({**found[0], "tools": tools}, *found[1:])
     if found[-1]["role"] != "assistant":
-        raise DataError(f"{where}: the conversation ends with the user, expected an assistant turn last")
+        raise DataError(f"{where}: the conversation ends with the {found[-1]['role']}, expected an assistant turn last")
     if not any(message["role"] == "assistant" and learned(message) for message in found):
         raise DataError(f"{where}: every assistant turn has `loss: false`, so there is nothing to learn")
     return found
 
 
-def _tools(tools: Any, where: str) -> list[Any]:
-    """Return the row's descriptions of tools, a list or its JSON text."""
-    try:
-        tools = json.loads(tools) if isinstance(tools, str) else tools
-    except ValueError as error:
-        raise DataError(f"{where}: `tools` is no JSON ({error}), expected a list of tools") from None
-    if not isinstance(tools, list):
-        raise DataError(f"{where}: `tools` is {type(tools).__name__}, expected a list of tools")
-    return tools
+def _tools(tools: Any) -> list[Any]:
+    """Return a row's descriptions of tools, a list of mappings or its JSON text; none if the column holds something else."""
+    if isinstance(tools, str):
+        with suppress(ValueError):
+            tools = json.loads(tools)
+    return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else []
 
 
 def _exchange(asked: Any, answered: Any, more: Any) -> list[Any]:
@@ -180,6 +178,9 @@ def _renamed(message: dict[str, Any]) -> dict[str, Any]:
     if isinstance(content, list) and content and all(_is_text(part) for part in content):
         content = "\n\n".join(part["text"] for part in content)
     calls = {key: message[key] for key in _OF_TOOLS if message.get(key)}  # null where `datasets` wrote the file
+    if isinstance(calls.get("tool_calls"), str):  # JSON text, as a table holds it
+        with suppress(ValueError):
+            calls["tool_calls"] = json.loads(calls["tool_calls"])
     if isinstance(calls.get("tool_calls"), list):
         calls["tool_calls"] = [_with_arguments(call) for call in calls["tool_calls"]]
     if content is None and calls:
@@ -257,6 +258,10 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
             raise DataError(
                 f"{where}: roles do not alternate, message {number} is {role!r}, wanted {' or '.join(map(repr, wanted))}{tools}"
             )
+        if calls and not all(map(_is_call, calls if isinstance(calls, list) else [None])):
+            raise DataError(
+                f"{where}: message {number}: `tool_calls` is {calls!r:.80}, expected a list of {{function: {{name, arguments}}}}"
+            )
         if not message["content"].strip() and not calls and role != "tool":
             raise DataError(f"{where}: message {number} ({role}) is empty")
         if role == "assistant":
@@ -269,6 +274,11 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
         {"role": message["role"], "content": message["content"], **tools, **loss}
         for message, tools, loss in zip(messages, kept, shown, strict=True)
     )
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def _of_tools(message: Message) -> Message:

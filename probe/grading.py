@@ -189,6 +189,9 @@ def lenient_answer(text: str, truncated: bool = False) -> str | None:
 
 _STATED_FORMULA = re.compile(r"\banswer\W{0,4}(?:is|:|=)[\s:*]*+([^\n]+)", re.IGNORECASE)
 _FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_NAMED = re.compile(
+    r"^\s*[A-Za-z]\w?'?(?:\([^()=]*\))?\s*=(?!=)(?=[^=]*$)"
+)  # "x =", "f(x) =" before a formula without another =
 _BARE = 60  # characters of a reply that can be a formula and nothing else
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|\n")
 
@@ -202,9 +205,9 @@ def lenient_formula(text: str, truncated: bool = False) -> str | None:
     if stated := _STATED_FORMULA.findall(said):
         span = _FORMULA.search(stated[-1])
         return _without_signs(span.group() if span else stated[-1])
-    spans = [next(filter(None, found)) for found in _FORMULA.findall(said)]
+    spans = [next(filter(None, found)) for found in _FORMULA.findall(_without_closing_questions(said))]
     if spans and not truncated:
-        return _without_signs(spans[-1].rpartition("=")[2])
+        return _without_signs(_NAMED.sub("", spans[-1]))
     if not truncated and len(said) <= _BARE and not _WORD.search(said):
         return _without_signs(said)
     return lenient_answer(text, truncated)

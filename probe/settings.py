@@ -159,6 +159,8 @@ def recipe_of_sets(names: Sequence[str], overrides: Sequence[str] = (), transcri
         raise RecipeError("expected a recipe such as recipes/probe.yaml, or --set FILE, or --transcripts FILE")
     sets: dict[str, Any] = {Path(name).stem: {"path": name} if Path(name).suffix else {} for name in names}
     sets |= {Path(name).stem: {"path": name, "transcript": True} for name in transcripts}
+    if len(sets) < len(names) + len(transcripts):
+        raise RecipeError("--set and --transcripts: two files have the same name; a recipe can give the sets names")
     return section_from(ProbeRecipe, {"probe": {"sets": sets}}, "--set", overrides)
 
 

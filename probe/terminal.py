@@ -60,7 +60,8 @@ say_once = functools.cache(say)
 
 LOG_EVERY_S = 30.0
 """Seconds between the lines of one progress bar in a log."""
-_LOG_LINE = "{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt} after {elapsed}, {remaining} left, {rate_fmt}"
+_LOG_LINE = "{percentage:.0f}%, {n_fmt} of {total_fmt} after {elapsed}, {remaining} left, {rate_fmt}"
+_WITHOUT_TOTAL = "{n_fmt} after {elapsed}, {rate_fmt}"
 
 
 def log_progress_as_lines() -> None:
@@ -74,8 +75,9 @@ def log_progress_as_lines() -> None:
     bar_class.close_silently = tqdm.close
 
     def show(bar: Any) -> None:
-        line = bar.format_meter(**{**bar.format_dict, "bar_format": _LOG_LINE, "ncols": None})
-        print(visible(line.removeprefix(": ")), file=sys.stderr, flush=True)
+        form = _LOG_LINE if bar.total else _WITHOUT_TOTAL
+        line = bar.format_meter(**{**bar.format_dict, "prefix": "", "bar_format": form, "ncols": None})
+        print(visible(": ".join(filter(None, [bar.desc.rstrip(": "), line]))), file=sys.stderr, flush=True)
 
     def display(bar: Any, msg: str | None = None, pos: int | None = None) -> None:
         now = time.time()  # as tqdm counts

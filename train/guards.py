@@ -150,7 +150,9 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
         if threading.current_thread() is not threading.main_thread():  # Python lets no other thread listen
             yield
             return
-        before = {number: signal.signal(number, self._note) for number in _ENDING}
+        # A process that was started to ignore Ctrl-C, such as a script's background job, goes on ignoring it.
+        heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._note) for number in heard}
         try:
             yield
         finally:
@@ -190,8 +192,11 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
         if accelerator.num_processes > 1:
             got = torch.tensor([int(self._got is each) for each in _ENDING], device=accelerator.device)
             counts = accelerator.reduce(got, reduction="sum").tolist()
-            self._got = next((each for each, count in zip(_ENDING, counts, strict=True) if count), None)
-        self._ends = self._got is not None
+            # A signal that comes meanwhile is for the next step: all processes have to agree.
+            agreed = next((each for each, count in zip(_ENDING, counts, strict=True) if count), None)
+            self._got, self._ends = agreed or self._got, agreed is not None
+        else:
+            self._ends = self._got is not None
         if self._ends and state.global_step < state.max_steps:
             control.should_save, control.should_evaluate = True, False  # an evaluation could take minutes
 

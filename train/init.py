@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,8 +28,10 @@ def main(argv: Sequence[str]) -> None:
     files = sorted(path for path in EXAMPLE.iterdir() if path.is_file())
     if there := [path.name for path in files if (folder / path.name).exists()]:
         raise BadInput(f"{folder}: holds {', '.join(there)} already; choose another folder")
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder}: a file, expected a folder to write")
     folder.mkdir(parents=True, exist_ok=True)
     for path in files:
         write_atomic(folder / path.name, path.read_text(encoding="utf-8"))
     print(f"{folder}: {', '.join(path.name for path in files)}")
-    print(f"next: cd {folder} && nextturn sft sft.yaml --dry-run")
+    print(f"next: cd {shlex.quote(str(folder))} && nextturn sft sft.yaml --dry-run")

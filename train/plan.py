@@ -191,7 +191,7 @@ class RunPlan:
                 left_out: list[str] = []
                 held_out = read_conversations(located(section.validation, "data.validation"), section, left_out)
                 _, known = make_rows(held_out, self.chat, loss_on, longest, left_out)
-                yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped} left out"
+                yield f"validate  {section.validation}: {known.conversations:,} conversations, {known.skipped + known.too_long} left out"
             self.example = ["an example, tokens with loss are between ⟦ and ⟧:", *_shown(rows[0], self.chat)]
             self.rows = counts.rows
             if self.arguments.get("packing"):

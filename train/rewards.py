@@ -521,7 +521,7 @@ class Rewards:
             {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
             for sample in samples
         ]
-        judged = self._judge.score(samples) if self._judge else map(interactivity, samples)
+        judged = self._judge.score(samples) if self._judge else map(interactivity, samples)  # read only where it counts
         scored = []
         for sample, calls, interacting in zip(samples, custom, judged, strict=True):
             parts = {name: _finished(call) for name, call in calls.items()}

@@ -14,8 +14,8 @@ from nextturn.data_builders.recipe import load_data_recipe
 from nextturn.data_builders.rows import RlRow, first_faults, load_sft_rows, read_sft_rows, shards
 from nextturn.probe.chat import Chat, LossOn, Message
 from nextturn.probe.conversations import check_messages
-from nextturn.probe.errors import DataError
-from nextturn.probe.tables import is_saved, located, read_rows
+from nextturn.probe.errors import DataError, TemplateError
+from nextturn.probe.tables import is_saved, located, place, read_rows
 from nextturn.probe.terminal import say_once
 from nextturn.train.recipe import DataSection, PromptSection, RewardSection, RolloutSection
 
@@ -118,7 +118,11 @@ def make_rows(
     for messages in conversations:
         count += 1
         intents += loss_on == "user" and messages[0]["role"] == "system"
-        for row in chat.training_rows(messages, loss_on):
+        try:
+            made = chat.training_rows(messages, loss_on)
+        except TemplateError as error:
+            raise TemplateError(f"conversation {count}: {error}") from None
+        for row in made:
             lengths.append(len(row.input_ids))
             if max_length is None or len(row.input_ids) <= max_length:
                 labels = [token if kept else IGNORED for token, kept in zip(row.input_ids, row.loss_mask, strict=True)]
@@ -197,7 +201,7 @@ def load_pairs(path: Path) -> Iterator[PreferencePair]:
     """
     for part in shards(path, "preference") if path.is_dir() else [path]:
         for number, row in read_rows(part):
-            where = f"{part}:{number}"
+            where = place(part, number)
             prompt = check_messages(row.get("prompt"), where)
             if prompt[-1]["role"] != "user":
                 raise DataError(f"{where}: the prompt ends with the assistant, expected a user message last")

@@ -11,6 +11,7 @@ import argparse
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nextturn.probe.chat import Chat
 from nextturn.probe.checkpoints import finish_run, finished, newest_complete
 from nextturn.probe.errors import SettingsChanged
-from nextturn.probe.files import read_json, refuse_changes, sha256_text, write_atomic, write_json
+from nextturn.probe.files import only_process, read_json, refuse_changes, sha256_text, write_atomic, write_json
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.report.tracking import check_tracker, start_tracking
@@ -104,6 +105,7 @@ class Run:
         self.tokenizer = load_tokenizer(self.folder)
         self.chat = Chat(self.tokenizer, recipe.data.enable_thinking)
         self.checkpoint: Path | None = None
+        self._alone = ExitStack()
 
     def _prepare(self) -> tuple[Path, dict[Any, str]]:
         from nextturn.probe.tables import located
@@ -141,6 +143,8 @@ class Run:
                 token.unlink()
 
     def _begin(self, user_model: UserModelInfo | None) -> tuple[Path | None, Path]:
+        # After Ctrl-C `accelerate launch` returns to the prompt while its process still saves. Held until this process ends.
+        self._alone.enter_context(only_process(self.run_dir / ".lock", f"trains into {self.run_dir}"))
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits

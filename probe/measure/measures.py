@@ -97,6 +97,7 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
         elif grader is None:
             if not is_number(item.answer):
                 lenient = lenient_formula(text, truncated)
+                kind = "answered" if lenient is not None and kind == "no_answer" else kind
             right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
     if grader is not None:
         right = (bool(grader(after_thinking(text) or "", item.answer)),) * 2

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nextturn.probe.checkpoints import numbered
+from nextturn.probe.checkpoints import newest_complete, numbered
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.grading import CLARIFY, clarify_right
@@ -257,6 +257,7 @@ def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
     """
     if not folders:
         raise BadInput("no run folder is given; expected one or more that `nextturn probe run` made")
+    asked = {Path(folder) for folder in folders}
     folders = [probe for folder in folders for probe in expand(Path(folder))]
     twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
     if twice:
@@ -266,7 +267,7 @@ def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
     for folder in folders:
         found = read_results(folder)
         twin = next((other for other, known in kept.items() if _is_start(found, known)), None)
-        if twin is None:
+        if twin is None or folder in asked:
             kept[folder] = found
         else:
             starts[folder.resolve().parent] = twin
@@ -307,10 +308,9 @@ def read_results(folder: Path) -> Results:
             raise BadInput(f"{folder}: the run is unfinished; `nextturn probe run` with --out {folder} resumes it")
         inside = " ".join(sorted(str(path.parent) for path in folder.glob("*/results.json")))
         hint = f"; did you mean {inside}?" if inside else ""
-        if trained := sorted(folder.glob("checkpoint-*")):
-            hint = (
-                f"; this run was trained without a probe: `nextturn probe run {trained[-1]} ... --out DIR` measures it"
-            )
+        newest, _ = newest_complete(folder)
+        if newest and not (folder / "probe").is_dir():
+            hint = f"; this run was trained without a probe: `nextturn probe run {newest} ... --out DIR` measures it"
         raise BadInput(f"{folder}: no results.json here; expected a folder that `nextturn probe run` made{hint}")
     content = read_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None

@@ -282,12 +282,17 @@ def headlines(results: Results) -> dict[str, float]:
 
 
 def headline_line(results: Results) -> str:
-    """Return the headlines as text in percent: "accuracy 28.3 [18.5, 40.8], follow_up 65.0 [52.4, 75.8]"."""
+    """Return the headlines as text in percent: "accuracy 28.3 [18.5, 40.8], follow_up 65.0 [52.4, 75.8]"; "measured" if there are
+    none."""
     values = headlines(results)
     names = [name for name in values if not name.endswith(("_lo", "_hi"))]
-    return ", ".join(
-        f"{name.removeprefix('probe/')} {100 * values[name]:.1f} [{100 * values[f'{name}_lo']:.1f}, {100 * values[f'{name}_hi']:.1f}]"
-        for name in names
+    return (
+        "measured"
+        if not names
+        else ", ".join(
+            f"{name.removeprefix('probe/')} {100 * values[name]:.1f} [{100 * values[f'{name}_lo']:.1f}, {100 * values[f'{name}_hi']:.1f}]"
+            for name in names
+        )
     )
 
 

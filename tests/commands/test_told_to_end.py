@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import TrainerCallback
 
 from nextturn.probe.checkpoints import newest_complete
-from nextturn.probe.errors import Interrupted, ToldToEnd, run_command
+from nextturn.probe.errors import BadInput, Interrupted, ToldToEnd, run_command
 from nextturn.probe.files import read_json
 from nextturn.train import guards
 from nextturn.train.recipe import LOADERS
@@ -66,6 +69,39 @@ def test_the_first_ctrl_c_saves_and_the_second_ends_at_once(tiny_chatml: Path, t
         with pytest.raises(KeyboardInterrupt):
             train(LOADERS["sft"](recipe, []), callbacks=[Impatient()])
     assert newest_complete(tmp_path / "run") == (tmp_path / "run" / "checkpoint-2", [])
+    train(LOADERS["sft"](recipe, []))
+    assert (tmp_path / "run" / "finished.json").is_file()
+
+
+def test_a_signal_while_the_processes_agree_counts_at_the_next_step() -> None:
+    class Accelerator:
+        num_processes, device = 2, "cpu"
+
+        def reduce(self, got: Any, reduction: str) -> Any:
+            stops._note(signal.SIGTERM, None)  # after this process has said that it got nothing
+            return got
+
+    stops = guards.StopsOnSignal(SimpleNamespace(accelerator=Accelerator()))
+    state, control = (
+        SimpleNamespace(global_step=1, max_steps=9),
+        SimpleNamespace(should_save=False, should_evaluate=True),
+    )
+    stops.on_step_end(None, state, control)
+    assert not control.should_save
+    stops.on_step_end(None, state, control)
+    assert control.should_save
+
+
+def test_two_trainings_do_not_share_a_folder(tiny_chatml: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
+    hold = "import sys, pathlib, nextturn.probe.files as f\nwith f.only_process(pathlib.Path(sys.argv[1]), 'trains'):\n print(flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / "run" / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout and other.stdin and other.stdout.readline()
+    with pytest.raises(BadInput, match="trains into"):
+        train(LOADERS["sft"](recipe, []))
+    other.communicate(b"\n")
     train(LOADERS["sft"](recipe, []))
     assert (tmp_path / "run" / "finished.json").is_file()
 

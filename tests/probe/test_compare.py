@@ -421,6 +421,8 @@ def test_a_base_that_is_another_runs_checkpoint_is_shown_once(tmp_path: Path) ->
     assert list(comparison.names) == ["base", "sft/step-5", "grpo/step-3"] and comparison.paths == [[1], [2]]
     points = [Point(run, Estimate(0.5, None, 60), Estimate(0.5, None, 60)) for run in range(3)]
     assert arrows(comparison, points) == [(0, 1), (1, 2)]
+    asked = comparison_of(tmp_path / "sft/probe/step-5", tmp_path / "grpo/probe/base")
+    assert len(asked.names) == 2, "a folder that is asked for is shown"
 
 
 @pytest.mark.parametrize("missing", ["accuracy", "followup", "clarify"])

@@ -115,9 +115,22 @@ def test_calls_of_tools_carry_loss_and_what_tools_return_does_not() -> None:
     assert shown.count('"name": "get_weather"') == 1 and "rain\n</tool_response>" in shown
 
 
-def test_a_template_without_tools_refuses_their_calls() -> None:
-    with pytest.raises(TemplateError, match="get_weather"):
-        Chat(tiny_tokenizer("chatml")).training_rows(training_messages(WITH_TOOLS, "row 1"))
+def test_calls_as_json_text_are_calls() -> None:
+    text = json.dumps(WITH_TOOLS["messages"][1]["tool_calls"])
+    called = {"role": "assistant", "content": None, "tool_calls": text}
+    row = {"tools": json.dumps(WITH_TOOLS["tools"]), "messages": [*WITH_TOOLS["messages"]]}
+    row["messages"][1] = called
+    assert training_messages(row, "row 1") == training_messages(WITH_TOOLS, "row 1")
+    words = {"tools": "calculator, search", "messages": WITH_TOOLS["messages"][-2:]}
+    assert "tools" not in training_messages(words, "row 1")[0], "a column of that name may be anything"
+
+
+def test_a_template_without_tools_refuses_them() -> None:
+    chat = Chat(tiny_tokenizer("chatml"))
+    for first, last in ((0, None), (4, None)):  # with calls, and with a description of tools alone
+        row = {**WITH_TOOLS, "messages": WITH_TOOLS["messages"][first:last]}
+        with pytest.raises(TemplateError, match="Qwen3.5"):
+            chat.training_rows(training_messages(row, "row 1"))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +138,12 @@ def test_a_template_without_tools_refuses_their_calls() -> None:
     [
         (WITH_TOOLS["messages"][:2] + WITH_TOOLS["messages"][3:], "message 3 is 'assistant', wanted 'tool'"),
         ([WITH_TOOLS["messages"][0], *WITH_TOOLS["messages"][2:]], "message 2 is 'tool', wanted 'assistant'"),
+        (WITH_TOOLS["messages"][:3], "ends with the tool"),
+        ([WITH_TOOLS["messages"][0], {"role": "assistant", "tool_calls": ["get_weather"]}], "message 2: `tool_calls`"),
+        (
+            [WITH_TOOLS["messages"][0], {"role": "assistant", "tool_calls": [{"function": None}]}],
+            "message 2: `tool_calls`",
+        ),
     ],
 )
 def test_calls_of_tools_and_what_they_return_come_together(messages: list[Any], message: str) -> None:
