@@ -20,7 +20,6 @@ from nextturn.probe.engines.hf import HfEngine, live_model
 from nextturn.probe.engines.shared import on_all_ranks
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, write_atomic
-from nextturn.probe.measure.results import read_results
 from nextturn.probe.measure.run import LoadedSet, load_sets, run_probe
 from nextturn.probe.models import ModelFolder, ModelInfo, emulates_bfloat16, model_info, resolve
 from nextturn.probe.report.compare import compare
@@ -147,7 +146,7 @@ class ProbeCallback(TrainerCallback):
             torch.cuda.empty_cache()  # caches of large batches, which training needs in other sizes
         if accelerator.is_main_process:
             compare([self.run_dir], self.run_dir / "probe" / "comparison")
-            say(f"{label}: {headline_line(read_results(out))}; {self.run_dir / 'probe' / 'comparison' / 'report.html'}")
+            say(f"{label}: {headline_line(out)}; {self.run_dir / 'probe' / 'comparison' / 'report.html'}")
             track_probe(out, self.run_dir / "probe" / "comparison" / "tradeoff.png")
         # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`: DeepSpeed's own.
         accelerator.wait_for_everyone()

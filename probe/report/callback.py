@@ -128,7 +128,7 @@ class ProbeCallback(TrainerCallback):
 
             on_all_ranks(HfEngine(live, processing_class, self.probe.batch_tokens), ranks, run)
         if ranks.is_main_process:
-            say(f"{folder}: {headline_line(read_results(folder))}")
+            say(f"{folder}: {headline_line(folder)}")
             track_probe(folder)
             if self.trainer:
                 self._report(args, state, control, folder)

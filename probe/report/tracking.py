@@ -281,10 +281,10 @@ def headlines(results: Results) -> dict[str, float]:
     return values
 
 
-def headline_line(results: Results) -> str:
-    """Return the headlines as text in percent: "accuracy 28.3 [18.5, 40.8], follow_up 65.0 [52.4, 75.8]"; "measured" if there are
+def headline_line(folder: Path) -> str:
+    """Return the headlines of a finished probe as text in percent: "accuracy 28.3 [18.5, 40.8], follow_up 65.0 [52.4, 75.8]"; "measured" if there are
     none."""
-    values = headlines(results)
+    values = headlines(read_results(folder))
     names = [name for name in values if not name.endswith(("_lo", "_hi"))]
     return (
         "measured"
