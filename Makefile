@@ -1,4 +1,4 @@
-# make demo   sets up, then builds data, trains a real small model on the CPU by SFT and by GRPO, probes it, and compares
+# make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
 # make test   sets up, then checks style and types and runs the tests
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
@@ -69,8 +69,7 @@ $(READY_DOCS):
 demo: setup
 	$(BIN)/nextturn data recipes/demo_data.yaml
 	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
-	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/grpo.py recipes/demo_grpo.yaml
-	$(BIN)/nextturn probe compare runs/demo/sft runs/demo/grpo --out runs/demo/comparison
+	$(BIN)/nextturn probe compare runs/demo/sft --out runs/demo/comparison
 
 lint: setup .types
 	$(BIN)/ruff check .
