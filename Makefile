@@ -5,6 +5,7 @@
 # make test-harness  the same with lm-evaluation-harness, and tests the probe as its task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
+# make gallery compares the demo's runs that are in the repository, with their labels: report.html in seconds, without training
 # make docs   writes the documentation site to build/site, in an environment of its own
 # make schema writes what editors know of recipes (recipes/schema/) and trl's names (train/trl_fields.json)
 # On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -26,7 +27,7 @@ READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d 
 READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 
-.PHONY: setup demo test fuzz test-vllm test-harness bench schema docs lint clean
+.PHONY: setup demo test fuzz test-vllm test-harness bench schema docs gallery lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -100,6 +101,10 @@ bench: setup
 # Run it after a change of a recipe key or another version of trl; a test compares.
 schema: setup
 	PYTHONPATH=tests $(BIN)/python -m support.schema
+
+gallery: setup
+	$(BIN)/nextturn probe compare recipes/gallery/demo --out runs/gallery
+	@echo "open runs/gallery/report.html"
 
 # mkdocs reads a copy of the pages, with the files that they link to, under the same relative paths.
 docs: $(READY_DOCS) .types

@@ -1,0 +1,33 @@
+"""The gallery's runs can be compared, and the README's table of the demo has their figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nextturn.probe.files import read_json
+from support.commands import call
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cell(estimate: dict[str, Any]) -> str:
+    low, high = (100 * bound for bound in estimate["ci95"])
+    return f"{100 * estimate['value']:.0f} [{low:.0f}, {high:.0f}]"
+
+
+def test_the_readmes_table_of_the_demo_has_the_figures_of_the_gallery(tmp_path: Path) -> None:
+    call(["nextturn", "probe", "compare", "recipes/gallery/demo", "--out", str(tmp_path)], ROOT)
+    comparison = read_json(tmp_path / "comparison.json")
+    assert (tmp_path / "report.html").is_file()
+    wanted = [
+        ("accuracy", "lenient", ""), ("clarify", "ask_when_needed", ""), ("clarify", "answer_when_complete", ""),
+        ("followup", "rate", "T=0.0"), ("followup", "rate", "T=0.7"),
+    ]  # fmt: skip
+    figures = {(row["run"], row["measure"], row["name"], row["temperature"]): row for row in comparison["figures"]}
+    corrected = {row["run"]: row["corrected"] for row in comparison["correction"]["rates"] if row["set"] is None}
+    readme = (ROOT / "README.md").read_text()
+    for run in comparison["runs"]:
+        name = run if isinstance(run, str) else run["name"]
+        cells = [*(cell(figures[name, *key]) for key in wanted), cell(corrected[name])]
+        assert f"| {name} | {' | '.join(cells)} |" in readme
