@@ -92,7 +92,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     (folder / "prompts.jsonl").write_text(blocks(reward, "json")[0] * 4)
     (folder / "product_reward.py").write_text(blocks(reward, "python")[0])
     (folder / "grpo.yaml").write_text(blocks(reward, "yaml")[0].replace("smollm2-135m", "my_model"))
-    for name in ("demo/grpo", "qwen2b_sft", "qwen2b_grpo", "trainers_sft"):
+    for name in ("smollm2/sft", "smollm2/grpo", "qwen2b_sft", "qwen2b_grpo", "trainers_sft"):
         shutil.copytree(folder / "runs/demo/sft", folder / "runs" / name)
     return folder
 
