@@ -253,8 +253,12 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
     for number, message in enumerate(turns, start=1 + len(messages) - len(turns)):
         role, calls = message.get("role"), with_tools and message.get("tool_calls")
         if role not in wanted:
-            of_tool = role in _TOOL_ROLES and (role != "tool" or not with_tools)
-            tools = "; such turns of tools cannot be trained or probed" if of_tool else ""
+            tools = (
+                "; turns of tools follow an assistant's `tool_calls`"
+                if with_tools
+                else "; turns of tools cannot be probed"
+            )
+            tools = tools if role in _TOOL_ROLES else ""
             raise DataError(
                 f"{where}: roles do not alternate, message {number} is {role!r}, wanted {' or '.join(map(repr, wanted))}{tools}"
             )

@@ -200,7 +200,7 @@ def lenient_formula(text: str, truncated: bool = False) -> str | None:
     """Return what a reply to a question with a formula as its answer gives: the mark, else what it calls its answer, else the
     right side of its last formula, else the whole reply if it has no words, else what `lenient_answer` finds."""
     said = _said(text).strip()
-    if (marked := strict_answer(text)) is not None:
+    if (marked := strict_answer(text)) is not None or not said:
         return marked
     if stated := _STATED_FORMULA.findall(said):
         span = _FORMULA.search(stated[-1])
@@ -208,7 +208,7 @@ def lenient_formula(text: str, truncated: bool = False) -> str | None:
     spans = [next(filter(None, found)) for found in _FORMULA.findall(_without_closing_questions(said))]
     if spans and not truncated:
         return _without_signs(_NAMED.sub("", spans[-1]))
-    if not truncated and len(said) <= _BARE and not _WORD.search(said):
+    if not truncated and len(said) <= _BARE and not _WORD.search(said) and re.search(r"[\d\\^=+*/()-]", said):
         return _without_signs(said)
     return lenient_answer(text, truncated)
 

@@ -126,7 +126,11 @@ def section_from(cls: type[S], data: dict[str, Any], where: str, overrides: Sequ
         return cls.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         key, problem = _first_problem(cls, data, error)
-        source = "command line" if any(f"{key}.".startswith(f"{option}.") for option in options) else where
+        source = (
+            "command line"
+            if any(f"{key}.".startswith(f"{option}.") or option.startswith(f"{key}.") for option in options)
+            else where
+        )
         raise RecipeError(f"{source}: {' '.join(problem.split())}") from None  # a key may hold line ends
 
 

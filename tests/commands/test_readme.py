@@ -68,7 +68,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     shutil.copytree(tiny_chatml, folder / "my_model")
     shutil.copytree(tiny_chatml, folder / "runs/demo/sft/checkpoint-28")
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
-    call(["nextturn", "data", "recipes/demo_data.yaml", "--source.n", "8"], folder)
+    for recipe in ("demo_data", "smollm2_data"):
+        call(["nextturn", "data", f"recipes/{recipe}.yaml", "--source.n", "8"], folder)
     limits = ["--probe.sets", "{q: {path: questions.jsonl}}"]
     limits += ["--probe.max_answer_tokens", "8", "--probe.max_user_tokens", "6"]
     for label in ("base", "step-28"):
@@ -147,6 +148,8 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
             ],
             workplace,
         )
+    elif "--wandb" in words:
+        call(words, workplace, WANDB_MODE="disabled")
     elif words[0] == "nextturn":
         options = {"doctor": ["--help"], "watch": [] if "--once" in words else ["--once"]}
         call([*words, *options.get(words[-1], options.get(words[2], []) if words[2:] else [])], workplace)

@@ -189,4 +189,3 @@ def test_a_judge_behind_a_server_is_measured(tmp_path: Path, capsys: pytest.Capt
     assert report["judge_calls"] == len(labelled_rows())
     assert report["labels"]["role_drift"]["recall"] == 0 and report["labels"]["new_task"]["recall"] == 1
     assert 0 < report["binary"]["kappa"] < 1
-    assert "judge llm" in printed.err and "turn/s" in printed.err, "progress goes to stderr"

@@ -116,8 +116,8 @@ def test_a_wrong_recipe_is_one_line_with_file_and_key(tmp_path: Path, text: str,
         (("--max_steps", "3"), "--max_steps: unknown option; did you mean train.max_steps?"),
         (("--train.max_steps",), "--train.max_steps: a value is missing"),
         (("train.max_steps", "3"), "train.max_steps: not an option"),
-        (("--train.max_steps=",), "FILE: train.max_steps: given None (NoneType), expected a whole number"),
-        (("--model.name.first", "x"), "FILE: model.name: given {'first': 'x'} (dict), expected text"),
+        (("--train.max_steps=",), "command line: train.max_steps: given None (NoneType), expected a whole number"),
+        (("--model.name.first", "x"), "command line: model.name: given {'first': 'x'} (dict), expected text"),
     ],
 )
 def test_a_wrong_option_is_one_line(tmp_path: Path, overrides: tuple[str, ...], expected: str) -> None:

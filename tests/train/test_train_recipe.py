@@ -71,7 +71,7 @@ def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
     assert started() == "org/base"
     printed = capsys.readouterr().out
     assert (
-        printed.count("\n") == 1 and "runs/my_sft" in printed and f"train/sft.py {tmp_path / 'my_sft.yaml'}" in printed
+        printed.count("\n") == 1 and "runs/my_sft" in printed and f"nextturn sft {tmp_path / 'my_sft.yaml'}" in printed
     )
     assert started("org/other") == "org/other", "a hub id is taken as it is"
     for run, model in {"from_base": "org/base", "from_sft": "runs/my_sft"}.items():
@@ -158,7 +158,7 @@ def test_a_wrong_recipe_is_one_line(
     path = request.getfixturevalue("recipe" if stage == "grpo" else "sft")
     with pytest.raises(RecipeError) as caught:
         load(path, [f"--{option}", value])
-    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith((f"{path}: ", "command line: ")) and "\n" not in str(caught.value)
     assert message in str(caught.value)
 
 
