@@ -97,11 +97,9 @@ def read_sft_rows(
         yield {**row, "messages": list(messages)}
     if not faults or (skipped is not None and good):
         return
-    raise DataError(
-        faults[0]
-        if len(faults) == 1
-        else f"{path}: {len(faults)} of {len(faults) + good} rows cannot be used: {first_faults(faults, path)}"
-    )
+    if len(faults) == 1:
+        raise DataError(faults[0])
+    raise DataError(f"{path}: {len(faults)} of {len(faults) + good} rows cannot be used: {first_faults(faults, path)}")
 
 
 def first_faults(faults: Sequence[str], path: Path) -> str:

@@ -253,14 +253,10 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
     for number, message in enumerate(turns, start=1 + len(messages) - len(turns)):
         role, calls = message.get("role"), with_tools and message.get("tool_calls")
         if role not in wanted:
-            tools = (
-                "; turns of tools follow an assistant's `tool_calls`"
-                if with_tools
-                else "; turns of tools cannot be probed"
-            )
-            tools = tools if role in _TOOL_ROLES else ""
+            of_tools = "follow an assistant's `tool_calls`" if with_tools else "cannot be probed"
+            hint = f"; turns of tools {of_tools}" if role in _TOOL_ROLES else ""
             raise DataError(
-                f"{where}: roles do not alternate, message {number} is {role!r}, wanted {' or '.join(map(repr, wanted))}{tools}"
+                f"{where}: roles do not alternate, message {number} is {role!r}, wanted {' or '.join(map(repr, wanted))}{hint}"
             )
         if calls and not all(map(_is_call, calls if isinstance(calls, list) else [None])):
             raise DataError(

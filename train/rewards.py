@@ -521,15 +521,15 @@ class Rewards:
             {name: self._workers.start(call_custom, part.function, sample) for name, part in section.custom.items()}
             for sample in samples
         ]
-        judged = self._judge.score(samples) if self._judge else map(interactivity, samples)  # read only where it counts
+        judged = iter(self._judge.score(samples)) if self._judge else map(interactivity, samples)
         scored = []
-        for sample, calls, interacting in zip(samples, custom, judged, strict=True):
+        for sample, calls in zip(samples, custom, strict=True):
             parts = {name: _finished(call) for name, call in calls.items()}
             if not self._custom_alone:
                 parts = {
                     "accuracy": accuracy(sample),
                     "asking": asking(sample),
-                    "interactivity": interacting,
+                    "interactivity": next(judged),  # rules count it here, so custom parts alone cost nothing for it
                     "efficiency": efficiency(sample, section.efficient_tokens),
                     "format": form(sample),
                     **parts,

@@ -84,10 +84,10 @@ def evaluation(recipe: SftRecipe) -> dict[str, object]:
     given = recipe.arguments
     if recipe.data.validation is None or "eval_strategy" in given:
         return {}
-    every = (
-        {"eval_steps": given.get("save_steps", 500)} if "eval_steps" not in given else {}
-    )  # transformers': logging_steps
-    return {"eval_strategy": given.get("save_strategy", "steps"), **every}
+    when: dict[str, object] = {"eval_strategy": given.get("save_strategy", "steps")}
+    if "eval_steps" not in given:  # transformers would take `logging_steps`
+        when["eval_steps"] = given.get("save_steps", 500)
+    return when
 
 
 if __name__ == "__main__":

@@ -286,14 +286,11 @@ def headline_line(folder: Path) -> str:
     none."""
     values = headlines(read_results(folder))
     names = [name for name in values if not name.endswith(("_lo", "_hi"))]
-    return (
-        "measured"
-        if not names
-        else ", ".join(
-            f"{name.removeprefix('probe/')} {100 * values[name]:.1f} [{100 * values[f'{name}_lo']:.1f}, {100 * values[f'{name}_hi']:.1f}]"
-            for name in names
-        )
-    )
+    shown = [
+        f"{name.removeprefix('probe/')} {100 * values[name]:.1f} [{100 * values[f'{name}_lo']:.1f}, {100 * values[f'{name}_hi']:.1f}]"
+        for name in names
+    ]
+    return ", ".join(shown) or "measured"
 
 
 def flatten(results: Results) -> dict[str, float]:

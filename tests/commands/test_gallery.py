@@ -28,6 +28,5 @@ def test_the_readmes_table_of_the_demo_has_the_figures_of_the_gallery(tmp_path: 
     corrected = {row["run"]: row["corrected"] for row in comparison["correction"]["rates"] if row["set"] is None}
     readme = (ROOT / "README.md").read_text()
     for run in comparison["runs"]:
-        name = run if isinstance(run, str) else run["name"]
-        cells = [*(cell(figures[name, *key]) for key in wanted), cell(corrected[name])]
-        assert f"| {name} | {' | '.join(cells)} |" in readme
+        cells = [*(cell(figures[run["name"], *key]) for key in wanted), cell(corrected[run["name"]])]
+        assert f"| {run['name']} | {' | '.join(cells)} |" in readme
