@@ -28,6 +28,10 @@ class TrackingSection(RecipeSection):
     """The run's name; default: the name of the run directory."""
 
 
+BY_JUDGE = "judge"
+"""The grader that is a language model."""
+
+
 class SetSection(RecipeSection):
     """A question set. Without `path` its name must be `written_pairs` or a set that the hub is known to have."""
 
@@ -41,8 +45,8 @@ class SetSection(RecipeSection):
     """Number of these items for sharded and doubted, which ask a model several times; default: all."""
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
-    grader: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
-    """module:function(reply, answer) that returns whether a reply is right; default: by the kind of the answer."""
+    grader: Annotated[str, Field(pattern=rf"^({BY_JUDGE}|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")] | None = None
+    """module:function(reply, answer) that returns whether a reply is right, or `judge` for the model behind `judge_server`; default: by the kind of the answer."""
     transcript: bool = False
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
 

@@ -65,6 +65,7 @@ class LlmJudge:
     """
 
     name = "llm"
+    prompt_version = PROMPT_VERSION
 
     def __init__(self, server: ServerSection) -> None:
         self._server = server
@@ -79,7 +80,7 @@ class LlmJudge:
             how = f" probability at 0.5{how}"
             self._limits |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_TOKENS}
         self._template = {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
-        self.version = f"llm/{PROMPT_VERSION}{how} {self._client.model}"
+        self.version = f"{self.name}/{self.prompt_version}{how} {self._client.model}"
         self.calls = 0
 
     def __str__(self) -> str:
@@ -121,12 +122,20 @@ class LlmJudge:
             return Verdict(None, reply.failure or BAD_REPLY, reply.detail)
         if self._by_probability:
             return weigh(first_token(reply.body) or [])
-        verdict = read_verdict(content(reply.body) or "")
+        verdict = self.read(content(reply.body) or "")
         return replace(verdict, unscored=CUT_OFF) if verdict.label is None and cut_off(reply.body) else verdict
 
     def _body(self, case: Case) -> dict[str, Any]:
-        message = {"role": "user", "content": prompt(case, self._server.verdict)}
+        message = {"role": "user", "content": self.prompt(case)}
         return {"model": self._client.model, "messages": [message], **self._limits, **self._template}
+
+    def prompt(self, case: Case) -> str:
+        """Return the message that requests a verdict on `case`."""
+        return prompt(case, self._server.verdict)
+
+    def read(self, reply: str) -> Verdict:
+        """Return the verdict of a reply."""
+        return read_verdict(reply)
 
 
 LETTERS = dict(zip("ABCDEFGHI", prompt_parts()["labels"], strict=True))
@@ -156,12 +165,12 @@ def prompt(case: Case, verdict: str = "text") -> str:
     """
     words = prompt_parts()
     turn = shortened(harmless(case.user_turn), TURN_LIMIT)
-    data = f"<conversation>\n{_conversation(case.messages)}\n</conversation>\n\n<user_turn>\n{turn}\n</user_turn>\n"
+    data = f"<conversation>\n{conversation(case.messages)}\n</conversation>\n\n<user_turn>\n{turn}\n</user_turn>\n"
     ask = words["ask"][verdict].strip()
     return "\n".join([_constant_part(), "", data, *([words["cut"]] if case.cut else []), ask])
 
 
-def _conversation(messages: Sequence[dict[str, str]]) -> str:
+def conversation(messages: Sequence[dict[str, str]]) -> str:
     """Return all messages; of a very long conversation, those up to the first question and as many of the last as fit."""
     blocks = [
         f'<message from="{harmless(message["role"])}">\n{shortened(harmless(message["content"]), MESSAGE_LIMIT)}\n'
@@ -222,10 +231,16 @@ def read_verdict(reply: str) -> Verdict:
 
     Text before `</think>` is not read, and neither is a reply that never ends its thinking.
     """
+    said = after_verdict(reply)
+    label = _label_at(said) if said is not None else None
+    return Verdict(label, None if label else NO_VERDICT, reply)
+
+
+def after_verdict(reply: str) -> str | None:
+    """Return what follows the last "VERDICT:" of a reply after its thinking; None if there is none."""
     text = after_thinking(reply) or ""
     marks = list(_MARK.finditer(text))
-    label = _label_at(text[marks[-1].end() :]) if marks else None
-    return Verdict(label, None if label else NO_VERDICT, reply)
+    return text[marks[-1].end() :] if marks else None
 
 
 def _label_at(text: str) -> str | None:

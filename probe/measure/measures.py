@@ -101,6 +101,7 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
             right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
     if grader is not None:
         right = (bool(grader(after_thinking(text) or "", item.answer)),) * 2
+        kind = "answered" if right[0] and kind == "no_answer" else kind
     values = {"reference": item.answer, "extracted": lenient, "outcome": kind}
     return {**values, "strict": right[0], "lenient": right[1]}
 

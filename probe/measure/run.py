@@ -26,6 +26,8 @@ from nextturn.probe.files import only_process, read_json, refuse_changes, remove
 from nextturn.probe.grading import VERSION as GRADING
 from nextturn.probe.grading import is_words
 from nextturn.probe.judges import get_judge
+from nextturn.probe.judges.answers import RIGHT, AnswerJudge, answer_case
+from nextturn.probe.judges.labels import Verdict
 from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import (
     Grader,
@@ -54,7 +56,7 @@ from nextturn.probe.models import (
 )
 from nextturn.probe.recipe import load_named, recipe_dict
 from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
-from nextturn.probe.settings import Measure, ProbeSection, ServerSection, SetSection
+from nextturn.probe.settings import BY_JUDGE, Measure, ProbeSection, ServerSection, SetSection
 from nextturn.probe.shards import Shards, read_shards, split
 from nextturn.probe.simulation import ShardedUser, Simulator
 from nextturn.probe.tables import read_rows
@@ -81,6 +83,8 @@ class LoadedSet:
     """For doubted: the indices of its items."""
     grader: Grader | None = None
     """Decides whether replies are right, in place of the readings."""
+    by_judge: bool = False
+    """The model behind `judge_server` decides whether answers are right."""
 
 
 def run_probe(
@@ -198,6 +202,22 @@ def run_probe(
                     if pair:  # an empty turn has no requests
                         row.update(grounding(len(pair[0].target_ids), next(log_p), next(log_p)))
 
+        # Grades: whether each answer is right, where a model says so.
+        grades: dict[str, list[Verdict]] = {}
+        grade_calls = 0
+        if by_judge := [loaded for loaded in sets if loaded.by_judge and "accuracy" in loaded.measures]:
+            graders = opened.enter_context(
+                closing(StoredJudge(AnswerJudge(_judge_server(probe)), out / "grades.jsonl", check=check))
+            )
+            for loaded in by_judge:
+                given = zip(loaded.items, answers[loaded.name], strict=True)
+                to_grade = [answer_case(item, reply.text, reply.finish == "length") for item, reply in given]
+                of_set = collect(graders.stream(to_grade), len(to_grade), f"answers of {loaded.name} graded")
+                if failed := sum(verdict.label is None for verdict in of_set):
+                    say(f"set {loaded.name!r}: {failed} of {len(of_set)} answers got no verdict and count as wrong")
+                grades[loaded.name] = of_set
+            grade_calls = graders.calls
+
     # Figures: every reply is graded, and the rows are counted.
     for loaded in sets:
         replied = [
@@ -205,8 +225,11 @@ def run_probe(
             for messages, reply in zip(prompts[loaded.name], answers[loaded.name], strict=True)
         ]
         if "accuracy" in loaded.measures:
-            for item, (messages, reply) in zip(loaded.items, replied, strict=True):
-                graded = grade_answer(item, reply, loaded.grader)
+            of_judge = grades.get(loaded.name, [None] * len(replied))
+            for item, (messages, reply), by_model in zip(loaded.items, replied, of_judge, strict=True):
+                graded = grade_answer(item, reply, _as_grader(by_model) if by_model else loaded.grader)
+                if by_model:
+                    graded |= {"judge_raw": by_model.raw, "unscored": by_model.unscored}
                 rows.append(make_row("accuracy", loaded.name, item.id, messages, **graded))
         if "clarify" in loaded.measures:
             conditions = [(pair.id, name) for pair in loaded.pairs for name in ("complete", "underspecified")]
@@ -219,7 +242,7 @@ def run_probe(
         "wall_s": round(time.monotonic() - started, 1),
         "answer_tokens": sum(reply.tokens for reply in replies),
         "user_tokens": sum(completion.tokens for completion in completions),
-        "judge_calls": judge.calls,
+        "judge_calls": judge.calls + grade_calls,
         "cache_hits": stored.hits,
     }
     check()
@@ -415,8 +438,17 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
             "the answer, lenient: the reply contains it"
         )
     doubted = choose(range(len(items)), section.n_turns, probe.seed) if "doubted" in measures else ()
+    by_judge = section.grader == BY_JUDGE
+    if by_judge and probe.judge_server is None:
+        raise DataError(
+            f"probe.sets.{name}.grader: judge needs a model that grades; set `judge_server: {{urls: [http://HOST:PORT/v1]}}` "
+            "under probe:"
+        )
+    if by_judge and {"sharded", "doubted"} & set(measures):
+        raise DataError(f"probe.sets.{name}: with `grader: judge` only accuracy and followup can be measured")
     return LoadedSet(
-        name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted), _grader(section)
+        name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted),
+        None if by_judge else _grader(section), by_judge,
     )  # fmt: skip
 
 
@@ -448,8 +480,21 @@ def _grader(section: SetSection) -> Grader | None:
     return loaded
 
 
-def _graded_otherwise(loaded: LoadedSet, section: SetSection | None) -> dict[str, Any]:
+def _judge_server(probe: ProbeSection) -> ServerSection:
+    """Return the servers of the judge, which a loaded set by judge has."""
+    assert probe.judge_server is not None
+    return probe.judge_server
+
+
+def _as_grader(verdict: Verdict) -> Grader:
+    """Return a judge's verdict on one reply in the form of a grader."""
+    return lambda reply, answer: verdict.label == RIGHT
+
+
+def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, probe: ProbeSection) -> dict[str, Any]:
     """Return what the settings say of a set whose answers are not read as numbers, letters or formulas."""
+    if loaded.by_judge:
+        return {"grader": AnswerJudge(_judge_server(probe)).version}
     if section is not None and section.grader:
         return {"grader": section.grader}
     words = any(item.answer and not item.options and is_words(item.answer) for item in loaded.items)
@@ -475,7 +520,7 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
             "measures": list(loaded.measures),
             **({"shards": sha256_text(repr(loaded.shards))} if loaded.shards else {}),
             **({"doubted": len(loaded.doubted)} if loaded.doubted else {}),
-            **_graded_otherwise(loaded, probe.sets.get(loaded.name)),
+            **_graded_otherwise(loaded, probe.sets.get(loaded.name), probe),
         }
         for loaded in sets
     }
