@@ -109,6 +109,10 @@ class Client:
         # which takes three times as long at 256 requests.
         self._idle: defaultdict[Server, list[httpx2.AsyncClient]] = defaultdict(list)
 
+    def check(self) -> None:
+        """Raise EngineError if no server can be reached. A server that refuses to list its models is one."""
+        list(self.stream("/models", [None]))
+
     @property
     def model(self) -> str:
         """The section's model, or the only model that the server lists.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.errors import DataError
-from nextturn.probe.tables import place, read_rows
+from nextturn.probe.tables import place, read_rows, renamed_columns
 from nextturn.probe.terminal import say
 
 Message = dict[str, Any]
@@ -97,12 +97,7 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
         DataError: There is no conversation in the row, or it has a fault.
     """
     columns = columns or {}
-    for ours, theirs in columns.items():
-        if theirs not in row:
-            raise DataError(
-                f"{where}: no column {theirs!r} (data.columns.{ours}), there are {', '.join(row) or 'none'}"
-            )
-    row = {**row, **{ours: row[theirs] for ours, theirs in columns.items()}}
+    row = renamed_columns(row, columns, where)
     whole = [key for key in _KEYS if key in columns or isinstance(row.get(key), list)]
     if columns.keys() & {"prompt", "completion"}:  # the file's own conversation is not the one that is meant
         whole = []
@@ -246,7 +241,11 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
         raise DataError(f"{where}: a conversation with a system message alone")
     for number, message in enumerate(messages, start=1):
         if not is_message(message):
-            raise DataError(f"{where}: message {number} is no {{role, content}} with text")
+            empty = isinstance(message, dict) and "content" in message
+            raise DataError(
+                f"{where}: message {number} "
+                + ("has no text" if empty else "is no {role, content} and no {from, value}")
+            )
         check_text(message["content"], f"{where}: message {number}")
         _check_marks(message, f"{where}: message {number}")
     wanted: tuple[str, ...] = ("user",)
@@ -358,20 +357,23 @@ class Transcript:
     """The assistant spoke first; templates want a user message first, so these opening words are not in `context`."""
 
 
-def read_transcripts(path: Path) -> list[tuple[str, Transcript]]:
-    """Return (id, transcript) of every usable conversation of a JSONL file, and print what was left out.
+def read_transcripts(path: Path, columns: Mapping[str, str] | None = None) -> list[tuple[str, Transcript]]:
+    """Return (id, transcript) of every usable conversation of a file, and print what was left out.
+
+    Args:
+        columns: See `read_rows`.
 
     Raises:
         DataError: a row without a conversation (file:line), or a file in which none can be used.
     """
     found: list[tuple[str, Transcript]] = []
     left_out: dict[str, list[int]] = {}
-    for number, row in read_rows(path):
+    for number, row in read_rows(path, columns):
         conversation = conversation_in(row)
         if conversation is None:
             raise DataError(
                 f"{place(path, number)}: no conversation in it, wanted `messages` with {{role, content}} or `conversations` "
-                f"with {{from, value}} (has {', '.join(row) or 'nothing'})"
+                f"with {{from, value}} (has {', '.join(row) or 'nothing'}); `columns: {{messages: NAME}}` of the set gives another name"
             )
         transcript = take_apart(conversation, place(path, number))
         if isinstance(transcript, str):

@@ -145,8 +145,8 @@ def words_right(text: str, answer: str) -> tuple[bool, bool]:
     exact = _plain_words(said if marked is None else marked) == wanted
     if exact or marked is not None:
         return exact, exact
-    stated = _STATED_WORDS.findall(said)
-    said = stated[-1] if stated else said
+    stated = stated_words(text)
+    said = said if stated is None else stated
     if wanted in _DECIDED:
         begins = [_plain_words(part).partition(" ")[0] for part in sentences(said)]
         decided = [_DECIDED[word] for word in begins if word in _DECIDED]
@@ -154,16 +154,22 @@ def words_right(text: str, answer: str) -> tuple[bool, bool]:
     words = r"\W+(?:(?:a|an|the)\W+)?".join(map(re.escape, wanted.split()))
     found = list(re.finditer(rf"(?<!\w){words}(?!\w)", said, re.IGNORECASE)) if words else []
     decided_on = any(not _NEGATED.search(said[: match.start()]) for match in found)
-    return False, decided_on and (bool(stated) or not _UNDECIDED.search(said))
+    return False, decided_on and (stated is not None or not _UNDECIDED.search(said))
+
+
+def stated_words(text: str) -> str | None:
+    """Return the marked answer in words, else what a reply calls its answer; None if there is neither, and the whole reply counts."""
+    stated = _STATED_WORDS.findall(_said(text))
+    return strict_answer(text) or (stated[-1] if stated else None)
 
 
 def _plain_words(text: str) -> str:
     return " ".join(_NOT_A_WORD.sub(" ", _ARTICLES.sub(" ", text.casefold())).split())
 
 
-VERSION = 3
+VERSION = 4
 """How answers are read; raised when the same reply would get another figure. 2: a truncated text's last number is no answer.
-3: a formula without a mark is read, too."""
+3: a formula without a mark is read, too. 4: also at the end of a sentence without signs of mathematics around it."""
 
 
 def lenient_answer(text: str, truncated: bool = False) -> str | None:
@@ -192,13 +198,15 @@ _FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTAL
 _NAMED = re.compile(
     r"^\s*[A-Za-z]\w?'?(?:\([^()=]*\))?\s*=(?!=)(?=[^=]*$)"
 )  # "x =", "f(x) =" before a formula without another =
-_BARE = 60  # characters of a reply that can be a formula and nothing else
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}|\n")
+_BARE = 60  # characters of a formula without signs of mathematics around it
+# A word, but not the name of a function or of a constant; a formula at the end of a sentence begins after the last one.
+_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|ln|exp|sqrt|pi)\b)[A-Za-z]{2,}['’:,]*|\n")
+_MATHS = re.compile(r"[\d\\^=+*/()-]")
 
 
 def lenient_formula(text: str, truncated: bool = False) -> str | None:
     """Return what a reply to a question with a formula as its answer gives: the mark, else what it calls its answer, else the
-    right side of its last formula, else the whole reply if it has no words, else what `lenient_answer` finds."""
+    right side of its last formula, else the formula that its last sentence ends with, else what `lenient_answer` finds."""
     said = _said(text).strip()
     if (marked := strict_answer(text)) is not None or not said:
         return marked
@@ -208,8 +216,11 @@ def lenient_formula(text: str, truncated: bool = False) -> str | None:
     spans = [next(filter(None, found)) for found in _FORMULA.findall(_without_closing_questions(said))]
     if spans and not truncated:
         return _without_signs(_NAMED.sub("", spans[-1]))
-    if not truncated and len(said) <= _BARE and not _WORD.search(said) and re.search(r"[\d\\^=+*/()-]", said):
-        return _without_signs(said)
+    if not truncated:
+        last = re.split(r"(?<=[.!])\s+|\n", _without_closing_questions(said))[-1]
+        ending = _WORD.split(last)[-1].strip()
+        if ending and len(ending) <= _BARE and _MATHS.search(ending):
+            return _without_signs(_NAMED.sub("", ending))
     return lenient_answer(text, truncated)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
@@ -74,10 +74,13 @@ class Pair:
     missing: str
 
 
-def read_items(path: Path, instruction: str = "", transcript: bool = False) -> list[Item]:
+def read_items(
+    path: Path, instruction: str = "", transcript: bool = False, columns: Mapping[str, str] | None = None
+) -> list[Item]:
     """Read all items of a file.
 
     Args:
+        columns: See `read_rows`.
         instruction: Added to the last user message after an empty line.
         transcript: The rows are finished conversations, which are split as probe/conversations.py describes.
 
@@ -87,9 +90,11 @@ def read_items(path: Path, instruction: str = "", transcript: bool = False) -> l
     if transcript:
         if instruction:
             raise DataError(f"{path}: an instruction cannot be added to a transcript, its question is answered already")
-        items = [Item(key, split.context, None, split.reply, split.actual) for key, split in read_transcripts(path)]
+        items = [
+            Item(key, split.context, None, split.reply, split.actual) for key, split in read_transcripts(path, columns)
+        ]
     else:
-        items = [_item(row, place(path, number), number) for number, row in read_rows(path)]
+        items = [_item(row, place(path, number), number) for number, row in read_rows(path, columns)]
     _check_ids(path, [item.id for item in items])
     return [_instructed(item, instruction) for item in items] if instruction else items
 
@@ -126,10 +131,10 @@ def _instructed(item: Item, instruction: str) -> Item:
     return replace(item, messages=(*item.messages[:-1], user(f"{last}\n\n{instruction}")))
 
 
-def read_pairs(path: Path) -> list[Pair]:
+def read_pairs(path: Path, columns: Mapping[str, str] | None = None) -> list[Pair]:
     """Read all pairs of a file. Raises DataError as `read_items` does."""
     pairs = []
-    for number, row in read_rows(path):
+    for number, row in read_rows(path, columns):
         where = place(path, number)
         complete, less = _text(row, ("complete",), where), _text(row, ("underspecified",), where)
         pairs.append(Pair(str(row.get("id", number)), complete, less, _given(row, "missing", where)))
@@ -215,7 +220,8 @@ def _text(row: dict[str, Any], keys: Sequence[str], where: str) -> str:
             check_text(row[key], f"{where}: `{key}`")
             return row[key]
     raise DataError(
-        f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'})"
+        f"{where}: no {' or '.join(f'`{key}`' for key in keys)} with text in it (has {', '.join(row) or 'nothing'}); "
+        "in a probe's set `columns: {question: NAME, answer: NAME}` gives other names"
     )
 
 
@@ -242,6 +248,7 @@ class HubSet:
         fields: Required columns.
         more: Optional columns.
         file: One file of a dataset whose files have different columns.
+        task: The benchmark's task id in the hub's `.eval_results`.
     """
 
     hub_id: str
@@ -251,6 +258,7 @@ class HubSet:
     file: str | None = None
     more: tuple[str, ...] = ()
     gated: bool = False
+    task: str | None = None
 
 
 HUB = TypeAdapter(dict[str, HubSet]).validate_python(

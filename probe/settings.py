@@ -36,7 +36,9 @@ class SetSection(RecipeSection):
     """A question set. Without `path` its name must be `written_pairs` or a set that the hub is known to have."""
 
     path: str | None = None
-    """JSONL file with the set's rows; default: the packaged or the hub's file of this name."""
+    """File with the set's rows (JSONL, JSON array, CSV, Parquet, a saved data set) or a data set of the hub; default: the packaged or the hub's file of this name."""
+    columns: dict[str, str] = {}
+    """Names of the file's own columns, such as {question: Frage, answer: Antwort} or {messages: dialog}."""
     n: Count | None = None
     """Number of items, sampled with the probe's seed; default: all."""
     measures: tuple[Measure, ...] | None = None
@@ -124,7 +126,7 @@ class ProbeSection(RecipeSection):
     vllm: VllmSection = VllmSection()
     """Settings of the engine `vllm`."""
     judge_server: ServerSection | None = None
-    """The servers of the judge `llm`."""
+    """The servers of the judge `llm`, which labels user turns, and of sets with `grader: judge`, whose answers it grades."""
     judge: Literal["rules", "llm"] = Field(default_factory=_default_judge)
     """What labels user turns; default: llm if `judge_server` is set, else rules."""
     max_answer_tokens: Count = 512

@@ -93,7 +93,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def read_shards(path: Path) -> Mapping[str, Shards]:
+def read_shards(path: Path, columns: Mapping[str, str] | None = None) -> Mapping[str, Shards]:
     """Return the pieces that the rows of a file have, by the rows' ids: `shards` in the format of microsoft/lost_in_conversation.
 
     The first shard is what the user wants.
@@ -102,7 +102,7 @@ def read_shards(path: Path) -> Mapping[str, Shards]:
         DataError: The shards of a row are not a list of {shard}, with at least two.
     """
     found = {}
-    for number, row in read_rows(path):
+    for number, row in read_rows(path, columns):
         if "shards" in row:
             pieces = row["shards"] if isinstance(row["shards"], list) else []
             texts = [str(piece.get("shard") or "").strip() for piece in pieces if isinstance(piece, dict)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,28 @@ def located(name: str, key: str) -> Path:
     return stored
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line or row number from 1, row) of a file, or of a folder of `Dataset.save_to_disk`.
 
+    Args:
+        columns: Other names of columns, such as {"question": "Frage"}; a row then has both.
+
     Raises:
-        DataError: There is no such file, it has another form, or a row is no JSON object (file:line).
+        DataError: There is no such file, it has another form, or a row is no JSON object (file:line) or lacks a column.
     """
+    for number, row in _rows_in(path):
+        yield number, renamed_columns(row, columns, place(path, number)) if columns else row
+
+
+def renamed_columns(row: dict[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Return the row with its own columns also under our names; DataError if it lacks one."""
+    for ours, theirs in columns.items():
+        if theirs not in row:
+            raise DataError(f"{where}: no column {theirs!r} (columns.{ours}), there are {', '.join(row) or 'none'}")
+    return {**row, **{ours: row[theirs] for ours, theirs in columns.items()}}
+
+
+def _rows_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.is_dir():
         yield from enumerate(_saved(path), start=1)
         return

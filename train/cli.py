@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 
 from nextturn.probe.errors import BadInput, run_command
 
@@ -42,6 +43,9 @@ def main(argv: Sequence[str]) -> None:
         print(USAGE)
         return
     name, *rest = argv
+    if name == "--version":
+        print(f"nextturn {version('nextturn')}")
+        return
     if name not in STAGES:
         raise BadInput(f"nextturn {name}: no such command, expected one of {', '.join(STAGES)}")
     import_module(STAGES[name][0]).main(rest)

@@ -401,6 +401,17 @@ class TrainRecipe(RecipeSection):
     def check_keys(self) -> None:
         if self.probe and self.probe.when == "inline":
             _check_inline(self.probe, self.arguments)
+        given = self.arguments
+        if given.get("hub_token"):
+            raise RecipeError(
+                "train.hub_token: expected no token in a recipe, since recipes are copied into run folders and cards; set HF_TOKEN or "
+                "run `hf auth login`"
+            )
+        if given.get("push_to_hub") and (strategy := given.get("hub_strategy", "end")) != "end":
+            raise RecipeError(
+                f"train.hub_strategy: given {strategy}, expected end: the last checkpoint is pushed with its card, once, when "
+                "training has ended"
+            )
 
 
 class SftRecipe(TrainRecipe):

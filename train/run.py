@@ -96,6 +96,7 @@ class Run:
     def __init__(self, recipe: TrainRecipe, resume: str) -> None:
         self.recipe, self.resume = recipe, resume
         self.run_dir = _run_dir(recipe)
+        self.pushes = bool(recipe.arguments.get("push_to_hub"))
         self.sets: list[LoadedSet] = []
         check_tracker(recipe.tracking)
         trains_on_gpus(fitted(recipe))
@@ -145,6 +146,10 @@ class Run:
     def _begin(self, user_model: UserModelInfo | None) -> tuple[Path | None, Path]:
         # After Ctrl-C `accelerate launch` returns to the prompt while its process still saves. Held until this process ends.
         self._alone.enter_context(only_process(self.run_dir / ".lock", f"trains into {self.run_dir}"))
+        if self.pushes:
+            from nextturn.train.push import create_repository
+
+            create_repository(self.args, self.run_dir)
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits
@@ -230,6 +235,10 @@ class Run:
 ```
 """
         write_atomic(run_dir / "README.md", card)
+        if self.pushes:  # before the run is finished, so that the same command pushes again after a failure
+            from nextturn.train.push import push_run
+
+            say(f"pushed    {push_run(run_dir, step, self.args, recipe.probe.sets if recipe.probe else {})}")
         finish_run(run_dir, step, sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True)), **facts)
         print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
 

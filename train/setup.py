@@ -42,6 +42,7 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
     from nextturn.train.overrides import reduce_with_gloo, use_one_gpu
 
     given = fitted(recipe)
+    given.pop("push_to_hub", None)  # train/push.py pushes
     on_gpu = trains_on_gpus(given)
     deepspeed = given.pop("deepspeed", None)
     if deepspeed is not None:

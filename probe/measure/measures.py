@@ -36,6 +36,7 @@ from nextturn.probe.grading import (
     letter_outcome,
     outcome,
     same_answer,
+    stated_words,
     strict_answer,
     strict_letter,
     words_right,
@@ -55,7 +56,7 @@ def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], *
         "user_turn": None, "user_cut": None, "label": None, "unscored": None, "judge_raw": None,
         "p_genuine": None, "specific": None,
         "grounding": None, "log_p": None, "changed": None,
-        "reference": None, "extracted": None, "strict": None, "lenient": None,
+        "reference": None, "extracted": None, "graded_as": None, "strict": None, "lenient": None,
         "outcome": None, "condition": None, "asked": None,
         "attempts": None, "ended": None, "tokens": None,
         **values,
@@ -69,6 +70,12 @@ Grader = Callable[[str, str], bool]
 """A grader of one's own: whether a reply (first argument) gives the answer (second)."""
 
 
+def answer_kind(item: Item) -> str:
+    """Return how an item's answer is graded where no grader is named: "choice", "words", "number" or "formula"."""
+    answer = item.answer or ""
+    return "choice" if item.options else "words" if is_words(answer) else "number" if is_number(answer) else "formula"
+
+
 def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) -> Row:
     """Grade one reply by both readings.
 
@@ -79,11 +86,11 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
         grader: Decides in place of both readings.
 
     Returns:
-        "reference", "extracted", "strict", "lenient" and "outcome" of a row.
+        "reference", "extracted", "graded_as", "strict", "lenient" and "outcome" of a row.
     """
     if item.answer is None:
         raise ValueError(f"item {item.id} has no answer to grade against")
-    text, truncated = reply.text, reply.finish == "length"
+    text, truncated, graded_as = reply.text, reply.finish == "length", answer_kind(item)
     if item.options:
         strict, lenient = strict_letter(text, item.options), lenient_letter(text, item.options, truncated)
         right = (strict == item.answer, lenient == item.answer)
@@ -91,18 +98,20 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     else:
         strict, lenient = strict_answer(text), lenient_answer(text, truncated)
         kind = outcome(text, truncated)
-        if grader is None and is_words(item.answer):
+        if grader is None and graded_as == "words":
             right = words_right(text, item.answer)
-            kind = "answered" if right[1] and kind == "no_answer" else kind
+            lenient = stated_words(text)
+            kind = "answered" if kind == "no_answer" and answer_in(text) else kind
         elif grader is None:
-            if not is_number(item.answer):
+            if graded_as == "formula":
                 lenient = lenient_formula(text, truncated)
                 kind = "answered" if lenient is not None and kind == "no_answer" else kind
             right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
     if grader is not None:
         right = (bool(grader(after_thinking(text) or "", item.answer)),) * 2
         kind = "answered" if right[0] and kind == "no_answer" else kind
-    values = {"reference": item.answer, "extracted": lenient, "outcome": kind}
+        graded_as = "grader"
+    values = {"reference": item.answer, "extracted": lenient, "graded_as": graded_as, "outcome": kind}
     return {**values, "strict": right[0], "lenient": right[1]}
 
 

@@ -152,6 +152,7 @@ class ProbedSet(_Frozen):
     sha256: str
     n: int
     measures: tuple[str, ...] = ()
+    grader: str | None = None
 
 
 class ProbeSettings(BaseModel):

@@ -8,7 +8,8 @@ stopped and ends with the same results.json as a run that was not killed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nextturn.probe.chat import Chat
+from nextturn.probe.client import Client
 from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.engines import open_engine
 from nextturn.probe.engines.base import Completion, Engine, Request
@@ -32,6 +34,7 @@ from nextturn.probe.measure.figures import figures
 from nextturn.probe.measure.measures import (
     Grader,
     answer_in,
+    answer_kind,
     case_of,
     grade_answer,
     grade_clarify,
@@ -48,6 +51,7 @@ from nextturn.probe.measure.store import RunStore, StoredJudge
 from nextturn.probe.models import (
     ModelFolder,
     ModelInfo,
+    checkpoint_dtype,
     load_tokenizer,
     model_info,
     parameter_count,
@@ -123,6 +127,8 @@ def run_probe(
     finished = store.results()
     if finished is not None:
         return finished
+    if probe.judge_server and (judge.name == "llm" or any(loaded.by_judge for loaded in sets)):
+        Client(probe.judge_server).check()  # before hours of generation
 
     def collect(stream: Iterator[tuple[int, T]], total: int, what: str) -> list[T]:
         return collected(stream, total, f"probe {model.label}: {what}")
@@ -279,8 +285,6 @@ def open_model(name: str, probe: ProbeSection) -> tuple[ModelFolder, ProbeSectio
     if name.startswith(("http://", "https://")):
         section = probe.server.model_copy(update={"urls": (name,)}) if probe.server else ServerSection(urls=(name,))
         probe = probe.model_copy(update={"engine": "openai", "server": section})
-        from nextturn.probe.client import Client
-
         name = Client(section).model
     folder = tokenizer_folder(name) if probe.engine == "openai" else resolve(name)
     refuse_user_model(folder.path, probe.user_model)
@@ -308,8 +312,6 @@ def measure_folder(
     chat = Chat(tokenizer, probe.enable_thinking)
     with closing(open_engine(folder, tokenizer, probe, device)) as engine:
         if probe.server and probe.engine == "openai":
-            from nextturn.probe.client import Client
-
             # The weights of a server cannot be hashed. Only its name for the model identifies them.
             served = Client(probe.server).model
             info = ModelInfo(f"served:{served}", label or Path(served).name, None, None, chat.template_sha256)
@@ -325,7 +327,8 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         model = f"served by {', '.join(probe.server.urls) if probe.server else 'no server yet'}"
     else:
         total = parameter_count(folder)
-        size = f"{total / 1e6:,.1f}M parameters, {total * 2 / 2**30:.2f} GiB in bfloat16"
+        dtype = checkpoint_dtype(folder) if probe.dtype == "auto" else probe.dtype
+        size = f"{total / 1e6:,.1f}M parameters, {total * (4 if dtype == 'float32' else 2) / 2**30:.2f} GiB in {dtype}"
         model = f"{size}, engine {probe.engine}"
     lines = [f"model     {folder.name}: {model}"]
     work = [work_of(loaded, probe) for loaded in sets]
@@ -333,12 +336,15 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
         replies = "its own replies" if loaded.transcript else f"at most {of_set.answers} prompts"
         pieces = f"; {sum(map(bool, loaded.shards))} of {len(loaded.items)} told in pieces" if loaded.shards else ""
         lines.append(f"set       {loaded.name}: {replies} for {', '.join(loaded.measures)}{pieces}")
+        if how := describe_grading(loaded):
+            lines.append(f"graded    {loaded.name}: {how}")
     if probe.perturbations:
         names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
         lines.append(f"user turns after {', '.join(names)}")
     answers, turns, tokens = (sum(column) for column in zip(*map(astuple, work), strict=True)) if work else (0, 0, 0)
     lines.append(f"generate  {answers} answers, {turns} user turns: {tokens:,} tokens at most")
-    lines.append(f"judge     {probe.judge}{', grounding' if probe.grounding else ''}")
+    servers = f" at {', '.join(probe.judge_server.urls)}" if probe.judge == "llm" and probe.judge_server else ""
+    lines.append(f"judge     {probe.judge}{servers}{', grounding' if probe.grounding else ''}")
     example = next((loaded for loaded in sets if "followup" in loaded.measures and loaded.items), None)
     if example is not None:
         messages = [*example.items[0].messages, assistant(example.items[0].reply or "(its answer)")]
@@ -405,12 +411,13 @@ def sets_within_reach(
 
 def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     path = locate(name, section.path)
-    first = next((row for _, row in read_rows(path)), {})
+    columns = section.columns
+    first = next((row for _, row in read_rows(path, columns)), {})
     if "underspecified" in first:
         if section.measures not in (None, ("clarify",)):
             raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures)}")
-        return LoadedSet(name, (), tuple(choose(read_pairs(path), section.n, probe.seed)), ("clarify",))
-    items = choose(read_items(path, section.instruction, section.transcript), section.n, probe.seed)
+        return LoadedSet(name, (), tuple(choose(read_pairs(path, columns), section.n, probe.seed)), ("clarify",))
+    items = choose(read_items(path, section.instruction, section.transcript, columns), section.n, probe.seed)
     answered = all(item.answer is not None for item in items) and not section.transcript
     shards: tuple[Shards | None, ...] = ()
     measures = section.measures or (("accuracy", "followup") if answered else ("followup",))
@@ -422,7 +429,7 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     if graded and not answered:
         raise DataError(f"{path}: {graded[0]} needs an answer in every row, and {name!r} has rows without one")
     if "sharded" in measures:
-        shards = _shards(path, items, section.instruction)
+        shards = _shards(read_shards(path, columns), items, section.instruction)
         cut = choose([index for index, pieces in enumerate(shards) if pieces], section.n_turns, probe.seed)
         shards = tuple(pieces if index in cut else None for index, pieces in enumerate(shards))
         if not cut:
@@ -431,12 +438,6 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
                 f"`shards`, and none of the {len(items)} problems can be cut; leave sharded out of `measures`"
             )
     items = [replace(item, messages=_with_system(item.messages, probe.system_prompt)) for item in items]
-    words = [item.answer for item in items if item.answer and not item.options and is_words(item.answer)]
-    if graded and words and not section.grader:
-        say(
-            f"set {name!r}: {len(words)} of {len(items)} answers are words, such as {words[0]!r}; strict: the reply or its mark is "
-            "the answer, lenient: the reply contains it"
-        )
     doubted = choose(range(len(items)), section.n_turns, probe.seed) if "doubted" in measures else ()
     by_judge = section.grader == BY_JUDGE
     if by_judge and probe.judge_server is None:
@@ -446,15 +447,37 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         )
     if by_judge and {"sharded", "doubted"} & set(measures):
         raise DataError(f"probe.sets.{name}: with `grader: judge` only accuracy and followup can be measured")
-    return LoadedSet(
+    loaded = LoadedSet(
         name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted),
         None if by_judge else _grader(section), by_judge,
     )  # fmt: skip
+    if (how := describe_grading(loaded)) and "words" in how:
+        say(f"set {name!r}: answers graded as {how}")
+    return loaded
 
 
-def _shards(path: Path, items: Sequence[Item], instruction: str) -> tuple[Shards | None, ...]:
+def describe_grading(loaded: LoadedSet) -> str:
+    """Return how a set's answers are graded, such as "3 words, 2 numbers", with what is special about words; "" if none is."""
+    if not {"accuracy", "sharded", "doubted"} & set(loaded.measures):
+        return ""
+    if loaded.grader or loaded.by_judge:
+        return "the model behind judge_server says" if loaded.by_judge else "the set's grader says"
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for item in loaded.items:
+        kinds[answer_kind(item)].append(item.answer or "")
+    counts = ", ".join(f"{len(answers)} {kind}" for kind, answers in sorted(kinds.items()))
+    words = kinds.get("words", [])
+    if letters := sum(len(answer) == 1 for answer in words):
+        return f"{counts}; {letters} of the words are single letters: give the options as `choices` to have them graded as choices"
+    if not words:
+        return counts
+    return (
+        f"{counts} (such as {words[0]!r}; strict: the reply or its mark is the answer, lenient: the reply contains it)"
+    )
+
+
+def _shards(own: Mapping[str, Shards], items: Sequence[Item], instruction: str) -> tuple[Shards | None, ...]:
     """Return the pieces of each item, its own or cut by rules; None for a conversation, and where rules cannot cut."""
-    own = read_shards(path)
     questions = [item.messages[-1]["content"].removesuffix(f"\n\n{instruction}") for item in items]
     return tuple(
         (own.get(item.id) or split(question)) if len(item.messages) == 1 else None

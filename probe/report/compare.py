@@ -42,8 +42,10 @@ def run(arguments: argparse.Namespace) -> None:
     if comparison.correction:
         print(f"\n{correction_table(comparison.correction)}")
     for name in ("report.html", "comparison.md", "comparison.json", "tradeoff.png"):
-        if (arguments.out / name).is_file():  # there is no plot if accuracy or follow-up was not measured
+        if (arguments.out / name).is_file():
             print(arguments.out / name)
+        else:
+            print(f"no {name}: it needs accuracy and {arguments.y} of the runs")
 
 
 def compare(

@@ -252,6 +252,14 @@ class Comparison:
             notes.append(f"no person has checked the changes of {changed} (`nextturn probe label`, `correct`)")
         return "; ".join([*notes, *self.warnings])
 
+    @property
+    def graders(self) -> list[str]:
+        """Say which sets' answers were graded otherwise than by this project's rules; strict and lenient are then the same."""
+        sets = self.runs[0].results.settings.sets
+        return [
+            f"answers of {printable(name)} graded by {printable(of.grader)}" for name, of in sets.items() if of.grader
+        ]
+
 
 def compare_runs(runs: Sequence[FinishedRun]) -> Comparison:
     """Build the comparison of runs in order. Nothing is written and nothing is refused."""
@@ -477,6 +485,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     shares = [f"{figure.run} {figure.estimate.value:.0%} of {figure.metric.set}" for figure in cut]
     if shares:
         yield f"answers that reached the token limit without a marked answer: {printable(', '.join(shares), 1000)}"
+    yield from comparison.graders
     if note := comparison.judge_note():
         yield f"judge: {note}"
     yield from (f"MEASURED DIFFERENTLY: {line}" for line in comparison.differences)

@@ -303,6 +303,10 @@ def test_an_answer_in_words_is_the_reply_or_in_the_reply(reply: str, answer: str
         ("(3,\\infty)", "(3,\\infty)", True),
         ("$x = 2$, so it is \\boxed{3y}.", "3y", True),
         ("The derivative is $3x^2 + 5x$.", "3x^2+5", False),
+        ("Use the rule. The derivative is 3x^2.", "3x^2", True),
+        ("So x = 7.", "x = 7", True),
+        ("The solution set is (3,\\infty). Does that help?", "(3,\\infty)", True),
+        ("The derivative is not a number.", "3x^2", False),
     ],
 )
 def test_a_formula_is_read_without_a_mark(reply: str, answer: str, right: bool) -> None:

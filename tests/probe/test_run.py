@@ -14,7 +14,7 @@ import pytest
 from nextturn.probe.chat import Chat
 from nextturn.probe.engines.base import Completion, Engine, Request, ScoreRequest
 from nextturn.probe.engines.hf import HfEngine
-from nextturn.probe.errors import BadInput, DataError, SettingsChanged
+from nextturn.probe.errors import BadInput, DataError, EngineError, SettingsChanged
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.judges.labels import GENUINE, LABELS
 from nextturn.probe.measure.results import AccuracyResults, ClarifyResults, FollowupResults
@@ -390,9 +390,10 @@ def test_answers_in_words_are_told_and_make_other_settings(
 
     words = {"question": "What is the capital of France?", "answer": "Paris"}
     told, settings = load([words, *QUESTIONS])
-    assert all(part in told for part in ("1 of 4", "'Paris'")) and settings["words"] == 1
+    assert all(part in told for part in ("1 words", "2 number", "1 formula", "'Paris'")) and settings["words"] == 1
     assert load([words], measures=("followup",))[0] == "" and "words" not in load([words], measures=("followup",))[1]
     assert load(QUESTIONS)[0] == "" and "words" not in load(QUESTIONS)[1]
+    assert "choices" in load([{"question": "A) red B) blue. The sky?", "answer": "B"}])[0]
     told, settings = load([words], grader="support.custom_rewards:is_paris")
     assert told == "" and settings["grader"] == "support.custom_rewards:is_paris"
     with pytest.raises(DataError, match="no_such"):
@@ -439,13 +440,23 @@ def test_a_model_grades_where_the_set_says_so(llama: Loaded, tmp_path: Path) -> 
         )
         results = measure(llama, section, tmp_path / "out", Says(replies))
         measure(llama, section, tmp_path / "out", Says([]))
-        assert len(server.requests) == results["timing"]["judge_calls"] == 3
+        graded = [request for request in server.requests if request.path == "/chat/completions"]
+        assert len(graded) == results["timing"]["judge_calls"] == 3
         assert "grader" in settings_of(section, load_sets(section), "rules/2")["sets"]["words"]["grader"]
     accuracy = results["accuracy"]["words"]
-    assert accuracy["n"] == 3 and accuracy["strict"] == accuracy["lenient"] and accuracy["lenient"]["value"] == pytest.approx(1 / 3, abs=1e-4)
-    graded = {row["item"]: row for row in samples(tmp_path / "out")}
-    assert [graded[name]["lenient"] for name in ("hedgehog", "otter", "badger")] == [True, False, False]
-    assert graded["hedgehog"]["judge_raw"] == said["It rolls up."] and graded["badger"]["unscored"] == "no_verdict"
+    assert (
+        accuracy["n"] == 3
+        and accuracy["strict"] == accuracy["lenient"]
+        and accuracy["lenient"]["value"] == pytest.approx(1 / 3, abs=1e-4)
+    )
+    rows_of = {row["item"]: row for row in samples(tmp_path / "out")}
+    assert [rows_of[name]["lenient"] for name in ("hedgehog", "otter", "badger")] == [True, False, False]
+    assert rows_of["hedgehog"]["judge_raw"] == said["It rolls up."] and rows_of["badger"]["unscored"] == "no_verdict"
+    assert {row["graded_as"] for row in rows_of.values()} == {"grader"}
+    silent = Says([])
+    with pytest.raises(EngineError):  # the server is gone, and nothing is generated
+        measure(llama, section, tmp_path / "other", silent)
+    assert not silent.asked
     with pytest.raises(DataError, match="judge_server"):
         load_sets(changed(section, judge_server=None))
     with pytest.raises(DataError, match="grader"):

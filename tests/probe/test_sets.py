@@ -107,7 +107,7 @@ BAD_ROWS = [
     ({"problem": "Q?", "solution": rb"\boxed{\ud83d}".decode("unicode_escape")}, "`solution` holds half a character"),
     ({"question": "Q" * 1_000_001, "answer": "1"}, "`question` holds 1,000,001 characters"),
     ({"messages": [user("a"), assistant(" \n"), user("b")]}, r"message 2 \(assistant\) is empty"),
-    ({"messages": [{"role": "user", "content": ["a"]}]}, "message 1 is no {role, content}"),
+    ({"messages": [{"role": "user", "content": ["a"]}]}, "message 1 has no text"),
     ({"messages": ["a", user("b")]}, "message 1 is no {role, content}"),
     ({"prompt": [" "]}, "empty"),
     ({"answer": "5"}, r"no `question` or .* \(has answer\)"),
@@ -345,3 +345,17 @@ def test_the_real_sets_are_read_whole(name: str, n: int, lettered: int) -> None:
         assert problem.answer == item.answer or (item.options and item.answer in LETTERS)
         assert problem.answer and problem.solution and "<<" not in problem.solution
         assert not name.startswith("math") or (problem.subject and problem.level in range(1, 6))
+
+
+def test_own_names_of_columns_are_read_and_missing_ones_named(tmp_path: Path) -> None:
+    (tmp_path / "quiz.csv").write_text("Frage,Antwort\nWas ist 2 + 3?,5\n")
+    (item,) = read_items(tmp_path / "quiz.csv", columns={"question": "Frage", "answer": "Antwort"})
+    assert item.messages == (user("Was ist 2 + 3?"),) and item.answer == "5"
+    with pytest.raises(DataError, match="'Fragen'.*columns.question.*Frage, Antwort"):
+        read_items(tmp_path / "quiz.csv", columns={"question": "Fragen"})
+    talk = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}, {"from": "human", "value": "And?"}]
+    write_jsonl(tmp_path / "talks.jsonl", [{"dialog": talk}])
+    (told,) = read_items(tmp_path / "talks.jsonl", transcript=True, columns={"messages": "dialog"})
+    assert (told.reply, told.actual) == ("Hello", "And?")
+    with pytest.raises(DataError, match="columns: {messages"):
+        read_items(tmp_path / "talks.jsonl", transcript=True)

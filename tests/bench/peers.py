@@ -1,0 +1,265 @@
+"""`make bench-peers`: this project beside what one would use instead, as whole processes in turn on one machine.
+
+    python -m bench.peers [--only accuracy probe sft grow] [--n 64] [--rounds 3] [--out docs/peers.json]
+
+- accuracy: `nextturn probe run` with accuracy alone, against lm-evaluation-harness (hf) on the same prompts;
+- probe: accuracy and user turns at two temperatures, against a plain script with `generate` (`bench.plain_probe`);
+- sft: 20 steps of 4 conversations, against `trl sft` with the same rows and settings;
+- grow: probe, comparison and report of a tiny model at 10, 100 and 1,000 questions.
+
+A peer uses the batch size of 8 to 64 that was fastest in a first run of each. Times are of whole processes, start included,
+memory is the largest resident set. Questions are generated, the model is SmolLM2-135M in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nextturn.data_builders.starter import starter_problems
+from nextturn.probe.files import write_json, write_jsonl
+from nextturn.probe.models import resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+HARNESS = ROOT / os.environ.get("HARNESS_VENV", ".venv-harness") / "bin"
+BATCHES = (8, 16, 32, 64)
+ANSWER, TURN = 128, 48
+Words = Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a process took: wall-clock seconds, and its largest resident set in GiB."""
+
+    seconds: float
+    memory: float
+
+
+def run(words: Words, folder: Path) -> Took:
+    """Run a command and return what it took; its output goes to a file in `folder`."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "tests"),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    started = time.perf_counter()
+    log = folder / "log.txt"
+    with log.open("ab") as file:
+        output = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number in (1, 2)]
+        pid = os.posix_spawn(str(words[0]), [str(word) for word in words], environment, file_actions=output)
+        _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(map(str, words))} failed:\n{log.read_text(errors='replace')[-3000:]}")
+    return Took(time.perf_counter() - started, usage.ru_maxrss / 2**20)
+
+
+def compare(name: str, ours: Words, peer: Words, folder: Path, rounds: int) -> dict[str, Any]:
+    """Run both in turn and return medians, all times and the ratio of the medians. `OUT` in a command is a new folder."""
+    taken: dict[str, list[Took]] = {"ours": [], "peer": []}
+    for number in range(rounds):
+        for side, words in (("ours", ours), ("peer", peer)):
+            out = folder / f"{name}-{side}-{number}"
+            taken[side].append(run([str(word).replace("OUT", str(out)) for word in words], folder))
+    found: dict[str, Any] = {}
+    for side, of_side in taken.items():
+        seconds = [round(each.seconds, 1) for each in of_side]
+        found[side] = {
+            "median_s": statistics.median(seconds),
+            "all_s": seconds,
+            "memory_gib": max(round(each.memory, 2) for each in of_side),
+        }
+    found["ratio"] = round(found["peer"]["median_s"] / found["ours"]["median_s"], 2)
+    print(f"{name}: {found['ratio']} times as fast as the peer; {found}", flush=True)
+    return found
+
+
+def fastest_batch(name: str, words: Words, folder: Path) -> int:
+    """Return the batch size at which a command is fastest; `BATCH` in it is the size."""
+    seconds = {}
+    for batch in BATCHES:
+        of_batch = [
+            str(word).replace("BATCH", str(batch)).replace("OUT", str(folder / f"{name}-{batch}")) for word in words
+        ]
+        seconds[batch] = run(of_batch, folder).seconds
+    print(f"{name}: seconds by batch size { ({size: round(taken, 1) for size, taken in seconds.items()}) }", flush=True)
+    return min(seconds, key=lambda size: seconds[size])
+
+
+def accuracy(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+    questions = _questions(folder, n)
+    ours = _probe(model, questions, "[accuracy]")
+    task = {
+        "task": "peers_accuracy", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(questions)}},
+        "test_split": "test", "output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{answer}}",
+        "generation_kwargs": {"until": ["<|im_end|>"], "max_gen_toks": ANSWER, "do_sample": False},
+        "filter_list": [{"name": "last", "filter": [{"function": "regex", "regex_pattern": "(-?[0-9]+)", "group_select": -1}, {"function": "take_first"}]}],
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }  # fmt: skip
+    (folder / "peers_accuracy.yaml").write_text(yaml.safe_dump(task))
+    peer: list[str | Path] = [
+        HARNESS / "lm_eval", "--model", "hf", "--model_args", f"pretrained={model},dtype=float32", "--device", "cpu",
+        "--tasks", "peers_accuracy", "--include_path", folder, "--apply_chat_template", "--batch_size", "BATCH",
+        "--output_path", "OUT", "--log_samples",
+    ]  # fmt: skip
+    batch = fastest_batch("lm_eval", peer, folder)
+    found = compare("accuracy", ours, [str(word).replace("BATCH", str(batch)) for word in peer], folder, rounds)
+    (ours_at,), (theirs_at,) = (
+        folder.glob("accuracy-ours-0/samples.jsonl"),
+        folder.glob("accuracy-peer-0/**/samples_*.jsonl"),
+    )
+    said = [json.loads(line)["messages"][-1]["content"] for line in ours_at.read_text().splitlines()]
+    theirs = [json.loads(line)["resps"][0][0].strip() for line in theirs_at.read_text().splitlines()]
+    texts = {"ours": sum(map(len, said)), "peer": sum(map(len, theirs))}
+    same = len(set(said) & set(theirs))
+    return found | {
+        "n": n,
+        "batch_size": batch,
+        "characters": texts,
+        "same_replies": same,
+        "peer_is": f"lm_eval {_harness_version()} hf",
+    }
+
+
+def probe(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+    questions = _questions(folder, n)
+    peer: list[str | Path] = [sys.executable, "-m", "bench.plain_probe", model, questions, "OUT.json", "BATCH"]
+    batch = fastest_batch("script", peer, folder)
+    peer = [str(word).replace("BATCH", str(batch)) for word in peer]
+    found = compare("probe", _probe(model, questions, "[accuracy, followup]"), peer, folder, rounds)
+    timing = json.loads((folder / "probe-ours-0" / "results.json").read_text())["timing"]
+    tokens = {
+        "ours": timing["answer_tokens"] + timing["user_tokens"],
+        "peer": json.loads((folder / "probe-peer-0.json").read_text())["tokens"],
+    }
+    return found | {
+        "n": n,
+        "batch_size": batch,
+        "tokens": tokens,
+        "peer_is": f"a script with transformers {version('transformers')}",
+    }
+
+
+def sft(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+    from nextturn.probe.chat import Chat
+    from nextturn.probe.conversations import training_messages
+    from nextturn.probe.models import load_tokenizer
+    from nextturn.train.rows import make_rows
+
+    problems = starter_problems(80, 1, "train", [1, 2], 50)
+    talks = [
+        [{"role": "user", "content": each.question}, {"role": "assistant", "content": each.solution},
+         {"role": "user", "content": "Why is that so?"}, {"role": "assistant", "content": f"Because {each.solution}"}]
+        for each in problems
+    ]  # fmt: skip
+    data = folder / "sft"
+    data.mkdir()
+    write_jsonl(data / "train.jsonl", [{"messages": talk} for talk in talks])
+    settings = {
+        "max_steps": 20,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-4,
+        "max_length": 512,
+        "seed": 0,
+        "logging_steps": 5,
+    }
+    same = {**settings, "bf16": False, "gradient_checkpointing": False, "lr_scheduler_type": "constant"}
+    recipe = {
+        "model": {"name": str(model), "dtype": "float32"},
+        "data": {"path": str(data / "train.jsonl")},
+        "train": {"output_dir": "RUN", **same},
+    }
+    (folder / "sft.yaml").write_text(yaml.safe_dump(recipe))
+    ours: Words = [BIN / "nextturn", "sft", folder / "sft.yaml", "--train.output_dir", "OUT"]
+    peer: Words = [
+        BIN / "trl", "sft", "--model_name_or_path", model, "--dtype", "float32", "--dataset_name", data, "--output_dir", "OUT",
+        "--use_cpu", "True", "--report_to", "none",
+        *(str(word) for key, value in same.items() for word in (f"--{key}", value)),
+    ]  # fmt: skip
+    found = compare("sft", ours, peer, folder, rounds)
+    chat = Chat(load_tokenizer(resolve(str(model))))
+    rows, _ = make_rows([training_messages({"messages": talk}, "row") for talk in talks], chat, "assistant", 512)
+    loss, tokens = (
+        sum(label != -100 for row in rows for label in row["labels"]),
+        sum(len(row["input_ids"]) for row in rows),
+    )
+    return found | {"loss_tokens": {"ours": loss, "peer": tokens}, "peer_is": f"trl sft {version('trl')}"}
+
+
+def grow(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+    from support.tiny_models import build_tiny_llama
+
+    tiny = build_tiny_llama(folder / "tiny")
+    found: dict[str, Any] = {}
+    for size in (10, 100, 1000):
+        questions = _questions(folder, size)
+        out, report = folder / f"grow-{size}", folder / f"report-{size}"
+        words = [str(word).replace("OUT", str(out)) for word in _probe(tiny, questions, "[accuracy, followup]")]
+        took, compared = run(words, folder), run([BIN / "nextturn", "probe", "compare", out, "--out", report], folder)
+        found[str(size)] = {
+            "probe_s": round(took.seconds, 1), "probe_gib": round(took.memory, 2), "compare_s": round(compared.seconds, 1),
+            "compare_gib": round(compared.memory, 2), "report_mb": round((report / "report.html").stat().st_size / 1e6, 2),
+        }  # fmt: skip
+        print(f"grow: {size} questions: {found[str(size)]}", flush=True)
+    return found
+
+
+CASES = {"accuracy": accuracy, "probe": probe, "sft": sft, "grow": grow}
+
+
+def _probe(model: Path, questions: Path, measures: str) -> list[str | Path]:
+    return [
+        BIN / "nextturn", "probe", "run", model, "--set", questions, "--out", "OUT", "--probe.sets.questions.measures", measures,
+        "--probe.temperatures", "[0.0, 0.7]", "--probe.grounding", "false", "--probe.dtype", "float32",
+        "--probe.max_answer_tokens", str(ANSWER), "--probe.max_user_tokens", str(TURN),
+    ]  # fmt: skip
+
+
+def _questions(folder: Path, n: int) -> Path:
+    path = folder / str(n) / "questions.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    problems = starter_problems(n, 3, "test", [1, 2], 50)
+    write_jsonl(path, [{"question": each.question, "answer": each.answer} for each in problems])
+    return path
+
+
+def _harness_version() -> str:
+    (found,) = HARNESS.parent.glob("lib/*/site-packages/lm_eval-*.dist-info")
+    return found.name.removeprefix("lm_eval-").removesuffix(".dist-info")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--n", type=int, default=64, help="questions")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "peers.json")
+    arguments = parser.parse_args()
+    model = resolve("smollm2-135m").path
+    machine = {
+        "cores": os.cpu_count(), "processor": platform.processor() or platform.machine(), "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers", "trl")},
+    }  # fmt: skip
+    found = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+    for name in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = CASES[name](model, Path(folder), arguments.n, arguments.rounds)
+        found[name]["machine"] = machine
+        write_json(arguments.out, found)
+
+
+if __name__ == "__main__":
+    main()
