@@ -36,7 +36,7 @@ class SetSection(RecipeSection):
     """A question set. Without `path` its name must be `written_pairs` or a set that the hub is known to have."""
 
     path: str | None = None
-    """File with the set's rows (JSONL, JSON array, CSV, Parquet, a saved data set) or a data set of the hub; default: the packaged or the hub's file of this name."""
+    """File with the set's rows, in any form of docs/your-data.md; default: the packaged or the hub's set of this name."""
     columns: dict[str, str] = {}
     """Names of the file's own columns, such as {question: Frage, answer: Antwort} or {messages: dialog}."""
     n: Count | None = None
@@ -48,7 +48,7 @@ class SetSection(RecipeSection):
     instruction: str = ""
     """Text that is added to each question after an empty line, such as the wanted form of the answer."""
     grader: Annotated[str, Field(pattern=rf"^({BY_JUDGE}|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")] | None = None
-    """module:function(reply, answer) that returns whether a reply is right, or `judge` for the model behind `judge_server`; default: by the kind of the answer."""
+    """module:function(reply, answer) that grades a reply, or `judge`: the model behind `judge_server`; default: by the kind of answer."""
     transcript: bool = False
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
 
@@ -126,7 +126,7 @@ class ProbeSection(RecipeSection):
     vllm: VllmSection = VllmSection()
     """Settings of the engine `vllm`."""
     judge_server: ServerSection | None = None
-    """The servers of the judge `llm`, which labels user turns, and of sets with `grader: judge`, whose answers it grades."""
+    """The servers of the judge `llm`, and of sets with `grader: judge`."""
     judge: Literal["rules", "llm"] = Field(default_factory=_default_judge)
     """What labels user turns; default: llm if `judge_server` is set, else rules."""
     max_answer_tokens: Count = 512

@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -160,8 +161,12 @@ def _alarm(seconds: float) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Return an exception as one line of bounded length."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    """Return an exception as one line of bounded length, with its place in the code of the user."""
+    at = ""
+    if frames := traceback.extract_tb(error.__traceback__):
+        file = Path(frames[-1].filename).absolute()
+        at = "" if file.parents[1] in Path(__file__).absolute().parents else f" ({file.name}:{frames[-1].lineno})"
+    text = " ".join(f"{type(error).__name__}{at}: {error}".split())
     return "error: " + (text if len(text) <= _DETAIL else text[: _DETAIL - 3] + "...")
 
 

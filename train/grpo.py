@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nextturn.probe.errors import run_command
+from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -34,7 +35,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         resume: What `--resume` says.
         callbacks: Additional trainer callbacks, called before the built-in ones.
     """
-    from nextturn.train.run import Run, already_finished, reward_line
+    from nextturn.train.run import Run, already_finished, flat_warning, reward_line
 
     if already_finished(recipe):
         return
@@ -50,7 +51,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.train.probing import asks_vllm
     from nextturn.train.rewards import Rewards, shared_columns
     from nextturn.train.rollouts import make_rollout
-    from nextturn.train.rows import check_columns, choose_prompts, prompt_dataset, tellable
+    from nextturn.train.rows import check_columns, choose_prompts, probed_in_training, prompt_dataset, tellable
     from nextturn.train.samples import print_step_lines
     from nextturn.train.scoring import ComposedReward
 
@@ -63,6 +64,8 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     prompts = choose_prompts(
         tellable(load_rl_rows(run.data), recipe.rollout), recipe.data, run.chat, args.seed, least, str(run.data)
     )
+    for warning in probed_in_training((row.prompt for row in prompts.every.values()), run.questions):
+        say(warning)
     check_columns(prompts.every.values(), recipe.reward, str(run.data))
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
@@ -94,6 +97,8 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
         print_step_lines(trainer)
         run.train(trainer, "grpo")
 
+    if warning := flat_warning(trainer.state.log_history):
+        say(warning)
     data = f"on {prompts.counts.summary()}, {args.num_generations} samples each, mode {recipe.rollout.mode}."
     summary = f"{data}\n{reward_line(trainer.state.log_history)}"
     run.conclude(trainer, "trained by GRPO", summary, prompts=vars(prompts.counts))

@@ -10,7 +10,7 @@ from pathlib import Path
 from nextturn.data_builders.recipe import RoleSection, load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows
 from nextturn.data_builders.simulators import open_simulator
-from nextturn.probe.chat import Chat
+from nextturn.probe.chat import Chat, Message
 from nextturn.probe.conversions import is_multimodal
 from nextturn.probe.errors import ModelError
 from nextturn.probe.measure.run import sets_within_reach, work_of
@@ -51,6 +51,7 @@ from nextturn.train.rows import (
     load_pairs,
     make_pairs,
     make_rows,
+    probed_in_training,
     read_conversations,
     show_loss,
     tellable,
@@ -140,6 +141,7 @@ class RunPlan:
     unchecked: list[str]
     example: list[str] = field(default_factory=list)
     rows: int | None = None
+    conversations: list[tuple[Message, ...]] = field(default_factory=list)
     length: int = 0
     completion: int | None = None
 
@@ -178,7 +180,8 @@ class RunPlan:
             section: DataSection = self.recipe.data  # type: ignore[assignment]
             loss_on, longest = section.loss_on, self.arguments.get("max_length", 1024)
             skipped: list[str] = []
-            conversations = read_conversations(path, section, skipped)
+            conversations = list(read_conversations(path, section, skipped))
+            self.conversations = conversations
             rows, counts = make_rows(conversations, self.chat, loss_on, longest, skipped)
             of_user = f" on user turns, {counts.intents:,} conversations with an intent" if loss_on == "user" else ""
             yield (
@@ -355,7 +358,11 @@ class RunPlan:
         later = [Path(load_data_recipe(Path(data)).output.path)] if data is not None else []
         if LATER.search(name) and not Path(name).exists():
             later.append(Path(name).parents[1 if Path(name).name.startswith("checkpoint-") else 0])
-        for set_name, loaded in sets_within_reach(probe, self.unchecked, later).items():
+        within_reach = sets_within_reach(probe, self.unchecked, later)
+        yield from probed_in_training(
+            self.conversations, {name: loaded.questions for name, loaded in within_reach.items() if loaded}
+        )
+        for set_name, loaded in within_reach.items():
             if loaded is None:
                 yield f"probe     {set_name}: {probe.sets[set_name].n or 'all'} items"
                 continue

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from pydantic import AliasChoices, Field, create_model, model_serializer, model_validator
 
-from nextturn.data_builders.recipe import RoleSection, SimulatorSection
+from nextturn.data_builders.recipe import DataRecipe, RoleSection, SimulatorSection
 from nextturn.probe.chat import LossOn
 from nextturn.probe.checkpoints import newest_complete
 from nextturn.probe.errors import RecipeError
@@ -41,6 +41,8 @@ _NARROWER: dict[str, Any] = {
     **dict.fromkeys(("steps_per_generation", "generation_batch_size"), Count | None),
     "num_generations": Annotated[int, Field(ge=2)],  # an advantage compares the samples of a group
     "temperature": Annotated[float, Field(gt=0)],  # and these have to differ
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), Weight),
+    "num_train_epochs": Annotated[float, Field(gt=0)],
     "output_dir": str,
     "save_strategy": Literal["steps", "epoch"],  # `no` would lose the run, and `best` may leave out its last step
 }
@@ -519,8 +521,12 @@ def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
     try:
         recipe = load_recipe(kind, path, overrides)
     except RecipeError as error:
-        if not _fits(kind, path) and (stage := next((name for name in RECIPES if _fits(RECIPES[name], path)), None)):
-            raise RecipeError(f"{path}: a recipe for `nextturn {stage}` ({error})") from None
+        stages: dict[str, type[RecipeSection]] = {**RECIPES, "data": DataRecipe}
+        others = {name: cls for name, cls in stages.items() if cls is not kind}
+        if not _fits(kind, path) and (stage := next((name for name, cls in others.items() if _fits(cls, path)), None)):
+            raise RecipeError(
+                f"{path}: a recipe for another stage; run `nextturn {stage} {path}` (here: {error})"
+            ) from None
         raise
     try:
         batch_of(recipe)
@@ -532,7 +538,7 @@ def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
     return recipe.model_copy(update={"model": model})
 
 
-def _fits(kind: type[TrainRecipe], path: Path) -> bool:
+def _fits(kind: type[RecipeSection], path: Path) -> bool:
     try:
         load_recipe(kind, path)
     except RecipeError:

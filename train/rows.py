@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -77,6 +77,23 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
         yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
     if skipped:
         say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip): {first_faults(skipped, path)}")
+
+
+def probed_in_training(
+    conversations: Iterable[Sequence[Message]], questions: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Yield a warning for each question set of the probe whose questions, word for word, are user messages of the training
+    conversations: its figures then show what was learned by heart.
+
+    Args:
+        questions: The questions of each set.
+    """
+    said = {
+        " ".join(message["content"].split()) for talk in conversations for message in talk if message["role"] == "user"
+    }
+    for name, asked in questions.items():
+        if known := sum(" ".join(question.split()) in said for question in asked):
+            yield f"warning: {known} of {len(asked)} questions of the set {name!r} are in the training data"
 
 
 def user_view(row: dict[str, Any]) -> tuple[Message, ...]:
@@ -273,9 +290,11 @@ class PromptCounts:
 
     def summary(self) -> str:
         """Return the counts as text for a model card."""
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()) if kind)
         held_out = f", {self.held_out} held out" if self.held_out else ""
-        return f"{self.prompts:,} prompts ({kinds}), {self.too_long} left out as too long{held_out}"
+        return (
+            f"{self.prompts:,} prompts{f' ({kinds})' if kinds else ''}, {self.too_long} left out as too long{held_out}"
+        )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from nextturn.probe.chat import Chat
-from nextturn.probe.checkpoints import finish_run, finished, newest_complete
+from nextturn.probe.checkpoints import finish_run, finished, list_checkpoints, newest_complete
 from nextturn.probe.errors import SettingsChanged
 from nextturn.probe.files import only_process, read_json, refuse_changes, sha256_text, write_atomic, write_json
 from nextturn.probe.models import load_tokenizer, resolve
@@ -52,7 +53,7 @@ def command(stage: str, summary: str, argv: Sequence[str], train: Callable[[Any,
         train: Called with the recipe and the value of `--resume`.
     """
     parser = argparse.ArgumentParser(
-        prog=f"accelerate launch train/{stage}.py",
+        prog=f"nextturn {stage}" if Path(sys.argv[0]).stem == "nextturn" else f"accelerate launch train/{stage}.py",
         description=f"{summary}, and probe it before training and at every checkpoint.",
         epilog="Every recipe key is also an option: --train.learning_rate 2e-5",
     )
@@ -124,6 +125,11 @@ class Run:
         self.sets = sets_to_probe(self.recipe.probe, self.run_dir)
         return data, sha256_of_seen
 
+    @property
+    def questions(self) -> dict[str, list[str]]:
+        """The questions of the inline probe's sets, on process 0."""
+        return {loaded.name: loaded.questions for loaded in self.sets}
+
     def arguments(self, config_class: type, **fixed: Any) -> Any:
         """Return trl's config, see `training_arguments`. Creates the process group."""
         self.args = training_arguments(self.recipe, config_class, **fixed)
@@ -153,7 +159,8 @@ class Run:
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits
-        if not (self.run_dir / "recipe.json").is_file():
+        # A run that ended before its first checkpoint has nothing that other settings could mix with.
+        if checkpoint is None or not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
         # A new name in every launch, so that a folder of another node's own cannot hold it.
         token = self.run_dir / f".shared-{uuid.uuid4().hex}"
@@ -323,6 +330,9 @@ def _already_finished(recipe: TrainRecipe) -> bool:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
         except SettingsChanged as error:
             newest, _ = newest_complete(run_dir)
+            if newest is None and not list_checkpoints(run_dir):
+                say(f"{run_dir}: begun before with other settings and without a checkpoint; begins anew")
+                return False
             more = f"; to train on from it: --model.name {newest} --train.output_dir ANOTHER" if newest else ""
             raise SettingsChanged(f"{error}{more}") from None
     done = finished(run_dir)
@@ -343,3 +353,21 @@ def reward_line(history: Sequence[Mapping[str, Any]]) -> str:
     fifth = max(1, len(rewards) // 5)
     first, last = rewards[:fifth], rewards[-fifth:]
     return f"Mean reward: {fmean(first):.3f} in the first fifth of the logged steps, {fmean(last):.3f} in the last."
+
+
+MOSTLY_FLAT = 0.9
+
+
+def flat_warning(history: Sequence[Mapping[str, Any]]) -> str:
+    """Return a warning if GRPO learned next to nothing, because nearly all groups had equal rewards; else "".
+
+    Args:
+        history: The trainer's log.
+    """
+    flat = [row["groups/flat"] for row in history if row.get("groups/flat") is not None]
+    if not flat or fmean(flat) < MOSTLY_FLAT:
+        return ""
+    return (
+        f"warning: in {fmean(flat):.0%} of groups all samples had equal rewards, so next to nothing was learned: the prompts are too "
+        "hard or too easy for this model, or the reward does not tell its samples apart; RUN/samples shows them"
+    )

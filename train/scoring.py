@@ -68,7 +68,7 @@ class ComposedReward:
         if problem is not None and trained:
             raise TrainingStopped(
                 f"stopped before step {trainer_state.global_step + 1}: {problem}. Fix the cause, or leave the part out of "
-                "reward.required; the same command then resumes from the last checkpoint"
+                "reward.required; the same command then goes on from the last checkpoint, if there is one"
             )
         if problem is not None:  # a batch may be a single sample, and no step depends on it
             say(f"warning: step {trainer_state.global_step}: of a batch of held-out prompts {problem}")

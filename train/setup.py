@@ -57,7 +57,10 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
         if launcher_deepspeed():
             reduce_with_gloo()
         elif given.get("bf16", not given.get("fp16")) and emulates_bfloat16():  # trl's default is bfloat16
-            say("train.bf16: not used, since this CPU has no bfloat16 instructions; float32 is several times faster")
+            if "bf16" in given:
+                say(
+                    "train.bf16: not used, since this CPU has no bfloat16 instructions; float32 is several times faster"
+                )
             given["bf16"] = False
     try:
         args = config_class(**given, **fixed, report_to=recipe.tracking.to)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nextturn.probe.errors import run_command
+from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -44,7 +45,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     from nextturn.probe.user_model import UserModelInfo
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
-    from nextturn.train.rows import as_dataset, make_rows, read_conversations
+    from nextturn.train.rows import as_dataset, make_rows, probed_in_training, read_conversations
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)
@@ -54,7 +55,9 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     # tokens that inference would show.
     loss_on = recipe.data.loss_on
     skipped: list[str] = []
-    conversations = read_conversations(run.data, recipe.data, skipped)
+    conversations = list(read_conversations(run.data, recipe.data, skipped))
+    for warning in probed_in_training(conversations, run.questions):
+        say(warning)
     rows, counts = make_rows(conversations, run.chat, loss_on, args.max_length, skipped)
     validation: list[dict[str, list[int]]] = []
     if recipe.data.validation:
@@ -76,7 +79,9 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     )
 
     run.train(trainer, "sft")
-    run.conclude(trainer, "fine-tuned", counts.summary(loss_on), rows=vars(counts))
+    losses = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
+    validated = f" Validation loss: {losses[0]:.3f} at first, {losses[-1]:.3f} at the end." if losses else ""
+    run.conclude(trainer, "fine-tuned", counts.summary(loss_on) + validated, rows=vars(counts))
 
 
 def evaluation(recipe: SftRecipe) -> dict[str, object]:

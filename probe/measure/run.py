@@ -90,6 +90,12 @@ class LoadedSet:
     by_judge: bool = False
     """The model behind `judge_server` decides whether answers are right."""
 
+    @property
+    def questions(self) -> list[str]:
+        """The last user message of each item, without the instruction, or the complete form of each pair."""
+        asked = [item.messages[-1]["content"].removesuffix(f"\n\n{self.instruction}") for item in self.items]
+        return asked or [pair.complete for pair in self.pairs]
+
 
 def run_probe(
     engine: Engine,

@@ -249,7 +249,7 @@ class Comparison:
         notes += [f"user turns without a label, in no rate: {', '.join(unscored)}"] if unscored else []
         changed = "all runs" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
         if changed and self.as_judged:
-            notes.append(f"no person has checked the changes of {changed} (`nextturn probe label`, `correct`)")
+            notes.append(f"no person has checked the changes of {changed} (nextturn probe label, then correct)")
         return "; ".join([*notes, *self.warnings])
 
     @property

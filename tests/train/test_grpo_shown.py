@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from nextturn.probe.files import read_jsonl
 from nextturn.train.rewards import Scored
-from nextturn.train.run import reward_line
+from nextturn.train.run import flat_warning, reward_line
 from nextturn.train.samples import KEPT, step_line, write_samples
 from support.grpo_parts import rl_row
 from support.sample_parts import sample
@@ -20,7 +22,7 @@ def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:
     }  # fmt: skip
     assert step_line(3, 30, logs) == (
         "step 3/30  reward 0.412 (accuracy 0.31, efficiency 0.52)  12% of samples without a reward  "
-        "equal rewards but for style in 25% of groups  124 tokens  KL 0.0004  loss 0.0123  17.3 s"
+        "25% of groups with equal rewards (nothing to learn)  124 tokens  KL 0.0004  loss 0.0123  17.3 s"
     )
     assert step_line(1, 2, {"loss": 0.0, "reward": None, "reward/none": 1.0}) == (
         "step 1/2  no sample has a reward  100% of samples without a reward  loss 0.0000"
@@ -48,3 +50,9 @@ def test_the_card_compares_the_ends_of_the_reward_curve() -> None:
     assert reward_line(history) == "Mean reward: 0.050 in the first fifth of the logged steps, 0.850 in the last."
     assert reward_line(history[:3]) == "Mean reward: 0.000 in the first fifth of the logged steps, 0.200 in the last."
     assert reward_line([{"reward": None}]) == "No reward was logged."
+
+
+@pytest.mark.parametrize(("flat", "warns"), [([1.0, 0.9], True), ([1.0, 0.5], False), ([], False)])
+def test_a_run_whose_groups_had_equal_rewards_ends_with_a_warning(flat: list[float], warns: bool) -> None:
+    history: list[dict[str, float]] = [{"groups/flat": share, "loss": 0.0} for share in flat]
+    assert ("95%" in flat_warning([*history, {"train_runtime": 3.0}])) is warns

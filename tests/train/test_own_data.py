@@ -149,3 +149,20 @@ def test_a_template_without_tools_refuses_them() -> None:
 def test_calls_of_tools_and_what_they_return_come_together(messages: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         training_messages({"messages": messages}, "row 1")
+
+
+def test_questions_that_the_probe_shares_with_the_training_data_are_told(
+    tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such a figure shows what was learned by heart. Told in the plan and in the run; other sets are not named."""
+    data = write_data(tmp_path)
+    asked = [
+        {"question": f"Ann has {n}  apples and buys {n + 1}. How many?", "answer": str(2 * n + 1)} for n in (3, 90)
+    ]
+    write_jsonl(tmp_path / "own.jsonl", asked)
+    write_jsonl(tmp_path / "other.jsonl", [{"question": "What is 2 + 2?", "answer": "4"}])
+    sets = {name: {"path": str(tmp_path / f"{name}.jsonl"), "instruction": "Be brief."} for name in ("own", "other")}
+    recipe = load_sft_recipe(write_recipe(tmp_path, tiny_chatml, {"path": str(data)}, {"max_steps": 1}, {"sets": sets}))
+    for told in (describe(recipe), capsys.readouterr().out if train(recipe) is None else ""):
+        (warning,) = (line for line in told.splitlines() if "warning" in line)
+        assert "1 of 2" in warning and "'own'" in warning

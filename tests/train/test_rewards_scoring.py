@@ -110,7 +110,7 @@ def test_a_broken_function_costs_its_own_sample_and_no_other(opened: Any) -> Non
     scored = opened(section(workers=2)).score([sample(text) for text in said])
     assert [one.value for one in scored] == [0.5, None, None, 0.5, None, None, None, None, None, 0.5]
     assert [one.reasons.get("own", "") for one in scored] == [
-        "", "timeout", "error: KeyError: 'no such thing'", "", "crashed: exit code 3", "error: SystemExit: enough",
+        "", "timeout", "error: KeyError (custom_rewards.py:25): 'no such thing'", "", "crashed: exit code 3", "error: SystemExit (custom_rewards.py:29): enough",
         "not_applicable", "error: ValueError: gave nan, expected a finite number or None",
         "error: ValueError: gave '0.5', expected a finite number or None", "",
     ]  # fmt: skip
