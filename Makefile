@@ -5,6 +5,9 @@
 # make test-harness  the same with lm-evaluation-harness, and tests the probe as its task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
+# make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, about half an hour;
+#             docs/peers.md shows the last figures
+# make torture ends every stage at random moments and starts it again, about half an hour: TRIALS=3 for each signal, SEED=0
 # make gallery compares the demo's runs that are in the repository, with their labels: report.html in seconds, without training
 # make docs   writes the documentation site to build/site, in an environment of its own
 # make schema writes what editors know of recipes (recipes/schema/) and trl's names (train/trl_fields.json)
@@ -14,6 +17,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 FUZZ_MINUTES ?= 30
+TRIALS ?= 3
+SEED ?= 0
 # Tests at once: a third of their time is waiting, so two cores take three.
 WORKERS ?= 3
 
@@ -27,7 +32,7 @@ READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d 
 READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 
-.PHONY: setup demo test fuzz test-vllm test-harness bench schema docs gallery lint clean
+.PHONY: setup demo test fuzz test-vllm test-harness bench bench-peers torture schema docs gallery lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -97,6 +102,12 @@ bench: setup
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.probe
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.build
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m bench.grpo smollm2-135m --samples 4 --tokens 32 --window 1
+
+bench-peers: $(READY_HARNESS)
+	PYTHONPATH=tests HARNESS_VENV=$(HARNESS_VENV) $(BIN)/python -m bench.peers
+
+torture: setup
+	PYTHONPATH=tests $(BIN)/python -m bench.torture --trials $(TRIALS) --seed $(SEED)
 
 # Run it after a change of a recipe key or another version of trl; a test compares.
 schema: setup

@@ -1,6 +1,8 @@
 """`make bench-peers`: this project beside what one would use instead, as whole processes in turn on one machine.
 
-    python -m bench.peers [--only accuracy probe sft grow] [--n 64] [--rounds 3] [--out docs/peers.json]
+    python -m bench.peers [--only accuracy probe sft grow] [--n 64] [--rounds 3] [--out docs]
+
+Figures are written to peers.json and as tables to peers.md.
 
 - accuracy: `nextturn probe run` with accuracy alone, against lm-evaluation-harness (hf) on the same prompts;
 - probe: accuracy and user turns at two temperatures, against a plain script with `generate` (`bench.plain_probe`);
@@ -21,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -246,19 +248,74 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--n", type=int, default=64, help="questions")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "peers.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", metavar="FOLDER")
     arguments = parser.parse_args()
     model = resolve("smollm2-135m").path
     machine = {
         "cores": os.cpu_count(), "processor": platform.processor() or platform.machine(), "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "trl")},
     }  # fmt: skip
-    found = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+    path = arguments.out / "peers.json"
+    found = json.loads(path.read_text()) if path.is_file() else {}
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
             found[name] = CASES[name](model, Path(folder), arguments.n, arguments.rounds)
         found[name]["machine"] = machine
-        write_json(arguments.out, found)
+        write_json(path, found)
+        (arguments.out / "peers.md").write_text(page(found))
+
+
+# --- docs/peers.md
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the page of the figures."""
+    lines = [
+        "# Beside other tools", "",
+        "Written by `make bench-peers`. Each pair ran in turn on one machine, as whole processes from start to end; times are medians, with",
+        "all of them in `peers.json`. A peer has the batch size of 8, 16, 32 or 64 that was fastest. SmolLM2-135M in float32, generated questions.", "",
+        "| what | ours, s | peer, s | times as fast | memory, GiB, ours / peer | beside |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, what in TITLES.items():
+        if (case := found.get(name)) is None:
+            continue
+        ours, peer = case["ours"], case["peer"]
+        spread = [f"{side['median_s']} ({min(side['all_s'])} to {max(side['all_s'])})" for side in (ours, peer)]
+        memory = f"{ours['memory_gib']} / {peer['memory_gib']}"
+        beside = case["peer_is"] + (f", batches of {case['batch_size']}" if "batch_size" in case else "")
+        lines.append(f"| {what} | {spread[0]} | {spread[1]} | {case['ratio']} | {memory} | {beside} |")
+    lines += ["", *(f"- {note}" for note in _facts(found))]
+    if "grow" in found:
+        lines += ["", "How the probe, `compare` and its page grow with the number of questions (a tiny random model):", "",
+                  "| questions | probe, s | memory, GiB | compare, s | memory, GiB | report.html, MB |", "|---|---|---|---|---|---|"]  # fmt: skip
+        lines += [
+            f"| {size} | {row['probe_s']} | {row['probe_gib']} | {row['compare_s']} | {row['compare_gib']} | {row['report_mb']} |"
+            for size, row in found["grow"].items()
+            if isinstance(row, dict) and "probe_s" in row
+        ]
+    machine = next(iter(found.values()))["machine"]
+    lines += ["", "Machine: " + ", ".join(f"{name} {value}" for name, value in machine.items()) + ".", ""]
+    return "\n".join(lines)
+
+
+TITLES = {
+    "accuracy": "accuracy",
+    "probe": "accuracy and user turns at two temperatures",
+    "sft": "SFT, 20 steps of 4 conversations",
+}
+
+
+def _facts(found: dict[str, Any]) -> Iterator[str]:
+    """Yield what shows that both sides did the same work."""
+    if case := found.get("accuracy"):
+        sides = case["characters"]
+        yield f"accuracy: {case['n']} questions, {case['same_replies']} replies word for word equal, {sides['ours']:,} and {sides['peer']:,} characters in all."
+    if case := found.get("probe"):
+        sides = case["tokens"]
+        yield f"probe: {case['n']} questions; ours generated {sides['ours']:,} tokens, the script {sides['peer']:,}, without verdicts and report."
+    if case := found.get("sft"):
+        sides = case["loss_tokens"]
+        yield f"SFT: the same rows and steps; {sides['ours']:,} tokens carry loss in ours (assistant turns), {sides['peer']:,} in the peer (all)."
 
 
 if __name__ == "__main__":

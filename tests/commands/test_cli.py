@@ -66,6 +66,7 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
         (("-m", "nextturn.probe", "correct", "--help"), "--labels"),
         (("-m", "nextturn.data_builders", "--help"), "--dry-run"),
         ((SFT, "--help"), "--resume"),
+        (("-m", "nextturn.train.cli", "--version"), "nextturn 0."),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
 )
@@ -90,6 +91,9 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...], told: str, tmp_pat
         ((SFT, "sft_typo.yaml"), "sft_typo.yaml: train.learning_rat: unknown key; did you mean train.learning_rate?"),
         ((SFT, "sft_typo.yaml", "--dry-run", "--trian.seed", "1"), "--trian.seed: unknown option"),
         ((GRPO, "sft.yaml"), "sft.yaml: train.max_length: unknown key"),
+        ((SFT, "data_typo.yaml"), "data_typo.yaml: sauce: unknown key"),
+        (("-m", "nextturn.data_builders", "sft.yaml"), "sft.yaml: a recipe for training; run `nextturn sft sft.yaml`"),
+        ((SFT, "sft.yaml", "--train.learning_rate", "-1"), "train.learning_rate: given -1"),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value[1:4]).replace("/", "."),
 )  # fmt: skip

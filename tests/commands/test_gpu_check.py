@@ -22,14 +22,14 @@ def check(tmp_path: Path) -> Callable[..., tuple[int, str, list[list[str]]]]:
     """Runs the script with stubs in place of its commands. Returns exit code, verdict and the words of the commands."""
     commands, out = tmp_path / "commands", tmp_path / "out"
 
-    def run(gpus: int, then: str = "") -> tuple[int, str, list[list[str]]]:
+    def run(gpus: int, then: str = "", *options: str) -> tuple[int, str, list[list[str]]]:
         python = f'if [ "$1" = -c ]; then case "$2" in *device_count*) echo {gpus};; esac; exit; fi'
         for name, first in {"python": python, "accelerate": ""}.items():
             lines = ["#!/bin/bash", first, f"printf '%s\\t' {name} \"$@\" >> {commands}; echo >> {commands}", then]
             (tmp_path / name).write_text("\n".join(lines) + "\n")
             (tmp_path / name).chmod(0o755)
         environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OUT": str(out)}
-        done = subprocess.run(["bash", SCRIPT], env=environment, capture_output=True, text=True)
+        done = subprocess.run(["bash", SCRIPT, *options], env=environment, capture_output=True, text=True)
         verdict = (out / "verdict.txt").read_text()
         assert done.stdout.endswith(verdict)
         return done.returncode, verdict, [line.split("\t")[:-1] for line in commands.read_text().splitlines()]
@@ -41,15 +41,13 @@ def test_every_stage_runs_its_command_and_writes_its_result(
     check: Callable[..., tuple[int, str, list[list[str]]]], tmp_path: Path
 ) -> None:
     """All in this process, which has imported what each would import anew."""
-    code, verdict, commands = check(gpus=0)
+    code, verdict, commands = check(8, "", "--tiny")  # the same without a GPU
     missing = [Path(word) for line in verdict.splitlines() for word in line.split() if line.count(" is missing")]
     results = [path for path in missing if path.suffix == ".json"]
-    assert code == 1 and len(results) == 4, "the stubs wrote nothing"
-    assert [line.split()[1] for line in verdict.splitlines() if line.startswith("skipped")] == [
-        "kernels:",
-        "vllm:",
-        "zero2:",
-    ]
+    assert code == 1 and len(results) == 6, "the stubs wrote nothing"
+    untried = [line.split()[2] for line in verdict.splitlines() if line.startswith("not tried")]
+    assert untried == ["kernels:", "vllm:"]
+    assert sum("recipes/accelerate/cpu2_zero2.yaml" in words for words in commands) == 2
     for words in commands:
         script = [index for index, word in enumerate(words) if word.startswith("train/")]
         words = [*words[script[0] :], "--model.dtype", "float32"] if script else words[1:]
@@ -62,14 +60,17 @@ def test_every_stage_runs_its_command_and_writes_its_result(
 def test_a_crashed_stage_shows_the_end_of_its_log_and_leaves_the_rest(
     check: Callable[..., tuple[int, str, list[list[str]]]],
 ) -> None:
-    code, verdict, commands = check(gpus=2, then='echo "CUDA error: $1"; [ "$1" = -m ] || kill -SEGV $$')
-    states = {line.split()[1].rstrip(":"): line for line in verdict.splitlines() if line[:1] in "ofs" and ":" in line}
-    assert code == 1 and states["sft"].startswith("failed   sft: exit code 139")
-    assert states["kernels"].startswith("ok") and "    CUDA error: launch" in verdict.splitlines()
-    zero2 = commands[-1]
+    code, verdict, commands = check(2, 'echo "CUDA error: $1"; [ "$1" = -m ] || kill -SEGV $$')
+    states = {
+        line[14:].partition(":")[0]: line for line in verdict.splitlines() if line.startswith(("held", "did not hold"))
+    }
+    assert code == 1 and states["sft"].startswith("did not hold") and "exit code 139" in states["sft"]
+    assert states["kernels"].startswith("held") and "    CUDA error: launch" in verdict.splitlines()
+    zero2, full = commands[-2:]
     assert zero2[zero2.index("--num_processes") + 1] == "2" and zero2[zero2.index("--data.rows_per_step") + 1] == "4"
-    (grpo,) = [words for words in commands if "train/grpo.py" in words]
-    assert grpo[grpo.index("--train.use_vllm") + 1] == "true" and "recipes/accelerate/one_gpu.yaml" in grpo
+    assert full[full.index("--num_processes") + 1] == "2" and full[full.index("--rollout.samples_per_step") + 1] == "8"
+    one = next(words for words in commands if "train/grpo.py" in words)
+    assert one[one.index("--train.use_vllm") + 1] == "true" and "recipes/accelerate/one_gpu.yaml" in one
 
 
 def test_wrong_kernels_are_found() -> None:

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 
 from nextturn.probe.chat import Chat
-from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.errors import BadInput, DataError, SettingsChanged
+from nextturn.probe.files import read_json, write_json
 from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.recipe import recipe_dict
 from nextturn.train.policy import load_policy
 from nextturn.train.recipe import DataSection, LoraSection, ModelSection, load_sft_recipe
 from nextturn.train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
 from nextturn.train.run import Run
 from nextturn.train.setup import check_devices
+from nextturn.train.sft import train as train_sft
+from support.sft_parts import write_data, write_recipe
 
 CONVERSATION = [
     {"role": "user", "content": "Ann has 3 apples and buys 4. How many?"},
@@ -197,3 +201,18 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
     assert (added[0].dtype, added[0].probe.dtype) == (("float32", "float32") if emulated else ("bfloat16", "bfloat16"))
     output = capsys.readouterr().out
     assert ("train.bf16" in output) is (emulated and "bf16" in dtype) and ("probe.dtype" in output) is emulated
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_with_other_settings(
+    tiny_chatml: Path, tmp_path: Path
+) -> None:
+    """With a checkpoint, or finished, other settings are refused: they would mix."""
+    path = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, {"max_steps": 2}, {"when": "never"})
+    run = tmp_path / "run"
+    run.mkdir()
+    begun = recipe_dict(load_sft_recipe(path))
+    write_json(run / "recipe.json", begun | {"train": begun["train"] | {"learning_rate": 5.0}})
+    train_sft(load_sft_recipe(path))
+    assert read_json(run / "recipe.json")["train"]["learning_rate"] == 1e-3 and (run / "checkpoint-2").is_dir()
+    with pytest.raises(SettingsChanged, match="train.learning_rate"):
+        train_sft(load_sft_recipe(path, ["--train.learning_rate", "0.5"]))
