@@ -15,7 +15,7 @@ from pydantic import Field
 
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import sha256_file
-from nextturn.probe.recipe import Count, RecipeSection, Share, Weight, load_recipe, recipe_dict
+from nextturn.probe.recipe import Count, RecipeSection, Share, Weight, load_recipe, read_yaml, recipe_dict
 from nextturn.probe.settings import ServerSection, VllmSection
 
 
@@ -358,8 +358,8 @@ def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
     """Return the recipe at `path`, with overrides such as ["--source.n", "100"]. Raises RecipeError."""
     try:
         return load_recipe(DataRecipe, path, overrides)
-    except RecipeError as error:
-        if f"{path}: train: unknown key" in str(error) or "; train: unknown key" in str(error):
+    except RecipeError:
+        if "train" in read_yaml(path):
             raise RecipeError(f"{path}: a recipe for training; run `nextturn sft {path}` (or dpo, grpo)") from None
         raise
 

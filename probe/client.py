@@ -110,8 +110,10 @@ class Client:
         self._idle: defaultdict[Server, list[httpx2.AsyncClient]] = defaultdict(list)
 
     def check(self) -> None:
-        """Raise EngineError if no server can be reached. A server that refuses to list its models is one."""
-        list(self.stream("/models", [None]))
+        """Raise EngineError if no server is reachable, or the key is refused. Any other HTTP reply counts as reachable."""
+        ((_, reply),) = self.stream("/models", [None])
+        if reply.failure == "refused" and reply.detail.startswith(("401", "403")):
+            raise EngineError(f"{self._urls}: {reply.detail}; is the key in ${self.section.api_key_env} right?")
 
     @property
     def model(self) -> str:

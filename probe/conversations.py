@@ -244,7 +244,11 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
             empty = isinstance(message, dict) and "content" in message
             raise DataError(
                 f"{where}: message {number} "
-                + ("has no text" if empty else "is no {role, content} and no {from, value}")
+                + (
+                    "has no text (its content is no string or empty)"
+                    if empty
+                    else "is no {role, content} and no {from, value}"
+                )
             )
         check_text(message["content"], f"{where}: message {number}")
         _check_marks(message, f"{where}: message {number}")

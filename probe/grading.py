@@ -199,8 +199,11 @@ _NAMED = re.compile(
     r"^\s*[A-Za-z]\w?'?(?:\([^()=]*\))?\s*=(?!=)(?=[^=]*$)"
 )  # "x =", "f(x) =" before a formula without another =
 _BARE = 60  # characters of a formula without signs of mathematics around it
-# A word, but not the name of a function or of a constant; a formula at the end of a sentence begins after the last one.
-_WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|ln|exp|sqrt|pi)\b)[A-Za-z]{2,}['’:,]*|\n")
+# A word, but not the name of a function; a formula at the end of a sentence begins after the last one.
+_FUNCTIONS = r"(?:arc)?(?:sin|cos|tan)h?|log|exp|sqrt|max|min|gcd|lcm"
+_WORD = re.compile(
+    rf"(?<![\\A-Za-z])(?:(?!(?:{_FUNCTIONS})\b)[A-Za-z]{{3,}}|(?:[Ss]o|[Ii]s|[Ii]t|to|[Ww]e|by|of|or|an|as|be)\b)['’:,]*|\n"
+)
 _MATHS = re.compile(r"[\d\\^=+*/()-]")
 
 

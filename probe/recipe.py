@@ -100,7 +100,7 @@ def load_recipe(
         RecipeError: The file, a key, a value or an option is wrong; one line.
     """
     path = Path(path)
-    data = _read(path)
+    data = read_yaml(path)
     if inside is not None and inside[0] in data:
         data = {name: value for name, value in data.items() if name == inside[1]}
     for key, value in list(_aliases_in(cls, data, path)):
@@ -160,7 +160,7 @@ def aliases_of(field: FieldInfo) -> list[str]:
     return [str(name) for name in names.choices[1:]] if isinstance(names, AliasChoices) else []
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise RecipeError(f"{path}: no such recipe")
     try:

@@ -32,6 +32,24 @@ BY_JUDGE = "judge"
 """The grader that is a language model."""
 
 
+_COLUMNS = frozenset(
+    (
+        "id",
+        "question",
+        "answer",
+        "solution",
+        "choices",
+        "prompt",
+        "messages",
+        "complete",
+        "underspecified",
+        "missing",
+        "shards",
+    )
+)
+"""The columns that a question set is read from."""
+
+
 class SetSection(RecipeSection):
     """A question set. Without `path` its name must be `written_pairs` or a set that the hub is known to have."""
 
@@ -51,6 +69,10 @@ class SetSection(RecipeSection):
     """module:function(reply, answer) that grades a reply, or `judge`: the model behind `judge_server`; default: by the kind of answer."""
     transcript: bool = False
     """The rows are finished conversations: the model's user turn is compared with the last user message, which is removed."""
+
+    def check_keys(self) -> None:
+        if unknown := sorted(self.columns.keys() - _COLUMNS):
+            raise RecipeError(f"columns.{unknown[0]}: expected one of {', '.join(sorted(_COLUMNS))}")
 
 
 class ServerSection(RecipeSection):

@@ -13,6 +13,7 @@ import atexit
 import os
 import resource
 import signal
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable
@@ -28,6 +29,11 @@ _LOOK_EVERY_S = 1.0
 _ORPHANED_AFTER_S = 10.0
 _PREPARED_WITHIN_S = 60.0
 _DETAIL = 120
+_NOT_OF_THE_USER = (
+    *(str(Path(__file__).parents[1] / package) for package in ("probe", "data_builders", "train")),
+    *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")),
+    "<",
+)
 
 
 @dataclass(frozen=True)
@@ -162,10 +168,10 @@ def _alarm(seconds: float) -> None:
 
 def described(error: BaseException) -> str:
     """Return an exception as one line of bounded length, with its place in the code of the user."""
-    at = ""
-    if frames := traceback.extract_tb(error.__traceback__):
-        file = Path(frames[-1].filename).absolute()
-        at = "" if file.parents[1] in Path(__file__).absolute().parents else f" ({file.name}:{frames[-1].lineno})"
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_OF_THE_USER)
+    ]
+    at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(f"{type(error).__name__}{at}: {error}".split())
     return "error: " + (text if len(text) <= _DETAIL else text[: _DETAIL - 3] + "...")
 

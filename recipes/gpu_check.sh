@@ -2,12 +2,12 @@
 # Day one on a GPU: run the real commands on a small random Qwen3.5 model, without the hub, and say of each promise of the README
 # whether it held on this machine, did not hold, or was not tried. About ten minutes; the first run compiles kernels.
 #   bash recipes/gpu_check.sh                  # writes runs/gpu_check/verdict.txt, which can be pasted into an issue
-#   bash recipes/gpu_check.sh --tiny           # the same stages on a CPU, two processes over gloo; vLLM is not tried
+#   bash recipes/gpu_check.sh --tiny           # the same stages on a CPU, two processes over gloo, without vLLM: runs/gpu_check_tiny
 #   bash recipes/gpu_check.sh data sft         # some stages; $OUT names another directory
 # A stage that crashes or hangs does not stop the others. Exit code 1: a promise did not hold.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-out=${OUT:-runs/gpu_check}
+out=${OUT:-runs/gpu_check$([ "${1:-}" = --tiny ] && echo _tiny)}
 mkdir -p "$out"
 NEXTTURN_CACHE=$(realpath "$out")/cache
 export HF_HUB_OFFLINE=1 WANDB_MODE=disabled NEXTTURN_CACHE
@@ -71,7 +71,7 @@ run_stages() {
   stage sft "one process trains, and probes before and after" "" sft/probe/step-2/results.json \
     "${one[@]}" train/sft.py recipes/qwen2b_sft.yaml "${train[@]}" \
     --model.name "$out/model" --train.output_dir "$out/sft" --data.rows_per_step 2
-  stage grpo "GRPO goes on from the SFT checkpoint on one GPU" "" grpo/probe/step-2/results.json \
+  stage grpo "GRPO goes on from the SFT checkpoint, in one process" "" grpo/probe/step-2/results.json \
     "${one[@]}" train/grpo.py recipes/qwen2b_grpo_1gpu.yaml "${train[@]}" \
     --model.name "$out/sft/checkpoint-2" --train.output_dir "$out/grpo" "${grpo[@]}" --rollout.samples_per_step 4
   stage probe "the probe measures with transformers" "" probe/results.json "${measure[@]}" "$out/probe"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nextturn.probe.errors import run_command
+from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -43,14 +44,17 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from nextturn.train.overrides import PairTrainer
     from nextturn.train.policy import new_adapter
-    from nextturn.train.rows import as_dataset, load_pairs, make_pairs
+    from nextturn.train.rows import as_dataset, load_pairs, make_pairs, probed_in_training
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)
     args = run.arguments(DPOConfig)
 
     # Pairs as token ids: both replies after exactly the prompt that inference would show.
-    rows, counts = make_pairs(load_pairs(run.data), run.chat, args.max_length)
+    pairs = list(load_pairs(run.data))
+    for warning in probed_in_training((pair.prompt for pair in pairs), run.questions):
+        say(warning)
+    rows, counts = make_pairs(pairs, run.chat, args.max_length)
     run.begin()
 
     # The model, all weights or LoRA, and trl's trainer. The reference is a frozen copy, or the model without its adapter.

@@ -75,6 +75,7 @@ def describe(recipe: TrainRecipe) -> str:
         plan.model_line(),
         *stage(path),
         plan.saves_line(),
+        *plan.push_lines(),
         *plan.memory_lines(),
         *plan.probe_lines(),
         *(f"could not check {reason}" for reason in plan.unchecked),
@@ -207,6 +208,7 @@ class RunPlan:
             yield f"data      {self.unknown('pairs and tokens', path)}"
         else:
             pairs = list(load_pairs(path))
+            self.conversations = [pair.prompt for pair in pairs]
             rows, counts = make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
             yield (
                 f"data      {path}: {counts.pairs:,} pairs{_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
@@ -243,6 +245,7 @@ class RunPlan:
             rows = tellable(load_rl_rows(path), rollout)
             chosen = choose_prompts(rows, recipe.data, self.chat, given.get("seed", 42), batch.prompts, str(path))
             check_columns(chosen.every.values(), recipe.reward, str(path))
+            self.conversations = [row.prompt for row in chosen.every.values()]
             columns = shared_columns(chosen.every.values())
             counts, first = chosen.counts, next(iter(chosen.trained.values()))
             self.rows = counts.prompts
@@ -332,6 +335,14 @@ class RunPlan:
         if given.get("use_vllm"):
             share = f"{given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
             yield f"vllm      {'on a server of its own' if given.get('vllm_mode') == 'server' else share}"
+
+    def push_lines(self) -> Iterator[str]:
+        given = self.arguments
+        if given.get("push_to_hub"):
+            private = given.get("hub_private_repo")
+            kind = "the hub's default visibility" if private is None else "private" if private else "public"
+            name = given.get("hub_model_id") or Path(given["output_dir"]).name
+            yield f"push      {name} ({kind}), when training has ended: model, card, recipe and figures"
 
     def saves_line(self) -> str:
         strategy, every = self.arguments.get("save_strategy", "steps"), self.arguments.get("save_steps", 500)

@@ -6,10 +6,12 @@ another card. Optimizer states stay here, so a pushed model can be used but not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -18,74 +20,102 @@ from nextturn.probe.files import read_json
 from nextturn.probe.sets import HUB
 from nextturn.probe.settings import SetSection
 from nextturn.probe.terminal import say
+from nextturn.probe.weights import ADAPTER_CONFIG
 
-_NOT_A_MODEL = ("complete.json", "trainer_state.json", "latest")  # state of the training run
+T = TypeVar("T")
+
+_NOT_A_MODEL = ("complete.json", "trainer_state.json", "export.json")  # state of the run
 _SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model")
 
 
-def create_repository(args: Any, run_dir: Path) -> str:
+def create_repository(given: Mapping[str, Any], run_dir: Path) -> str:
     """Create the run's repository on the hub, or find it, and return its id: `hub_model_id`, else the run directory's name.
 
     Call it before training, so that a missing login is found before the work is done.
 
     Args:
-        args: trl's config with `hub_model_id`, `hub_private_repo` and `hub_revision`.
+        given: The recipe's `train:` section with `hub_model_id`, `hub_private_repo` and `hub_revision`.
 
     Raises:
-        BadInput: The hub cannot be reached, or nobody is logged in who may write there.
+        BadInput: The hub cannot be reached, or refuses.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import httpx  # httpx under huggingface_hub 1.x, httpx2 under 2.x
 
-    name = args.hub_model_id or run_dir.name
-    try:
-        return HfApi().create_repo(name, private=args.hub_private_repo, exist_ok=True).repo_id
-    except (OSError, ValueError, httpx.HTTPError) as error:  # the hub's own errors are OSErrors
-        raise _failed(name, error) from None
+    name, revision = given.get("hub_model_id") or run_dir.name, given.get("hub_revision")
+
+    def create() -> str:
+        private = given.get("hub_private_repo")
+        repository: str = HfApi().create_repo(name, private=private, exist_ok=True).repo_id
+        if revision:
+            HfApi().create_branch(repository, branch=revision, exist_ok=True)
+        return repository
+
+    return _asked(name, create)
 
 
-def push_run(run_dir: Path, step: int, args: Any, sets: Mapping[str, SetSection]) -> str:
+def push_run(
+    run_dir: Path, step: int, given: Mapping[str, Any], sets: Mapping[str, SetSection], base: str | None
+) -> str:
     """Upload a finished run in one commit and return the repository's address.
+
+    A LoRA adapter whose base is on the hub is pushed as an adapter of that base. With a base that exists here alone, the merged
+    model is pushed, which anybody can load.
 
     Args:
         step: Of the checkpoint to push.
-        args: See `create_repository`.
+        given: See `create_repository`.
         sets: The probe's question sets, by which whole public benchmarks are known.
+        base: The hub id of the model that training started from; None if it is not on the hub.
 
     Raises:
         BadInput: The checkpoint has no whole weights, or the hub refuses the files.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.utils import httpx
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    files = dict(_files(run_dir, run_dir / f"checkpoint-{step}"))
-    if not any(name.endswith(".safetensors") for name in files):
-        raise BadInput(
-            f"{run_dir / f'checkpoint-{step}'}: no safetensors to push; under ZeRO-3 set stage3_gather_16bit_weights_on_model_save"
-        )
-    results = run_dir / "probe" / f"step-{step}" / "results.json"
-    contents: dict[str, Path | bytes] = {**files}
-    for name, entry in _benchmarks(read_json(results) if results.is_file() else {}, sets):
-        contents[f".eval_results/{name}.yaml"] = yaml.safe_dump([entry], sort_keys=False).encode()
-    repository = create_repository(args, run_dir)
-    operations = [CommitOperationAdd(name, content) for name, content in sorted(contents.items())]
-    say(f"push      {len(operations)} files to {repository}")
-    try:
-        commit = HfApi().create_commit(
-            repository, operations, commit_message=f"Step {step}", revision=args.hub_revision
-        )
-    except (OSError, ValueError, httpx.HTTPError) as error:
-        raise _failed(repository, error) from None
-    return str(commit.repo_url)
+    from nextturn.train.export import export
+
+    repository = create_repository(given, run_dir)
+    checkpoint, revision = run_dir / f"checkpoint-{step}", given.get("hub_revision")
+    with tempfile.TemporaryDirectory(dir=run_dir, prefix=".push-") as folder:
+        adapter = (checkpoint / ADAPTER_CONFIG).is_file()
+        model = export(str(checkpoint), Path(folder) / "model") if adapter and base is None else checkpoint
+        contents: dict[str, Path | bytes] = dict(_files(run_dir, model))
+        if not any(name.endswith(".safetensors") for name in contents):
+            raise BadInput(
+                f"{checkpoint}: no safetensors to push; under ZeRO-3 set stage3_gather_16bit_weights_on_model_save"
+            )
+        if adapter and base is not None:
+            config = read_json(checkpoint / ADAPTER_CONFIG) | {"base_model_name_or_path": base}
+            contents[ADAPTER_CONFIG] = json.dumps(config, indent=2).encode()
+        results = run_dir / "probe" / f"step-{step}" / "results.json"
+        for name, entry in _benchmarks(read_json(results) if results.is_file() else {}, sets):
+            contents[f".eval_results/{name}.yaml"] = yaml.safe_dump([entry], sort_keys=False).encode()
+
+        def upload() -> str:
+            there = HfApi().list_repo_files(repository, revision=revision)
+            old = [name for name in there if name.endswith(".safetensors") or name == ADAPTER_CONFIG]
+            operations = [CommitOperationAdd(name, content) for name, content in sorted(contents.items())]
+            gone = [CommitOperationDelete(name) for name in old if name not in contents]  # weights of an earlier push
+            say(f"push      {len(operations)} files to {repository}")
+            commit = HfApi().create_commit(
+                repository, [*operations, *gone], commit_message=f"Step {step}", revision=revision
+            )
+            return str(commit.repo_url)
+
+        return _asked(repository, upload)
 
 
-def _files(run_dir: Path, checkpoint: Path) -> Iterator[tuple[str, Path]]:
+def _files(run_dir: Path, model: Path) -> Iterator[tuple[str, Path]]:
     """Yield (name in the repository, file): the model in the root, the run's files under the names that the card uses."""
-    for path in sorted(checkpoint.iterdir()):
+    for path in sorted(model.iterdir()):
         if path.suffix in _SUFFIXES and path.name not in _NOT_A_MODEL:
             yield path.name, path
     run_files = ["README.md", "recipe.json", "probe/comparison/tradeoff.png"]
-    run_files += [str(path.relative_to(run_dir)) for path in run_dir.glob("probe/*/results.json")]
+    run_files += [
+        str(path.relative_to(run_dir))
+        for kept in ("base", "step-*")
+        for path in run_dir.glob(f"probe/{kept}/results.json")
+    ]
     yield from ((name, run_dir / name) for name in run_files if (run_dir / name).is_file())
 
 
@@ -97,19 +127,19 @@ def _benchmarks(results: Mapping[str, Any], sets: Mapping[str, SetSection]) -> I
             continue
         lenient, strict = (100 * figures[reading]["value"] for reading in ("lenient", "strict"))
         notes = f"nextturn, zero-shot, greedy, one sample; n = {figures['n']}; marked answers alone: {strict:.1f}"
-        yield (
-            name,
-            {
-                "dataset": {"id": hub.hub_id, "task_id": hub.task},
-                "value": round(lenient, 1),
-                "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-                "notes": notes,
-            },
-        )
+        dataset = {"id": hub.hub_id, "task_id": hub.task}
+        today = datetime.now(UTC).strftime("%Y-%m-%d")
+        yield name, {"dataset": dataset, "value": round(lenient, 1), "date": today, "notes": notes}
 
 
-def _failed(repository: str, error: Exception) -> BadInput:
-    return BadInput(
-        f"train.push_to_hub: {repository}: {one_line(error)}; log in with `hf auth login` or HF_TOKEN, and give a name that you "
-        "may write to as train.hub_model_id; the same command pushes what is trained"
-    )
+def _asked(repository: str, ask: Callable[[], T]) -> T:
+    """Return what the hub answers. Raises BadInput if it cannot be reached or refuses."""
+    from huggingface_hub.utils import httpx  # httpx under huggingface_hub 1.x, httpx2 under 2.x
+
+    try:
+        return ask()
+    except (OSError, ValueError, httpx.HTTPError) as error:  # the hub's own errors are OSErrors
+        raise BadInput(
+            f"train.push_to_hub: {repository}: {one_line(error)}; it needs a connection, a login that may write there (`hf auth login` or "
+            "HF_TOKEN) and train.hub_model_id; then give the same command again"
+        ) from None

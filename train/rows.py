@@ -83,11 +83,13 @@ def probed_in_training(
     conversations: Iterable[Sequence[Message]], questions: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """Yield a warning for each question set of the probe whose questions, word for word, are user messages of the training
-    conversations: its figures then show what was learned by heart.
+    conversations: its figures then show what was memorized.
 
     Args:
         questions: The questions of each set.
     """
+    if not questions:
+        return
     said = {
         " ".join(message["content"].split()) for talk in conversations for message in talk if message["role"] == "user"
     }

@@ -25,7 +25,7 @@ from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.report.tracking import check_tracker, start_tracking
 from nextturn.probe.terminal import is_main_process, say, visible
-from nextturn.probe.user_model import UserModelInfo, mark_user_model, refuse_user_model, user_model_info
+from nextturn.probe.user_model import USER_MODEL, UserModelInfo, mark_user_model, refuse_user_model, user_model_info
 from nextturn.probe.weights import sha256_of_seen
 from nextturn.train.checkpoints import choose_resume, mark_checkpoints, remove_incomplete, this_launch
 from nextturn.train.policy import held_in, load_policy, policy_folder, zero_in_force
@@ -115,6 +115,10 @@ class Run:
         from nextturn.train.rows import data_path  # which needs numpy, and a recipe is read without it
 
         policy_folder(self.recipe.model)
+        if self.pushes:
+            from nextturn.train.push import create_repository
+
+            create_repository(self.recipe.arguments, self.run_dir)
         if (probe := self.recipe.probe) and probe.when != "never":  # the base is measured, too
             refuse_user_model(resolve(self.recipe.model.name).path, probe.user_model)
         # A set that cannot be downloaded ends the run before the data is built.
@@ -152,14 +156,12 @@ class Run:
     def _begin(self, user_model: UserModelInfo | None) -> tuple[Path | None, Path]:
         # After Ctrl-C `accelerate launch` returns to the prompt while its process still saves. Held until this process ends.
         self._alone.enter_context(only_process(self.run_dir / ".lock", f"trains into {self.run_dir}"))
-        if self.pushes:
-            from nextturn.train.push import create_repository
-
-            create_repository(self.args, self.run_dir)
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits
-        # A run that ended before its first checkpoint has nothing that other settings could mix with.
+        elif checkpoint is None:
+            (self.run_dir / USER_MODEL).unlink(missing_ok=True)  # of an earlier run that did nothing yet
+        # A run that did nothing yet has nothing that other settings could mix with.
         if checkpoint is None or not (self.run_dir / "recipe.json").is_file():
             write_json(self.run_dir / "recipe.json", recipe_dict(self.recipe))
         # A new name in every launch, so that a folder of another node's own cannot hold it.
@@ -232,7 +234,7 @@ class Run:
 # {run_dir.name}
 
 {recipe.model.name}, {verb} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
-{says}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`.
+{says}Data: {recipe.data.path or recipe.data.recipe}. Weights: {"beside this card" if self.pushes else f"`checkpoint-{step}/`"}.
 
 #{table}
 ## Recipe
@@ -245,7 +247,9 @@ class Run:
         if self.pushes:  # before the run is finished, so that the same command pushes again after a failure
             from nextturn.train.push import push_run
 
-            say(f"pushed    {push_run(run_dir, step, self.args, recipe.probe.sets if recipe.probe else {})}")
+            sets = recipe.probe.sets if recipe.probe else {}
+            base = None if Path(recipe.model.name).is_dir() else str(self._metadata().base_model)
+            say(f"pushed    {push_run(run_dir, step, recipe.arguments, sets, base)}")
         finish_run(run_dir, step, sha256_text(json.dumps(recipe_dict(recipe), sort_keys=True)), **facts)
         print(f"finished: {run_dir / f'checkpoint-{step}'}; model card {run_dir / 'README.md'}")
 
@@ -304,7 +308,7 @@ _FREE = (
         "probe.batch_tokens",
         "probe.user_model",
     ),
-    *("train.ddp_timeout", "train.dataloader_num_workers"),
+    *("train.ddp_timeout", "train.dataloader_num_workers", "train.push_to_hub", "train.hub_"),
     *("reward.max_failed", "reward.timeout_s", "reward.judge_timeout_s", "reward.workers", "train.vllm_server_"),
     *(f"{role}.{key}" for role in ("rollout.simulator", "reward.judge") for key in _SERVED),
 )
@@ -330,8 +334,11 @@ def _already_finished(recipe: TrainRecipe) -> bool:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
         except SettingsChanged as error:
             newest, _ = newest_complete(run_dir)
-            if newest is None and not list_checkpoints(run_dir):
-                say(f"{run_dir}: begun before with other settings and without a checkpoint; begins anew")
+            nothing_done = not (list_checkpoints(run_dir) or finished(run_dir) or (run_dir / "probe").exists())
+            if nothing_done:
+                say(
+                    f"{run_dir}: the earlier run here has other settings and did nothing yet; training starts from the beginning"
+                )
                 return False
             more = f"; to train on from it: --model.name {newest} --train.output_dir ANOTHER" if newest else ""
             raise SettingsChanged(f"{error}{more}") from None
@@ -368,6 +375,6 @@ def flat_warning(history: Sequence[Mapping[str, Any]]) -> str:
     if not flat or fmean(flat) < MOSTLY_FLAT:
         return ""
     return (
-        f"warning: in {fmean(flat):.0%} of groups all samples had equal rewards, so next to nothing was learned: the prompts are too "
-        "hard or too easy for this model, or the reward does not tell its samples apart; RUN/samples shows them"
+        f"warning: in {fmean(flat):.0%} of groups the samples did not differ in accuracy, asking or parts of your own, so at most style was "
+        "learned: the prompts are too hard or too easy for this model, or the reward does not tell its samples apart (samples/ shows them)"
     )

@@ -59,6 +59,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     for warning in probed_in_training(conversations, run.questions):
         say(warning)
     rows, counts = make_rows(conversations, run.chat, loss_on, args.max_length, skipped)
+    del conversations
     validation: list[dict[str, list[int]]] = []
     if recipe.data.validation:
         path = located(recipe.data.validation, "data.validation")

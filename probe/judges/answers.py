@@ -6,6 +6,8 @@ limit on failures, and verdicts that are stored and asked for once.
 
 from __future__ import annotations
 
+import re
+
 from nextturn.probe.conversations import after_thinking
 from nextturn.probe.judges.labels import Case, Verdict
 from nextturn.probe.judges.llm import NO_VERDICT, LlmJudge, after_verdict, conversation
@@ -50,6 +52,9 @@ class AnswerJudge(LlmJudge):
     name = "answers"
     prompt_version = "1"
     """Changes with every word of the prompt and with every rule that reads the reply."""
+    forgiven = (None,)
+    """A reply without a verdict is a failure, since its answer counts as wrong."""
+    fewest = 1
 
     def __init__(self, server: ServerSection) -> None:
         super().__init__(server.model_copy(update={"verdict": "text"}))
@@ -61,6 +66,6 @@ class AnswerJudge(LlmJudge):
 
     def read(self, reply: str) -> Verdict:
         """Return the verdict that a reply ends with, unscored if it names neither or both."""
-        said = (after_verdict(reply) or "").strip().partition("\n")[0].lower()
-        named = [label for label in (RIGHT, WRONG) if label in said]
-        return Verdict(named[0], None, reply) if len(named) == 1 else Verdict(None, NO_VERDICT, reply)
+        said = (after_verdict(reply) or "").lower()
+        named = re.match(rf"[\W_]*({RIGHT}|{WRONG})\b(?!.*\b(?:{RIGHT}|{WRONG})\b)", said)
+        return Verdict(named.group(1), None, reply) if named else Verdict(None, NO_VERDICT, reply)

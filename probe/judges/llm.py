@@ -66,6 +66,9 @@ class LlmJudge:
 
     name = "llm"
     prompt_version = PROMPT_VERSION
+    forgiven: tuple[str | None, ...] = (None, NO_VERDICT)
+    """Reasons of unscored verdicts that are no failure of the server or its settings."""
+    fewest = FEWEST_FOR_A_SHARE
 
     def __init__(self, server: ServerSection) -> None:
         self._server = server
@@ -101,8 +104,8 @@ class LlmJudge:
                 verdicts.append(self._verdict(reply))
                 yield index, verdicts[-1]
         verdicts += known
-        failed = [verdict for verdict in verdicts if verdict.unscored not in (None, NO_VERDICT)]
-        if len(verdicts) < FEWEST_FOR_A_SHARE or len(failed) <= FAILED_AT_MOST * len(verdicts):
+        failed = [verdict for verdict in verdicts if verdict.unscored not in self.forgiven]
+        if len(verdicts) < self.fewest or len(failed) <= FAILED_AT_MOST * len(verdicts):
             return
         reasons = Counter(verdict.unscored for verdict in failed).most_common()
         example = next(" ".join(verdict.raw.split())[:200] for verdict in failed if verdict.unscored == reasons[0][0])

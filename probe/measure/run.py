@@ -241,7 +241,7 @@ def run_probe(
             for item, (messages, reply), by_model in zip(loaded.items, replied, of_judge, strict=True):
                 graded = grade_answer(item, reply, _as_grader(by_model) if by_model else loaded.grader)
                 if by_model:
-                    graded |= {"judge_raw": by_model.raw, "unscored": by_model.unscored}
+                    graded |= {"judge_raw": by_model.raw, "unscored": by_model.unscored, "graded_as": "judge"}
                 rows.append(make_row("accuracy", loaded.name, item.id, messages, **graded))
         if "clarify" in loaded.measures:
             conditions = [(pair.id, name) for pair in loaded.pairs for name in ("complete", "underspecified")]

@@ -452,7 +452,7 @@ def test_a_model_grades_where_the_set_says_so(llama: Loaded, tmp_path: Path) -> 
     rows_of = {row["item"]: row for row in samples(tmp_path / "out")}
     assert [rows_of[name]["lenient"] for name in ("hedgehog", "otter", "badger")] == [True, False, False]
     assert rows_of["hedgehog"]["judge_raw"] == said["It rolls up."] and rows_of["badger"]["unscored"] == "no_verdict"
-    assert {row["graded_as"] for row in rows_of.values()} == {"grader"}
+    assert {row["graded_as"] for row in rows_of.values()} == {"judge"}
     silent = Says([])
     with pytest.raises(EngineError):  # the server is gone, and nothing is generated
         measure(llama, section, tmp_path / "other", silent)

@@ -22,7 +22,7 @@ def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:
     }  # fmt: skip
     assert step_line(3, 30, logs) == (
         "step 3/30  reward 0.412 (accuracy 0.31, efficiency 0.52)  12% of samples without a reward  "
-        "25% of groups with equal rewards (nothing to learn)  124 tokens  KL 0.0004  loss 0.0123  17.3 s"
+        "25% of groups equal but for style  124 tokens  KL 0.0004  loss 0.0123  17.3 s"
     )
     assert step_line(1, 2, {"loss": 0.0, "reward": None, "reward/none": 1.0}) == (
         "step 1/2  no sample has a reward  100% of samples without a reward  loss 0.0000"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 
 from nextturn.probe.errors import BadInput, RecipeError
 from nextturn.probe.files import write_jsonl
+from nextturn.train.push import push_run
 from nextturn.train.recipe import load_sft_recipe
 from nextturn.train.sft import train
 from support.sft_parts import write_data, write_recipe
@@ -22,6 +24,7 @@ class FakeHub:
     def __init__(self) -> None:
         self.created: list[tuple[str, Any]] = []
         self.commits: list[dict[str, bytes]] = []
+        self.branches: list[str] = []
         self.fails = False
 
     def __call__(self) -> FakeHub:
@@ -32,10 +35,18 @@ class FakeHub:
         self.created.append((name, private))
         return SimpleNamespace(repo_id=f"me/{name.split('/')[-1]}")
 
+    def create_branch(self, repository: str, branch: str, exist_ok: bool) -> None:
+        self.branches.append(branch)
+
+    def list_repo_files(self, repository: str, revision: str | None) -> list[str]:
+        return ["README.md", "LICENSE", "adapter_model.safetensors"]
+
     def create_commit(self, repository: str, operations: list[Any], commit_message: str, revision: Any) -> Any:
         if self.fails:
             raise OSError("no connection")
-        content = {each.path_in_repo: each.path_or_fileobj for each in operations}
+        assert revision == (self.branches or [None])[-1]
+        self.deleted = [each.path_in_repo for each in operations if not hasattr(each, "path_or_fileobj")]
+        content = {each.path_in_repo: each.path_or_fileobj for each in operations if hasattr(each, "path_or_fileobj")}
         self.commits.append(
             {name: Path(c).read_bytes() if isinstance(c, str | Path) else c for name, c in content.items()}
         )
@@ -67,6 +78,7 @@ def test_a_finished_run_is_pushed_with_its_card_and_the_figures_of_whole_benchma
     hub.fails = False
     train(load_sft_recipe(path), "auto")
     (files,) = hub.commits
+    assert hub.deleted == ["adapter_model.safetensors"], "weights of an earlier push would be loaded instead"
     assert {"model.safetensors", "config.json", "tokenizer.json", "README.md", "recipe.json"} <= set(files)
     assert {"probe/base/results.json", "probe/step-2/results.json", "probe/comparison/tradeoff.png"} <= set(files)
     assert not [name for name in files if name.endswith((".pt", ".bin", ".pth", ".jsonl")) or "state" in name]
@@ -77,6 +89,22 @@ def test_a_finished_run_is_pushed_with_its_card_and_the_figures_of_whole_benchma
     assert "https://hub.test/me/tutor" in capsys.readouterr().out
     train(load_sft_recipe(path), "auto")
     assert len(hub.commits) == 1
+
+
+def test_an_adapter_of_a_model_that_is_only_here_is_pushed_merged(
+    hub: FakeHub, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    """An adapter names its base by a path of this machine, which nobody else has."""
+    pushed = {"push_to_hub": True, "hub_revision": "main-2", "max_steps": 1}
+    data, lora = {"path": str(write_data(tmp_path))}, {"r": 2, "target_modules": ["q_proj"]}
+    path = write_recipe(tmp_path, tiny_chatml, data, pushed, {"when": "never"}, lora=lora)
+    train(load_sft_recipe(path), "auto")
+    (files,) = hub.commits
+    assert "adapter_config.json" not in files and "model.safetensors" in files and hub.branches[0] == "main-2"
+    push_run(tmp_path / "run", 1, pushed, {}, "org/base")
+    adapter = json.loads(hub.commits[1]["adapter_config.json"])
+    assert adapter["base_model_name_or_path"] == "org/base" and "model.safetensors" not in hub.commits[1]
+    assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith(".push")]
 
 
 @pytest.mark.parametrize(("key", "value"), [("hub_strategy", "every_save"), ("hub_token", "hf_s3cret")])
