@@ -1,4 +1,5 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
+# make demo-rl  a longer SFT of the same model, then GRPO from it: base, SFT and RL on one plot; half an hour to an hour
 # make test   sets up, then checks style and types and runs the tests
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
@@ -32,7 +33,7 @@ READY_VLLM := $(VLLM_VENV)/.ready-$(shell cksum < constraints-vllm.txt | cut -d 
 READY_DOCS := $(DOCS_VENV)/.ready-$(shell cksum < constraints-docs.txt | cut -d ' ' -f 1)
 READY_HARNESS := $(HARNESS_VENV)/.ready-$(shell cksum < constraints-harness.txt | cut -d ' ' -f 1)
 
-.PHONY: setup demo test fuzz test-vllm test-harness bench bench-peers torture schema docs gallery lint clean
+.PHONY: setup demo demo-rl test fuzz test-vllm test-harness bench bench-peers torture schema docs gallery lint clean
 .DEFAULT_GOAL := demo
 
 setup: $(READY)
@@ -76,6 +77,12 @@ demo: setup
 	$(BIN)/nextturn data recipes/demo_data.yaml
 	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/demo_sft.yaml
 	$(BIN)/nextturn probe compare runs/demo/sft --out runs/demo/comparison
+
+demo-rl: setup
+	$(BIN)/nextturn data recipes/smollm2_data.yaml
+	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/sft.py recipes/smollm2_sft.yaml
+	$(BIN)/accelerate launch --config_file recipes/accelerate/cpu.yaml train/grpo.py recipes/smollm2_grpo.yaml
+	$(BIN)/nextturn probe compare runs/smollm2/sft runs/smollm2/grpo --out runs/smollm2/comparison
 
 lint: setup .types
 	$(BIN)/ruff check .
