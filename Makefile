@@ -9,7 +9,7 @@
 # make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, about half an hour;
 #             docs/peers.md shows the last figures
 # make torture ends every stage at random moments and starts it again, about half an hour: TRIALS=3 for each signal, SEED=0
-# make gallery compares the demo's runs that are in the repository, with their labels: report.html in seconds, without training
+# make gallery compares the runs of both demos, which are in the repository with their labels, in seconds, without training
 # make docs   writes the documentation site to build/site, in an environment of its own
 # make schema writes what editors know of recipes (recipes/schema/) and trl's names (train/trl_fields.json)
 # On Linux without a GPU, this saves gigabytes of CUDA: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -121,8 +121,10 @@ schema: setup
 	PYTHONPATH=tests $(BIN)/python -m support.schema
 
 gallery: setup
-	$(BIN)/nextturn probe compare recipes/gallery/demo --out runs/gallery
-	@echo "open runs/gallery/report.html"
+	$(BIN)/nextturn probe compare recipes/gallery/demo --out runs/gallery/demo
+	$(BIN)/nextturn probe compare recipes/gallery/smollm2/base recipes/gallery/smollm2/sft recipes/gallery/smollm2/grpo \
+		--labels recipes/gallery/smollm2/labels.jsonl --out runs/gallery/smollm2
+	@echo "open runs/gallery/demo/report.html and runs/gallery/smollm2/report.html"
 
 # mkdocs reads a copy of the pages, with the files that they link to, under the same relative paths.
 docs: $(READY_DOCS) .types

@@ -1,14 +1,26 @@
-"""The gallery's runs can be compared, and the README's table of the demo has their figures."""
+"""The gallery's runs can be compared, and the README's tables of the demos have their figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nextturn.probe.files import read_json
 from support.commands import call
 
 ROOT = Path(__file__).resolve().parents[2]
+GALLERY = "recipes/gallery"
+SMOLLM2 = [
+    *(f"{GALLERY}/smollm2/{run}" for run in ("base", "sft", "grpo")),
+    "--labels",
+    f"{GALLERY}/smollm2/labels.jsonl",
+]
+WANTED = [
+    ("accuracy", "lenient", ""), ("clarify", "ask_when_needed", ""), ("clarify", "answer_when_complete", ""),
+    ("followup", "rate", "T=0.0"), ("followup", "rate", "T=0.7"),
+]  # fmt: skip
 
 
 def cell(estimate: dict[str, Any]) -> str:
@@ -16,17 +28,14 @@ def cell(estimate: dict[str, Any]) -> str:
     return f"{100 * estimate['value']:.0f} [{low:.0f}, {high:.0f}]"
 
 
-def test_the_readmes_table_of_the_demo_has_the_figures_of_the_gallery(tmp_path: Path) -> None:
-    call(["nextturn", "probe", "compare", "recipes/gallery/demo", "--out", str(tmp_path)], ROOT)
+@pytest.mark.parametrize("runs", [[f"{GALLERY}/demo"], SMOLLM2], ids=["demo", "demo-rl"])
+def test_the_readmes_table_of_a_demo_has_the_figures_of_the_gallery(runs: list[str], tmp_path: Path) -> None:
+    call(["nextturn", "probe", "compare", *runs, "--out", str(tmp_path)], ROOT)
     comparison = read_json(tmp_path / "comparison.json")
     assert (tmp_path / "report.html").is_file()
-    wanted = [
-        ("accuracy", "lenient", ""), ("clarify", "ask_when_needed", ""), ("clarify", "answer_when_complete", ""),
-        ("followup", "rate", "T=0.0"), ("followup", "rate", "T=0.7"),
-    ]  # fmt: skip
     figures = {(row["run"], row["measure"], row["name"], row["temperature"]): row for row in comparison["figures"]}
     corrected = {row["run"]: row["corrected"] for row in comparison["correction"]["rates"] if row["set"] is None}
     readme = (ROOT / "README.md").read_text()
     for run in comparison["runs"]:
-        cells = [*(cell(figures[run["name"], *key]) for key in wanted), cell(corrected[run["name"]])]
+        cells = [*(cell(figures[run["name"], *key]) for key in WANTED), cell(corrected[run["name"]])]
         assert f"| {run['name']} | {' | '.join(cells)} |" in readme
