@@ -65,8 +65,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--trials", type=int, default=3, help="for each stage and signal")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--signals", nargs="+", choices=[each.name for each in SIGNALS], default=[each.name for each in SIGNALS]
+    )
     arguments = parser.parse_args()
     rng, failed = random.Random(arguments.seed), 0
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background jobs ignore it, and so would their children
     print(f"seed {arguments.seed}, {arguments.trials} trials for each signal", flush=True)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
@@ -80,7 +86,7 @@ def main() -> None:
             wanted = contents(reference)
             assert wanted, f"{stage} leaves nothing to compare"
             print(f"{stage}: {seconds:.0f} s undisturbed, {len(wanted)} files compared", flush=True)
-            for number in SIGNALS:
+            for number in map(signal.Signals.__getitem__, arguments.signals):
                 for trial in range(arguments.trials):
                     at = rng.uniform(0.05, 1.0)
                     out = work / f"{stage}-{number.name}-{trial}"
@@ -127,7 +133,7 @@ def prepare(work: Path) -> None:
         "sft": {"model": model, "data": {"path": str(work / "talks.jsonl")}, "train": train, "probe": probe},
         "grpo": {
             "model": model, "data": {"path": str(work / "prompts.jsonl")}, "probe": probe,
-            "rollout": {"window": 0, "max_turn_tokens": 12}, "reward": {"weights": {"accuracy": 1.0, "format": 0.5}},
+            "rollout": {"window": 0, "max_turn_tokens": 12}, "reward": {"weights": {"accuracy": 1.0, "asking": 0.0, "interactivity": 0.0, "format": 0.5}},
             "train": train | {"num_generations": 4, "max_completion_length": 12},
         },
         "probe": {"probe": probe},
