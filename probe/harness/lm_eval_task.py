@@ -105,6 +105,10 @@ class Answers(_Prompted):
     def documents(self) -> list[dict[str, Any]]:
         if self.loaded.transcript:
             raise BadInput(f"set {self.loaded.name}: transcripts have their answers; ask for nextturn_user_turns alone")
+        if self.loaded.by_judge:
+            raise BadInput(
+                f"set {self.loaded.name}: `grader: judge` works in `nextturn probe run` only; give a function, or none"
+            )
         return [
             {"id": item.id, "prompt": self.chat.prompt_text(item.messages), "messages": json.dumps(item.messages)}
             for item in self.loaded.items
@@ -114,7 +118,8 @@ class Answers(_Prompted):
         item = next(item for item in self.loaded.items if item.id == doc["id"])
         if item.answer is None:
             return {"answered": float(bool(results[0].strip()))}
-        graded = grade_answer(item, Completion(self.chat.whole_reply(results[0]), 0, self.finish(results[0])))
+        reply = Completion(self.chat.whole_reply(results[0]), 0, self.finish(results[0]))
+        graded = grade_answer(item, reply, self.loaded.grader)
         return {name: float(graded[name]) for name in ("strict", "lenient")}
 
     def higher_is_better(self) -> dict[str, bool]:
