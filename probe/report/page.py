@@ -131,7 +131,7 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     unmatched = max((change.unmatched for change in tests), default=0)
     facts = {"followup": comparison.followup, "low": f"{LOW:.0%}", "tests": len(tests), "unmatched": unmatched}
     notes = {  # with text from outside
-        "results": f"Judge: {comparison.judge_note()}",
+        "results": "; ".join([*comparison.graders, f"Judge: {comparison.judge_note()}"]),
         "outcomes": f"The tables from here on show these runs: {', '.join(comparison.shown)}",
         "measured": "; ".join(comparison.remarks),
     }

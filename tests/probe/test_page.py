@@ -210,3 +210,14 @@ def test_a_forced_comparison_says_so_at_the_top(comparison: Comparison, tmp_path
     other = probe_run(tmp_path / "b", "b", None, 0.5, 6, judge="llm/2")
     text = Parsed(html(compare_runs(load_runs([comparison.runs[0].folder, other])))).text
     assert text.index("Measured differently, compared by force") < text.index("llm/2") < text.index("Results")
+
+
+def test_a_model_that_graded_answers_is_named_wherever_figures_are(tmp_path: Path) -> None:
+    folder = probe_run(tmp_path, "base", None, 0.5)
+    results = json.loads((folder / "results.json").read_text())
+    name = next(iter(results["settings"]["sets"]))
+    results["settings"]["sets"][name]["grader"] = "answers/1 large-model"
+    (folder / "results.json").write_text(json.dumps(results))
+    comparison = compare_runs(load_runs([folder]))
+    for shown in (terminal_table(comparison), markdown(comparison, False), html(comparison, None)):
+        assert "answers/1 large" in shown.replace("\\", "")
