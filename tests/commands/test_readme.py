@@ -61,6 +61,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     (folder / "problems.jsonl").write_text("".join(json.dumps(problem | row) + "\n" for row in sums))
     question = '{"question": "Ann has %d apples and eats 1. How many?", "answer": "2"}\n'
     (folder / "questions.jsonl").write_text("".join(question % apples for apples in range(2, 12)))
+    (folder / "quiz.csv").write_text("Frage,Antwort\nWas ist 2 + 3?,5\n")
     (folder / "labels.jsonl").write_text(
         '{"id": "a", "messages": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}], '
         '"user_turn": "What do you think?", "label": "generic_filler", "model": "m", "source": "s", "temperature": 0.7}\n'

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +51,15 @@ def test_a_run_that_gets_sigterm_resumes(tiny_chatml: Path, tmp_path: Path, caps
     assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
 
 
-def test_the_first_ctrl_c_saves_and_the_second_ends_at_once(tiny_chatml: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as in a terminal: a suite that was started in the background ignores it, and so do its runs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_ctrl_c_saves_and_the_second_ends_at_once(ctrl_c: None, tiny_chatml: Path, tmp_path: Path) -> None:
     data, before = {"path": str(write_data(tmp_path))}, signal.getsignal(signal.SIGINT)
     recipe = write_recipe(tmp_path, tiny_chatml, data, RARELY, {"when": "never"})
     with pytest.raises(Interrupted, match="checkpoint-2") as error:
