@@ -31,7 +31,9 @@ def trained(folder: Path, model: Path, data: dict[str, Any], *overrides: str) ->
     return folder / "run"
 
 
-def test_every_form_trains_to_the_same_losses(tiny_chatml: Path, tmp_path: Path) -> None:
+def test_every_form_trains_to_the_same_losses(
+    tiny_chatml: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from datasets import Dataset
 
     source = write_data(tmp_path)
@@ -45,6 +47,10 @@ def test_every_form_trains_to_the_same_losses(tiny_chatml: Path, tmp_path: Path)
     Dataset.from_list(rows).to_parquet(str(tmp_path / "rows.parquet"))
     Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
     Dataset.from_list([{"chat": json.dumps(row["messages"])} for row in rows]).to_csv(str(tmp_path / "rows.csv"))
+    monkeypatch.setattr(
+        "nextturn.probe.hub.hub_rows", lambda *asked: iter(rows if asked == ("me/talks", "all", "test") else [])
+    )
+    on_hub = losses(trained(tmp_path / "run-hub", tiny_chatml, {"path": "me/talks@all:test"}))
     runs = {
         name: losses(trained(tmp_path / f"run-{name}", tiny_chatml, {"path": str(tmp_path / name), **more}))
         for name, more in (
@@ -53,7 +59,7 @@ def test_every_form_trains_to_the_same_losses(tiny_chatml: Path, tmp_path: Path)
         )
     }  # fmt: skip
     first = runs.pop("conversations.jsonl")
-    assert len(first) == 4 and len(set(first)) > 1
+    assert len(first) == 4 and len(set(first)) > 1 and on_hub == first
     assert all(of_form == first for of_form in runs.values()), runs
 
 
