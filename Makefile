@@ -1,12 +1,12 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
-# make demo-rl  a longer SFT of the same model, then GRPO from it: base, SFT and RL on one plot; half an hour to an hour
+# make demo-rl  a longer SFT of the same model, then GRPO from it: base, SFT and RL on one plot; about 40 minutes on two slow cores
 # make test   sets up, then checks style and types and runs the tests
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
 # make test-harness  the same with lm-evaluation-harness, and tests the probe as its task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
-# make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, about half an hour;
+# make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, about an hour;
 #             docs/peers.md shows the last figures
 # make torture ends every stage at random moments and starts it again, about half an hour: TRIALS=3 for each signal, SEED=0
 # make gallery compares the runs of both demos, which are in the repository with their labels, in seconds, without training

@@ -241,15 +241,9 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
         raise DataError(f"{where}: a conversation with a system message alone")
     for number, message in enumerate(messages, start=1):
         if not is_message(message):
-            empty = isinstance(message, dict) and "content" in message
-            raise DataError(
-                f"{where}: message {number} "
-                + (
-                    "has no text (its content is no string or empty)"
-                    if empty
-                    else "is no {role, content} and no {from, value}"
-                )
-            )
+            no_text = isinstance(message, dict) and "content" in message
+            fault = "has no text: its content is no string" if no_text else "is no {role, content} and no {from, value}"
+            raise DataError(f"{where}: message {number} {fault}")
         check_text(message["content"], f"{where}: message {number}")
         _check_marks(message, f"{where}: message {number}")
     wanted: tuple[str, ...] = ("user",)

@@ -161,6 +161,7 @@ def aliases_of(field: FieldInfo) -> list[str]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the contents of a recipe file. Raises RecipeError if it is missing or holds something else."""
     if not path.exists():
         raise RecipeError(f"{path}: no such recipe")
     try:

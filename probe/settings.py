@@ -31,22 +31,9 @@ class TrackingSection(RecipeSection):
 BY_JUDGE = "judge"
 """The grader that is a language model."""
 
-
-_COLUMNS = frozenset(
-    (
-        "id",
-        "question",
-        "answer",
-        "solution",
-        "choices",
-        "prompt",
-        "messages",
-        "complete",
-        "underspecified",
-        "missing",
-        "shards",
-    )
-)
+_COLUMNS = frozenset({
+    "id", "question", "answer", "solution", "choices", "prompt", "messages", "complete", "underspecified", "missing", "shards",
+})  # fmt: skip
 """The columns that a question set is read from."""
 
 

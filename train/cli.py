@@ -28,7 +28,8 @@ USAGE = "\n".join(
         "",
         *(f"  {name:{_WIDTH}}  {summary}" for name, (_, summary) in STAGES.items()),
         "",
-        "`nextturn --version` prints the version. `nextturn COMMAND --help` lists the options. Several processes: accelerate launch train/sft.py RECIPE",
+        "`nextturn COMMAND --help` lists the options. Several processes: accelerate launch train/sft.py RECIPE",
+        "`nextturn --version` prints the version.",
     ]
 )
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nextturn.probe.errors import run_command
-from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -44,7 +43,7 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     from nextturn.train.overrides import PairTrainer
     from nextturn.train.policy import new_adapter
-    from nextturn.train.rows import as_dataset, load_pairs, make_pairs, probed_in_training
+    from nextturn.train.rows import as_dataset, load_pairs, make_pairs
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)
@@ -52,8 +51,7 @@ def train(recipe: DpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
 
     # Pairs as token ids: both replies after exactly the prompt that inference would show.
     pairs = list(load_pairs(run.data))
-    for warning in probed_in_training((pair.prompt for pair in pairs), run.questions):
-        say(warning)
+    run.warn_of_probed(pair.prompt for pair in pairs)
     rows, counts = make_pairs(pairs, run.chat, args.max_length)
     run.begin()
 

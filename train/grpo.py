@@ -51,7 +51,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     from nextturn.train.probing import asks_vllm
     from nextturn.train.rewards import Rewards, shared_columns
     from nextturn.train.rollouts import make_rollout
-    from nextturn.train.rows import check_columns, choose_prompts, probed_in_training, prompt_dataset, tellable
+    from nextturn.train.rows import check_columns, choose_prompts, prompt_dataset, tellable
     from nextturn.train.samples import print_step_lines
     from nextturn.train.scoring import ComposedReward
 
@@ -64,8 +64,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     prompts = choose_prompts(
         tellable(load_rl_rows(run.data), recipe.rollout), recipe.data, run.chat, args.seed, least, str(run.data)
     )
-    for warning in probed_in_training((row.prompt for row in prompts.every.values()), run.questions):
-        say(warning)
+    run.warn_of_probed(row.prompt for row in prompts.every.values())
     check_columns(prompts.every.values(), recipe.reward, str(run.data))
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its

@@ -11,13 +11,13 @@ import argparse
 import json
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from nextturn.probe.chat import Chat
+from nextturn.probe.chat import Chat, Message
 from nextturn.probe.checkpoints import finish_run, finished, list_checkpoints, newest_complete
 from nextturn.probe.errors import SettingsChanged
 from nextturn.probe.files import only_process, read_json, refuse_changes, sha256_text, write_atomic, write_json
@@ -129,10 +129,12 @@ class Run:
         self.sets = sets_to_probe(self.recipe.probe, self.run_dir)
         return data, sha256_of_seen
 
-    @property
-    def questions(self) -> dict[str, list[str]]:
-        """The questions of the inline probe's sets, on process 0."""
-        return {loaded.name: loaded.questions for loaded in self.sets}
+    def warn_of_probed(self, conversations: Iterable[Sequence[Message]]) -> None:
+        """Print which sets of the inline probe have questions that are user messages of the training data, on process 0."""
+        from nextturn.train.rows import probed_in_training
+
+        for warning in probed_in_training(conversations, {loaded.name: loaded.questions for loaded in self.sets}):
+            say(warning)
 
     def arguments(self, config_class: type, **fixed: Any) -> Any:
         """Return trl's config, see `training_arguments`. Creates the process group."""
@@ -234,7 +236,7 @@ class Run:
 # {run_dir.name}
 
 {recipe.model.name}, {verb} for {step} steps ({"LoRA" if recipe.model.lora else "all weights"}) {summary}
-{says}Data: {recipe.data.path or recipe.data.recipe}. Weights: {"beside this card" if self.pushes else f"`checkpoint-{step}/`"}.
+{says}Data: {recipe.data.path or recipe.data.recipe}. Weights: `checkpoint-{step}/`{" (on the hub: beside this card)" if self.pushes else ""}.
 
 #{table}
 ## Recipe

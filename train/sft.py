@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nextturn.probe.errors import run_command
-from nextturn.probe.terminal import say
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -45,7 +44,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     from nextturn.probe.user_model import UserModelInfo
     from nextturn.train.overrides import ConversationTrainer
     from nextturn.train.policy import new_adapter
-    from nextturn.train.rows import as_dataset, make_rows, probed_in_training, read_conversations
+    from nextturn.train.rows import as_dataset, make_rows, read_conversations
 
     # All input is checked before the model is loaded.
     run = Run(recipe, resume)
@@ -56,8 +55,7 @@ def train(recipe: SftRecipe, resume: str = "auto", callbacks: Sequence[TrainerCa
     loss_on = recipe.data.loss_on
     skipped: list[str] = []
     conversations = list(read_conversations(run.data, recipe.data, skipped))
-    for warning in probed_in_training(conversations, run.questions):
-        say(warning)
+    run.warn_of_probed(conversations)
     rows, counts = make_rows(conversations, run.chat, loss_on, args.max_length, skipped)
     del conversations
     validation: list[dict[str, list[int]]] = []

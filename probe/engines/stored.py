@@ -1,7 +1,7 @@
 """Completions and scores that are kept on disk, so that a run that was killed asks for nothing twice.
 
-Rows are appended to generations.jsonl, scores.jsonl and, for judges, verdicts.jsonl and grades.jsonl, each under a key of everything that
-determines it. batches.jsonl holds which requests were made together.
+Rows are appended to generations.jsonl, scores.jsonl and, for judges, verdicts.jsonl and grades.jsonl, each under a key of
+everything that determines it. batches.jsonl holds which requests were made together.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from nextturn.probe.engines.stored import Row, StoredEngine
 from nextturn.probe.errors import CannotScore, DataError, SetOutOfReach
 from nextturn.probe.files import only_process, read_json, refuse_changes, remove_unfinished, sha256_text
 from nextturn.probe.grading import VERSION as GRADING
-from nextturn.probe.grading import is_words
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.answers import RIGHT, AnswerJudge, answer_case
 from nextturn.probe.judges.labels import Verdict
@@ -57,6 +56,7 @@ from nextturn.probe.models import (
     parameter_count,
     resolve,
     tokenizer_folder,
+    whole_bytes,
 )
 from nextturn.probe.recipe import load_named, recipe_dict
 from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
@@ -93,8 +93,7 @@ class LoadedSet:
     @property
     def questions(self) -> list[str]:
         """The last user message of each item, without the instruction, or the complete form of each pair."""
-        asked = [item.messages[-1]["content"].removesuffix(f"\n\n{self.instruction}") for item in self.items]
-        return asked or [pair.complete for pair in self.pairs]
+        return [_question(item, self.instruction) for item in self.items] or [pair.complete for pair in self.pairs]
 
 
 def run_probe(
@@ -334,7 +333,7 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     else:
         total = parameter_count(folder)
         dtype = checkpoint_dtype(folder) if probe.dtype == "auto" else probe.dtype
-        size = f"{total / 1e6:,.1f}M parameters, {total * (4 if dtype == 'float32' else 2) / 2**30:.2f} GiB in {dtype}"
+        size = f"{total / 1e6:,.1f}M parameters, {whole_bytes(folder, dtype) / 2**30:.2f} GiB in {dtype}"
         model = f"{size}, engine {probe.engine}"
     lines = [f"model     {folder.name}: {model}"]
     work = [work_of(loaded, probe) for loaded in sets]
@@ -457,9 +456,16 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted),
         None if by_judge else _grader(section), by_judge,
     )  # fmt: skip
-    if (how := describe_grading(loaded)) and "words" in how:
-        say(f"set {name!r}: answers graded as {how}")
+    if _grades_words(loaded):
+        say(f"set {name!r}: answers graded as {describe_grading(loaded)}")
     return loaded
+
+
+def _grades_words(loaded: LoadedSet) -> bool:
+    """Return True if rules grade answers in words."""
+    graded = {"accuracy", "sharded", "doubted"} & set(loaded.measures)
+    by_rules = loaded.grader is None and not loaded.by_judge
+    return bool(graded) and by_rules and any(answer_kind(item) == "words" for item in loaded.items)
 
 
 def describe_grading(loaded: LoadedSet) -> str:
@@ -484,11 +490,15 @@ def describe_grading(loaded: LoadedSet) -> str:
 
 def _shards(own: Mapping[str, Shards], items: Sequence[Item], instruction: str) -> tuple[Shards | None, ...]:
     """Return the pieces of each item, its own or cut by rules; None for a conversation, and where rules cannot cut."""
-    questions = [item.messages[-1]["content"].removesuffix(f"\n\n{instruction}") for item in items]
     return tuple(
-        (own.get(item.id) or split(question)) if len(item.messages) == 1 else None
-        for item, question in zip(items, questions, strict=True)
+        (own.get(item.id) or split(_question(item, instruction))) if len(item.messages) == 1 else None for item in items
     )
+
+
+def _question(item: Item, instruction: str) -> str:
+    """Return an item's last user message without the set's instruction."""
+    text: str = item.messages[-1]["content"]
+    return text.removesuffix(f"\n\n{instruction}")
 
 
 def _grader(section: SetSection) -> Grader | None:
@@ -526,9 +536,7 @@ def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, probe: Prob
         return {"grader": AnswerJudge(_judge_server(probe)).version}
     if section is not None and section.grader:
         return {"grader": section.grader}
-    words = any(item.answer and not item.options and is_words(item.answer) for item in loaded.items)
-    graded = {"accuracy", "sharded", "doubted"} & set(loaded.measures)
-    return {"words": WORDS} if words and graded else {}
+    return {"words": WORDS} if _grades_words(loaded) else {}
 
 
 WORDS = 1
