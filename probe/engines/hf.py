@@ -434,7 +434,7 @@ def _rounded(model: Any, dtype: Any) -> Any:
     weights = {name: tensor.detach().to(dtype) for name, tensor in _whole_weights(model).items()}
     fresh.load_state_dict(weights, assign=True)
     fresh.tie_weights()
-    return fresh
+    return fresh.to(model.device)  # the weights are there already, buffers such as the rotary frequencies are not
 
 
 def _whole_weights(model: Any) -> dict[str, Any]:

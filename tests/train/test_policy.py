@@ -164,3 +164,17 @@ def test_the_rounded_copy_of_a_lora_model_is_the_merged_model(tiny_model: Path) 
         assert torch.equal(copy[name], tensor.to(torch.bfloat16)), "what `probe run` measures of the saved checkpoint"
     torch.testing.assert_close(exact, adapted, atol=1e-4, rtol=1e-4)
     assert (adapted - plain).abs().max() > 0.01, "the adapter does something"
+
+
+def test_the_rounded_copy_lies_whole_on_the_device_of_the_live_model(tiny_model: Path) -> None:
+    """On a GPU, buffers that stayed on the CPU ended the first probe of a run that trains all weights in float32. The device
+    here is "meta", which every machine has."""
+    import torch
+
+    from nextturn.probe.engines.hf import _rounded
+    from nextturn.probe.weights import load_causal_lm
+
+    copy = _rounded(load_causal_lm(tiny_model).to("meta"), torch.bfloat16)
+    devices = {str(tensor.device) for tensor in (*copy.parameters(), *copy.buffers())}
+    assert devices == {"meta"}
+    assert list(copy.buffers()), "rotary frequencies are buffers"
