@@ -9,7 +9,7 @@ three; the better one counts.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,10 +63,16 @@ class Reservoir:
 
 
 class Openings:
-    """A sample of first user messages of both classes. Replay, and kinds in which the user shows work, are left out."""
+    """Samples of the first user messages of both classes, by source. Replay, and kinds in which the user shows work, are left out.
+
+    Only messages of one source are compared: the written conversations hold nearly all incomplete messages of a build from
+    MATH or GSM8K by a small policy, and there the style of a source would separate the classes (AUC 0.82 with MATH).
+    """
 
     def __init__(self, seed: int) -> None:
-        self._classes = {True: Reservoir(MOST, seed), False: Reservoir(MOST, seed)}
+        self._classes: dict[str, dict[bool, Reservoir]] = defaultdict(
+            lambda: {True: Reservoir(MOST, seed), False: Reservoir(MOST, seed)}
+        )
 
     def add(self, row: Row) -> None:
         lacks, whole = (
@@ -75,13 +81,17 @@ class Openings:
         )
         # Without hints and guided solutions their wishes would separate the classes.
         if lacks or whole or ("dialogue" in row and row["kind"] in ("hint", "guided")):
-            self._classes[lacks].add(Opening(row["messages"][0]["content"], lacks, row["problem"]))
+            opening = Opening(row["messages"][0]["content"], lacks, row["problem"])
+            self._classes[row["source"]][lacks].add(opening)
 
     def giveaway(self) -> Estimate:
-        """Return the AUC with its interval, or no value if a class has fewer than LEAST messages."""
-        if any(len(sample.rows) < LEAST for sample in self._classes.values()):
-            return NOTHING
-        return giveaway([opening for sample in self._classes.values() for opening in sample.rows])
+        """Return the highest AUC of a source with its interval, or no value if none has LEAST messages of each class."""
+        measured = [
+            giveaway([opening for sample in classes.values() for opening in sample.rows])
+            for classes in self._classes.values()
+            if all(len(sample.rows) >= LEAST for sample in classes.values())
+        ]
+        return max(measured, key=lambda estimate: estimate.value or 0.0, default=NOTHING)
 
 
 def giveaway(openings: Sequence[Opening]) -> Estimate:

@@ -68,14 +68,28 @@ def test_few_openings_are_not_measured() -> None:
     sample = Openings(0)
     for n in range(49):
         for kind in ("complete", "underspecified", "replay", "hint"):
-            sample.add({"kind": kind, "problem": str(n), "messages": [{"content": f"Question {n}"}]})
+            sample.add({"kind": kind, "source": "math", "problem": str(n), "messages": [{"content": f"Question {n}"}]})
     assert sample.giveaway().value is None
     for kind in ("twin", "underspecified"):
-        sample.add({"kind": kind, "problem": "x", "messages": [{"content": "Question"}]})
+        sample.add({"kind": kind, "source": "math", "problem": "x", "messages": [{"content": "Question"}]})
     assert sample.giveaway().n == 100, "without replay and hints"
     # In self-play, first messages that lack a fact wish for hints too.
-    sample.add({"kind": "hint", "dialogue": {}, "problem": "y", "messages": [{"content": "A hint, please"}]})
+    hint = {"kind": "hint", "dialogue": {}, "source": "math", "problem": "y", "messages": [{"content": "A hint, please"}]}
+    sample.add(hint)
     assert sample.giveaway().n == 101
+
+
+def test_the_style_of_a_source_is_no_giveaway() -> None:
+    """MATH by a small policy and the written conversations failed as a build: nearly all that lacks a fact is written."""
+    sample = Openings(0)
+    for n in range(60):
+        opening = {"problem": f"m{n}", "messages": [{"content": f"Compute $x^{n}$."}]}
+        sample.add({"kind": "complete", "source": "math", **opening})
+        for kind in ("complete", "underspecified"):
+            opening = {"problem": f"w{n}", "messages": [{"content": f"My sister bought {n} apples."}]}
+            sample.add({"kind": kind, "source": "written", **opening})
+    estimate = sample.giveaway()
+    assert estimate.n == 120 and estimate.value is not None and estimate.value < 0.6
 
 
 def test_the_written_data_give_little_away() -> None:
