@@ -1,8 +1,8 @@
 """trl's vLLM in the training processes: the room that it starts with, and how the probe uses it.
 
 trl 1.16 starts it in its trainer, one for each process, generates with it in rollouts (train/rollouts.py), and updates its
-weights before each generation. What nextturn changes there is in train/overrides.py. None of this was run on a GPU;
-tests/train/test_colocated.py runs trl's own code over a stand-in for vLLM's `LLM`.
+weights before each generation. What nextturn changes there is in train/overrides.py. It ran on one GPU with vLLM 0.26
+(docs/gpu.md); tests/train/test_colocated.py runs trl's own code over a stand-in for vLLM's `LLM`.
 """
 
 from __future__ import annotations
