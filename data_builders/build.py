@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,6 @@ from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
 from nextturn.probe import files
 from nextturn.probe.errors import BadInput, DataError, SetOutOfReach
-from nextturn.probe.files import (
-    differences,
-    read_json,
-    read_jsonl,
-    refuse_changes,
-    sha256_file,
-    write_json,
-    write_jsonl,
-)
 from nextturn.probe.sets import PACKAGED
 from nextturn.probe.terminal import say
 
@@ -74,12 +65,12 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     """
     if not (out / "manifest.json").is_file():
         return False
-    recipe, before = with_simulator(recipe), read_json(out / "settings.json")
+    recipe, before = with_simulator(recipe), files.read_json(out / "settings.json")
     inputs = before["inputs"].items()
-    hashes = {name: sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
+    hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
-    refuse_changes(out, "built", before, now, _MAY_DIFFER if elsewhere else ())
-    for line in differences(before, now):
+    files.refuse_changes(out, "built", before, now, _MAY_DIFFER if elsewhere else ())
+    for line in files.differences(before, now):
         say(f"{out}: using the finished build there, although its recipe differs: {line}")
     shutil.rmtree(out / WORK, ignore_errors=True)  # left by a build that was killed at its very end
     return True
@@ -142,9 +133,9 @@ class Build:
         self.eval_rows = {"eval/accuracy.jsonl": rows} if rows else {}
         sets = probe_files(dict.fromkeys([*recipe.quality.decontaminate, *PACKAGED]))
         self.quality = recipe.quality.model_copy(update={"decontaminate": list(sets)})
-        hashes = {name: sha256_file(path) for name, path in sets.items()}
+        hashes = {name: files.sha256_file(path) for name, path in sets.items()}
         if self.written:
-            hashes[FILE.name] = sha256_file(FILE)
+            hashes[FILE.name] = files.sha256_file(FILE)
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
 
@@ -178,58 +169,39 @@ class Build:
             indices = range(0 if len(self.problems) else len(self.written))
             replay = (row for index in indices for row in self.replay.rows(index))
             write_shard(out, "written", self.filtered([*self.written, *replay], quality))
-        shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
-        while shards and resumed(out, next(iter(shards)), quality):
-            del shards[next(iter(shards))]
-
-        def write(name: str, by_problem: Iterable[Iterable[Conversation]]) -> None:
-            """Write a shard from the conversations about each of its problems, and the replay of these problems."""
-            pairs = zip(shards[name], by_problem, strict=True)
-            rows = (row for index, made in pairs for row in (*made, *self.replay.rows(index)))
-            write_shard(out, name, self.filtered(rows, quality))
-
-        done = len(self.problems) - sum(map(len, shards.values()))
-        self.make(shards, out / "calls", write, done)
+        self.write_shards(out, quality)
         with files.atomic(out / "rejected.jsonl") as file:
             for part in sorted((out / "rejected").glob("part-*.jsonl")):
                 with part.open("rb") as source:
                     shutil.copyfileobj(source, file)
         for name, rows in self.eval_rows.items():
-            write_jsonl(out / name, rows)
+            files.write_jsonl(out / name, rows)
         totals = self.totals(out)
         if self.recipe.preferences is not None:
             totals["pairs"] = write_pairs(self.recipe.preferences, out, out / WORK / "preferences", self.recipe.seed)
         return self.finish(out, totals, quality)
 
-    def make(
-        self,
-        shards: Mapping[str, range],
-        folder: Path,
-        write: Callable[[str, Iterable[Iterable[Conversation]]], object],
-        done: int,
-    ) -> None:
-        """Make the conversations about the problems of each shard, and write the shards in order.
-
-        Args:
-            shards: The problems of each shard, by its name.
-            folder: Stores the replies of models.
-            write: Called with a shard's name and, for each of its problems, the conversations.
-            done: Number of problems in earlier shards, for the progress bar.
-        """
+    def write_shards(self, out: Path, quality: QualityFilter) -> None:
+        """Write each shard that an earlier run has not written: conversations about its problems, and their replay rows."""
         from tqdm import tqdm
 
+        shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
+        while shards and resumed(out, next(iter(shards)), quality):
+            del shards[next(iter(shards))]
+        total = len(self.problems)
+        done = total - sum(map(len, shards.values()))
         with ExitStack() as stack:
-            make = stack.enter_context(self.maker(folder)) if self.recipe.dialogue else None
-            total = done + sum(map(len, shards.values()))
+            maker = stack.enter_context(self.maker(out / "calls")) if self.recipe.dialogue else None
             bar = stack.enter_context(tqdm(total=total, initial=done, unit=" problems", disable=not total))
-            for number, (name, shard) in enumerate(shards.items()):
-                if make is None:
-                    write(name, map(self.conversations, shard))
-                else:
-                    made = make.conversations([self.problems[index] for index in shard])
-                    if not (done or number):
+            for name, shard in shards.items():
+                by_problem: Iterable[Iterable[Conversation]] = map(self.conversations, shard)
+                if maker is not None:
+                    by_problem = made = maker.conversations([self.problems[index] for index in shard])
+                    if not shard.start:
                         self.check_yield(made)
-                    write(name, made)
+                pairs = zip(shard, by_problem, strict=True)
+                rows = (row for index, own in pairs for row in (*own, *self.replay.rows(index)))
+                write_shard(out, name, self.filtered(rows, quality))
                 bar.update(len(shard))
 
     @contextmanager
@@ -288,7 +260,7 @@ class Build:
         """Return the manifest's numbers of conversations with a simulated user and of replies by role, and remove the replies."""
         calls, conversations = self.replay.calls(), 0
         for path in (*(out / "sft").glob("part-*.jsonl"), *(out / "rejected").glob("part-*.jsonl")):
-            for row in (row for _, row in read_jsonl(path) if "dialogue" in row):
+            for row in (row for _, row in files.read_jsonl(path) if "dialogue" in row):
                 conversations += 1
                 calls.update(row["dialogue"]["calls"])
         shutil.rmtree(out / "calls", ignore_errors=True)
@@ -304,12 +276,14 @@ class Build:
         Raises:
             DataError: The first messages give away what lacks a fact. The card is written then, the manifest is not.
         """
-        parts, lost = sorted((out / "sft").glob("part-*.jsonl")), out / "rejected.jsonl"
-        rejected = Counter[str](row["reason"] for _, row in read_jsonl(lost))
-        views = [name for name in ("sft", "rl", "preference") if any((out / name).glob("*.jsonl"))]
-        page, giveaway = card(_rows(*parts), _rows(lost), self.settings, quality.checked, totals.get("calls"), views)
+        lost = out / "rejected.jsonl"
+        parts = {view: sorted((out / view).glob("*.jsonl")) for view in ("sft", "rejected", "rl", "preference", "eval")}
+        views = [view for view in ("sft", "rl", "preference") if parts[view]]
+        rejected = Counter[str](row["reason"] for row in _rows(lost))
+        rows, calls = _rows(*parts["sft"]), totals.get("calls")
+        page, giveaway = card(rows, _rows(lost), self.settings, quality.checked, calls, views)
         files.write_atomic(out / CARD, page)
-        kinds = Counter[str](row["kind"] for row in _rows(*parts, lost) if row["source"] != "written")
+        kinds = Counter[str](row["kind"] for row in _rows(*parts["sft"], lost) if row["source"] != "written")
         if shortfall := self.shortfall(kinds):
             say(f"note: {out}: {shortfall}")
         auc, limit = giveaway.value, self.quality.max_giveaway
@@ -324,10 +298,9 @@ class Build:
                     f"ask; see {out / CARD}, reword the first messages, or raise the limit"
                 )
             say(f"warning: {message}. The model may learn the wording instead of when to ask.")
-        parts_of = ("rejected", "rejected.jsonl", "rl", "preference", "eval")
-        others = (path for view in parts_of for path in [out / view, *sorted((out / view).glob("*.jsonl"))])
-        counts = {path: sum(1 for _ in read_jsonl(path)) for path in [*parts, *others] if path.is_file()}
-        kept = sum(counts[part] for part in parts)
+        parts["rejected"].append(lost)
+        counts = {path: sum(1 for _ in files.read_jsonl(path)) for paths in parts.values() for path in paths}
+        kept = sum(counts[path] for path in parts["sft"])
         manifest = {
             "schema": 1,
             "asked": kept + rejected.total(),
@@ -338,10 +311,10 @@ class Build:
             "giveaway": vars(giveaway),
             **totals,
             "files": {
-                str(path.relative_to(out)): {"rows": n, "sha256": sha256_file(path)} for path, n in counts.items()
+                str(path.relative_to(out)): {"rows": n, "sha256": files.sha256_file(path)} for path, n in counts.items()
             },
         }
-        write_json(out / "manifest.json", manifest)
+        files.write_json(out / "manifest.json", manifest)
         shutil.rmtree(out / WORK, ignore_errors=True)
         return manifest
 
@@ -364,7 +337,7 @@ class Build:
 
 
 def _rows(*paths: Path) -> Iterator[Row]:
-    return (row for path in paths for _, row in read_jsonl(path))
+    return (row for path in paths for _, row in files.read_jsonl(path))
 
 
 def resumed(out: Path, name: str, quality: QualityFilter) -> bool:
@@ -372,7 +345,7 @@ def resumed(out: Path, name: str, quality: QualityFilter) -> bool:
     path = out / f"sft/part-{name}.jsonl"
     if not path.is_file():
         return False
-    for _, row in read_jsonl(path):
+    for _, row in files.read_jsonl(path):
         quality.remember(row["messages"], row["kind"])
     return True
 
@@ -384,14 +357,14 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.is_dir():
         files.remove_unfinished(out)
     if (out / "settings.json").is_file():
-        refuse_changes(out, "built", read_json(out / "settings.json"), settings)
+        files.refuse_changes(out, "built", files.read_json(out / "settings.json"), settings)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:
-        write_json(out / "settings.json", settings)
+        files.write_json(out / "settings.json", settings)
 
 
 def write_shard(out: Path, name: str, views: dict[str, list[Row]]) -> None:
     """Write the files of a shard. The sft file comes last: it marks the shard as written."""
     for view, rows in views.items():
-        write_jsonl(out / f"{view}/part-{name}.jsonl", rows)
+        files.write_jsonl(out / f"{view}/part-{name}.jsonl", rows)

@@ -18,7 +18,7 @@ from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_assistan
 from nextturn.data_builders.dialogue.roles import Ask, open_model
 from nextturn.data_builders.recipe import Preferences
 from nextturn.data_builders.rows import load_rl_rows, read_sft_rows
-from nextturn.probe.conversations import Message
+from nextturn.probe.conversations import Message, assistant
 from nextturn.probe.engines.base import item_seed
 from nextturn.probe.files import write_jsonl
 from nextturn.probe.grading import boxed, outcome, same_answer, strict_answer
@@ -111,14 +111,7 @@ def write_pairs(section: Preferences, out: Path, work: Path, seed: int) -> dict[
         counts[draft.kind] += 1
         if section.model is not None:
             counts[f"{draft.kind}_other_of_model"] += bool(reply.strip())
-        chosen, rejected_turn = ([{"role": "assistant", "content": text}] for text in (draft.chosen, rejected))
-        row = {
-            "id": name,
-            "kind": draft.kind,
-            "prompt": list(draft.prompt),
-            "chosen": chosen,
-            "rejected": rejected_turn,
-        }
-        rows.append(row)
+        sides = {"chosen": [assistant(draft.chosen)], "rejected": [assistant(rejected)]}
+        rows.append({"id": name, "kind": draft.kind, "prompt": list(draft.prompt), **sides})
     write_jsonl(out / VIEW / "part-00000.jsonl", rows)
     return dict(sorted(counts.items()))

@@ -32,6 +32,7 @@ from nextturn.probe.errors import DataError, SetOutOfReach
 from nextturn.probe.grading import asks, boxed, closes_asking, lenient_answer, same_answer
 from nextturn.probe.sets import HUB, PACKAGED, locate
 from nextturn.probe.terminal import say
+from nextturn.probe.text import ngrams
 
 # --- Rules about one conversation alone: its form, whether it asks only when needed, and its answers.
 
@@ -146,8 +147,7 @@ def _normalized(text: str) -> str:
 
 
 def _word_runs(text: str) -> set[tuple[str, ...]]:
-    words = re.findall(r"\w+", text.lower())
-    return {tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
+    return set(ngrams(tuple(re.findall(r"\w+", text.lower())), RUN))
 
 
 # --- The filter.

@@ -197,9 +197,8 @@ class SimulatorSection(RoleSection):
     def running(self) -> RoleSection:
         """The section of the model itself."""
         kept = {name: getattr(self, name) for name in RoleSection.model_fields}
-        return RoleSection.model_construct(
-            **kept | {"engine": self.runs_on if self.engine == "adapter" else self.engine}
-        )
+        kept["engine"] = self.runs_on if self.engine == "adapter" else self.engine
+        return RoleSection.model_construct(**kept)
 
 
 class Dialogue(RecipeSection):

@@ -84,9 +84,7 @@ class PromptedSimulator:
         """Return the next user turns; a reply that cannot be used is sampled again a few times."""
         answers = self.model.ask([self._ask(request) for request in requests], self.section.tries)
         return [
-            UserTurn(failure=answer.missing)
-            if answer.parsed is None
-            else UserTurn(answer.parsed.text, answer.parsed.ended)
+            UserTurn(answer.parsed.text, answer.parsed.ended) if answer.parsed else UserTurn(failure=answer.missing)
             for answer in answers
         ]
 
@@ -111,8 +109,7 @@ class PromptedSimulator:
 def _read_act(act: str, shots: int, messages: Sequence[Message], reply: Reply) -> Parsed:
     parsed = read_message(reply)
     known = "\n".join(message["content"] for message in messages)
-    copied = copies_example(act, shots, parsed.text, known)
-    return Parsed(parsed.text, parsed.unusable or ("copies_example" if copied else ""))
+    return Parsed(parsed.text, parsed.unusable or copies_example(act, shots, parsed.text, known))
 
 
 class TrainedSimulator:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import itertools
 import json
 import os
 import random
@@ -27,7 +26,7 @@ import re
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -83,18 +82,22 @@ class Client:
     """Sends JSON to one or several servers that offer the same model.
 
     Args:
-        pool: The servers and their slots, for clients that share them.
         max_failures: Raise an error after so many requests in a row that failed for good.
 
     Raises:
         BadInput: A URL or the key cannot be used.
     """
 
-    def __init__(self, section: ServerSection, pool: ServerPool | None = None, max_failures: int | None = None) -> None:
+    def __init__(self, section: ServerSection, max_failures: int | None = None) -> None:
         self.section = section
+        self._urls = ", ".join(section.urls)
         self.calls = 0
         """The number of POST requests that reached a server, including further attempts."""
-        self._pool = pool or ServerPool(section.urls, section.concurrency)
+        self._servers = [Server(check_url(url)) for url in section.urls]
+        if not self._servers:
+            raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
+        self._slots = asyncio.Semaphore(section.concurrency)
+        self._new = asyncio.Lock()
         self._max_failures = max_failures
         self._failures = 0
         self._model = section.model
@@ -176,16 +179,15 @@ class Client:
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        section, pool = self.section, self._pool
         attempts = timeouts = rate_limits = 0
         waited_s = 0.0
         failed_at: Server | None = None
         while True:
             # Send it. The slot is free again during the pauses below.
-            async with pool.slot(new=failed_at is None):
-                server = await pool.choose(avoid=failed_at)
+            async with self._slot(new=failed_at is None):
+                server = await self._choose(avoid=failed_at)
                 started, reasoner = time.monotonic(), self._reasoner and path == CHAT
-                limit_s = self._time_limit_s(timeouts, last=attempts + 1 == section.attempts)
+                limit_s = self._time_limit_s(timeouts, last=attempts + 1 == self.section.attempts)
                 reply = await self._attempt(server, path, as_reasoner(body) if reasoner and body else body, limit_s)
             if reply.body is not None:
                 self._seconds.append(time.monotonic() - started)
@@ -199,7 +201,7 @@ class Client:
                 asked_s = (reply.retry_after_s or 0.0) * random.uniform(1.0, 1.1)  # so that not all return at once
                 wait_s = max(asked_s, backoff_s(rate_limits, _LIMIT_S))
                 waited_s += wait_s
-                if waited_s > section.max_wait_s:
+                if waited_s > self.section.max_wait_s:
                     return self._final(reply)
                 server.failed(reply.failure, started, wait_s)
                 await asyncio.sleep(wait_s)
@@ -210,7 +212,7 @@ class Client:
                 server.failed(reply.failure, started)
             else:
                 server.served()
-            if all(server.gone for server in pool.servers):
+            if all(server.gone for server in self._servers):
                 raise EngineError(
                     f"no server answers ({self._urls}; last: {reply.detail}); check that it runs, its address with port and "
                     "/v1, and the recipe's timeout_s; replies so far are stored, and the same command asks for the rest"
@@ -224,7 +226,7 @@ class Client:
                 continue
             attempts += 1
             timeouts += reply.failure == "timeout"
-            if reply.failure is None or reply.failure == "refused" or attempts == section.attempts:
+            if reply.failure is None or reply.failure == "refused" or attempts == self.section.attempts:
                 return self._final(reply)
             if reply.failure in ("server_error", "connection", "bad_reply"):
                 await asyncio.sleep(backoff_s(min(attempts, max(1, server.failures)), _RETRY_S))
@@ -237,14 +239,27 @@ class Client:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        connections = itertools.chain(*self._idle.values())
+        connections = [connection for idle in self._idle.values() for connection in idle]
         self._idle.clear()
         # An error while a broken connection is closed does not concern any reply.
         await asyncio.gather(*(connection.aclose() for connection in connections), return_exceptions=True)
 
-    @property
-    def _urls(self) -> str:
-        return ", ".join(self.section.urls)
+    @asynccontextmanager
+    async def _slot(self, new: bool) -> AsyncIterator[None]:
+        """Hold a slot. Of `new` requests one at a time waits for it, so a request that failed is not left for the end."""
+        async with self._new if new else nullcontext():
+            await self._slots.acquire()
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    async def _choose(self, avoid: Server | None) -> Server:
+        """Return the free server with the fewest requests under way, and `avoid` only if no other server is free."""
+        while not (free := [server for server in self._servers if server.free(time.monotonic())]):
+            rest_s = min(server.rests_until for server in self._servers) - time.monotonic()
+            await asyncio.sleep(max(_CHECK_AGAIN_S, rest_s))
+        return min(free, key=lambda server: (server is avoid, server.under_way))
 
     def _time_limit_s(self, timeouts: int, last: bool) -> float:
         """Return the time limit of an attempt: three times the 95th percentile of the seconds that replies took.
@@ -395,38 +410,6 @@ _RESTS_FROM_START, _RESTS = 3, 8
 _CHECK_AGAIN_S = 0.1
 _URL = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^\s?#@]*)?", re.IGNORECASE)
 _LIMIT_FACTOR, _LEAST_LIMIT_S, _ENOUGH_REPLIES, _MOST_REPLIES = 3.0, 0.5, 20, 200
-
-
-class ServerPool:
-    """Servers that offer the same model, and the slots that bound the requests under way to all of them.
-
-    Raises:
-        BadInput: A URL cannot be used.
-    """
-
-    def __init__(self, urls: Iterable[str], slots: int) -> None:
-        self.servers = [Server(check_url(url)) for url in urls]
-        if not self.servers:
-            raise BadInput("server: `urls` is empty; give at least one address, such as http://localhost:8000/v1")
-        self._slots = asyncio.Semaphore(slots)
-        self._new = asyncio.Lock()
-
-    @asynccontextmanager
-    async def slot(self, new: bool) -> AsyncIterator[None]:
-        """Hold a slot. Of `new` requests one at a time waits for it, so a request that failed is not left for the end."""
-        async with self._new if new else nullcontext():
-            await self._slots.acquire()
-        try:
-            yield
-        finally:
-            self._slots.release()
-
-    async def choose(self, avoid: Server | None) -> Server:
-        """Return the free server with the fewest requests under way, and `avoid` only if no other server is free."""
-        while not (free := [server for server in self.servers if server.free(time.monotonic())]):
-            rest_s = min(server.rests_until for server in self.servers) - time.monotonic()
-            await asyncio.sleep(max(_CHECK_AGAIN_S, rest_s))
-        return min(free, key=lambda server: (server is avoid, server.under_way))
 
 
 def check_url(url: str) -> str:

@@ -7,16 +7,14 @@ A row may hold `messages` (or `conversation`, `conversations`, `turns`) with {ro
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nextturn.probe.errors import DataError
-from nextturn.probe.tables import place, read_rows, renamed_columns
+from nextturn.probe.tables import parsed, place, read_rows, renamed_columns
 from nextturn.probe.terminal import say
 
 Message = dict[str, Any]
@@ -117,21 +115,14 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
     if isinstance(row.get("system"), str) and row["system"].strip() and isinstance(messages, list):
         messages = [{"role": "system", "content": row["system"]}, *messages]
     found = check_messages(messages, where, with_tools=True)
-    if tools := _tools(row.get("tools")):
+    tools = parsed(row.get("tools"))
+    if tools and isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
         found = ({**found[0], "tools": tools}, *found[1:])
     if found[-1]["role"] != "assistant":
         raise DataError(f"{where}: the conversation ends with the {found[-1]['role']}, expected an assistant turn last")
     if not any(message["role"] == "assistant" and learned(message) for message in found):
         raise DataError(f"{where}: every assistant turn has `loss: false`, so there is nothing to learn")
     return found
-
-
-def _tools(tools: Any) -> list[Any]:
-    """Return a row's descriptions of tools, a list of mappings or its JSON text; none if the column holds something else."""
-    if isinstance(tools, str):
-        with suppress(ValueError):
-            tools = json.loads(tools)
-    return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else []
 
 
 def _exchange(asked: Any, answered: Any, more: Any) -> list[Any]:
@@ -156,41 +147,32 @@ def renamed(messages: Any, marks: bool = False) -> Any:
     """
     if not isinstance(messages, list):
         return messages
-    kept = _LOSS_MARKS if marks else ()
-    return [
-        {**_renamed(message), **{key: message[key] for key in kept if key in message}}
-        if isinstance(message, dict)
-        else message
-        for message in messages
-    ]
+    return [_renamed(message, _LOSS_MARKS if marks else ()) for message in messages]
 
 
-def _renamed(message: dict[str, Any]) -> dict[str, Any]:
-    if not message.keys() & {"content", "value", "tool_calls", "function_call"}:
+def _renamed(message: Any, marks: Sequence[str]) -> Any:
+    if not isinstance(message, dict) or not message.keys() & {"content", "value", "tool_calls", "function_call"}:
         return message
     role = message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))
     if isinstance(content, list) and content and all(_is_text(part) for part in content):
         content = "\n\n".join(part["text"] for part in content)
     calls = {key: message[key] for key in _OF_TOOLS if message.get(key)}  # null where `datasets` wrote the file
-    if isinstance(calls.get("tool_calls"), str):  # JSON text, as a table holds it
-        with suppress(ValueError):
-            calls["tool_calls"] = json.loads(calls["tool_calls"])
-    if isinstance(calls.get("tool_calls"), list):
-        calls["tool_calls"] = [_with_arguments(call) for call in calls["tool_calls"]]
+    if "tool_calls" in calls:
+        given = parsed(calls["tool_calls"])  # a table holds them as JSON text
+        calls["tool_calls"] = [_with_arguments(call) for call in given] if isinstance(given, list) else given
     if content is None and calls:
         content = ""
-    return {"role": ROLES.get(role, role) if isinstance(role, str) else role, "content": content, **calls}
+    role = ROLES.get(role, role) if isinstance(role, str) else role
+    return {"role": role, "content": content, **calls, **{key: message[key] for key in marks if key in message}}
 
 
 def _with_arguments(call: Any) -> Any:
     """Return a tool call with its arguments as a mapping, as templates want them; OpenAI writes them as JSON text."""
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, dict) or "arguments" not in function:
         return call
-    with suppress(ValueError):
-        return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
-    return call
+    return {**call, "function": {**function, "arguments": parsed(function["arguments"])}}
 
 
 def _is_text(part: Any) -> bool:
@@ -206,14 +188,10 @@ def together(messages: Any) -> Any:
     if not isinstance(messages, list) or not all(is_message(message) for message in messages):
         return messages
     system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
-    turns = joined([message for message in messages if message["role"] != "system"])
-    return [{"role": "system", "content": system}, *turns] if system else turns
-
-
-def joined(messages: Sequence[Message]) -> list[Message]:
-    """Join neighbours of one role into one message, separated by a blank line."""
-    found: list[Message] = []
+    found: list[Message] = [{"role": "system", "content": system}] if system else []
     for message in messages:
+        if message["role"] == "system":
+            continue
         if found and found[-1]["role"] == message["role"]:
             found[-1] = {**message, "content": f"{found[-1]['content']}\n\n{message['content']}"}
         else:
@@ -265,21 +243,16 @@ def check_messages(messages: Any, where: str, with_tools: bool = False) -> tuple
             wanted = ("tool",) if calls else ("user",)
         else:
             wanted = ("assistant", "tool") if role == "tool" else ("assistant",)
-    kept = [_of_tools(message) if with_tools else {} for message in messages]
-    shown = [{"loss": False} if message["role"] == "assistant" and not learned(message) else {} for message in messages]
-    return tuple(
-        {"role": message["role"], "content": message["content"], **tools, **loss}
-        for message, tools, loss in zip(messages, kept, shown, strict=True)
-    )
+    found = []
+    for message in messages:
+        kept = plain(message) if with_tools else {"role": message["role"], "content": message["content"]}
+        found.append(kept if message["role"] != "assistant" or learned(message) else {**kept, "loss": False})
+    return tuple(found)
 
 
 def _is_call(call: Any) -> bool:
     function = call.get("function", call) if isinstance(call, dict) else None
     return isinstance(function, dict) and isinstance(function.get("name"), str)
-
-
-def _of_tools(message: Message) -> Message:
-    return {key: message[key] for key in _OF_TOOLS if message.get(key)}
 
 
 def _check_marks(message: Message, where: str) -> None:
@@ -301,7 +274,8 @@ def _check_marks(message: Message, where: str) -> None:
 
 def plain(message: Message) -> Message:
     """Return the part of a message that a chat template gets."""
-    return {"role": message["role"], "content": message["content"], **_of_tools(message)}
+    of_tools = {key: message[key] for key in _OF_TOOLS if message.get(key)}
+    return {"role": message["role"], "content": message["content"], **of_tools}
 
 
 def learned(message: Message) -> bool:
@@ -397,45 +371,36 @@ def take_apart(conversation: Any, where: str) -> Transcript | str:
     """
     if not isinstance(conversation, list) or not conversation:
         raise DataError(f"{where}: an empty conversation, wanted a list of messages")
-    messages: list[Message] = []
+    system: list[str] = []
+    turns: list[Message] = []
     for number, message in enumerate(conversation, start=1):
-        role, content = _checked(message, f"{where}: message {number}")
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise DataError(f"{where}: message {number} is no {{role, content}} and no {{from, value}}")
+        role, content = message["role"], message["content"]
+        if role not in (*ROLES, *_TOOL_ROLES):
+            raise DataError(
+                f"{where}: message {number} has the role {role!r}, wanted user or assistant (also read: {', '.join(ROLES)}); "
+                "rename the roles in the file"
+            )
         if role in _TOOL_ROLES:
             return TOOLS
         if not isinstance(content, str | None):
             return NO_TEXT
-        if content and content.strip():
-            messages.append({"role": role, "content": content})
-    turns = joined([message for message in messages if message["role"] != "system"])
+        if not content or not content.strip():
+            continue
+        if role == "system":
+            system.append(content)
+        elif turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n\n{content}"
+        else:
+            turns.append({"role": role, "content": content, "after_system": len(system)})
     opened = bool(turns) and turns[0]["role"] == "assistant"
     turns = turns[opened:]
     last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=0)
     if last == 0:
         return NO_REACTION
-    system = _system_before(messages, answer=last - 1 + opened)
-    *context, reply, actual = check_messages([*system, *turns[: last + 1]], where)
+    # The author of the answer had not seen later system messages.
+    seen = "\n\n".join(system[: turns[last - 1]["after_system"]])
+    first = [{"role": "system", "content": seen}] if seen else []
+    *context, reply, actual = check_messages([*first, *turns[: last + 1]], where)
     return Transcript(tuple(context), reply["content"].strip(), actual["content"].strip(), opened)
-
-
-def _checked(message: Any, where: str) -> tuple[str, Any]:
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
-        raise DataError(f"{where} is no {{role, content}} and no {{from, value}}")
-    if message["role"] not in (*ROLES, *_TOOL_ROLES):
-        raise DataError(
-            f"{where} has the role {message['role']!r}, wanted user or assistant (also read: {', '.join(ROLES)}); "
-            "rename the roles in the file"
-        )
-    return message["role"], message["content"]
-
-
-def _system_before(messages: Sequence[Message], answer: int) -> list[Message]:
-    """Return the system messages before turn number `answer` as one. The author of that turn had not seen later ones."""
-    texts, turn, speaker = [], -1, ""
-    for message in messages:
-        if message["role"] == "system":
-            texts.append(message["content"])
-        elif message["role"] != speaker:
-            turn, speaker = turn + 1, message["role"]
-        if turn == answer:
-            break
-    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []

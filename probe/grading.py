@@ -102,14 +102,10 @@ def count_marks(text: str) -> int:
     return len(_BOX.findall(said)) + len(hashed(said))
 
 
-def strict_answer(text: str) -> str | None:
-    r"""Return the last marked answer: `\boxed{...}` or `#### ...`."""
+def strict_answer(text: str, reference: bool = False) -> str | None:
+    r"""Return the last marked answer: `\boxed{...}` or `#### ...`; see `hashed` for a `reference`."""
     said = _said(text)
-    return _last_marked(said, hashed(said))
-
-
-def _last_marked(text: str, hashes: Sequence[tuple[int, int, str]]) -> str | None:
-    places = [boxed(text), *((start, content) for start, _, content in hashes[-1:])]
+    places = [boxed(said), *((start, content) for start, _, content in hashed(said, reference)[-1:])]
     marked = [found for found in places if found and found[1]]
     return max(marked)[1] if marked else None
 
@@ -216,14 +212,12 @@ def lenient_formula(text: str, truncated: bool = False) -> str | None:
     if stated := _STATED_FORMULA.findall(said):
         span = _FORMULA.search(stated[-1])
         return _without_signs(span.group() if span else stated[-1])
-    spans = [next(filter(None, found)) for found in _FORMULA.findall(_without_closing_questions(said))]
-    if spans and not truncated:
-        return _without_signs(_NAMED.sub("", spans[-1]))
     if not truncated:
-        last = re.split(r"(?<=[.!])\s+|\n", _without_closing_questions(said))[-1]
-        ending = _WORD.split(last)[-1].strip()
-        if ending and len(ending) <= _BARE and _MATHS.search(ending):
-            return _without_signs(_NAMED.sub("", ending))
+        told = _without_closing_questions(said)
+        spans = [next(filter(None, found)) for found in _FORMULA.findall(told)]
+        ending = _WORD.split(re.split(r"(?<=[.!])\s+|\n", told)[-1])[-1].strip()
+        if spans or (len(ending) <= _BARE and _MATHS.search(ending)):
+            return _without_signs(_NAMED.sub("", spans[-1] if spans else ending))
     return lenient_answer(text, truncated)
 
 
@@ -235,11 +229,10 @@ def _without_signs(text: str) -> str:
 
 def reference_answer(text: str) -> str | None:
     """Return the final answer of a reference: a marked answer, or the whole text if it is one short line."""
-    text = _said(text)
-    marked = _last_marked(text, hashed(text, reference=True))
+    marked = strict_answer(text, reference=True)
     if marked is not None:
         return marked
-    text = text.strip()
+    text = _said(text).strip()
     return text if text and "\n" not in text and len(text) <= 80 else None
 
 
@@ -458,10 +451,11 @@ def same_answer(given: str | None, reference: str) -> bool:
     return given is not None and compare_answers(given, reference) is True
 
 
+@functools.lru_cache(maxsize=4096)
 def compare_answers(given: str, reference: str) -> bool | None:
     """Return whether two answers are the same; None if algebra needs more than _SECONDS of processor time."""
     at_sight = same_at_sight(given, reference)
-    return at_sight if at_sight is not None else _verified(given, reference)
+    return at_sight if at_sight is not None else _algebra.same(given, reference)
 
 
 def same_at_sight(given: str, reference: str) -> bool | None:
@@ -482,11 +476,6 @@ def same_by_algebra(given: str, reference: str) -> bool:
     gold = parse(f"\\boxed{{{_normal(reference)}}}", parsing_timeout=None)
     target = parse(f"\\boxed{{{_normal(given)}}}", parsing_timeout=None)
     return bool(gold and target and verify(gold, target, timeout_seconds=None))
-
-
-def load_algebra() -> None:
-    """Import math-verify and build its grammar, which the first comparison would otherwise wait for."""
-    same_by_algebra("\\sqrt{2}", "x")
 
 
 _SEVERAL = re.compile(r"(?:[(\[]|\\\{)[^()\[\]]*,|,(?!\d{3}\b)|(?<!\d),|(?<!\d)\d{4,},")
@@ -541,7 +530,7 @@ class _Algebra:
 
 def serve(seconds: float) -> None:
     """Compare the pairs that come as lines of JSON on stdin, each within so many seconds of the processor, until it ends."""
-    load_algebra()
+    same_by_algebra("\\sqrt{2}", "x")  # imports math-verify and builds its grammar, before any time limit
     print("ready", flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     for line in sys.stdin:
@@ -550,8 +539,3 @@ def serve(seconds: float) -> None:
 
 
 _algebra = _Algebra()
-
-
-@functools.lru_cache(maxsize=4096)
-def _verified(given: str, reference: str) -> bool | None:
-    return _algebra.same(given, reference)

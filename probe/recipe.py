@@ -103,8 +103,7 @@ def load_recipe(
     data = read_yaml(path)
     if inside is not None and inside[0] in data:
         data = {name: value for name, value in data.items() if name == inside[1]}
-    for key, value in list(_aliases_in(cls, data, path)):
-        _set(data, key, value)
+    _rename_aliases(cls, data, path)
     return section_from(cls, data, str(path), overrides)
 
 
@@ -126,12 +125,9 @@ def section_from(cls: type[S], data: dict[str, Any], where: str, overrides: Sequ
         return cls.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         key, problem = _first_problem(cls, data, error)
-        source = (
-            "command line"
-            if any(f"{key}.".startswith(f"{option}.") or option.startswith(f"{key}.") for option in options)
-            else where
-        )
-        raise RecipeError(f"{source}: {' '.join(problem.split())}") from None  # a key may hold line ends
+        if any(f"{key}.".startswith(f"{option}.") or option.startswith(f"{key}.") for option in options):
+            where = "command line"
+        raise RecipeError(f"{where}: {' '.join(problem.split())}") from None  # a key may hold line ends
 
 
 def recipe_dict(recipe: BaseModel) -> dict[str, Any]:
@@ -211,17 +207,18 @@ def key_names(cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
         yield key, key
 
 
-def _aliases_in(cls: type[BaseModel], data: dict[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
-    """Take aliases out of the data and yield (key, value) for each."""
+def _rename_aliases(cls: type[BaseModel], data: dict[str, Any], path: Path) -> None:
+    """Put the keys' first names in place of their aliases."""
     for alias, key in key_names(cls):
         *parents, last = alias.split(".")
         section: Any = data
         for parent in parents:
             section = section.get(parent) if isinstance(section, dict) else None
         if alias != key and isinstance(section, dict) and last in section:
-            if key.rpartition(".")[2] in section:
+            first = key.rpartition(".")[2]
+            if first in section:
                 raise RecipeError(f"{path}: {alias}: another name of {key}, which is given too; expected one of them")
-            yield key, section.pop(last)
+            section[first] = section.pop(last)
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -268,13 +265,11 @@ def _first_problem(cls: type[BaseModel], data: Any, error: ValidationError) -> t
         return key, f"{'.'.join(map(str, first['loc']))}: missing, and it has no default"
     if first["type"] == "value_error":  # of a section's own validator
         return key, (f"{key}." if key else "") + first["msg"].removeprefix("Value error, ")
-    expected = {
-        _EXPECTED[problem["type"]].format(**problem.get("ctx", {}))
-        if problem["type"] in _EXPECTED
-        else problem["msg"]: 0
+    expected = dict.fromkeys(
+        _EXPECTED.get(problem["type"], "{msg}").format(**{**problem, **problem.get("ctx", {})})
         for problem in problems
         if _locate(data, problem["loc"])[0] == key
-    }
+    )
     return key, f"{key}: given {value!r} ({type(value).__name__}), expected {' or '.join(expected)}"
 
 

@@ -377,8 +377,7 @@ def shown_in(question: str, answer: str) -> Lettered | None:
 def _options(given: Any, where: str) -> tuple[list[str], list[Any]]:
     """Return labels and texts of options given as a list, as {"A": text}, or as {"label": [...], "text": [...]}."""
     if isinstance(given, dict) and isinstance(given.get("text"), list):
-        options = given["text"]
-        labels = given.get("label", [])
+        labels, options = given.get("label", []), given["text"]
     elif isinstance(given, dict):
         labels, options = list(given), list(given.values())
     else:

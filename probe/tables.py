@@ -9,6 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,13 +161,12 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
                 raise DataError(
                     f"{path}: a row has another number of cells than the head ({', '.join(row.keys() - {None})})"
                 )
-            yield {name: _cell(text) for name, text in row.items()}
+            yield {name: parsed(text) if text[:1] in ("[", "{") else text for name, text in row.items()}
 
 
-def _cell(text: str) -> Any:
-    if text[:1] in ("[", "{"):
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-    return text
+def parsed(value: Any) -> Any:
+    """Return what a JSON text holds; anything else stays as it is."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value

@@ -21,7 +21,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class FiniteGuard(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self._undo: list[Callable[[], Any]] = []
+        self._undo = ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         import torch
@@ -57,22 +57,21 @@ class FiniteGuard(TrainerCallback):  # type: ignore[misc]
         # [2 + parameters] on the device: sums that stay finite as long as everything added to them is.
         self._trace = torch.zeros(FIRST_PARAMETER + len(trained), device=accelerator.device)
         self._slots = self._trace.unbind()
-        self._undo.append(wrap(accelerator, "backward", self._backward))
+        self._undo.callback(wrap(accelerator, "backward", self._backward))
         self._engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
         if self._engine is not None:
-            self._undo.append(wrap(self._engine, "step", self._engine_step))
+            self._undo.callback(wrap(self._engine, "step", self._engine_step))
         if accelerator.mixed_precision != "fp16":
             for slot, (_, parameter) in enumerate(trained, start=FIRST_PARAMETER):
                 # DeepSpeed may free a gradient once it is reduced, so each is looked at as soon as it is made.
-                self._undo.append(parameter.register_hook(partial(self._note_gradient, slot)).remove)
+                self._undo.callback(parameter.register_hook(partial(self._note_gradient, slot)).remove)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._engine is None:
             self._check()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
     def _backward(self, original: Callable[..., Any], loss: Any, **kwargs: Any) -> Any:
         self._slots[LOSS].add_(loss.detach().abs().float())
@@ -189,14 +188,11 @@ class StopsOnSignal(TrainerCallback):  # type: ignore[misc]
         import torch
 
         accelerator = self.trainer.accelerator
-        if accelerator.num_processes > 1:
-            got = torch.tensor([int(self._got is each) for each in _ENDING], device=accelerator.device)
-            counts = accelerator.reduce(got, reduction="sum").tolist()
-            # A signal that comes meanwhile is for the next step: all processes have to agree.
-            agreed = next((each for each, count in zip(_ENDING, counts, strict=True) if count), None)
-            self._got, self._ends = agreed or self._got, agreed is not None
-        else:
-            self._ends = self._got is not None
+        got = torch.tensor([int(self._got is each) for each in _ENDING], device=accelerator.device)
+        counts = accelerator.reduce(got, reduction="sum").tolist()
+        # A signal that comes meanwhile is for the next step: all processes have to agree.
+        agreed = next((each for each, count in zip(_ENDING, counts, strict=True) if count), None)
+        self._got, self._ends = agreed or self._got, agreed is not None
         if self._ends and state.global_step < state.max_steps:
             control.should_save, control.should_evaluate = True, False  # an evaluation could take minutes
 

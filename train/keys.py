@@ -14,30 +14,18 @@ import inspect
 import json
 import typing
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel
 
+from nextturn.data_builders.recipe import DataRecipe
 from nextturn.probe.errors import BadInput
 from nextturn.probe.recipe import aliases_of, key_names, nearest_key, recipe_keys, section_of
+from nextturn.probe.settings import ProbeRecipe
+from nextturn.train.recipe import RECIPES as TRAIN_RECIPES
 
-# Recipe: (module, class, trl's config).
-RECIPES = {
-    "sft": ("nextturn.train.recipe", "SftRecipe", "SFTConfig"),
-    "dpo": ("nextturn.train.recipe", "DpoRecipe", "DPOConfig"),
-    "grpo": ("nextturn.train.recipe", "GrpoRecipe", "GRPOConfig"),
-    "data": ("nextturn.data_builders.recipe", "DataRecipe", ""),
-    "probe": ("nextturn.probe.settings", "ProbeRecipe", ""),
-}
-
-
-def recipe_class(recipe: str) -> type[BaseModel]:
-    """Return the class of a recipe such as "sft"."""
-    module, name, _ = RECIPES[recipe]
-    cls: type[BaseModel] = getattr(import_module(module), name)
-    return cls
+RECIPES: dict[str, type[BaseModel]] = {**TRAIN_RECIPES, "data": DataRecipe, "probe": ProbeRecipe}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -47,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("key", nargs="?", default="", help="a section or key, such as model.lora; default: all")
     options = parser.parse_args(argv)
     if options.recipe is None:
-        print("\n".join(f"{name:<6} {', '.join(recipe_class(name).model_fields)}" for name in RECIPES))
+        print("\n".join(f"{name:<6} {', '.join(cls.model_fields)}" for name, cls in RECIPES.items()))
     else:
         print("\n".join(describe_keys(options.recipe, options.key)))
 
@@ -58,13 +46,13 @@ def describe_keys(recipe: str, asked: str = "") -> Iterator[str]:
     Raises:
         BadInput: There is no such key.
     """
-    cls = recipe_class(recipe)
+    cls = RECIPES[recipe]
     asked = dict(key_names(cls)).get(asked, asked)
     keys = [(key, field) for key, field in recipe_keys(cls) if f"{key}.".startswith(f"{asked}." if asked else "")]
     if not keys:
         raise BadInput(f"{asked}: unknown key of a recipe for {recipe}{nearest_key(cls, asked)}")
     in_train = asked.partition(".")[0] == "train"
-    trl = _trl_fields(RECIPES[recipe][2]) if in_train else {}
+    trl = _trl_fields(cls.model_fields["train"].annotation) if in_train else {}
     for key, field in keys:
         text, default = field.description or "", field.default
         if key.startswith("train."):
@@ -74,13 +62,10 @@ def describe_keys(recipe: str, asked: str = "") -> Iterator[str]:
         elif key == "train" and not in_train:
             text += f" `nextturn keys {recipe} train` lists them."
         names = "".join(f", also {alias}" for alias in aliases_of(field))
-        required = ", required" if field.is_required() else ""
-        shown = (
-            ""
-            if required or field.default_factory or isinstance(default, BaseModel)
-            else f", default {json.dumps(default, default=str)}"
-        )
-        yield f"{key}{names}: {_kind(field.annotation)}{required or shown}"
+        if_missing = ", required" if field.is_required() else ""
+        if not (if_missing or field.default_factory or isinstance(default, BaseModel)):
+            if_missing = f", default {json.dumps(default, default=str)}"
+        yield f"{key}{names}: {_kind(field.annotation)}{if_missing}"
         yield f"    {text}"
 
 
@@ -98,12 +83,12 @@ def _kind(annotation: Any) -> str:
     return "null" if annotation is NoneType else inspect.formatannotation(annotation)
 
 
-def _trl_fields(config: str) -> dict[str, tuple[str, Any]]:
-    """Return {field: (description, default)} of the installed trl."""
+def _trl_fields(section: Any) -> dict[str, tuple[str, Any]]:
+    """Return {field: (description, default)} of the installed trl's config, whose name the `train:` section has."""
     import trl
 
     described = {}
-    for field in dataclasses.fields(getattr(trl, config)):
+    for field in dataclasses.fields(getattr(trl, section.__name__)):
         sentence = " ".join(str(field.metadata.get("help", "")).split()).partition(". ")[0].rstrip(".") + "."
         made = field.default_factory is not dataclasses.MISSING
         described[field.name] = (sentence, field.default_factory() if made else field.default)  # type: ignore[operator]

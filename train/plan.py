@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,19 +17,8 @@ from nextturn.probe.measure.run import sets_within_reach, work_of
 from nextturn.probe.models import ModelFolder, load_tokenizer, resolve, tokenizer_folder
 from nextturn.probe.tables import located
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, weight_files
+from nextturn.train import memory
 from nextturn.train.checkpoints import watch_line
-from nextturn.train.memory import (
-    ERROR,
-    GIB,
-    KNOWN_SHAPES,
-    Size,
-    activation_bytes,
-    generation_bytes,
-    memory_parts,
-    size_of,
-    width_of,
-    zero_stage,
-)
 from nextturn.train.policy import held_in
 from nextturn.train.recipe import (
     LATER,
@@ -48,6 +37,7 @@ from nextturn.train.rows import (
     check_columns,
     choose_prompts,
     data_path,
+    listed_kinds,
     load_pairs,
     make_pairs,
     make_rows,
@@ -85,7 +75,7 @@ def describe(recipe: TrainRecipe) -> str:
     return "\n".join(lines)
 
 
-def _model(recipe: TrainRecipe) -> tuple[Size | None, Chat | None, list[str]]:
+def _model(recipe: TrainRecipe) -> tuple[memory.Size | None, Chat | None, list[str]]:
     """Return (size, chat, what could not be checked), read without the weights.
 
     Raises:
@@ -95,13 +85,13 @@ def _model(recipe: TrainRecipe) -> tuple[Size | None, Chat | None, list[str]]:
     try:
         folder = _read_only(name)
         chat = Chat(load_tokenizer(folder), recipe.data.enable_thinking)
-        return size_of(recipe.model, folder.path, folder.base), chat, []
+        return memory.size_of(recipe.model, folder.path, folder.base), chat, []
     except ModelError as error:
-        known = name in KNOWN_SHAPES
+        known = name in memory.KNOWN_SHAPES
         if Path(name).exists() or not (known or LATER.search(name)):
             raise
         sizes = f"; sizes are those known for {name}" if known else ""
-        return size_of(recipe.model, None) if known else None, None, [f"the model: {error}{sizes}"]
+        return memory.size_of(recipe.model, None) if known else None, None, [f"the model: {error}{sizes}"]
 
 
 def _read_only(name: str) -> ModelFolder:
@@ -137,7 +127,7 @@ class RunPlan:
     """
 
     recipe: TrainRecipe
-    size: Size | None
+    size: memory.Size | None
     chat: Chat | None
     unchecked: list[str]
     example: list[str] = field(default_factory=list)
@@ -149,14 +139,6 @@ class RunPlan:
     def __post_init__(self) -> None:
         self.arguments, self.batch = self.recipe.arguments, batch_of(self.recipe)
         self.length = self.length or self.arguments.get("max_length", 1024) or UNLIMITED
-
-    @property
-    def on_cpu(self) -> bool:
-        """True if CPUs are asked for or there is no GPU; the plan for a large model made on a laptop is one for GPUs."""
-        import torch
-
-        small = self.size is not None and self.size.parameters < LARGE
-        return cpu_wanted(self.arguments) or (small and not torch.cuda.is_available())
 
     def model_line(self) -> str:
         model, size = self.recipe.model, self.size
@@ -211,7 +193,7 @@ class RunPlan:
             self.conversations = [pair.prompt for pair in pairs]
             rows, counts = make_pairs(pairs, self.chat, self.arguments.get("max_length", 1024))
             yield (
-                f"data      {path}: {counts.pairs:,} pairs{_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
+                f"data      {path}: {counts.pairs:,} pairs{listed_kinds(counts.kinds)}, {counts.tokens:,} tokens of both sides, "
                 f"longest {counts.longest}, {counts.too_long} too long and left out"
             )
             self.example = [f"an example ({pairs[0].kind}), the compared tokens of both sides are between ⟦ and ⟧:"]
@@ -250,7 +232,7 @@ class RunPlan:
             counts, first = chosen.counts, next(iter(chosen.trained.values()))
             self.rows = counts.prompts
             yield (
-                f"prompts   {path}: {counts.prompts:,}{_kinds(counts.kinds)}, {counts.tokens / counts.prompts:,.0f} tokens "
+                f"prompts   {path}: {counts.prompts:,}{listed_kinds(counts.kinds)}, {counts.tokens / counts.prompts:,.0f} tokens "
                 f"on average, longest {counts.longest}, {counts.too_long} too long and left out, {counts.held_out} held out"
             )
             facts = [first.kind, first.answer and f"the answer is {first.answer}"]
@@ -260,10 +242,8 @@ class RunPlan:
 
         if reward.custom:
             open_workers(reward, columns).close()
-        if ":" in rollout.simulator.engine:
-            with open_simulator(
-                rollout.simulator, 0, "rollout.simulator"
-            ):  # a class of one's own can be wrong in many ways
+        if ":" in rollout.simulator.engine:  # a class of one's own can be wrong in many ways
+            with open_simulator(rollout.simulator, 0, "rollout.simulator"):
                 pass
 
         each = batch.steps_per_generation * given.get("num_iterations", 1) / batch.accumulation
@@ -312,26 +292,30 @@ class RunPlan:
 
     def memory_lines(self) -> Iterator[str]:
         """Yield what a process needs at its longest batch."""
+        import torch
+
         recipe, given, size, batch = self.recipe, self.arguments, self.size, self.batch
         if size is None:
             yield "memory    unknown without the model"
             return
         of_dpo, of_grpo = isinstance(recipe, DpoRecipe), isinstance(recipe, GrpoRecipe)
         rows = batch.per_device * (2 if of_dpo else 1)  # both sides
-        zero = zero_stage(given) if batch.processes > 1 else 0
+        zero = memory.zero_stage(given) if batch.processes > 1 else 0
         dtype, checkpointing = held_in(recipe.model, zero), given.get("gradient_checkpointing", True)
-        fused = of_dpo or not self.on_cpu
-        activations = activation_bytes(size, dtype, rows, self.length, self.completion, checkpointing, fused)
-        parts = memory_parts(size, dtype, activations, given, zero, batch.processes)
+        # The plan for a large model that is made on a laptop is one for GPUs.
+        small_here = size.parameters < LARGE and not torch.cuda.is_available()
+        fused = of_dpo or not (cpu_wanted(given) or small_here)
+        activations = memory.activation_bytes(size, dtype, rows, self.length, self.completion, checkpointing, fused)
+        parts = memory.memory_parts(size, dtype, activations, given, zero, batch.processes)
         if recipe.model.lora is None and (of_dpo or (of_grpo and given.get("beta"))):  # no adapter can be switched off
-            parts["reference"] = size.parameters * width_of(dtype) / (batch.processes if zero == 3 else 1)
+            parts["reference"] = size.parameters * memory.width_of(dtype) / (batch.processes if zero == 3 else 1)
         if isinstance(recipe, GrpoRecipe) and not given.get("use_vllm"):
             texts = batch.per_device * batch.steps_per_generation
-            parts["generation"] = generation_bytes(size, recipe.model.dtype, recipe.rollout.batch_tokens, texts)
-        listed = ", ".join(f"{name} {value / GIB:.2f}" for name, value in parts.items())
+            parts["generation"] = memory.generation_bytes(size, recipe.model.dtype, recipe.rollout.batch_tokens, texts)
+        listed = ", ".join(f"{name} {value / memory.GIB:.2f}" for name, value in parts.items())
         stored = f"weights stored in {dtype}{f' under ZeRO-{zero}' if zero else ''}"
-        yield f"memory    {sum(parts.values()) / GIB:.1f} GiB a process: {listed}, at {rows} x {self.length:,} tokens, {stored}"
-        yield f"          within {ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB"
+        yield f"memory    {sum(parts.values()) / memory.GIB:.1f} GiB a process: {listed}, at {rows} x {self.length:,} tokens, {stored}"
+        yield f"          within {memory.ERROR:.0%}, and without CUDA's own 0.5 to 1 GiB"
         if given.get("use_vllm"):
             share = f"{given.get('vllm_gpu_memory_utilization', 0.3):.0%} of each GPU, in addition to these parts"
             yield f"vllm      {'on a server of its own' if given.get('vllm_mode') == 'server' else share}"
@@ -348,11 +332,9 @@ class RunPlan:
         strategy, every = self.arguments.get("save_strategy", "steps"), self.arguments.get("save_steps", 500)
         if strategy != "steps":
             return "saves     at the end of every epoch"
-        return (
-            f"saves     every {every} steps and at the end"
-            if every >= 1
-            else f"saves     {math.ceil(1 / every)} times, save_steps {every:g}"
-        )
+        if every < 1:
+            return f"saves     {math.ceil(1 / every)} times, save_steps {every:g}"
+        return f"saves     every {every} steps and at the end"
 
     # --- The probe.
 
@@ -387,12 +369,6 @@ class RunPlan:
 def _calls(role: RoleSection, calls: int) -> str:
     model = role.server.model if role.server is not None else role.model
     return f"{role.engine}{f' {model}' if model else ''}: {calls:,} calls at most a generation"
-
-
-def _kinds(kinds: Mapping[str, int]) -> str:
-    """Return the kinds that rows name, in parentheses."""
-    named = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()) if kind)
-    return f" ({named})" if named else ""
 
 
 def _shown(row: dict[str, list[int]], chat: Chat) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from nextturn.probe.engines.shared import on_all_ranks
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, write_atomic
 from nextturn.probe.measure.run import LoadedSet, load_sets, run_probe
-from nextturn.probe.models import ModelFolder, ModelInfo, emulates_bfloat16, model_info, resolve
+from nextturn.probe.models import ModelFolder, ModelInfo, model_info, resolve
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.tracking import headline_line, track_probe
 from nextturn.probe.settings import ProbeSection
@@ -29,6 +30,7 @@ from nextturn.probe.terminal import say
 from nextturn.train.checkpoints import watch_line
 from nextturn.train.colocated import ColocatedVllm
 from nextturn.train.overrides import awake
+from nextturn.train.setup import dtype_here
 
 
 def sets_to_probe(probe: ProbeSection | None, run_dir: Path, before_build: bool = False) -> list[LoadedSet]:
@@ -91,44 +93,39 @@ def probe_checkpoints(
         raise BadInput(
             f"probe.dtype: given {probe.dtype}, expected auto: DeepSpeed's live weights are measured as they are"
         )
-    if probe.dtype == "bfloat16" and trainer.args.use_cpu and emulates_bfloat16():
-        say("probe.dtype: float32 instead of bfloat16, for which this CPU has no instructions")
-        probe = probe.model_copy(update={"dtype": "float32"})
+    probe = probe.model_copy(update={"dtype": dtype_here(probe.dtype, trainer.args, "probe.dtype")})
     if probe.dtype != "auto" or trainer.is_deepspeed_enabled:
         dtype = probe.dtype
     trainer.add_callback(ProbeCallback(trainer, probe, folder, chat, sets, dtype, check))
 
 
+@dataclass(eq=False)
 class ProbeCallback(TrainerCallback):
     """Runs the probe inside training and sends its results to the tracker. Arguments as of `probe_checkpoints`."""
 
-    def __init__(
-        self,
-        trainer: Any,
-        probe: ProbeSection,
-        folder: ModelFolder,
-        chat: Chat,
-        sets: Sequence[LoadedSet],
-        dtype: str,
-        check: Callable[[], None],
-    ) -> None:
-        self.trainer, self.probe, self.folder, self.chat, self.sets = trainer, probe, folder, chat, sets
-        self.dtype, self.check = dtype, check
-        self.run_dir = Path(trainer.args.output_dir)
+    trainer: Any
+    probe: ProbeSection
+    folder: ModelFolder
+    chat: Chat
+    sets: Sequence[LoadedSet]
+    dtype: str
+    check: Callable[[], None]
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 0:
-            self._measure("base", 0)
-        else:  # resumed: the live weights are those of the checkpoint, whose probe a kill may have interrupted
-            self.on_save(args, state, control)
+    def __post_init__(self) -> None:
+        self.run_dir = Path(self.trainer.args.output_dir)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._measure(f"step-{state.global_step}", state.global_step)
+        self._measure(state.global_step)
 
-    def _measure(self, label: str, step: int) -> None:
+    # The base, or in a resumed run the live weights of the checkpoint, whose probe a kill may have interrupted.
+    on_train_begin = on_save
+
+    def _measure(self, step: int) -> None:
         import torch
 
-        accelerator, out = self.trainer.accelerator, self.run_dir / "probe" / label
+        accelerator = self.trainer.accelerator
+        label = f"step-{step}" if step else "base"
+        out, comparison = self.run_dir / "probe" / label, self.run_dir / "probe" / "comparison"
         accelerator.wait_for_everyone()
         with ExitStack() as stack:
             # Loading a base draws random numbers. With others, trl would shuffle the next samples differently than in a
@@ -145,9 +142,9 @@ class ProbeCallback(TrainerCallback):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # caches of large batches, which training needs in other sizes
         if accelerator.is_main_process:
-            compare([self.run_dir], self.run_dir / "probe" / "comparison")
-            say(f"{label}: {headline_line(out)}; {self.run_dir / 'probe' / 'comparison' / 'report.html'}")
-            track_probe(out, self.run_dir / "probe" / "comparison" / "tradeoff.png")
+            compare([self.run_dir], comparison)
+            say(f"{label}: {headline_line(out)}; {comparison / 'report.html'}")
+            track_probe(out, comparison / "tradeoff.png")
         # The next step's collectives may be of a group whose time limit is shorter than `ddp_timeout`: DeepSpeed's own.
         accelerator.wait_for_everyone()
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -21,8 +22,6 @@ from nextturn.probe.sets import HUB
 from nextturn.probe.settings import SetSection
 from nextturn.probe.terminal import say
 from nextturn.probe.weights import ADAPTER_CONFIG
-
-T = TypeVar("T")
 
 _NOT_A_MODEL = ("complete.json", "trainer_state.json", "export.json")  # state of the run
 _SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model")
@@ -42,15 +41,11 @@ def create_repository(given: Mapping[str, Any], run_dir: Path) -> str:
     from huggingface_hub import HfApi
 
     name, revision = given.get("hub_model_id") or run_dir.name, given.get("hub_revision")
-
-    def create() -> str:
-        private = given.get("hub_private_repo")
-        repository: str = HfApi().create_repo(name, private=private, exist_ok=True).repo_id
+    with _hub_errors(name):
+        repository: str = HfApi().create_repo(name, private=given.get("hub_private_repo"), exist_ok=True).repo_id
         if revision:
             HfApi().create_branch(repository, branch=revision, exist_ok=True)
-        return repository
-
-    return _asked(name, create)
+    return repository
 
 
 def push_run(
@@ -91,7 +86,7 @@ def push_run(
         for name, entry in _benchmarks(read_json(results) if results.is_file() else {}, sets):
             contents[f".eval_results/{name}.yaml"] = yaml.safe_dump([entry], sort_keys=False).encode()
 
-        def upload() -> str:
+        with _hub_errors(repository):
             there = HfApi().list_repo_files(repository, revision=revision)
             old = [name for name in there if name.endswith(".safetensors") or name == ADAPTER_CONFIG]
             operations = [CommitOperationAdd(name, content) for name, content in sorted(contents.items())]
@@ -100,9 +95,7 @@ def push_run(
             commit = HfApi().create_commit(
                 repository, [*operations, *gone], commit_message=f"Step {step}", revision=revision
             )
-            return str(commit.repo_url)
-
-        return _asked(repository, upload)
+    return str(commit.repo_url)
 
 
 def _files(run_dir: Path, model: Path) -> Iterator[tuple[str, Path]]:
@@ -110,12 +103,8 @@ def _files(run_dir: Path, model: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(model.iterdir()):
         if path.suffix in _SUFFIXES and path.name not in _NOT_A_MODEL:
             yield path.name, path
-    run_files = ["README.md", "recipe.json", "probe/comparison/tradeoff.png"]
-    run_files += [
-        str(path.relative_to(run_dir))
-        for kept in ("base", "step-*")
-        for path in run_dir.glob(f"probe/{kept}/results.json")
-    ]
+    run_files = ["README.md", "recipe.json", "probe/comparison/tradeoff.png", "probe/base/results.json"]
+    run_files += [path.relative_to(run_dir).as_posix() for path in run_dir.glob("probe/step-*/results.json")]
     yield from ((name, run_dir / name) for name in run_files if (run_dir / name).is_file())
 
 
@@ -132,12 +121,13 @@ def _benchmarks(results: Mapping[str, Any], sets: Mapping[str, SetSection]) -> I
         yield name, {"dataset": dataset, "value": round(lenient, 1), "date": today, "notes": notes}
 
 
-def _asked(repository: str, ask: Callable[[], T]) -> T:
-    """Return what the hub answers. Raises BadInput if it cannot be reached or refuses."""
+@contextmanager
+def _hub_errors(repository: str) -> Iterator[None]:
+    """Context manager: raise BadInput if the hub cannot be reached or refuses."""
     from huggingface_hub.utils import httpx  # httpx under huggingface_hub 1.x, httpx2 under 2.x
 
     try:
-        return ask()
+        yield
     except (OSError, ValueError, httpx.HTTPError) as error:  # the hub's own errors are OSErrors
         raise BadInput(
             f"train.push_to_hub: {repository}: {one_line(error)}; it needs a connection, a login that may write there (`hf auth login` or "

@@ -57,11 +57,9 @@ _EVERYWHERE = {
 REFUSED = {
     "SFTConfig": {
         **_EVERYWHERE,
-        "assistant_only_loss": "data.loss_on decides what carries loss",
-        "completion_only_loss": "data.loss_on decides what carries loss",
+        **dict.fromkeys(("assistant_only_loss", "completion_only_loss"), "data.loss_on decides what carries loss"),
         "chat_template_path": "the model's own template is used, as at inference",
-        "dataset_text_field": "rows are made from `messages`",
-        "dataset_kwargs": "rows are made from `messages`",
+        **dict.fromkeys(("dataset_text_field", "dataset_kwargs"), "rows are made from `messages`"),
     },
     "DPOConfig": {
         **_EVERYWHERE,
@@ -82,16 +80,14 @@ REFUSED = {
 
 
 class TrlArguments(RecipeSection):
-    """Arguments of a trl config. Only what a recipe sets is kept; all defaults stay trl's."""
-
-    refused: ClassVar[Mapping[str, str]] = {}
+    """Arguments of the trl config that a subclass is named after. Only what a recipe sets is kept; all defaults stay trl's."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_refused(cls, given: Any) -> Any:
         for key in given if isinstance(given, dict) else ():
-            if key in cls.refused:
-                raise RecipeError(f"{key}: not for a recipe ({cls.refused[key]})")
+            if reason := REFUSED[cls.__name__].get(key):
+                raise RecipeError(f"{key}: not for a recipe ({reason})")
         return given
 
     @model_serializer
@@ -106,9 +102,7 @@ def trl_section(config: str) -> type[TrlArguments]:
         if name not in REFUSED[config]:
             kind = _NARROWER.get(name) or Union[tuple(_TYPES[part] for part in types.split(" | "))]  # noqa: UP007
             fields[name] = (kind, ... if name == "output_dir" else None)
-    section = create_model(config, __base__=TrlArguments, __doc__=f"Arguments of trl's {config}.", **fields)
-    section.refused = REFUSED[config]
-    return section
+    return create_model(config, __base__=TrlArguments, __doc__=f"Arguments of trl's {config}.", **fields)
 
 
 SftArguments = trl_section("SFTConfig")
@@ -143,8 +137,7 @@ class LoraSection(RecipeSection):
     """If `model.name` is a LoRA checkpoint: merge it and train a new adapter, or train its own adapter with its own settings."""
 
     def check_keys(self) -> None:
-        others = {name: field.default for name, field in type(self).model_fields.items() if name != "adapter"}
-        if self.adapter == "continue" and any(getattr(self, name) != default for name, default in others.items()):
+        if self.adapter == "continue" and self.model_copy(update={"adapter": "new"}) != LoraSection():
             raise RecipeError("adapter: `continue` keeps the checkpoint's own settings; expected no other key")
 
 
@@ -390,15 +383,13 @@ class TrainRecipe(RecipeSection):
     @property
     def arguments(self) -> dict[str, Any]:
         """The `train:` section as the recipe gives it."""
-        section: TrlArguments = self.train
-        return section.model_dump()
+        return self.train.model_dump()
 
     @property
     def rows_per_step(self) -> int | None:
         """The effective batch size, if the recipe states it."""
         section, _, key = self.rows_key.partition(".")
-        rows: int | None = getattr(getattr(self, section), key)
-        return rows
+        return getattr(getattr(self, section), key)
 
     def check_keys(self) -> None:
         if self.probe and self.probe.when == "inline":
@@ -522,8 +513,7 @@ def _load(kind: type[T], path: Path, overrides: Sequence[str] = ()) -> T:
         recipe = load_recipe(kind, path, overrides)
     except RecipeError as error:
         stages: dict[str, type[RecipeSection]] = {**RECIPES, "data": DataRecipe}
-        others = {name: cls for name, cls in stages.items() if cls is not kind}
-        if not _fits(kind, path) and (stage := next((name for name, cls in others.items() if _fits(cls, path)), None)):
+        if not _fits(kind, path) and (stage := next((name for name, cls in stages.items() if _fits(cls, path)), None)):
             raise RecipeError(
                 f"{path}: a recipe for another stage; run `nextturn {stage} {path}` (here: {error})"
             ) from None
@@ -550,11 +540,7 @@ load_sft_recipe = partial(_load, SftRecipe)
 load_dpo_recipe = partial(_load, DpoRecipe)
 load_grpo_recipe = partial(_load, GrpoRecipe)
 RECIPES: dict[str, type[TrainRecipe]] = {"sft": SftRecipe, "dpo": DpoRecipe, "grpo": GrpoRecipe}
-LOADERS: dict[str, Callable[..., TrainRecipe]] = {
-    "sft": load_sft_recipe,
-    "dpo": load_dpo_recipe,
-    "grpo": load_grpo_recipe,
-}
+LOADERS: dict[str, Callable[..., TrainRecipe]] = {stage: partial(_load, kind) for stage, kind in RECIPES.items()}
 
 
 def start_from(model: ModelSection, run_dir: Path, recipes: Path) -> ModelSection:

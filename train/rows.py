@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -134,8 +134,7 @@ def make_rows(
     """
     rows: list[dict[str, list[int]]] = []
     count, intents, lengths = 0, 0, [0]
-    for messages in conversations:
-        count += 1
+    for count, messages in enumerate(conversations, start=1):
         intents += loss_on == "user" and messages[0]["role"] == "system"
         try:
             made = chat.training_rows(messages, loss_on)
@@ -182,14 +181,19 @@ def show_loss(row: dict[str, list[int]], tokenizer: Any) -> str:
     return text
 
 
+def listed_kinds(kinds: Mapping[str, int]) -> str:
+    """Return the kinds that rows name, with their counts, in parentheses; empty if no row names one."""
+    named = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()) if kind)
+    return f" ({named})" if named else ""
+
+
 # --- Pairs of DPO: a conversation so far, and two replies as token ids.
 
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """One row of the preference view; `where` is file:line."""
+    """One row of the preference view."""
 
-    where: str
     kind: str
     prompt: tuple[Message, ...]
     chosen: str
@@ -208,8 +212,7 @@ class PairCounts:
 
     def summary(self) -> str:
         """Return the counts as text for a model card."""
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
-        return f"on {self.pairs:,} pairs ({kinds}), {self.too_long} left out as too long."
+        return f"on {self.pairs:,} pairs{listed_kinds(self.kinds)}, {self.too_long} left out as too long."
 
 
 def load_pairs(path: Path) -> Iterator[PreferencePair]:
@@ -227,7 +230,7 @@ def load_pairs(path: Path) -> Iterator[PreferencePair]:
             chosen, rejected = (_side(row.get(name), name, where) for name in ("chosen", "rejected"))
             if chosen.strip() == rejected.strip():
                 raise DataError(f"{where}: `chosen` and `rejected` are equal, expected two different replies")
-            yield PreferencePair(where, str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
+            yield PreferencePair(str(row.get("kind", "pair")), tuple(prompt), chosen, rejected)
 
 
 def _side(messages: Any, name: str, where: str) -> str:
@@ -292,11 +295,8 @@ class PromptCounts:
 
     def summary(self) -> str:
         """Return the counts as text for a model card."""
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()) if kind)
         held_out = f", {self.held_out} held out" if self.held_out else ""
-        return (
-            f"{self.prompts:,} prompts{f' ({kinds})' if kinds else ''}, {self.too_long} left out as too long{held_out}"
-        )
+        return f"{self.prompts:,} prompts{listed_kinds(self.kinds)}, {self.too_long} left out as too long{held_out}"
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class Prompts:
 
 
 def choose_prompts(
-    rows: Iterable[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
+    rows: Sequence[RlRow], section: PromptSection, chat: Chat, seed: int, least: int, where: str
 ) -> Prompts:
     """Choose the prompts to train on and those to hold out from a data build's rl rows.
 
@@ -324,9 +324,8 @@ def choose_prompts(
     Raises:
         DataError: The section names an unknown kind, or there are too few prompts.
     """
-    every = list(rows)
-    kept = [row for row in every if section.kinds is None or row.kind in section.kinds]
-    known = {row.kind for row in every}
+    kept = [row for row in rows if section.kinds is None or row.kind in section.kinds]
+    known = {row.kind for row in rows}
     for kind in section.kinds or ():
         if kind not in known:
             raise DataError(f"{where}: data.kinds: no prompt of the kind {kind}, there are {', '.join(sorted(known))}")
@@ -373,17 +372,16 @@ _NEEDS = {"accuracy": "answer", "asking": "kind"}
 """The column that a part of the reward needs."""
 
 
-def check_columns(rows: Iterable[RlRow], reward: RewardSection, where: str) -> None:
+def check_columns(rows: Collection[RlRow], reward: RewardSection, where: str) -> None:
     """Check that the prompts have what the reward needs.
 
     Raises:
         DataError: It names every part with a weight whose column is missing.
     """
-    every = list(rows)
     missing = [
-        f"reward.weights.{part} needs the column `{column}` ({lacking} of {len(every)} rows have none)"
+        f"reward.weights.{part} needs the column `{column}` ({lacking} of {len(rows)} rows have none)"
         for part, column in _NEEDS.items()
-        if reward.weight_of[part] and (lacking := sum(not getattr(row, column) for row in every))
+        if reward.weight_of[part] and (lacking := sum(not getattr(row, column) for row in rows))
     ]
     if missing:
         raise DataError(f"{where}: {', '.join(missing)}; add what is missing, or give these parts the weight 0")

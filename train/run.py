@@ -96,7 +96,7 @@ class Run:
 
     def __init__(self, recipe: TrainRecipe, resume: str) -> None:
         self.recipe, self.resume = recipe, resume
-        self.run_dir = _run_dir(recipe)
+        self.run_dir = Path(recipe.arguments["output_dir"])
         self.pushes = bool(recipe.arguments.get("push_to_hub"))
         self.sets: list[LoadedSet] = []
         check_tracker(recipe.tracking)
@@ -224,11 +224,9 @@ class Run:
         comparison = run_dir / "probe" / "comparison" / "comparison.md"
         table = comparison.read_text(encoding="utf-8") if comparison.is_file() else "# Not probed during training\n"
         table = table.replace("\n#", "\n##").replace("(tradeoff.png)", "(probe/comparison/tradeoff.png)")
-        says = (
-            "This is a user model: it writes the user's turns, not the assistant's. "
-            if user_model_info(run_dir)
-            else ""
-        )
+        says = ""
+        if user_model_info(run_dir):
+            says = "This is a user model: it writes the user's turns, not the assistant's. "
         card = f"""---
 {self._metadata().to_yaml()}
 ---
@@ -294,10 +292,6 @@ def _metadata_of(card: Path) -> dict[str, Any]:
         return {}
 
 
-def _run_dir(recipe: TrainRecipe) -> Path:
-    return Path(recipe.train.output_dir)  # type: ignore[attr-defined]
-
-
 # What may differ when a run is resumed: it changes what is kept or shown, or how servers are asked, not what is computed.
 _SERVED = ("server.urls", "server.concurrency", "server.timeout_s", "server.max_wait_s")
 _FREE = (
@@ -328,7 +322,7 @@ def already_finished(recipe: TrainRecipe) -> bool:
 
 
 def _already_finished(recipe: TrainRecipe) -> bool:
-    run_dir = _run_dir(recipe)
+    run_dir = Path(recipe.arguments["output_dir"])
     if (run_dir / "recipe.json").is_file():
         # If the recipe states a step's rows, how many of them a process takes at once changes memory only.
         free = (*_FREE, "train.per_device_train_batch_size") if recipe.rows_per_step else _FREE
@@ -336,16 +330,14 @@ def _already_finished(recipe: TrainRecipe) -> bool:
             refuse_changes(run_dir, "this run was begun", read_json(run_dir / "recipe.json"), recipe_dict(recipe), free)
         except SettingsChanged as error:
             newest, _ = newest_complete(run_dir)
-            nothing_done = not (list_checkpoints(run_dir) or finished(run_dir) or (run_dir / "probe").exists())
-            if nothing_done:
+            if not (list_checkpoints(run_dir) or finished(run_dir) or (run_dir / "probe").exists()):
                 say(
                     f"{run_dir}: the earlier run here has other settings and did nothing yet; training starts from the beginning"
                 )
                 return False
             more = f"; to train on from it: --model.name {newest} --train.output_dir ANOTHER" if newest else ""
             raise SettingsChanged(f"{error}{more}") from None
-    done = finished(run_dir)
-    if done:
+    if done := finished(run_dir):
         say(f"{run_dir}: finished at step {done['step']}; nothing to do (delete the folder to train again)")
     return done is not None
 

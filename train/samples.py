@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -66,29 +66,24 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
     later. So of the first trained reply: does it end in a question that fits any conversation, does it ask although nothing
     is withheld, does it ask if a fact is; and how long is it.
     """
-    generic, over_asking, ask_when_needed = [], [], []
+    values: dict[str, list[float]] = defaultdict(list)
     for sample in samples:
+        values["tokens"].append(sample.tokens)
+        values["simulated_tokens"].append(sum(sample.simulated_tokens))
+        values["truncated"].append(sample.truncated)
         if not sample.conversations:  # its simulator failed
             continue
         conversation = sample.conversations[0]
         reply = conversation[sample.start]["content"]
-        generic.append(ends_generic(reply))
+        values["generic_ending"].append(ends_generic(reply))
         cut = sample.truncated and len(conversation) == sample.start + 1
         if sample.row.withholds:
-            ask_when_needed.append(outcome(reply, cut) == "asked")  # as the probe's clarify judges it
+            values["ask_when_needed"].append(outcome(reply, cut) == "asked")  # as the probe's clarify judges it
         elif sample.row.kind not in OPEN_KINDS:
-            over_asking.append(not cut and asks_instead(sample.row, reply))  # as the reward does
-    of_each: dict[str, list[Any]] = {
-        "tokens": [sample.tokens for sample in samples],
-        "simulated_tokens": [sum(sample.simulated_tokens) for sample in samples],
-        "truncated": [sample.truncated for sample in samples],
-        "generic_ending": generic,
-        "over_asking": over_asking,
-        "ask_when_needed": ask_when_needed,
-    }
+            values["over_asking"].append(not cut and asks_instead(sample.row, reply))  # as the reward does
     ended = Counter(end for sample in samples for end in sample.ended)
     return {
-        **{f"watch/{name}": fmean(values) for name, values in of_each.items() if values},
+        **{f"watch/{name}": fmean(of_name) for name, of_name in values.items()},
         **{f"watch/ended/{end}": count / sum(ended.values()) for end, count in sorted(ended.items())},
     }
 
@@ -114,14 +109,13 @@ def write_samples(path: Path, samples: Sequence[Sample], scored: Sequence[Scored
     A row's `start` is the place of the first trained message in its conversations.
     """
     every = max(1, len(samples) // KEPT)
-    pairs = list(zip(samples, scored, strict=True))[::every]
     write_jsonl(path, [
         {
             "row": sample.row.id, "kind": sample.row.kind, "withheld": sample.row.withholds, "start": sample.start,
             "conversations": sample.conversations, "ended": sample.ended, "tokens": sample.tokens, "truncated": sample.truncated,
             "reward": reward.value, "parts": reward.parts, "reasons": reward.reasons, "failures": sample.failures,
         }
-        for sample, reward in pairs
+        for sample, reward in list(zip(samples, scored, strict=True))[::every]
     ])  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from nextturn.train.samples import group_figures, reward_figures, watch_figures,
 _REASONS_SHOWN = 3
 
 
+@dataclass(eq=False)
 class ComposedReward:
     """Called by trl once per generation, on every process with its own samples.
 
@@ -31,18 +33,15 @@ class ComposedReward:
         folder: Directory for samples of every trained generation; None writes none.
     """
 
+    rewards: Rewards
+    num_generations: int
+    max_failed: float
+    held_out: Container[str] = ()
+    folder: Path | None = None
+
     __name__ = "composed"  # trl's name for it in the log
 
-    def __init__(
-        self,
-        rewards: Rewards,
-        num_generations: int,
-        max_failed: float,
-        held_out: Container[str] = (),
-        folder: Path | None = None,
-    ) -> None:
-        self.rewards, self.num_generations, self.max_failed = rewards, num_generations, max_failed
-        self.held_out, self.folder = held_out, folder
+    def __post_init__(self) -> None:
         self._failures_seen: set[str] = set()
 
     def __call__(

@@ -11,15 +11,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nextturn.probe.errors import BadInput, NextturnError, one_line
 from nextturn.probe.models import emulates_bfloat16
 from nextturn.probe.terminal import is_main_process, processes, say, say_once
-from nextturn.train.recipe import fitted
-
-if TYPE_CHECKING:
-    from nextturn.train.recipe import TrainRecipe
+from nextturn.train.recipe import TrainRecipe, fitted
 
 T = TypeVar("T")
 
@@ -44,14 +41,12 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
     given = fitted(recipe)
     given.pop("push_to_hub", None)  # train/push.py pushes
     on_gpu = trains_on_gpus(given)
-    deepspeed = given.pop("deepspeed", None)
-    if deepspeed is not None:
+    if (deepspeed := given.get("deepspeed")) is not None:
         if reason := _no_deepspeed(on_gpu):
             say(f"train.deepspeed {deepspeed}: not used, {reason}")
+            del given["deepspeed"]
         elif isinstance(deepspeed, str) and not Path(deepspeed).is_file():
             raise BadInput(f"train.deepspeed: {deepspeed}: no such file; paths start where the command runs")
-        else:
-            given["deepspeed"] = deepspeed
     if not on_gpu:
         given["use_cpu"] = True
         if launcher_deepspeed():
@@ -72,10 +67,15 @@ def training_arguments(recipe: TrainRecipe, config_class: type, **fixed: Any) ->
     return args
 
 
-def dtype_here(dtype: str, args: Any) -> str:
-    """Return `dtype`, or float32 for a CPU without bfloat16 instructions. `args` is trl's config."""
+def dtype_here(dtype: str, args: Any, key: str = "model.dtype") -> str:
+    """Return `dtype`, or float32 for a CPU without bfloat16 instructions.
+
+    Args:
+        args: trl's config.
+        key: The recipe key that says `dtype`, for the message.
+    """
     if dtype == "bfloat16" and args.use_cpu and not launcher_deepspeed() and emulates_bfloat16():
-        say_once("model.dtype: float32 instead of bfloat16, for which this CPU has no instructions")
+        say_once(f"{key}: float32 instead of bfloat16, for which this CPU has no instructions")
         return "float32"
     return dtype
 

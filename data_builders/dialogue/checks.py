@@ -102,7 +102,7 @@ _FACT = re.compile(
 
 
 # A number that nobody leaves out: a part of a word, a fraction, a formula or a table, or of a relation ("7 less than"); by
-# itself, one of a list or a range, or what a colon or factorial hangs on.
+# itself, one of a list or a range, or what a colon or factorial hangs on. Its sign is a part too: it would stay behind.
 _PART = re.compile(r"(?:[\w:/^.\u2212\u2013-]|&\s*)\0|\0(?:[\w/^\\\u2013-]|\s*&| (?:less|more|fewer|times)\b)")
 _NUMBER = rf"(?:\$?(?:\\\$)?[-\u2212]?\d|(?:{_NAMED})\b)"
 _BETWEEN = r"(?:,|,? (?:and|or|to|through))"
@@ -117,19 +117,16 @@ def facts(question: str) -> list[str]:
     Numbers inside a formula, and numbers that their sentence needs, are left out.
     """
     spans = [match.span() for match in _FORMULA.finditer(question)]
-    found = [
-        match.group()
-        for match in _FACT.finditer(question)
-        if not any(start < match.start() < end or start == match.start() and match.end() < end for start, end in spans)
-    ]
-    once = [fact for fact in found if question.count(fact) == 1]
-    marked = {fact: question.replace(fact, "\0") for fact in once}
-    alone = {fact for fact in once if not re.search(r"[A-Za-z]", fact)}
-    once = [
-        fact for fact in once if not _PART.search(marked[fact])
-    ]  # its sign, too: the number would appear without it
-    once = [fact for fact in once if fact not in alone or not _LISTED.search(marked[fact])]
-    return [fact for fact in once if not values(fact) & values(question.replace(fact, " "))]
+    found = []
+    for match in _FACT.finditer(question):
+        fact, (start, end) = match.group(), match.span()
+        marked = question.replace(fact, "\0")
+        within = any(first < start < last or (first == start and end < last) for first, last in spans)
+        listed = _LISTED.search(marked) and not re.search(r"[A-Za-z]", fact)
+        again = question.count(fact) > 1 or values(fact) & values(question.replace(fact, " "))
+        if not (within or listed or again or _PART.search(marked)):
+            found.append(fact)
+    return found
 
 
 _GIVEN = re.compile(r"\d|\$[^$]*[=<>+^\\][^$]*\$|\\\[")

@@ -17,13 +17,13 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from nextturn.data_builders.dialogue import checks
 from nextturn.data_builders.dialogue.checks import Proposal
-from nextturn.data_builders.dialogue.prompts import assistant_prompt, copies_example, prompt
+from nextturn.data_builders.dialogue.prompts import Prompt, assistant_prompt, copies_example, prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, out_of_role, read_assistant, same_words, tagged
 from nextturn.data_builders.dialogue.roles import COUNTS, Answer, Ask, ChatModel, LocalModel
 from nextturn.data_builders.recipe import ROLES, Dialogue
@@ -102,6 +102,8 @@ class Draft:
 
 Check = Callable[[Draft, str], str]
 """Return why a text cannot be used in a conversation, or ""."""
+Wanted = tuple[Draft, Prompt, Callable[[Reply], Parsed]]
+"""A reply that is wanted for a conversation: the chat, and how a reply to it is read."""
 
 
 class ConversationMaker:
@@ -139,10 +141,10 @@ class ConversationMaker:
         for exchange in range(self.settings.reactions):
             self.add_reactions([draft for draft in (*solved, *asked) if not (draft.reason or draft.ended)], exchange)
         # A problem without a fact that can be withheld is no failure.
-        second = {draft.task.id: draft for draft in lacking if draft.gap}
+        second = {draft.task.id: draft for draft in asked}
         return [
-            [draft.conversation(), *([second[draft.task.id].conversation()] if draft.task.id in second else [])]
-            for draft in whole
+            [draft.conversation() for draft in (first, second.get(first.task.id)) if draft is not None]
+            for first in whole
         ]
 
     # --- Asking the policy.
@@ -150,20 +152,14 @@ class ConversationMaker:
     def rng(self, purpose: str, draft: Draft) -> random.Random:
         return random.Random(f"{purpose}:{self.seed}:{draft.id}")
 
-    def ask(
-        self,
-        drafts: Sequence[Draft],
-        asks: Sequence[tuple[Sequence[Message], Callable[[Reply], Parsed]]],
-        where: str,
-        tries: int,
-    ) -> list[Answer]:
-        """Ask the policy once for each draft; seeds follow from the draft, `where`, and how often the draft comes."""
-        times, wanted = Counter[str](), []
-        for draft, (messages, read) in zip(drafts, asks, strict=True):
-            wanted.append(Ask(tuple(messages), read, partial(item_seed, self.seed, draft.id, where, times[draft.id])))
+    def ask(self, wanted: Sequence[Wanted], where: str, tries: int = _AGAIN) -> list[Answer]:
+        """Ask the policy for replies; seeds follow from the draft, `where`, and how often the draft comes."""
+        times, asks = Counter[str](), []
+        for draft, messages, read in wanted:
+            asks.append(Ask(messages, read, partial(item_seed, self.seed, draft.id, where, times[draft.id])))
             times[draft.id] += 1
-        answers = self.policy.ask(wanted, tries)
-        for draft, answer in zip(drafts, answers, strict=True):
+        answers = self.policy.ask(asks, tries)
+        for (draft, *_), answer in zip(wanted, answers, strict=True):
             draft.calls.update(answer.calls)
             draft.unusable += [
                 {"role": "assistant", "where": where, "reason": reply.unusable, "text": reply.text}
@@ -173,12 +169,8 @@ class ConversationMaker:
 
     def add_solutions(self, drafts: Sequence[Draft], where: str) -> None:
         """Add the policy's right solution to each chat, or set the reason why there is none."""
-        answers = self.ask(
-            drafts,
-            [(assistant_prompt(draft.messages, "solve"), _checked(draft, unfit_solution)) for draft in drafts],
-            where,
-            self.settings.tries,
-        )
+        wanted = [_wanted(draft, "solve", unfit_solution) for draft in drafts]
+        answers = self.ask(wanted, where, self.settings.tries)
         for draft, answer in zip(drafts, answers, strict=True):
             draft.measured[where] = [int(answer.parsed is not None), len(answer.unusable) + (answer.parsed is not None)]
             if answer.parsed is not None:
@@ -199,12 +191,10 @@ class ConversationMaker:
             found = [(draft, gap) for draft, gap in zip(tried, proposed, strict=True) if gap is not None]
             # A model that solves a problem in one of k attempts fails 4k times in a row with probability exp(-4) by chance.
             attempts = [pair for pair in found for _ in range(self.settings.tries * pair[0].measured["solved"][1])]
-            answers = self.ask(
-                [draft for draft, _ in attempts],
-                [(assistant_prompt([user(gap.question)], "guess"), read_assistant) for _, gap in attempts],
-                f"without.{number}",
-                _AGAIN,
-            )
+            wanted = [
+                (draft, assistant_prompt([user(gap.question)], "guess"), read_assistant) for draft, gap in attempts
+            ]
+            answers = self.ask(wanted, f"without.{number}")
             guesses = defaultdict[str, list[str]](list)
             for (draft, _), answer in zip(attempts, answers, strict=True):
                 guesses[draft.id].append(answer.parsed.text if answer.parsed else "")
@@ -228,38 +218,25 @@ class ConversationMaker:
 
     def gaps(self, proposed: Sequence[tuple[Draft, Gap | str]], number: int) -> list[Gap | None]:
         """Return a gap for each proposal: the policy names a fact, and writes its sentence without it."""
+        shots = self.settings.few_shot
         gaps: list[Gap | None] = [gap if isinstance(gap, Gap) else None for _, gap in proposed]
         facts = [(index, draft, fact) for index, (draft, fact) in enumerate(proposed) if isinstance(fact, str)]
-        named = self.ask(
-            [draft for _, draft, _ in facts],
-            [
-                (
-                    prompt("name", self.settings.few_shot, question=draft.task.question, fact=fact),
-                    partial(_read_name, draft, fact, self.settings.few_shot),
-                )
-                for _, draft, fact in facts
-            ],
-            f"name.{number}",
-            _AGAIN,
-        )
+        names: list[Wanted] = []
+        for _, draft, fact in facts:
+            chat = prompt("name", shots, question=draft.task.question, fact=fact)
+            names.append((draft, chat, partial(_read_name, draft, fact, shots)))
+        named = self.ask(names, f"name.{number}")
         usable = [
             (index, draft, Proposal(fact, answer.parsed.text), checks.sentence_with(fact, draft.task.question))
             for (index, draft, fact), answer in zip(facts, named, strict=True)
             if answer.parsed is not None
         ]
-        rests = self.ask(
-            [draft for _, draft, _, _ in usable],
-            [
-                (
-                    prompt("leave_out", self.settings.few_shot, sentence=sentence, **vars(proposal)),
-                    partial(_read_rest, draft, proposal, sentence),
-                )
-                for _, draft, proposal, sentence in usable
-            ],
-            f"leave_out.{number}",
-            _AGAIN,
-        )
-        for (index, draft, proposal, sentence), answer in zip(usable, rests, strict=True):
+        rests: list[Wanted] = []
+        for _, draft, proposal, sentence in usable:
+            chat = prompt("leave_out", shots, sentence=sentence, **vars(proposal))
+            rests.append((draft, chat, partial(_read_rest, draft, proposal, sentence)))
+        answers = self.ask(rests, f"leave_out.{number}")
+        for (index, draft, proposal, sentence), answer in zip(usable, answers, strict=True):
             if answer.parsed is not None:
                 gaps[index] = Gap(
                     draft.task.question.replace(sentence, answer.parsed.text),
@@ -269,15 +246,7 @@ class ConversationMaker:
 
     def add_question_and_reveal(self, drafts: Sequence[Draft]) -> None:
         """Add the policy's question for the missing fact, and the user's reply that states it."""
-        answers = self.ask(
-            drafts,
-            [
-                (assistant_prompt(draft.messages, "ask", name=_name(draft)), _checked(draft, asks_for))
-                for draft in drafts
-            ],
-            "ask",
-            _AGAIN,
-        )
+        answers = self.ask([_wanted(draft, "ask", asks_for, name=_name(draft)) for draft in drafts], "ask")
         for draft, answer in zip(drafts, answers, strict=True):
             if answer.parsed is None:
                 draft.reason = "ask_unusable"
@@ -310,19 +279,11 @@ class ConversationMaker:
         """Return what the user of a conversation knows and wants. One user in four doubts."""
         task, gap = draft.task, draft.gap
         wish: Any = "doubt" if self.rng("wish", draft).random() < 0.25 else "result"
+        intent = Intent(draft.id, task.question, wish, task.answer)
         if gap is None:
-            return Intent(draft.id, task.question, wish, task.answer)
-        return Intent(
-            draft.id,
-            task.question,
-            wish,
-            task.answer,
-            gap.clause,
-            gap.thing,
-            gap.reveal,
-            gap.short,
-            hidden=(gap.value,),
-        )
+            return intent
+        copied = {name: getattr(gap, name) for name in ("clause", "thing", "reveal", "short")}
+        return replace(intent, hidden=(gap.value,), **copied)
 
     def add_reactions(self, drafts: Sequence[Draft], exchange: int) -> None:
         """Add the user's reaction and the policy's reply to each conversation, or end it."""
@@ -335,18 +296,11 @@ class ConversationMaker:
             else:
                 draft.messages.append(user(turn.text))
                 open_.append(draft)
-        answers = self.ask(
-            open_,
-            [
-                (
-                    assistant_prompt(draft.messages, "doubt" if doubts(draft) else "reply", answer=draft.task.answer),
-                    _checked(draft, unfit_reply),
-                )
-                for draft in open_
-            ],
-            f"reply.{exchange}",
-            self.settings.tries,
-        )
+        wanted = [
+            _wanted(draft, "doubt" if doubts(draft) else "reply", unfit_reply, answer=draft.task.answer)
+            for draft in open_
+        ]
+        answers = self.ask(wanted, f"reply.{exchange}", self.settings.tries)
         for draft, answer in zip(open_, answers, strict=True):
             if answer.parsed is None:
                 draft.messages.pop()
@@ -436,9 +390,8 @@ def unfit_reply(draft: Draft, text: str) -> str:
     if doubts(draft) and not says(text, draft.task.answer):
         return "leaves_result"
     last = draft.messages[-1]["content"]
-    if _AGREES.match(text) and (
-        doubts(draft) or re.search(r"[\d$\\]", last)
-    ):  # nobody has checked what the user claims
+    # Nobody has checked what the user claims.
+    if _AGREES.match(text) and (doubts(draft) or re.search(r"[\d$\\]", last)):
         return "agrees"
     said = "\n".join(message["content"] for message in draft.messages)
     computed = checks.values(" ".join(_RESULT.findall(text)))
@@ -502,19 +455,20 @@ def _name(draft: Draft) -> str:
     return draft.gap.thing or draft.gap.clause
 
 
-def _checked(draft: Draft, check: Check) -> Callable[[Reply], Parsed]:
+def _wanted(draft: Draft, note: str, check: Check, **words: str) -> Wanted:
+    """Return what is asked for the assistant's next turn. `words` fill the note."""
+
     def read(reply: Reply) -> Parsed:
         parsed = read_assistant(reply)
         return parsed if parsed.unusable else Parsed(parsed.text, check(draft, parsed.text))
 
-    return read
+    return draft, assistant_prompt(draft.messages, note, **words), read
 
 
 def _read_name(draft: Draft, fact: str, shots: int, reply: Reply) -> Parsed:
     parsed, question = tagged(reply, "name"), draft.task.question
     unfit = parsed.unusable or checks.unfit_proposal(Proposal(fact, parsed.text), question)
-    copied = copies_example("name", shots, parsed.text, question)
-    return Parsed(parsed.text, unfit or ("copies_example" if copied else ""))
+    return Parsed(parsed.text, unfit or copies_example("name", shots, parsed.text, question))
 
 
 def _read_rest(draft: Draft, proposal: Proposal, sentence: str, reply: Reply) -> Parsed:

@@ -13,7 +13,7 @@ from typing import Any
 from nextturn.data_builders.dialogue.checks import copies
 from nextturn.data_builders.recipe import EXAMPLES_FILE, PERSONAS, PROMPTS_FILE, wordings
 from nextturn.data_builders.text import states
-from nextturn.probe.conversations import Message
+from nextturn.probe.conversations import Message, assistant, user
 from nextturn.probe.judges.llm import harmless, shortened
 from nextturn.probe.simulation import Intent
 
@@ -56,13 +56,8 @@ def _after_examples(named: str, shots: int, fill: Callable[..., str], words: Map
     shown: list[Message] = []
     for example in EXAMPLES[named][:shots]:
         asked = {word: text for word, text in example.items() if word != "reply"}
-        shown.append({"role": "user", "content": fill(**asked)})
-        shown.append({"role": "assistant", "content": example["reply"]})
-    return (*shown, *_one(fill(**words)))
-
-
-def _one(text: str) -> Prompt:
-    return ({"role": "user", "content": text},)
+        shown += [user(fill(**asked)), assistant(example["reply"])]
+    return (*shown, user(fill(**words)))
 
 
 def assistant_prompt(messages: Sequence[Message], note: str, **words: str) -> Prompt:
@@ -72,14 +67,14 @@ def assistant_prompt(messages: Sequence[Message], note: str, **words: str) -> Pr
     return (*before, {**last, "content": text})
 
 
-def copies_example(named: str, shots: int, text: str, known: str) -> bool:
-    """Return True if a text copies a reply of the examples before a prompt. Small models do so now and then.
+def copies_example(named: str, shots: int, text: str, known: str) -> str:
+    """Return "copies_example" if a text copies a reply of the examples before a prompt, as small models do now and then, or "".
 
     Args:
         known: The texts whose numbers may occur.
     """
     shown = (re.sub(r"</?\w+>", "", example["reply"]) for example in EXAMPLES[named][:shots])
-    return any(copies(text, example, known) for example in shown)
+    return "copies_example" if any(copies(text, example, known) for example in shown) else ""
 
 
 def act_prompt(persona: str, act: str, last: str, shots: int = 0, **words: str) -> Prompt:
@@ -99,19 +94,15 @@ def simulator_prompt(intent: Intent, persona: str, messages: Sequence[Message]) 
     chat = "\n".join(f"<{message['role']}>\n{quoted(message['content'])}\n</{message['role']}>" for message in messages)
     who = {"persona": PERSONAS[persona], "goal": PROMPTS["goals"][intent.wish], "question": quoted(intent.problem)}
     held = PROMPTS["held"].format(what=what) if hidden else ""
-    return _one(PROMPTS["simulator"].format(**who, chat=chat, held=held))
+    return (user(PROMPTS["simulator"].format(**who, chat=chat, held=held)),)
 
 
 def judge_prompt(messages: Sequence[Message]) -> Prompt:
-    return _one(PROMPTS["judge"].format(conversation=_judged(messages)))
-
-
-def _judged(messages: Sequence[Message]) -> str:
     blocks = (
         f'<message from="{message["role"]}"{"" if message.get("loss", True) else " planted"}>\n{shortened(harmless(message["content"]), _MESSAGE_LIMIT)}\n</message>'
         for message in messages
     )
-    return shortened("\n".join(blocks), _JUDGED_LIMIT)
+    return (user(PROMPTS["judge"].format(conversation=shortened("\n".join(blocks), _JUDGED_LIMIT))),)
 
 
 def quoted(text: str) -> str:

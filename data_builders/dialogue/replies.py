@@ -135,10 +135,9 @@ def out_of_role(text: str) -> str:
 
 def _copies(text: str, question: str) -> bool:
     """Return True if the text copies a long run of the question's words."""
-    asked, words = question.lower().split(), text.lower().split()
+    asked, words = tuple(question.lower().split()), tuple(text.lower().split())
     length = min(_COPIED_WORDS, max(_COPIED_LEAST, round(_COPIED_SHARE * len(asked))))
-    runs = {tuple(asked[start : start + length]) for start in range(len(asked) - length + 1)}
-    return any(tuple(words[start : start + length]) in runs for start in range(len(words) - length + 1))
+    return not set(ngrams(asked, length)).isdisjoint(ngrams(words, length))
 
 
 _MARK = re.compile(r"""verdict[\s*_`"'~\\]{0,10}[:：]""", re.IGNORECASE)

@@ -66,6 +66,6 @@ class AnswerJudge(LlmJudge):
 
     def read(self, reply: str) -> Verdict:
         """Return the verdict that a reply ends with, unscored if it names neither or both."""
-        said = (after_verdict(reply) or "").lower()
+        said = after_verdict(reply).lower()
         named = re.match(rf"[\W_]*({RIGHT}|{WRONG})\b(?!.*\b(?:{RIGHT}|{WRONG})\b)", said)
         return Verdict(named.group(1), None, reply) if named else Verdict(None, NO_VERDICT, reply)

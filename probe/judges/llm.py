@@ -71,7 +71,6 @@ class LlmJudge:
     fewest = FEWEST_FOR_A_SHARE
 
     def __init__(self, server: ServerSection) -> None:
-        self._server = server
         self._client = Client(server)
         self._by_probability = server.verdict == "probability"
         thinking = server.enable_thinking
@@ -87,7 +86,7 @@ class LlmJudge:
         self.calls = 0
 
     def __str__(self) -> str:
-        return f"judge {self.version} at {', '.join(self._server.urls)}"
+        return f"judge {self.version} at {', '.join(self._client.section.urls)}"
 
     def stream(self, cases: Sequence[Case], known: Sequence[Verdict] = ()) -> Iterator[tuple[int, Verdict]]:
         """Yield (index, verdict) as replies come. `raw` is the whole reply, or the server's message when it failed.
@@ -134,7 +133,7 @@ class LlmJudge:
 
     def prompt(self, case: Case) -> str:
         """Return the message that requests a verdict on `case`."""
-        return prompt(case, self._server.verdict)
+        return prompt(case, self._client.section.verdict)
 
     def read(self, reply: str) -> Verdict:
         """Return the verdict of a reply."""
@@ -234,16 +233,15 @@ def read_verdict(reply: str) -> Verdict:
 
     Text before `</think>` is not read, and neither is a reply that never ends its thinking.
     """
-    said = after_verdict(reply)
-    label = _label_at(said) if said is not None else None
+    label = _label_at(after_verdict(reply))
     return Verdict(label, None if label else NO_VERDICT, reply)
 
 
-def after_verdict(reply: str) -> str | None:
-    """Return what follows the last "VERDICT:" of a reply after its thinking; None if there is none."""
+def after_verdict(reply: str) -> str:
+    """Return what follows the last "VERDICT:" of a reply after its thinking; nothing if there is none."""
     text = after_thinking(reply) or ""
     marks = list(_MARK.finditer(text))
-    return text[marks[-1].end() :] if marks else None
+    return text[marks[-1].end() :] if marks else ""
 
 
 def _label_at(text: str) -> str | None:

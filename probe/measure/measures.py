@@ -20,27 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
+from nextturn.probe import grading
 from nextturn.probe.chat import Chat, Message, PrefixForm
 from nextturn.probe.conversations import after_thinking, assistant
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest, item_seed
 from nextturn.probe.engines.stored import Row
-from nextturn.probe.grading import (
-    CLARIFY,
-    Outcome,
-    clarify_right,
-    is_number,
-    is_words,
-    lenient_answer,
-    lenient_formula,
-    lenient_letter,
-    letter_outcome,
-    outcome,
-    same_answer,
-    stated_words,
-    strict_answer,
-    strict_letter,
-    words_right,
-)
 from nextturn.probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case, Verdict, names_answer
 from nextturn.probe.measure.perturb import NONE, parse_perturbations
 from nextturn.probe.sets import Item
@@ -73,7 +57,11 @@ Grader = Callable[[str, str], bool]
 def answer_kind(item: Item) -> str:
     """Return how an item's answer is graded where no grader is named: "choice", "words", "number" or "formula"."""
     answer = item.answer or ""
-    return "choice" if item.options else "words" if is_words(answer) else "number" if is_number(answer) else "formula"
+    if item.options:
+        return "choice"
+    if grading.is_words(answer):
+        return "words"
+    return "number" if grading.is_number(answer) else "formula"
 
 
 def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) -> Row:
@@ -90,28 +78,28 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     """
     if item.answer is None:
         raise ValueError(f"item {item.id} has no answer to grade against")
-    text, truncated, graded_as = reply.text, reply.finish == "length", answer_kind(item)
+    text, truncated = reply.text, reply.finish == "length"
+    graded_as = answer_kind(item) if grader is None else "grader"
     if item.options:
-        strict, lenient = strict_letter(text, item.options), lenient_letter(text, item.options, truncated)
-        right = (strict == item.answer, lenient == item.answer)
-        kind = letter_outcome(text, truncated, item.options)
+        kind = grading.letter_outcome(text, truncated, item.options)
+        extracted = grading.lenient_letter(text, item.options, truncated)
     else:
-        strict, lenient = strict_answer(text), lenient_answer(text, truncated)
-        kind = outcome(text, truncated)
-        if grader is None and graded_as == "words":
-            right = words_right(text, item.answer)
-            lenient = stated_words(text)
-            kind = "answered" if kind == "no_answer" and answer_in(text) else kind
-        elif grader is None:
-            if graded_as == "formula":
-                lenient = lenient_formula(text, truncated)
-                kind = "answered" if lenient is not None and kind == "no_answer" else kind
-            right = (same_answer(strict, item.answer), same_answer(lenient, item.answer))
+        kind = grading.outcome(text, truncated)
+        extracted = grading.lenient_answer(text, truncated)
     if grader is not None:
         right = (bool(grader(after_thinking(text) or "", item.answer)),) * 2
-        kind = "answered" if right[0] and kind == "no_answer" else kind
-        graded_as = "grader"
-    values = {"reference": item.answer, "extracted": lenient, "graded_as": graded_as, "outcome": kind}
+    elif graded_as == "choice":
+        right = (grading.strict_letter(text, item.options) == item.answer, extracted == item.answer)
+    elif graded_as == "words":
+        right, extracted = grading.words_right(text, item.answer), grading.stated_words(text)
+    else:
+        extracted = grading.lenient_formula(text, truncated) if graded_as == "formula" else extracted
+        strict = grading.strict_answer(text)
+        right = (grading.same_answer(strict, item.answer), grading.same_answer(extracted, item.answer))
+    # The outcome is read from marks and numbers. A formula, words, and what a grader takes for right are answers, too.
+    if kind == "no_answer" and (extracted is not None or right[1] or (graded_as == "words" and answer_in(text))):
+        kind = "answered"
+    values = {"reference": item.answer, "extracted": extracted, "graded_as": graded_as, "outcome": kind}
     return {**values, "strict": right[0], "lenient": right[1]}
 
 
@@ -120,7 +108,7 @@ def accuracy_figures(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "n": len(rows),
         **{reading: rate_of([row[reading] for row in rows]) for reading in ("strict", "lenient")},
-        "outcomes": {kind: sum(row["outcome"] == kind for row in rows) for kind in get_args(Outcome)},
+        "outcomes": {kind: sum(row["outcome"] == kind for row in rows) for kind in get_args(grading.Outcome)},
     }
 
 
@@ -134,7 +122,7 @@ def rate_of(successes: Sequence[bool]) -> dict[str, Any]:
 
 def grade_clarify(condition: str, reply: Completion) -> Row:
     """Grade one reply to a problem in `condition` "complete" or "underspecified"."""
-    kind = outcome(reply.text, truncated=reply.finish == "length")
+    kind = grading.outcome(reply.text, truncated=reply.finish == "length")
     return {"condition": condition, "outcome": kind, "asked": kind == "asked"}
 
 
@@ -145,8 +133,10 @@ def clarify_figures(rows: Sequence[Row]) -> dict[str, Any]:
     - answer_when_complete: share of complete problems whose reply sets out to answer. A reply that the token limit
       cut counts as one; a question and an empty reply do not.
     """
-    right = {name: [clarify_right(row) for row in rows if row["condition"] == name] for name in CLARIFY}
-    return {"n": len(right["underspecified"]), **{CLARIFY[name]: rate_of(right[name]) for name in CLARIFY}}
+    figures: dict[str, Any] = {"n": sum(row["condition"] == "underspecified" for row in rows)}
+    for condition, name in grading.CLARIFY.items():
+        figures[name] = rate_of([grading.clarify_right(row) for row in rows if row["condition"] == condition])
+    return figures
 
 
 # --- Follow-up
@@ -177,17 +167,16 @@ def user_turn_requests(
             shown = reply if answer is None else perturbation.apply(answer, chat.tokenizer)
             messages = [*item.messages, assistant(shown)]
             prefix = () if answer is None else chat.user_prefix_ids(messages, probe.prefix_form)
+            unscored = NO_ANSWER if answer is None else None
             for temperature in probe.temperatures:
                 for sample in range(probe.samples if temperature > 0 else 1):
                     row = make_row(
-                        "followup", name, item.id, messages,
+                        "followup", name, item.id, messages, unscored=unscored,
                         perturbation=perturbation.name, temperature=temperature, sample=sample,
                     )  # fmt: skip
-                    if answer is None:
-                        yield {**row, "unscored": NO_ANSWER}, None
-                        continue
                     seed = item_seed(probe.seed, name, item.id, temperature, sample)
-                    yield row, Request(prefix, probe.max_user_tokens, chat.stop_ids, temperature, seed)
+                    request = Request(prefix, probe.max_user_tokens, chat.stop_ids, temperature, seed)
+                    yield row, None if unscored else request
 
 
 def case_of(row: Row) -> Case:

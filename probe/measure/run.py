@@ -8,15 +8,16 @@ stopped and ends with the same results.json as a run that was not killed.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from nextturn.probe import models
 from nextturn.probe.chat import Chat
 from nextturn.probe.client import Client
 from nextturn.probe.conversations import Message, assistant, user
@@ -47,27 +48,20 @@ from nextturn.probe.measure.measures import (
 from nextturn.probe.measure.perturb import parse_perturbations
 from nextturn.probe.measure.several_turns import doubted_rows, sharded_rows
 from nextturn.probe.measure.store import RunStore, StoredJudge
-from nextturn.probe.models import (
-    ModelFolder,
-    ModelInfo,
-    checkpoint_dtype,
-    load_tokenizer,
-    model_info,
-    parameter_count,
-    resolve,
-    tokenizer_folder,
-    whole_bytes,
-)
+from nextturn.probe.models import ModelFolder, ModelInfo
 from nextturn.probe.recipe import load_named, recipe_dict
 from nextturn.probe.sets import HUB, Item, Pair, choose, locate, read_items, read_pairs, sets_hash
 from nextturn.probe.settings import BY_JUDGE, Measure, ProbeSection, ServerSection, SetSection
 from nextturn.probe.shards import Shards, read_shards, split
-from nextturn.probe.simulation import ShardedUser, Simulator
+from nextturn.probe.simulation import ShardedUser
 from nextturn.probe.tables import read_rows
 from nextturn.probe.terminal import collected, say, say_once, visible
 from nextturn.probe.user_model import refuse_user_model
 
 T = TypeVar("T")
+
+_GRADED = {"accuracy", "sharded", "doubted"}
+"""Measures that need the right answer of each item."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,6 @@ def run_probe(
     out: Path,
     sets: Sequence[LoadedSet] | None = None,
     check: Callable[[], None] = lambda: None,
-    simulator: Simulator | None = None,
 ) -> dict[str, Any]:
     """Measure one model and return the contents of `out`/results.json.
 
@@ -113,7 +106,6 @@ def run_probe(
         chat: Renders with that model's template.
         sets: From `load_sets`, if the caller has loaded them already.
         check: Called before anything is stored. An exception that it raises ends the run.
-        simulator: The user of sharded; default: `ShardedUser`.
 
     Raises:
         SettingsChanged: `out` holds a run of another model or other settings.
@@ -125,14 +117,11 @@ def run_probe(
     if not sets:
         raise DataError("probe.sets: no set is available; name one that is, or give a file with its `path`")
     judge = get_judge(probe.judge, probe.judge_server)
-    settings = settings_of(probe, sets, judge.version)
-    if simulator is not None:
-        settings["simulator"] = f"{type(simulator).__module__}:{type(simulator).__qualname__}"
-    store = RunStore(out, model, settings)
-    finished = store.results()
-    if finished is not None:
+    answer_judge = _answer_judge(probe, sets)
+    store = RunStore(out, model, settings_of(probe, sets, judge.version, answer_judge))
+    if (finished := store.results()) is not None:
         return finished
-    if probe.judge_server and (judge.name == "llm" or any(loaded.by_judge for loaded in sets)):
+    if probe.judge_server and (judge.name == "llm" or answer_judge):
         Client(probe.judge_server).check()  # before hours of generation
 
     def collect(stream: Iterator[tuple[int, T]], total: int, what: str) -> list[T]:
@@ -154,8 +143,7 @@ def run_probe(
 
         # Answers: the model's greedy reply to each item (a transcript has its own), or to both forms of each pair.
         prompts = {loaded.name: _prompts(loaded, probe.system_prompt) for loaded in sets}
-        replies = answer(list(chain(*prompts.values())), "answers")
-        in_order = iter(replies)
+        in_order = iter(answer(list(chain(*prompts.values())), "answers"))
         answers = {name: list(islice(in_order, len(of_set))) for name, of_set in prompts.items()}
 
         # Several turns: the problem in pieces, and the answer doubted.
@@ -165,10 +153,8 @@ def run_probe(
             answered = list(zip(loaded.items, answers[loaded.name], strict=False))  # a transcript has none
             if "sharded" in loaded.measures:
                 told = zip(answered, loaded.shards, strict=True)
-                in_pieces = [(item, pieces, reply) for (item, reply), pieces in told if pieces]
-                rows += sharded_rows(
-                    loaded.name, in_pieces, loaded.instruction, answer, simulator or ShardedUser(), probe.seed, grade
-                )
+                cut = [(item, pieces, reply) for (item, reply), pieces in told if pieces]
+                rows += sharded_rows(loaded.name, cut, loaded.instruction, answer, ShardedUser(), probe.seed, grade)
             if loaded.doubted:
                 chosen = [answered[index] for index in loaded.doubted]
                 rows += doubted_rows(loaded.name, chosen, answer, probe.seed, grade)
@@ -215,11 +201,9 @@ def run_probe(
 
         # Grades: whether each answer is right, where a model says so.
         grades: dict[str, list[Verdict]] = {}
-        grade_calls = 0
-        if by_judge := [loaded for loaded in sets if loaded.by_judge and "accuracy" in loaded.measures]:
-            graders = opened.enter_context(
-                closing(StoredJudge(AnswerJudge(_judge_server(probe)), out / "grades.jsonl", check=check))
-            )
+        by_judge = [loaded for loaded in sets if loaded.by_judge and "accuracy" in loaded.measures]
+        if answer_judge and by_judge:
+            graders = opened.enter_context(closing(StoredJudge(answer_judge, out / "grades.jsonl", check=check)))
             for loaded in by_judge:
                 given = zip(loaded.items, answers[loaded.name], strict=True)
                 to_grade = [answer_case(item, reply.text, reply.finish == "length") for item, reply in given]
@@ -227,33 +211,29 @@ def run_probe(
                 if failed := sum(verdict.label is None for verdict in of_set):
                     say(f"set {loaded.name!r}: {failed} of {len(of_set)} answers got no verdict and count as wrong")
                 grades[loaded.name] = of_set
-            grade_calls = graders.calls
 
     # Figures: every reply is graded, and the rows are counted.
     for loaded in sets:
-        replied = [
-            ([*messages, assistant(reply.text.strip())], reply)
-            for messages, reply in zip(prompts[loaded.name], answers[loaded.name], strict=True)
-        ]
+        replies = answers[loaded.name]
         if "accuracy" in loaded.measures:
-            of_judge = grades.get(loaded.name, [None] * len(replied))
-            for item, (messages, reply), by_model in zip(loaded.items, replied, of_judge, strict=True):
-                graded = grade_answer(item, reply, _as_grader(by_model) if by_model else loaded.grader)
-                if by_model:
-                    graded |= {"judge_raw": by_model.raw, "unscored": by_model.unscored, "graded_as": "judge"}
+            of_judge = grades.get(loaded.name, [None] * len(replies))
+            for item, reply, by_model in zip(loaded.items, replies, of_judge, strict=True):
+                messages = [*item.messages, assistant(reply.text.strip())]
+                graded = _by_verdict(item, reply, by_model) if by_model else grade_answer(item, reply, loaded.grader)
                 rows.append(make_row("accuracy", loaded.name, item.id, messages, **graded))
         if "clarify" in loaded.measures:
             conditions = [(pair.id, name) for pair in loaded.pairs for name in ("complete", "underspecified")]
-            for (item_id, condition), (messages, reply) in zip(conditions, replied, strict=True):
+            for (item_id, condition), prompt, reply in zip(conditions, prompts[loaded.name], replies, strict=True):
+                messages = [*prompt, assistant(reply.text.strip())]
                 rows.append(make_row("clarify", loaded.name, item_id, messages, **grade_clarify(condition, reply)))
         rows += [row for row in [*turns, *unanswered] if row["set"] == loaded.name]
     check()
     store.write_samples(rows)
     timing = {
         "wall_s": round(time.monotonic() - started, 1),
-        "answer_tokens": sum(reply.tokens for reply in replies),
+        "answer_tokens": sum(reply.tokens for reply in chain(*answers.values())),
         "user_tokens": sum(completion.tokens for completion in completions),
-        "judge_calls": judge.calls + grade_calls,
+        "judge_calls": judge.calls + (answer_judge.calls if answer_judge else 0),
         "cache_hits": stored.hits,
     }
     check()
@@ -291,7 +271,7 @@ def open_model(name: str, probe: ProbeSection) -> tuple[ModelFolder, ProbeSectio
         section = probe.server.model_copy(update={"urls": (name,)}) if probe.server else ServerSection(urls=(name,))
         probe = probe.model_copy(update={"engine": "openai", "server": section})
         name = Client(section).model
-    folder = tokenizer_folder(name) if probe.engine == "openai" else resolve(name)
+    folder = models.tokenizer_folder(name) if probe.engine == "openai" else models.resolve(name)
     refuse_user_model(folder.path, probe.user_model)
     return folder, probe
 
@@ -313,7 +293,7 @@ def measure_folder(
         step: None reads the step from the name of a `checkpoint-N` folder.
         check: See `run_probe`.
     """
-    tokenizer = load_tokenizer(folder)
+    tokenizer = models.load_tokenizer(folder)
     chat = Chat(tokenizer, probe.enable_thinking)
     with closing(open_engine(folder, tokenizer, probe, device)) as engine:
         if probe.server and probe.engine == "openai":
@@ -321,19 +301,19 @@ def measure_folder(
             served = Client(probe.server).model
             info = ModelInfo(f"served:{served}", label or Path(served).name, None, None, chat.template_sha256)
         else:
-            info = model_info(folder, chat, label, step)
+            info = models.model_info(folder, chat, label, step)
         return run_probe(engine, chat, info, probe, out, sets, check)
 
 
 def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet], unchecked: Sequence[str]) -> str:
     """Return the plan of a run: sets, completions, largest number of tokens, memory, and an example of a user-turn prefix."""
-    chat = Chat(load_tokenizer(folder), probe.enable_thinking)
+    chat = Chat(models.load_tokenizer(folder), probe.enable_thinking)
     if probe.engine == "openai":
         model = f"served by {', '.join(probe.server.urls) if probe.server else 'no server yet'}"
     else:
-        total = parameter_count(folder)
-        dtype = checkpoint_dtype(folder) if probe.dtype == "auto" else probe.dtype
-        size = f"{total / 1e6:,.1f}M parameters, {whole_bytes(folder, dtype) / 2**30:.2f} GiB in {dtype}"
+        total = models.parameter_count(folder)
+        dtype = models.checkpoint_dtype(folder) if probe.dtype == "auto" else probe.dtype
+        size = f"{total / 1e6:,.1f}M parameters, {models.whole_bytes(folder, dtype) / 2**30:.2f} GiB in {dtype}"
         model = f"{size}, engine {probe.engine}"
     lines = [f"model     {folder.name}: {model}"]
     work = [work_of(loaded, probe) for loaded in sets]
@@ -346,12 +326,11 @@ def describe(folder: ModelFolder, probe: ProbeSection, sets: Sequence[LoadedSet]
     if probe.perturbations:
         names = [perturbation.name for perturbation in parse_perturbations(probe.perturbations)]
         lines.append(f"user turns after {', '.join(names)}")
-    answers, turns, tokens = (sum(column) for column in zip(*map(astuple, work), strict=True)) if work else (0, 0, 0)
+    answers, turns, tokens = (sum(column) for column in zip(*work, strict=True)) if work else (0, 0, 0)
     lines.append(f"generate  {answers} answers, {turns} user turns: {tokens:,} tokens at most")
     servers = f" at {', '.join(probe.judge_server.urls)}" if probe.judge == "llm" and probe.judge_server else ""
     lines.append(f"judge     {probe.judge}{servers}{', grounding' if probe.grounding else ''}")
-    example = next((loaded for loaded in sets if "followup" in loaded.measures and loaded.items), None)
-    if example is not None:
+    if example := next((loaded for loaded in sets if "followup" in loaded.measures and loaded.items), None):
         messages = [*example.items[0].messages, assistant(example.items[0].reply or "(its answer)")]
         lines += [f"a user turn of {example.name} begins after ({probe.prefix_form} form):"]
         lines += ["  | " + line for line in chat.user_prefix_text(messages, probe.prefix_form).splitlines()]
@@ -375,7 +354,8 @@ def load_sets(probe: ProbeSection, base: Path | None = None) -> list[LoadedSet]:
     parse_perturbations(probe.perturbations)  # reports a wrong name before anything is read
     if not probe.sets:
         raise DataError("probe.sets: no set is named, expected at least one such as `gsm8k: {n: 200}`")
-    begun = _manifest_settings(base)["sets"] if base and (base / "manifest.json").is_file() else None
+    manifest = base / "manifest.json" if base else None
+    begun = read_json(manifest)["settings"]["sets"] if manifest and manifest.is_file() else None
     loaded = []
     for name, section in probe.sets.items():
         optional = base is not None and section.path is None and name in HUB and HUB[name].gated
@@ -416,13 +396,13 @@ def sets_within_reach(
 
 def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
     path = locate(name, section.path)
-    columns = section.columns
-    first = next((row for _, row in read_rows(path, columns)), {})
+    first = next((row for _, row in read_rows(path, section.columns)), {})
     if "underspecified" in first:
         if section.measures not in (None, ("clarify",)):
             raise DataError(f"{path}: pairs of problems can only measure clarify, not {', '.join(section.measures)}")
-        return LoadedSet(name, (), tuple(choose(read_pairs(path, columns), section.n, probe.seed)), ("clarify",))
-    items = choose(read_items(path, section.instruction, section.transcript, columns), section.n, probe.seed)
+        pairs = choose(read_pairs(path, section.columns), section.n, probe.seed)
+        return LoadedSet(name, (), tuple(pairs), ("clarify",))
+    items = choose(read_items(path, section.instruction, section.transcript, section.columns), section.n, probe.seed)
     answered = all(item.answer is not None for item in items) and not section.transcript
     shards: tuple[Shards | None, ...] = ()
     measures = section.measures or (("accuracy", "followup") if answered else ("followup",))
@@ -430,11 +410,11 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         raise DataError(f"{path}: transcripts can only measure followup, not {', '.join(measures)}")
     if "clarify" in measures:
         raise DataError(f"{path}: clarify needs pairs (`complete`, `underspecified`), these are single questions")
-    graded = [measure for measure in measures if measure in ("accuracy", "sharded", "doubted")]
+    graded = [measure for measure in measures if measure in _GRADED]
     if graded and not answered:
         raise DataError(f"{path}: {graded[0]} needs an answer in every row, and {name!r} has rows without one")
     if "sharded" in measures:
-        shards = _shards(read_shards(path, columns), items, section.instruction)
+        shards = _shards(read_shards(path, section.columns), items, section.instruction)
         cut = choose([index for index, pieces in enumerate(shards) if pieces], section.n_turns, probe.seed)
         shards = tuple(pieces if index in cut else None for index, pieces in enumerate(shards))
         if not cut:
@@ -454,38 +434,32 @@ def _load_set(name: str, section: SetSection, probe: ProbeSection) -> LoadedSet:
         raise DataError(f"probe.sets.{name}: with `grader: judge` only accuracy and followup can be measured")
     loaded = LoadedSet(
         name, tuple(items), (), measures, section.transcript, section.instruction, shards, tuple(doubted),
-        None if by_judge else _grader(section), by_judge,
+        _grader(section), by_judge,
     )  # fmt: skip
-    if _grades_words(loaded):
+    if _words_by_rules(loaded):
         say(f"set {name!r}: answers graded as {describe_grading(loaded)}")
     return loaded
 
 
-def _grades_words(loaded: LoadedSet) -> bool:
-    """Return True if rules grade answers in words."""
-    graded = {"accuracy", "sharded", "doubted"} & set(loaded.measures)
-    by_rules = loaded.grader is None and not loaded.by_judge
-    return bool(graded) and by_rules and any(answer_kind(item) == "words" for item in loaded.items)
+def _words_by_rules(loaded: LoadedSet) -> list[str]:
+    """Return the answers in words that rules grade."""
+    by_rules = _GRADED & set(loaded.measures) and not (loaded.grader or loaded.by_judge)
+    return [item.answer or "" for item in loaded.items if answer_kind(item) == "words"] if by_rules else []
 
 
 def describe_grading(loaded: LoadedSet) -> str:
     """Return how a set's answers are graded, such as "3 words, 2 numbers", with what is special about words; "" if none is."""
-    if not {"accuracy", "sharded", "doubted"} & set(loaded.measures):
+    if not _GRADED & set(loaded.measures):
         return ""
     if loaded.grader or loaded.by_judge:
         return "the model behind judge_server says" if loaded.by_judge else "the set's grader says"
-    kinds: dict[str, list[str]] = defaultdict(list)
-    for item in loaded.items:
-        kinds[answer_kind(item)].append(item.answer or "")
-    counts = ", ".join(f"{len(answers)} {kind}" for kind, answers in sorted(kinds.items()))
-    words = kinds.get("words", [])
+    kinds = Counter(map(answer_kind, loaded.items))
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    words = _words_by_rules(loaded)
     if letters := sum(len(answer) == 1 for answer in words):
         return f"{counts}; {letters} of the words are single letters: give the options as `choices` to have them graded as choices"
-    if not words:
-        return counts
-    return (
-        f"{counts} (such as {words[0]!r}; strict: the reply or its mark is the answer, lenient: the reply contains it)"
-    )
+    how = "strict: the reply or its mark is the answer, lenient: the reply contains it"
+    return f"{counts} (such as {words[0]!r}; {how})" if words else counts
 
 
 def _shards(own: Mapping[str, Shards], items: Sequence[Item], instruction: str) -> tuple[Shards | None, ...]:
@@ -497,46 +471,45 @@ def _shards(own: Mapping[str, Shards], items: Sequence[Item], instruction: str) 
 
 def _question(item: Item, instruction: str) -> str:
     """Return an item's last user message without the set's instruction."""
-    text: str = item.messages[-1]["content"]
-    return text.removesuffix(f"\n\n{instruction}")
+    return item.messages[-1]["content"].removesuffix(f"\n\n{instruction}")
 
 
 def _grader(section: SetSection) -> Grader | None:
-    """Return the function of `grader`.
+    """Return the function of `grader`, or None if there is none.
 
     Raises:
         DataError: It cannot be imported.
     """
-    if section.grader is None:
+    if section.grader is None or section.grader == BY_JUDGE:
         return None
     try:
-        loaded: Grader = load_named(section.grader)
+        return load_named(section.grader)
     except (ImportError, AttributeError) as error:
         raise DataError(
             f"grader: {section.grader} cannot be imported ({error}); expected MODULE:FUNCTION of a module that Python can import, "
             "such as a file in this folder"
         ) from None
-    return loaded
 
 
-def _judge_server(probe: ProbeSection) -> ServerSection:
-    """Return the servers of the judge, which a loaded set by judge has."""
-    assert probe.judge_server is not None
-    return probe.judge_server
+def _by_verdict(item: Item, reply: Completion, verdict: Verdict) -> Row:
+    """Grade one reply by a judge's verdict on it."""
+    graded = grade_answer(item, reply, lambda text, answer: verdict.label == RIGHT)
+    return {**graded, "judge_raw": verdict.raw, "unscored": verdict.unscored, "graded_as": "judge"}
 
 
-def _as_grader(verdict: Verdict) -> Grader:
-    """Return a judge's verdict on one reply in the form of a grader."""
-    return lambda reply, answer: verdict.label == RIGHT
+def _answer_judge(probe: ProbeSection, sets: Sequence[LoadedSet]) -> AnswerJudge | None:
+    """Return the judge of answers, or None if no set is graded by it."""
+    by_judge = any(loaded.by_judge for loaded in sets)
+    return AnswerJudge(probe.judge_server) if by_judge and probe.judge_server else None
 
 
-def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, probe: ProbeSection) -> dict[str, Any]:
+def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, judge: AnswerJudge | None) -> dict[str, Any]:
     """Return what the settings say of a set whose answers are not read as numbers, letters or formulas."""
-    if loaded.by_judge:
-        return {"grader": AnswerJudge(_judge_server(probe)).version}
+    if loaded.by_judge and judge:
+        return {"grader": judge.version}
     if section is not None and section.grader:
         return {"grader": section.grader}
-    return {"words": WORDS} if _grades_words(loaded) else {}
+    return {"words": WORDS} if _words_by_rules(loaded) else {}
 
 
 WORDS = 1
@@ -547,7 +520,9 @@ WORDS = 1
 _NOT_COMPARED = ("sets", "batch_tokens", "when", "user_model", "judge", "judge_server", "server", "vllm")
 
 
-def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str) -> dict[str, Any]:
+def settings_of(
+    probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: str, answer_judge: AnswerJudge | None = None
+) -> dict[str, Any]:
     """Return what a run is compared and resumed by: every setting that can change a number, and what was asked."""
     kept = {key: value for key, value in recipe_dict(probe).items() if key not in _NOT_COMPARED}
     asked = {
@@ -557,7 +532,7 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
             "measures": list(loaded.measures),
             **({"shards": sha256_text(repr(loaded.shards))} if loaded.shards else {}),
             **({"doubted": len(loaded.doubted)} if loaded.doubted else {}),
-            **_graded_otherwise(loaded, probe.sets.get(loaded.name), probe),
+            **_graded_otherwise(loaded, probe.sets.get(loaded.name), answer_judge),
         }
         for loaded in sets
     }
@@ -566,25 +541,19 @@ def settings_of(probe: ProbeSection, sets: Sequence[LoadedSet], judge_version: s
     # is written only if they are off, so that runs begun with them on before this key existed can still be compared.
     bare = probe.engine == "openai" and probe.server is not None and not probe.server.extras
     extras = {"extras": False} if bare else {}
-    read = {"grading": GRADING, "perturbations": perturbations, "judge": judge_version}
-    return {**kept, **read, "sets": asked, **extras}
+    return {**kept, "grading": GRADING, "perturbations": perturbations, "judge": judge_version, "sets": asked, **extras}
 
 
 def refuse_other_settings(folders: Sequence[Path], made: str, probe: ProbeSection, sets: Sequence[LoadedSet]) -> None:
     """Raise SettingsChanged if one of these probes was begun with other settings, because they are compared later."""
-    now = settings_of(probe, sets, get_judge(probe.judge, probe.judge_server).version)
+    judge = get_judge(probe.judge, probe.judge_server)
+    now = settings_of(probe, sets, judge.version, _answer_judge(probe, sets))
     for folder in folders:
         if (folder / "manifest.json").is_file():
-            refuse_changes(folder, made, _manifest_settings(folder), now)
+            refuse_changes(folder, made, read_json(folder / "manifest.json")["settings"], now)
 
 
-def _manifest_settings(folder: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = read_json(folder / "manifest.json")["settings"]
-    return settings
-
-
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """The most that a set costs: answers, user turns, and the tokens of both together."""
 
     answers: int

@@ -16,7 +16,6 @@ Two properties of the libraries decide the details:
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
@@ -28,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.errors import BadInput, one_line
-from nextturn.probe.files import json_line, read_json, write_json
+from nextturn.probe.files import json_line, read_json, sha256_text, write_json
 from nextturn.probe.judges.labels import GENUINE, ROUGH, followup_name
 from nextturn.probe.measure.results import Results, read_results
+from nextturn.probe.report.comparison import percent
 from nextturn.probe.settings import TrackingSection
-from nextturn.probe.stats import NOTHING, wilson
+from nextturn.probe.stats import NOTHING, Estimate, wilson
 from nextturn.probe.terminal import is_main_process, say
 
 TRACKED = "tracked.json"
@@ -260,20 +260,23 @@ def rough_suffix(results: Results) -> str:
     return "_rules_rough" if followup_name(results.settings.others.get("judge")) == ROUGH else ""
 
 
-def headlines(results: Results) -> dict[str, float]:
-    """Return the figures to look at first, each with `_lo` and `_hi`: `probe/accuracy` (of the first set that has one, read
-    leniently), `probe/follow_up` (over the user turns of all sets after an unchanged answer, at the lowest temperature), and
-    `probe/sharded`."""
+def headline_estimates(results: Results) -> dict[str, Estimate]:
+    """Return the figures to look at first: `accuracy` (of the first set that has one, read leniently), `follow_up` (over the
+    user turns of all sets after an unchanged answer, at the lowest temperature), and `sharded`."""
     at = [cells for kinds in results.followup.values() if (cells := kinds.get("none"))]
     turns = [cells[min(cells, key=lambda name: float(name.removeprefix("T=")))] for cells in at]
     genuine, judged = sum(cell.labels[GENUINE] for cell in turns), sum(cell.n_judged for cell in turns)
-    found = {
+    return {
         "accuracy": next((each.lenient for each in results.accuracy.values()), NOTHING),
         f"follow_up{rough_suffix(results)}": wilson(genuine, judged),
         "sharded": next((each.sharded for each in results.sharded.values()), NOTHING),
     }
+
+
+def headlines(results: Results) -> dict[str, float]:
+    """Return the figures to look at first as `probe/accuracy` and the like, each with `_lo` and `_hi`."""
     values: dict[str, float] = {}
-    for name, estimate in found.items():
+    for name, estimate in headline_estimates(results).items():
         if estimate.value is not None:
             values[f"probe/{name}"] = estimate.value
             bounds = zip(("lo", "hi"), estimate.ci95 or (), strict=False)
@@ -284,12 +287,8 @@ def headlines(results: Results) -> dict[str, float]:
 def headline_line(folder: Path) -> str:
     """Return the headlines of a finished probe as text in percent: "accuracy 28.3 [18.5, 40.8], follow_up 65.0 [52.4, 75.8]"; "measured" if there are
     none."""
-    values = headlines(read_results(folder))
-    names = [name for name in values if not name.endswith(("_lo", "_hi"))]
-    shown = [
-        f"{name.removeprefix('probe/')} {100 * values[name]:.1f} [{100 * values[f'{name}_lo']:.1f}, {100 * values[f'{name}_hi']:.1f}]"
-        for name in names
-    ]
+    estimates = headline_estimates(read_results(folder))
+    shown = [f"{name} {percent(estimate)}" for name, estimate in estimates.items() if estimate.value is not None]
     return ", ".join(shown) or "measured"
 
 
@@ -328,5 +327,4 @@ def slug(text: str) -> str:
     short = re.sub(r"[^A-Za-z0-9=-]+", "_", text).strip("_")
     if re.fullmatch(r"[A-Za-z0-9_.()=-]+", text) and len(short) <= _SLUG_LENGTH:
         return short
-    digest = hashlib.sha256(text.encode()).hexdigest()[:4]
-    return f"{short[:_SLUG_LENGTH].strip('_')}_{digest}".lstrip("_")
+    return f"{short[:_SLUG_LENGTH].strip('_')}_{sha256_text(text)[:4]}".lstrip("_")

@@ -446,7 +446,7 @@ def test_a_model_grades_where_the_set_says_so(llama: Loaded, tmp_path: Path) -> 
         measure(llama, section, tmp_path / "out", Says([]))
         graded = [request for request in server.requests if request.path == "/chat/completions"]
         assert len(graded) == results["timing"]["judge_calls"] == 5
-        assert "grader" in settings_of(section, load_sets(section), "rules/2")["sets"]["words"]["grader"]
+        assert "grader" in results["settings"]["sets"]["words"]["grader"]
     accuracy = results["accuracy"]["words"]
     assert accuracy["n"] == 5 and accuracy["strict"] == accuracy["lenient"] and accuracy["lenient"]["value"] == 0.4
     rows_of = {row["item"]: row for row in samples(tmp_path / "out")}

@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import Any
 
 from nextturn.probe.recipe import aliases_of
-from nextturn.train.keys import RECIPES, recipe_class
+from nextturn.train.keys import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 TRL_FIELDS = ROOT / "train" / "trl_fields.json"
@@ -48,7 +48,7 @@ def _name(kind: Any) -> str:
 
 def schema(recipe: str) -> dict[str, Any]:
     """Return the JSON schema of a recipe such as "sft", with the other names of its keys."""
-    cls = recipe_class(recipe)
+    cls = RECIPES[recipe]
     made = cls.model_json_schema()
     sections = {kind.__name__: kind for kind in [cls, *_sections(cls)]}
     for name, section in sections.items():

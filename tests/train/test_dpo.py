@@ -142,10 +142,10 @@ def test_behind_an_opened_think_block_the_side_to_prefer_has_to_end_it() -> None
         {"role": "user", "content": "Why?"},
     )
     thought = "Hm.\n</think>\n\nTwo pairs."
-    (row,), _ = make_pairs([PreferencePair("p", "pair", asked, thought, "Because.")], chat, None)
+    (row,), _ = make_pairs([PreferencePair("pair", asked, thought, "Because.")], chat, None)
     assert chat.tokenizer.decode(row["chosen_ids"]).startswith(thought)
     with pytest.raises(TemplateError, match="opens a think block"):
-        make_pairs([PreferencePair("p", "pair", asked, "Because.", thought)], chat, None)
+        make_pairs([PreferencePair("pair", asked, "Because.", thought)], chat, None)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
     from nextturn.train import probing, setup
 
     monkeypatch.setattr(setup, "emulates_bfloat16", lambda: emulated)
-    monkeypatch.setattr(probing, "emulates_bfloat16", lambda: emulated)
+    setup.say_once.cache_clear()
     text = f"model: {{name: m}}\ndata: {{path: d}}\ntrain: {{output_dir: {tmp_path}, {dtype}use_cpu: true}}\n"
     (tmp_path / "recipe.yaml").write_text(f"{text}tracking: {{to: none}}\n")
     args = setup.training_arguments(load_sft_recipe(tmp_path / "recipe.yaml"), SFTConfig)

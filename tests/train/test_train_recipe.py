@@ -22,7 +22,7 @@ from nextturn.probe.errors import BadInput, DataError, RecipeError
 from nextturn.probe.files import write_json
 from nextturn.probe.models import ModelFolder, resolve
 from nextturn.probe.recipe import recipe_dict, recipe_keys
-from nextturn.train.keys import RECIPES, describe_keys, main, recipe_class
+from nextturn.train.keys import RECIPES, describe_keys, main
 from nextturn.train.memory import size_of
 from nextturn.train.plan import describe
 from nextturn.train.recipe import (
@@ -194,7 +194,7 @@ def test_make_schema_has_been_run_since_trl_or_a_key_changed() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_key_has_one_plain_sentence_of_its_own(name: str) -> None:
-    for key, field in recipe_keys(recipe_class(name)):
+    for key, field in recipe_keys(RECIPES[name]):
         if not key.startswith("train."):
             assert field.description and field.description.endswith("."), key
             assert "\n" not in field.description and len(field.description) <= 140, key
