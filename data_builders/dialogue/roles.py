@@ -32,7 +32,7 @@ _RETRY_TEMPERATURE = 0.5
 _MAX_FAILURES = 32
 
 
-Sent = tuple[tuple[Message, ...], int, float]
+Prompted = tuple[tuple[Message, ...], int, float]
 """A chat that is sent: its messages, the seed and the temperature."""
 
 
@@ -109,7 +109,7 @@ class ChatModel:
                 break
         return answers
 
-    def replies(self, chats: Sequence[Sent], ends: float | None = None) -> list[Reply]:
+    def replies(self, chats: Sequence[Prompted], ends: float | None = None) -> list[Reply]:
         """Return what the model replies to each chat.
 
         Args:
@@ -136,7 +136,7 @@ class ServerModel(ChatModel):
         if self._cache is not None:
             self._cache.close()
 
-    def replies(self, chats: Sequence[Sent], ends: float | None = None) -> list[Reply]:
+    def replies(self, chats: Sequence[Prompted], ends: float | None = None) -> list[Reply]:
         asking = asyncio.run_coroutine_threadsafe(self._fetch_all(chats, ends), client.event_loop())
         try:
             replies, error = asking.result()
@@ -147,7 +147,7 @@ class ServerModel(ChatModel):
             raise error
         return replies
 
-    async def _fetch_all(self, chats: Sequence[Sent], ends: float | None) -> tuple[list[Reply], EngineError | None]:
+    async def _fetch_all(self, chats: Sequence[Prompted], ends: float | None) -> tuple[list[Reply], EngineError | None]:
         """Return the replies, and the error that ended the asking."""
         tasks = [asyncio.ensure_future(self._fetch(*chat)) for chat in chats]
         try:
@@ -243,7 +243,7 @@ class LocalModel(ChatModel):
         super().__init__(role, section)
         self.weights = weights
 
-    def replies(self, chats: Sequence[Sent], ends: float | None = None) -> list[Reply]:
+    def replies(self, chats: Sequence[Prompted], ends: float | None = None) -> list[Reply]:
         chat, most = self.weights.chat, self.section.max_tokens
         requests = [
             Request(chat.prompt_ids(messages), most, chat.stop_ids, temperature, seed)

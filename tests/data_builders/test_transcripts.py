@@ -60,6 +60,8 @@ LONG = [system("Be kind."), user("a"), assistant("b"), user("c"), assistant("d")
          [system("s\n\ns2\n\nt"), user("a"), assistant("b"), user("c")], "d", "e"),
         ({"messages": [user("a"), assistant("b"), system("rated 1 of 5"), user("c"), system("closed")]}, [user("a")], "b", "c"),
         ({"messages": [assistant("Hello!"), user("a"), assistant("b"), user("c")]}, [user("a")], "b", "c"),
+        # An answer in two parts: its author had not seen what came between them.
+        ({"messages": [user("a"), assistant("b"), system("rated 1 of 5"), assistant("d"), user("c")]}, [user("a")], "b\n\nd", "c"),
         ({"messages": [assistant("Hi"), system("s"), user("a"), assistant("b"), system("later"), user("c")]},
          [system("s"), user("a")], "b", "c"),
     ],
