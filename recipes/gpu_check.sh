@@ -71,8 +71,7 @@ run_stages() {
   stage sft "one process trains, and probes before and after" "" sft/probe/step-2/results.json \
     "${one[@]}" train/sft.py recipes/qwen2b_sft.yaml "${train[@]}" \
     --model.name "$out/model" --train.output_dir "$out/sft" --data.rows_per_step 2
-  stage grpo "GRPO goes on from the SFT checkpoint, in one process" "$([ -d "$out/sft/checkpoint-2" ] || echo "no SFT checkpoint")" \
-    grpo/probe/step-2/results.json \
+  stage grpo "GRPO goes on from the SFT checkpoint, in one process" "" grpo/probe/step-2/results.json \
     "${one[@]}" train/grpo.py recipes/qwen2b_grpo_1gpu.yaml "${train[@]}" \
     --model.name "$out/sft/checkpoint-2" --train.output_dir "$out/grpo" "${grpo[@]}" --rollout.samples_per_step 4
   stage probe "the probe measures with transformers" "" probe/results.json "${measure[@]}" "$out/probe"
