@@ -81,7 +81,7 @@ def log_progress_as_lines() -> None:
 
     def display(bar: Any, msg: str | None = None, pos: int | None = None) -> None:
         now = time.time()  # as tqdm counts
-        first_of_many = bar.n == 1 and (bar.total or 0) >= 100  # vLLM returns chunks: the first text tells no rate
+        first_of_many = bar.n == 1 < (bar.total or 0)  # vLLM returns chunks: the first text tells no rate
         if now - getattr(bar, "last_line_t", getattr(bar, "start_t", now)) >= LOG_EVERY_S and not first_of_many:
             bar.last_line_t = now
             show(bar)
