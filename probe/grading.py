@@ -116,8 +116,9 @@ def is_number(answer: str) -> bool:
 
 
 def is_words(answer: str) -> bool:
-    """Return True for an answer in words, such as "Paris": no number and no formula, so that only a mark shows it."""
-    return re.fullmatch(r"[^\W\d_][^\d\\=+*/^<>$]*", answer) is not None
+    """Return True for an answer in words, such as "Paris" or "Apollo 11": no number and no formula, so that only a mark shows it."""
+    plain = re.fullmatch(r"[^\W\d_][^\\=+*/^<>$]*", answer) is not None
+    return plain and (re.search(r"\d", answer) is None or ("_" not in answer and _WORD.search(answer) is not None))
 
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -128,8 +129,10 @@ _NEGATED = re.compile(r"(?:\bnot|\bnever|n['’]t)(?:\s(?!but\b)\w+){0,2}\s*$", 
 _UNDECIDED = re.compile(r"\b(?:not sure|unsure|don['’]?t know|could be|might be|either)\b", re.IGNORECASE)
 
 
-def words_right(text: str, answer: str) -> tuple[bool, bool]:
+def words_right(text: str, answer: str, truncated: bool = False) -> tuple[bool, bool]:
     """Grade a reply to a question whose answer is words, after articles, case and punctuation are taken away.
+
+    A `truncated` reply contains the answer only in what it calls its answer.
 
     Returns:
         Whether the marked answer, or else the whole reply, *is* the answer, and whether the reply *contains* it: in what it calls
@@ -142,6 +145,8 @@ def words_right(text: str, answer: str) -> tuple[bool, bool]:
     if exact or marked is not None:
         return exact, exact
     stated = stated_words(text)
+    if truncated and stated is None:
+        return False, False
     said = said if stated is None else stated
     if wanted in _DECIDED:
         begins = [_plain_words(part).partition(" ")[0] for part in sentences(said)]

@@ -91,7 +91,7 @@ def grade_answer(item: Item, reply: Completion, grader: Grader | None = None) ->
     elif graded_as == "choice":
         right = (grading.strict_letter(text, item.options) == item.answer, extracted == item.answer)
     elif graded_as == "words":
-        right, extracted = grading.words_right(text, item.answer), grading.stated_words(text)
+        right, extracted = grading.words_right(text, item.answer, truncated), grading.stated_words(text)
     else:
         extracted = grading.lenient_formula(text, truncated) if graded_as == "formula" else extracted
         strict = grading.strict_answer(text)

@@ -512,8 +512,9 @@ def _graded_otherwise(loaded: LoadedSet, section: SetSection | None, judge: Answ
     return {"words": WORDS} if _words_by_rules(loaded) else {}
 
 
-WORDS = 1
-"""How answers in words are read; raised when the same reply would get another figure. Runs without it read marked ones only."""
+WORDS = 2
+"""How answers in words are read; raised when the same reply would get another figure. Runs without it read marked ones only.
+2: words with a number (Apollo 11) are words, too, and what a truncated reply merely mentions is no answer."""
 
 
 # Settings that change the speed or the place of a run, but no number. The judge's version stands for its name.

@@ -285,10 +285,33 @@ def test_an_answer_is_found_in_a_text_without_a_mark(text: str, answer: str, sai
         ("I know.", "no", (False, False)),
         ("<think>Paris?</think>Lyon", "Paris", (False, False)),
         ("", "Paris", (False, False)),
+        ("apollo 11", "Apollo 11", (True, True)),
+        ("It was Apollo 11.", "Apollo 11", (False, True)),
+        ("It was Apollo 110.", "Apollo 11", (False, False)),
     ],
 )
 def test_an_answer_in_words_is_the_reply_or_in_the_reply(reply: str, answer: str, right: tuple[bool, bool]) -> None:
     assert grading.words_right(reply, answer) == right
+
+
+def test_which_answers_are_words() -> None:
+    words = ("Paris", "Apollo 11", "New York, 1999", "COVID-19", "e")
+    others = ("x1", "log 5", "log_2 5", "max(3, 5)", "H2O", "2x", "5 apples", "pi/4", "x = 5 or x = 6")
+    assert [answer for answer in (*words, *others) if grading.is_words(answer)] == [*words]
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
+        ("Paris", (True, True)),
+        ("It may be Lyon, Paris or", (False, False)),
+        ("The answer is Paris, since", (False, True)),
+    ],
+)
+def test_a_truncated_reply_contains_only_what_it_calls_its_answer(reply: str, right: tuple[bool, bool]) -> None:
+    item = Item("1", ({"role": "user", "content": "The capital of France?"},), "Paris")
+    graded = grade_answer(item, Completion(reply, 9, "length"))
+    assert (graded["strict"], graded["lenient"]) == right
 
 
 @pytest.mark.parametrize(
