@@ -15,6 +15,7 @@ from nextturn.data_builders.text import states
 from nextturn.probe.conversations import (
     Message,
     check_messages,
+    check_text,
     conversation_in,
     plain,
     row_id,
@@ -233,6 +234,9 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> RlRow:
         "answer": (reference_answer(answer) or answer) if "####" in answer else answer,
         "columns": {key: value for key, value in fields.items() if key not in (*of_prompt, *RlRow.__dataclass_fields__)},
     }  # fmt: skip
+    for name, value in known.items():
+        if isinstance(value, str):
+            check_text(value, f"{where}: `{name}`")
     try:
         row = _VALIDATOR.validate_python(known)
     except ValidationError as error:

@@ -60,19 +60,22 @@ def assistant(content: str) -> Message:
     return {"role": "assistant", "content": content}
 
 
-def conversation_in(row: dict[str, Any]) -> Any | None:
+def conversation_in(row: dict[str, Any], marks: bool = False) -> Any | None:
     """Return the conversation of a row with roles renamed to ours, not checked yet, or None if the row holds none.
 
     A list of strings holds the questions that MT-Bench asks one after the other. Only the first needs no answer before it.
+
+    Args:
+        marks: See `renamed`.
     """
     for key in _KEYS:
         if (key == "messages" and key in row) or (isinstance(row.get(key), list) and row[key]):
-            return _first_or_all(row[key], strings=key != "messages")
+            return _first_or_all(row[key], key != "messages", marks)
     prompt = row.get("prompt")
     if isinstance(prompt, dict) and "messages" in prompt:
-        return together(renamed(prompt["messages"]))
+        return together(renamed(prompt["messages"], marks))
     if isinstance(prompt, list):
-        return together(_first_or_all(prompt, strings=True))
+        return together(_first_or_all(prompt, True, marks))
     history = row.get("history")
     if isinstance(history, list) and history and all(isinstance(pair, dict) and "user" in pair for pair in history):
         sides = [(role, pair.get(side)) for pair in history for role, side in (("user", "user"), ("assistant", "bot"))]
@@ -106,7 +109,7 @@ def training_messages(row: dict[str, Any], where: str, columns: Mapping[str, str
         asked, answered = (row[name] for name in sides[0])
         messages = renamed(_exchange(asked, answered, row.get("input")), marks=True)
     else:
-        messages = conversation_in(row)
+        messages = conversation_in(row, marks=True)
     if messages is None:
         raise DataError(
             f"{where}: no conversation in it (has {', '.join(row) or 'nothing'}), expected `messages` with {{role, content}}, "
@@ -133,10 +136,10 @@ def _exchange(asked: Any, answered: Any, more: Any) -> list[Any]:
     return [message for side in (asked, answered) for message in (side if isinstance(side, list) else [side])]
 
 
-def _first_or_all(found: Any, strings: bool) -> Any:
+def _first_or_all(found: Any, strings: bool, marks: bool) -> Any:
     if strings and found and all(isinstance(turn, str) for turn in found):
         return [user(found[0])]
-    return renamed(found)
+    return renamed(found, marks)
 
 
 def renamed(messages: Any, marks: bool = False) -> Any:

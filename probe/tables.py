@@ -167,6 +167,6 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
 def parsed(value: Any) -> Any:
     """Return what a JSON text holds; anything else stays as it is."""
     if isinstance(value, str):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.loads(value)
     return value

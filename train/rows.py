@@ -13,7 +13,7 @@ from typing import Any
 from nextturn.data_builders.recipe import load_data_recipe
 from nextturn.data_builders.rows import RlRow, first_faults, load_sft_rows, read_sft_rows, shards
 from nextturn.probe.chat import Chat, LossOn, Message
-from nextturn.probe.conversations import check_messages
+from nextturn.probe.conversations import check_messages, check_text
 from nextturn.probe.errors import DataError, TemplateError
 from nextturn.probe.tables import is_saved, located, place, read_rows
 from nextturn.probe.terminal import say_once
@@ -113,6 +113,7 @@ def user_view(row: dict[str, Any]) -> tuple[Message, ...]:
         return (first, *rest)
     if not isinstance(intent, str) or not intent.strip():
         raise DataError(f"row {row.get('id')}: `intent` is {intent!r:.60}, expected a text, or no such field")
+    check_text(intent, f"row {row.get('id')}: `intent`")
     said = {**first, "loss": row.get("intent_first") is True}
     return ({"role": "system", "content": intent.strip()}, said, *rest)
 
@@ -238,6 +239,7 @@ def _side(messages: Any, name: str, where: str) -> str:
     content = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
     if not isinstance(content, str) or not content.strip():
         raise DataError(f"{where}: `{name}` is {repr(messages)[:60]}, expected a list of one assistant message")
+    check_text(content, f"{where}: `{name}`")
     return content
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,13 @@ STATED = {"clause": "how many bags there are", "hidden": ["4"], "problem": "Ther
         ({"clause": "how many bags there are"}, "expected `reveal`"),
         ({"thing": "the number of bags"}, "expected `reveal`"),
         ({"hidden": ["4"], "problem": "There are 14 bags."}, "expected `reveal`"),
+        *(({key: "cut \ud83d"}, f"`{key}` holds half a character") for key in ("id", "answer", "kind", "own")),
+        ({"answer": "1" * 1_000_001}, "`answer` holds 1,000,001 characters"),
     ],
 )
 def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    write_jsonl(tmp_path / "rows.jsonl", [GOOD, {**GOOD, "id": "b", **change}])
+    rows = map(json.dumps, [GOOD, {**GOOD, "id": "b", **change}])
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     with pytest.raises(DataError, match=f"rows.jsonl:2: .*{message}"):
         list(load_rl_rows(tmp_path / "rows.jsonl"))
 

@@ -132,6 +132,12 @@ ONE = messages("Hi.", "Hello!")
         ({"messages": ONE, "question": "y", "answer": "x"}, {}, ONE),
         ({"system": "Be kind.", "messages": ONE}, {}, [{"role": "system", "content": "Be kind."}, *ONE]),
         ({"messages": [ONE[0], {**ONE[1], "weight": 1}]}, {}, ONE),
+        (
+            {"prompt": [ONE[0], {**ONE[1], "weight": 0}, *ONE]},
+            {},
+            [ONE[0], {**ONE[1], "loss": False}, *ONE],
+        ),
+        ({"messages": ONE, "tools": "[" * 100_000}, {}, ONE),
         ({"messages": ONE, "ask": "a", "say": "b"}, {"prompt": "ask", "completion": "say"}, messages("a", "b")),
         (
             {"about": "Be kind.", "messages": [ONE[0], {**ONE[1], "weight": 0}, *ONE]},

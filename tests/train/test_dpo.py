@@ -154,13 +154,14 @@ def test_behind_an_opened_think_block_the_side_to_prefer_has_to_end_it() -> None
         ({"rejected": pair(3)["chosen"]}, "`chosen` and `rejected` are equal"),
         ({"chosen": "How many?"}, "`chosen` is 'How many?', expected a list of one assistant message"),
         ({"prompt": [*pair(3)["prompt"], *pair(3)["chosen"]]}, "the prompt ends with the assistant"),
+        ({"rejected": [{"role": "assistant", "content": "cut \ud83d"}]}, "`rejected` holds half a character"),
     ],
 )
 def test_a_row_that_is_no_pair_is_refused_in_one_line(
     changes: Any, said: str, tiny_chatml: Path, tmp_path: Path, capsys: Any
 ) -> None:
     recipe = recipe_of(tmp_path, tiny_chatml)
-    write_jsonl(tmp_path / "pairs.jsonl", [pair(1), pair(2, **changes)])
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, [pair(1), pair(2, **changes)])))
     assert run_command(main, [str(recipe)]) == 2
     error = capsys.readouterr().err
     assert f"pairs.jsonl:2: {said}" in error and error.count("\n") == 1

@@ -102,7 +102,7 @@ def test_a_user_sees_the_intent_in_place_of_the_assistants_system_message() -> N
     assert user_view({"messages": [system, *TALK]}) == tuple(TALK)
     first, opening, *rest = user_view({"messages": [system, *TALK], "intent": INTENT})
     assert (first, opening["content"], rest) == (AFTER_SYSTEM, TURNS[0], TALK[1:])
-    for intent in ("", 3, ["x"]):
+    for intent in ("", 3, ["x"], "cut \ud83d"):
         with pytest.raises(DataError, match="`intent`"):
             user_view({"messages": TALK, "intent": intent})
 
