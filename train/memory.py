@@ -17,6 +17,7 @@ from typing import Any
 
 from nextturn.probe.engines.hf import CHOICE_BYTES, cache_bytes
 from nextturn.probe.errors import DataError
+from nextturn.probe.weights import read_config
 from nextturn.train.policy import new_adapter
 from nextturn.train.recipe import ModelSection
 
@@ -67,6 +68,7 @@ def size_of(section: ModelSection, folder: Path | None, base: Path | None = None
         shape = dict(KNOWN_SHAPES[section.name])
         config: Any = AutoConfig.for_model(shape.pop("model_type"), **shape)
     else:
+        read_config(base or folder)  # refuses code on the hub, which making the model would load
         config = AutoConfig.from_pretrained(base or folder, trust_remote_code=False).get_text_config()
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)

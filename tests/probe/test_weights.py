@@ -11,7 +11,8 @@ from nextturn.probe import weights
 from nextturn.probe.errors import ModelError
 from nextturn.probe.models import fingerprint, load_model, parameter_count, resolve
 from nextturn.train import run
-from nextturn.train.recipe import load_sft_recipe
+from nextturn.train.memory import size_of
+from nextturn.train.recipe import ModelSection, load_sft_recipe
 from support.model_parts import change_json, copy_of, lora_on
 from support.tiny_models import build_tiny_llama
 
@@ -88,6 +89,8 @@ def test_a_config_that_names_code_on_the_hub_is_refused(
     change_json(folder / "config.json", **config)
     with pytest.raises(ModelError, match="someone/kernels"):
         resolve(str(folder))
+    with pytest.raises(ModelError, match="someone/kernels"):
+        size_of(ModelSection(name="org/model"), folder)  # of a plan, which reads a model of the hub without its weights
 
 
 def test_the_processes_of_a_launch_copy_the_hashes_of_the_main_process(
