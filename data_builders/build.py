@@ -43,6 +43,11 @@ NEEDS = (
     "server (`dialogue.policy: {engine: openai, server: {urls, model}}`); recipes/written.yaml needs nothing"
 )
 _MAY_DIFFER = ("source.path:", "preferences.model", "dialogue.simulator")
+# Transformers or vLLM, which run the same model. A server differs in further keys.
+_RUN_BY = (
+    *("dialogue.policy.engine:", "dialogue.simulator.runs_on:", "preferences.model.engine:", "replay.model.engine:"),
+    "dialogue.simulator.engine: 'vllm' then, 'hf' now",
+)
 
 
 def build(recipe: DataRecipe, out: Path | None = None) -> Path:
@@ -69,7 +74,7 @@ def finished(out: Path, recipe: DataRecipe, elsewhere: bool = False) -> bool:
     inputs = before["inputs"].items()
     hashes = {name: files.sha256_file(Path(name)) if Path(name).is_file() else known for name, known in inputs}
     now = {**shaping(recipe), "inputs": hashes}
-    files.refuse_changes(out, "built", before, now, _MAY_DIFFER if elsewhere else ())
+    files.refuse_changes(out, "built", before, now, (*_RUN_BY, *(_MAY_DIFFER if elsewhere else ())))
     for line in files.differences(before, now):
         say(f"{out}: using the finished build there, although its recipe differs: {line}")
     shutil.rmtree(out / WORK, ignore_errors=True)  # left by a build that was killed at its very end
@@ -357,7 +362,7 @@ def claim(out: Path, settings: dict[str, Any]) -> None:
     if out.is_dir():
         files.remove_unfinished(out)
     if (out / "settings.json").is_file():
-        files.refuse_changes(out, "built", files.read_json(out / "settings.json"), settings)
+        files.refuse_changes(out, "built", files.read_json(out / "settings.json"), settings, _RUN_BY)
     elif out.is_dir() and any(out.iterdir()):
         raise BadInput(f"{out}: holds other files and is no data build; give an empty or new directory with --out")
     else:

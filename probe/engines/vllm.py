@@ -184,7 +184,7 @@ class VllmEngine:
                 advice = "its Qwen3.5 needs a torchvision that fits this torch; try `python -c 'import torchvision'`"
             raise EngineError(
                 f"{folder.name}: vLLM {vllm.__version__} could not load it ({one_line(error)}); see its own lines above; "
-                f"{advice}; or use {self.where}.engine: hf"
+                f"{advice}; or hf in place of vllm in {self.where}"
             ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextturn.data_builders.build import claim
 from nextturn.data_builders.dialogue import checks
 from nextturn.data_builders.dialogue.checks import Proposal
 from nextturn.data_builders.dialogue.conversation import (
@@ -44,6 +46,7 @@ from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSect
 from nextturn.data_builders.rows import rl_rows
 from nextturn.data_builders.tasks import Conversation, Gap, Task
 from nextturn.probe.conversations import assistant, user
+from nextturn.probe.errors import SettingsChanged
 from nextturn.probe.settings import ServerSection, VllmSection
 from nextturn.probe.simulation import UserRequest, UserTurn
 
@@ -436,7 +439,7 @@ def test_further_attempts_have_another_seed_and_a_higher_temperature() -> None:
     assert (answer.parsed, answer.missing, answer.calls["assistant.calls"]) == (None, "assistant_no_verdict", 3)
 
 
-def test_how_a_model_is_run_is_no_setting_of_the_data() -> None:
+def test_how_a_model_is_run_is_no_setting_of_the_data(tmp_path: Path) -> None:
     def shaped(policy: RoleSection, **settings: Any) -> dict[str, Any]:
         dialogue = Dialogue(policy=policy, **settings)
         return shaping(DataRecipe(source=Source(kind="math"), output=Output(path="d"), dialogue=dialogue))
@@ -448,6 +451,10 @@ def test_how_a_model_is_run_is_no_setting_of_the_data() -> None:
         RoleSection(engine="vllm", model="m", batch_tokens=n, vllm=VllmSection(max_model_len=n)) for n in (None, 512)
     ]
     assert shaped(local[0]) == shaped(local[1]) != shaped(ROLE)
+    for role in (local[0], local[0].model_copy(update={"engine": "hf"})):  # where vLLM fails, its error names hf
+        claim(tmp_path / "d", shaped(role))
+    with pytest.raises(SettingsChanged, match="dialogue.policy"):
+        claim(tmp_path / "d", shaped(ROLE))
 
 
 @pytest.mark.parametrize(

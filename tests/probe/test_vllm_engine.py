@@ -186,7 +186,7 @@ def test_an_error_while_loading_names_the_key_of_its_own_section(
     monkeypatch.setattr(StandIn, "failure", ValueError(reason))
     weights = LocalWeights(RoleSection(engine="vllm", model=str(tiny_model)), 0, where)
     with pytest.raises(
-        EngineError, match=rf"^[^\n]*vLLM 0.31.0 could not load it .*{advice}.*{where}\.engine: hf[^\n]*$"
+        EngineError, match=rf"^[^\n]*vLLM 0.31.0 could not load it .*{advice}.*hf in place of vllm in {where}[^\n]*$"
     ):
         collect(weights.engine, [Request((1,), 1, ())])
     settings = loads[0].settings
