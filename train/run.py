@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 from nextturn.probe.chat import Chat, Message
 from nextturn.probe.checkpoints import finish_run, finished, list_checkpoints, newest_complete
 from nextturn.probe.errors import SettingsChanged
-from nextturn.probe.files import only_process, read_json, refuse_changes, sha256_text, write_atomic, write_json
+from nextturn.probe.files import (
+    only_process,
+    read_json,
+    refuse_changes,
+    remove_unfinished,
+    sha256_text,
+    write_atomic,
+    write_json,
+)
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.recipe import recipe_dict
 from nextturn.probe.report.tracking import check_tracker, start_tracking
@@ -158,6 +166,8 @@ class Run:
     def _begin(self, user_model: UserModelInfo | None) -> tuple[Path | None, Path]:
         # After Ctrl-C `accelerate launch` returns to the prompt while its process still saves. Held until this process ends.
         self._alone.enter_context(only_process(self.run_dir / ".lock", f"trains into {self.run_dir}"))
+        if self.recipe.probe is None or self.recipe.probe.when != "watch":  # a watcher writes here, too
+            remove_unfinished(self.run_dir)  # temporary files of a killed run
         checkpoint = choose_resume(self.run_dir, self.resume, this_launch(self.args))
         if user_model is not None:
             mark_user_model(self.run_dir, user_model)  # before recipe.json, for which a watcher waits

@@ -111,8 +111,9 @@ def test_two_trainings_do_not_share_a_folder(tiny_chatml: Path, tmp_path: Path) 
     with pytest.raises(BadInput, match="trains into"):
         train(LOADERS["sft"](recipe, []))
     other.communicate(b"\n")
+    (left := tmp_path / "run" / ".recipe.json.ab12_xyz").touch()  # by a kill
     train(LOADERS["sft"](recipe, []))
-    assert (tmp_path / "run" / "finished.json").is_file()
+    assert (tmp_path / "run" / "finished.json").is_file() and not left.exists()
 
 
 def test_a_probe_that_gets_sigterm_stops(tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
