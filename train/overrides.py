@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
 from torch.utils.data import RandomSampler, Sampler
 from transformers import Trainer
 from transformers.integrations import WandbCallback
@@ -27,6 +29,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_generation
 
+from nextturn.probe.errors import TrainingStopped, one_line
 from nextturn.probe.report.tracking import leave_run
 from nextturn.train.checkpoints import this_launch
 from nextturn.train.policy import ADAPTER, load_adapter, zero_in_force
@@ -70,6 +73,26 @@ class ResumableTrainer(Trainer):
         if isinstance(sampler, RandomSampler) or not hasattr(sampler, "generator"):
             return sampler
         return EpochSampler(sampler, self)
+
+    # Relies on transformers 5.17.0 (a9111e30faa9) transformers.trainer:Trainer._save_checkpoint
+    #   self._save_optimizer_and_scheduler(output_dir)
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save a checkpoint.
+
+        Raises:
+            TrainingStopped: It cannot be written. Only some of the errors of a full disk are an OSError: safetensors has its
+                own, and torch raises a RuntimeError of its writer.
+        """
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not re.search("inline_container|iostream", str(error)):
+                raise
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            raise TrainingStopped(
+                f"{folder}: cannot be written ({one_line(error)}); check the disk's free space and the folder's permissions. "
+                "The same command resumes from the checkpoint before"
+            ) from error
 
 
 class EpochSampler(Sampler[int]):

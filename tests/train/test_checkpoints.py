@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ from nextturn.probe.checkpoints import (
     mark_complete,
     newest_complete,
 )
-from nextturn.probe.errors import BadInput, DataError
+from nextturn.probe.errors import BadInput, DataError, TrainingStopped
 from nextturn.train.checkpoints import (
     Launch,
     choose_resume,
@@ -239,6 +241,20 @@ def test_the_trainer_marks_each_checkpoint_and_keeps_its_rotation(trainer: Any, 
     ]  # fmt: skip
 
 
+def test_all_processes_wait_until_a_checkpoint_is_marked(
+    trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next collective may be of DeepSpeed's own group, which waits for ten minutes at most."""
+    marked = []
+    monkeypatch.setattr(
+        type(trainer.accelerator),
+        "wait_for_everyone",
+        lambda _: marked.append((tmp_path / "run" / "checkpoint-2" / "complete.json").is_file()),
+    )
+    trainer.train()
+    assert marked[:2] == [False, True]
+
+
 @pytest.mark.parametrize("free", [0, 2**40])
 def test_a_disk_without_room_for_the_next_checkpoint_is_a_warning(
     free: int, trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -301,6 +317,32 @@ def test_an_epoch_that_is_resumed_in_its_middle_takes_each_row_once(sampling: st
     assert sorted(sum(whole[:8], [])) == sorted(sum(whole[8:], [])) == list(range(ROWS))
     assert whole[:8] != whole[8:], "each epoch has an order of its own"
     assert seen_rows(tmp_path, sampling, "checkpoint-12")[1] == whole[12:]
+
+
+@pytest.mark.parametrize("within", ["_save", "_save_optimizer_and_scheduler"])
+def test_a_full_disk_ends_training_with_the_path_of_the_checkpoint(
+    within: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors and torch report it with errors of their own. A limit of 64 bytes a file stands in for the disk."""
+    from transformers import Trainer
+
+    written = getattr(Trainer, within)
+
+    def limited(*arguments: Any) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+        try:
+            written(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    monkeypatch.setattr(Trainer, within, limited)
+    with pytest.raises(TrainingStopped, match="checkpoint-4: cannot be written"):
+        seen_rows(tmp_path, "random")
+    monkeypatch.undo()
+    monkeypatch.setattr(Trainer, within, Mock(side_effect=RuntimeError("CUDA error")))
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        seen_rows(tmp_path / "other", "random")
 
 
 @pytest.mark.parametrize("length", [{"max_steps": 4}, {"num_train_epochs": 1.5}])
