@@ -34,6 +34,7 @@ class Counts:
         self.kinds: dict[str, Counter[str]] = defaultdict(Counter)  # rows, first replies that ask, words, rejected
         self.turns = Counter[str]()  # assistant turns: all, those that end with a question, last turns that do
         self.reasons, self.examples = Counter[str](), dict[str, Row]()
+        self.stories = Counter[str]()  # rows by the story of a generated problem
         self.doubts = Counter[bool]()  # whether a user's doubt is right
         self.simulated = Counter[str]()  # conversations with a simulated user: all, with a reaction, and by their end
 
@@ -43,6 +44,7 @@ class Counts:
         self.kinds[row["kind"]].update(rows=1, asks=asks(replies[0]), words=words)
         self.turns.update(all=len(replies), ask=sum(map(closes_asking, replies)), end=closes_asking(replies[-1]))
         self.doubts.update(row.get("doubts", ()))
+        self.stories.update(filter(None, [row.get("story")]))
         if "dialogue" in row:
             self.simulated.update(["all", row["dialogue"]["ended"]], reacted=len(row["messages"]) > 3)
 

@@ -63,6 +63,12 @@ def test_kinds_questions_and_lengths_are_counted() -> None:
     assert "No rows." in page_of([], [], settings())
 
 
+def test_the_most_frequent_and_the_rarest_story_are_named() -> None:
+    rows = [row("Q?", SOLVED, story="bags")] * 3 + [row("Q?", SOLVED, story="drive")]
+    assert re.search(r"2 stories.*\(bags\) is in 75\.0%.*\(drive\) in 25\.0%", page_of(rows, [], settings()))
+    assert "stories" not in page_of([row("Q?", SOLVED)], [], settings())
+
+
 def test_rejected_rows_are_counted_and_each_reason_has_one_example() -> None:
     long = "word " * 300
     lost = [row("First question?", long, "And?", "The end.", reason="leak"), row("Second?", "B", reason="leak")]
