@@ -155,7 +155,21 @@ def test_deepspeed_files_leave_sizes_to_the_recipe(stage: int) -> None:
     assert config["zero_optimization"]["stage"] == stage
     sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     assert {config[key] for key in sizes} == {"auto"}
+    # As on one GPU: an adapter's gradients are summed in float32.
+    assert (config["communication_data_type"], config["data_types"]["grad_accum_dtype"]) == ("fp32", "fp32")
     assert config["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False) == (stage == 3)
+
+
+def test_grpo_of_qwen_on_one_gpu_learns_as_much_from_the_same_samples() -> None:
+    """An adapter with alpha / r of 0.5 needs about a hundred times the rate of all weights. With rewards scaled by group, groups
+    that differ only in efficiency would count as much as those that differ in accuracy."""
+    whole, adapter = (
+        yaml.safe_load((ROOT / "recipes" / f"qwen2b_grpo{size}.yaml").read_text()) for size in ("", "_1gpu")
+    )
+    assert adapter["train"]["learning_rate"] == pytest.approx(100 * whole["train"]["learning_rate"])
+    for recipe in (whole, adapter):
+        assert recipe["train"]["scale_rewards"] == "batch"
+        assert recipe["train"]["max_completion_length"] == recipe["rollout"]["max_turn_tokens"] == 2048
 
 
 @pytest.mark.parametrize("config", sorted((ROOT / "recipes" / "accelerate").glob("*.yaml")), ids=lambda path: path.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,9 @@ from nextturn.probe.engines import shared as shared_engine
 from nextturn.probe.engines.base import Completion, Request, ScoreRequest
 from nextturn.probe.engines.shared import SharedEngine
 from nextturn.probe.errors import NextturnError, ToldToEnd
+from nextturn.probe.models import ModelFolder
+from nextturn.probe.settings import ProbeSection
+from nextturn.train import probing
 from support.ranks import Ranks
 
 
@@ -130,3 +134,20 @@ def test_an_error_on_rank_0_between_two_rounds_ends_all_ranks(error: Exception, 
 
     with pytest.raises(type(error)):
         run([Counting(4), Counting(4)], ask, monkeypatch, fails=True)
+
+
+def test_all_processes_wait_for_rank_0_to_write_what_a_probe_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next collective may be of DeepSpeed's own group, which waits for ten minutes at most."""
+    done: list[str] = []
+    for name in ("compare", "headline_line", "track_probe", "on_all_ranks"):
+        monkeypatch.setattr(probing, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(probing, "live_model", lambda *_: nullcontext())
+    accelerator = SimpleNamespace(is_main_process=True, wait_for_everyone=lambda: done.append("wait"))
+    trainer = SimpleNamespace(accelerator=accelerator, args=SimpleNamespace(output_dir=str(tmp_path)))
+    chat: Any = SimpleNamespace(tokenizer=None)
+    probing.ProbeCallback(
+        trainer, ProbeSection(sets={}), ModelFolder("m", tmp_path), chat, [], "auto", lambda: None
+    )._measure(2)
+    assert done[:2] == ["wait", "on_all_ranks"] and done[-2:] == ["track_probe", "wait"]

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -216,3 +217,14 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_with_other_set
     assert read_json(run / "recipe.json")["train"]["learning_rate"] == 1e-3 and (run / "checkpoint-2").is_dir()
     with pytest.raises(SettingsChanged, match="train.learning_rate"):
         train_sft(load_sft_recipe(path, ["--train.learning_rate", "0.5"]))
+
+
+def test_sets_that_nobody_can_read_end_a_run_before_its_data_are_built(
+    tiny_chatml: Path, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build may take hours. The hub is out of reach here."""
+    monkeypatch.setattr("nextturn.train.rows.data_path", Mock(side_effect=AssertionError("it is built")))
+    probe = {"sets": {"gpqa_diamond": {}}, "when": "inline"}
+    recipe = write_recipe(tmp_path, tiny_chatml, {"recipe": str(tmp_path / "data.yaml")}, probe=probe)
+    with pytest.raises(DataError, match="none of the sets"):
+        train_sft(load_sft_recipe(recipe))
