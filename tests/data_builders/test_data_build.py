@@ -16,10 +16,10 @@ import yaml
 from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build, finished
 from nextturn.data_builders.problems import Problems
-from nextturn.data_builders.recipe import DataRecipe, Source, load_data_recipe
+from nextturn.data_builders.recipe import DataRecipe, Source, load_data_recipe, shaping
 from nextturn.data_builders.rows import load_sft_rows
 from nextturn.probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
-from nextturn.probe.files import read_json, read_jsonl, write_jsonl
+from nextturn.probe.files import read_json, read_jsonl, write_json, write_jsonl
 from nextturn.probe.terminal import visible
 from support.commands import ROOT, start
 
@@ -169,6 +169,18 @@ def test_training_uses_a_finished_build_from_another_path_and_no_other_build(
         build(recipe(out, *options, "--source.n", "8"))
     with pytest.raises(SettingsChanged, match=r"source\.path"):  # `nextturn data` names the file itself
         finished(out, recipe(out, *options))
+
+
+def test_training_uses_finished_pairs_of_another_model(tmp_path: Path) -> None:
+    """A recipe for DPO does not repeat --preferences.model.model."""
+    ours, others = (
+        recipe(tmp_path, "--preferences", f"{{tries: 8, model: {{engine: hf, model: {name}}}}}") for name in "ab"
+    )
+    write_json(tmp_path / "settings.json", {**shaping(others), "inputs": {}})
+    write_json(tmp_path / "manifest.json", {})
+    assert finished(tmp_path, ours, elsewhere=True)
+    with pytest.raises(SettingsChanged, match=r"preferences\.model\.model"):
+        finished(tmp_path, ours)
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
