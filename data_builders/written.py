@@ -94,9 +94,10 @@ def _conversation(row: dict[str, Any], whole: dict[str, Any]) -> Conversation:
     )
 
 
-_WISHES: Mapping[str, Wish] = {
+WISHES: Mapping[str, Wish] = {
     "wrong_start": "check", "doubt": "doubt", "slip": "correct", "hint": "hint", "chat": "help",
 }  # fmt: skip
+"""The wish of the user by the kind of conversation, where it is not the result."""
 
 
 def _intent(row: dict[str, Any], gap: Gap | None, problem: str) -> str:
@@ -107,7 +108,7 @@ def _intent(row: dict[str, Any], gap: Gap | None, problem: str) -> str:
             "" if the row has no twin.
     """
     known = Intent(
-        row["id"], problem, _WISHES.get(row["kind"], "result"),
+        row["id"], problem, WISHES.get(row["kind"], "result"),
         thing=gap.thing if gap else "", reveal=gap.reveal if gap else "",
     )  # fmt: skip
     texts = [message["content"] for message in row["messages"][::2]]

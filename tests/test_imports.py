@@ -22,6 +22,7 @@ FROM_ABOVE = {
     "train/rewards.py": {"probe/judges/rules.py"},
     "train/run.py": {"probe/measure/run.py", "probe/report/tracking.py"},
     "train/samples.py": {"probe/report/tracking.py"},
+    "train/users.py": {"probe/judges/labels.py", "probe/judges/rules.py", "probe/report/comparison.py"},
     "data_builders/dialogue/conversation.py": {"probe/judges/labels.py", "probe/judges/rules.py"},
     "data_builders/dialogue/prompts.py": {"probe/judges/llm.py"},
 }

@@ -58,6 +58,15 @@ def data_path(path: str | None, recipe: str | None) -> Path:
     return build(load_data_recipe(Path(recipe or "")))
 
 
+def conversation_rows(
+    path: Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Return the rows of a builder's folder, or of a file, as `read_sft_rows` does."""
+    if path.is_dir() and not is_saved(path):
+        return load_sft_rows(path)
+    return read_sft_rows(path, columns, skipped)
+
+
 def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> Iterator[tuple[Message, ...]]:
     """Yield the conversations of a builder's folder (its sft/ shards), or of a file in any form of `probe.tables`.
 
@@ -69,11 +78,7 @@ def read_conversations(path: Path, section: DataSection, skipped: list[str]) -> 
     Raises:
         DataError: There is no file, the build is not finished, or rows are no conversations.
     """
-    if path.is_dir() and not is_saved(path):
-        rows = load_sft_rows(path)
-    else:
-        rows = read_sft_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None)
-    for row in rows:
+    for row in conversation_rows(path, section.columns, skipped if section.on_bad_row == "skip" else None):
         yield user_view(row) if section.loss_on == "user" else tuple(row["messages"])
     if skipped:
         say_once(f"{path}: {len(skipped)} rows left out (data.on_bad_row: skip): {first_faults(skipped, path)}")

@@ -66,6 +66,7 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
         (("-m", "nextturn.probe", "correct", "--help"), "--labels"),
         (("-m", "nextturn.data_builders", "--help"), "--dry-run"),
         ((SFT, "--help"), "--resume"),
+        (("-m", "nextturn.train.cli", "users", "--help"), "perplexity"),
         (("-m", "nextturn.train.cli", "--version"), "nextturn 0."),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",

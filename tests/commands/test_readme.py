@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from nextturn.probe.chat import Chat
 from nextturn.probe.checkpoints import mark_complete
 from nextturn.probe.files import write_json
 from nextturn.probe.labels.label import draw, write_labels
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.measure.turns import user_turns
+from nextturn.probe.models import load_tokenizer, resolve
+from nextturn.probe.user_model import UserModelInfo, mark_user_model
 from support.commands import call
 from support.loopback import Loopback, chat_reply, models_reply
 
@@ -71,6 +74,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
     mark_complete(folder / "runs/demo/sft/checkpoint-28", 28)
     for recipe in ("demo_data", "smollm2_data"):
         call(["nextturn", "data", f"recipes/{recipe}.yaml", "--source.n", "8"], folder)
+    shutil.copytree(tiny_chatml, folder / "runs/user_smol")
+    template = Chat(load_tokenizer(resolve(str(tiny_chatml)))).template_sha256
+    mark_user_model(folder / "runs/user_smol", UserModelInfo("smollm2-135m", template, intents=True))
     limits = ["--probe.sets", "{q: {path: questions.jsonl}}"]
     limits += ["--probe.max_answer_tokens", "8", "--probe.max_user_tokens", "6"]
     for label in ("base", "step-28"):
@@ -134,7 +140,7 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         words[0] == "python" and words[1] != "-m" or words[0] == "bash"
     ):  # tests/probe/test_callback.py runs the scripts
         assert (workplace / words[1]).is_file()
-    elif words[1] in ("data", "grpo") or words[1:3] == ["probe", "run"]:
+    elif words[1] in ("data", "grpo", "users") or words[1:3] == ["probe", "run"]:
         call([*words, *dry], workplace)
     elif words[:2] == ["nextturn", "sft"]:
         small = "--probe.max_answer_tokens 8 --probe.max_user_tokens 6 --probe.sets.written_pairs.n 2"
