@@ -1,6 +1,6 @@
 """`make bench-peers`: this project beside what one would use instead, as whole processes in turn on one machine.
 
-    python -m bench.peers [--only accuracy probe sft grow] [--n 64] [--rounds 3] [--out docs]
+    python -m bench.peers [--only accuracy probe sft grow] [--n 32] [--rounds 3] [--out docs]
 
 Figures are written to peers.json and as tables to peers.md.
 
@@ -9,7 +9,7 @@ Figures are written to peers.json and as tables to peers.md.
 - sft: 20 steps of 4 conversations, against `trl sft` with the same rows and settings;
 - grow: probe, comparison and report of a tiny model at 10, 100 and 1,000 questions.
 
-A peer uses the batch size of 8 to 64 that was fastest in a first run of each. Times are of whole processes, start included,
+A peer uses the batch size of 8, 16, 32 or 64, not above the number of questions, that was fastest in a first run of each. Times are of whole processes, start included,
 memory is the largest resident set. Questions are generated, the model is SmolLM2-135M in float32.
 """
 
@@ -89,10 +89,10 @@ def compare(name: str, ours: Words, peer: Words, folder: Path, rounds: int) -> d
     return found
 
 
-def fastest_batch(name: str, words: Words, folder: Path) -> int:
-    """Return the batch size at which a command is fastest; `BATCH` in it is the size."""
+def fastest_batch(name: str, words: Words, folder: Path, n: int) -> int:
+    """Return the batch size, at most `n`, at which a command is fastest; `BATCH` in it is the size."""
     seconds = {}
-    for batch in BATCHES:
+    for batch in [size for size in BATCHES if size <= n] or [n]:
         of_batch = [
             str(word).replace("BATCH", str(batch)).replace("OUT", str(folder / f"{name}-{batch}")) for word in words
         ]
@@ -117,7 +117,7 @@ def accuracy(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
         "--tasks", "peers_accuracy", "--include_path", folder, "--apply_chat_template", "--batch_size", "BATCH",
         "--output_path", "OUT", "--log_samples",
     ]  # fmt: skip
-    batch = fastest_batch("lm_eval", peer, folder)
+    batch = fastest_batch("lm_eval", peer, folder, n)
     found = compare("accuracy", ours, [str(word).replace("BATCH", str(batch)) for word in peer], folder, rounds)
     (ours_at,), (theirs_at,) = (
         folder.glob("accuracy-ours-0/samples.jsonl"),
@@ -139,7 +139,7 @@ def accuracy(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
 def probe(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
     questions = _questions(folder, n)
     peer: list[str | Path] = [sys.executable, "-m", "bench.plain_probe", model, questions, "OUT.json", "BATCH"]
-    batch = fastest_batch("script", peer, folder)
+    batch = fastest_batch("script", peer, folder, n)
     peer = [str(word).replace("BATCH", str(batch)) for word in peer]
     found = compare("probe", _probe(model, questions, "[accuracy, followup]"), peer, folder, rounds)
     timing = json.loads((folder / "probe-ours-0" / "results.json").read_text())["timing"]
@@ -246,7 +246,7 @@ def _harness_version() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--n", type=int, default=64, help="questions")
+    parser.add_argument("--n", type=int, default=32, help="questions; 32 take about an hour on two slow cores")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "docs", metavar="FOLDER")
     arguments = parser.parse_args()
