@@ -9,8 +9,9 @@ Figures are written to peers.json and as tables to peers.md.
 - sft: 20 steps of 4 conversations, against `trl sft` with the same rows and settings;
 - grow: probe, comparison and report of a tiny model at 10, 100 and 1,000 questions.
 
-A peer uses the batch size of 8, 16, 32 or 64, not above the number of questions, that was fastest in a first run of each. Times are of whole processes, start included,
-memory is the largest resident set. Questions are generated, the model is SmolLM2-135M in float32.
+A peer uses the batch size of 8, 16, 32 or 64, not above the number of questions, that was fastest in a first run of each.
+Times are of whole processes, start included, memory is the largest resident set. Questions are generated, the model is
+SmolLM2-135M in float32.
 """
 
 from __future__ import annotations
