@@ -9,8 +9,10 @@ import multiprocessing.util
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -58,6 +60,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "smollm2" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_weights)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print one line with the reasons of all skipped tests."""
+    skipped = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
+    )
+    if skipped:
+        terminalreporter.write_line("skipped: " + "; ".join(f"{count} ({why})" for why, count in skipped.most_common()))
 
 
 @pytest.fixture(scope="session", autouse=True)
