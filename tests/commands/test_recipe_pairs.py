@@ -22,6 +22,8 @@ MAY_DIFFER = (
         "train.save_total_limit",
         "train.logging_steps",
     ),
+    *("model.fallback", "data.max_prompt_tokens", "rollout.samples_per_step", "rollout.max_turn_tokens", "probe.engine"),
+    *("train.max_completion_length", "train.use_vllm", "train.vllm_", "train.save_steps"),
     *("source.levels", "source.n", "output.", "quality.decontaminate"),
     *(f"dialogue.policy.{key}" for key in ("engine", "model", "enable_thinking", "max_tokens", "dtype", "vllm")),
     *(f"dialogue.simulator.{key}" for key in ("model", "runs_on", "dtype", "vllm")),
@@ -37,7 +39,13 @@ def leaves(section: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 @pytest.mark.parametrize(
-    "pair", [("qwen2b_sft", "qwen05b_sft"), ("user_qwen2b", "user_qwen05b"), ("math_collab", "qwen05b_collab")]
+    "pair",
+    [
+        ("qwen2b_sft", "qwen05b_sft"),
+        ("qwen2b_grpo_1gpu", "qwen05b_grpo"),
+        ("user_qwen2b", "user_qwen05b"),
+        ("math_collab", "qwen05b_collab"),
+    ],
 )
 def test_two_sizes_have_one_text(pair: tuple[str, str]) -> None:
     large, small = (dict(leaves(yaml.safe_load((ROOT / f"{name}.yaml").read_text()))) for name in pair)
