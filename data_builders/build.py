@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from nextturn.data_builders.card import CARD, WARN, card
+from nextturn.data_builders.card import CARD, WARN, card, user_notes
 from nextturn.data_builders.dialogue.conversation import ConversationMaker
 from nextturn.data_builders.dialogue.roles import open_model
 from nextturn.data_builders.preferences import write_pairs
@@ -25,7 +25,7 @@ from nextturn.data_builders.replay import ReplayRows
 from nextturn.data_builders.rows import rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.sharded import sharded
-from nextturn.data_builders.simulators import check_user_model, open_simulator
+from nextturn.data_builders.simulators import check_own_class, check_user_model, open_simulator
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
 from nextturn.probe import files
@@ -128,6 +128,8 @@ class Build:
     def __init__(self, recipe: DataRecipe) -> None:
         recipe = with_simulator(recipe)
         self.recipe = recipe
+        # First of all, so that a dry run says so even where the problems are out of reach.
+        own = check_own_class(recipe.dialogue.simulator, "dialogue.simulator") if recipe.dialogue else {}
         try:
             self.problems = Problems(recipe.source, recipe.seed, reserved=recipe.reserved)
         except SetOutOfReach as error:
@@ -141,7 +143,7 @@ class Build:
         hashes = {name: files.sha256_file(path) for name, path in sets.items()}
         if self.written:
             hashes[FILE.name] = files.sha256_file(FILE)
-        inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes}
+        inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes, **own}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
 
     def conversations(self, index: int) -> Iterator[Conversation]:
@@ -262,14 +264,16 @@ class Build:
         return views
 
     def totals(self, out: Path) -> dict[str, Any]:
-        """Return the manifest's numbers of conversations with a simulated user and of replies by role, and remove the replies."""
-        calls, conversations = self.replay.calls(), 0
-        for path in (*(out / "sft").glob("part-*.jsonl"), *(out / "rejected").glob("part-*.jsonl")):
+        """Return the manifest's numbers of conversations with a simulated user, of replies by role, and of what became of the
+        user's turns (`events`, read by `card.user_notes`); remove the replies."""
+        calls, events, conversations = self.replay.calls(), Counter[str](), 0
+        for path in sorted([*(out / "sft").glob("part-*.jsonl"), *(out / "rejected").glob("part-*.jsonl")]):
             for row in (row for _, row in files.read_jsonl(path) if "dialogue" in row):
                 conversations += 1
                 calls.update(row["dialogue"]["calls"])
+                events.update(row["dialogue"].get("events", "").split())
         shutil.rmtree(out / "calls", ignore_errors=True)
-        totals: dict[str, Any] = {"conversations": conversations} if self.recipe.dialogue else {}
+        totals: dict[str, Any] = {"conversations": conversations, "events": events} if self.recipe.dialogue else {}
         return {**totals, "calls": dict(sorted(calls.items()))} if calls else totals
 
     def finish(self, out: Path, totals: dict[str, Any], quality: QualityFilter) -> dict[str, Any]:
@@ -285,8 +289,10 @@ class Build:
         parts = {view: sorted((out / view).glob("*.jsonl")) for view in ("sft", "rejected", "rl", "preference", "eval")}
         views = [view for view in ("sft", "rl", "preference") if parts[view]]
         rejected = Counter[str](row["reason"] for row in _rows(lost))
-        rows, calls = _rows(*parts["sft"]), totals.get("calls")
-        page, giveaway = card(rows, _rows(lost), self.settings, quality.checked, calls, views)
+        rows, calls, notes = _rows(*parts["sft"]), totals.get("calls"), user_notes(totals)
+        for note in notes:
+            say(f"{out}: {note}")
+        page, giveaway = card(rows, _rows(lost), self.settings, quality.checked, calls, views, notes)
         files.write_atomic(out / CARD, page)
         kinds = Counter[str](row["kind"] for row in _rows(*parts["sft"], lost) if row["source"] != "written")
         if shortfall := self.shortfall(kinds):

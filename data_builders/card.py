@@ -69,6 +69,7 @@ def card(
     checked: Sequence[Checked] = (),
     calls: Mapping[str, int] | None = None,
     views: Sequence[str] = ("sft", "rl"),
+    notes: Sequence[str] = (),
 ) -> tuple[str, Estimate]:
     """Return the card as Markdown, and the AUC with which first messages give away that they lack a fact.
 
@@ -80,6 +81,7 @@ def card(
         calls: Replies and tokens of models, {"assistant.calls", "assistant.input", "assistant.output", ...}, as in the
             manifest.
         views: The folders of rows, which `datasets.load_dataset(folder, view)` loads.
+        notes: What `user_notes` says.
     """
     import jinja2
 
@@ -107,6 +109,7 @@ def card(
         calls=calls or {},
         settings=settings,
         views=views,
+        notes=notes,
         giveaway=giveaway,
         least=LEAST,
         warn=WARN,
@@ -116,6 +119,28 @@ def card(
         chat=chat,
     )
     return text, giveaway
+
+
+def user_notes(totals: Mapping[str, Any]) -> list[str]:
+    """Return what became of the facts to withhold and of the simulated user's turns, a line for each.
+
+    Args:
+        totals: {"events", "calls"} of the manifest.
+    """
+    events = Counter[str](totals.get("events", {}))
+    needed, not_needed, no_cut = (events[f"search.{outcome}"] for outcome in ("needed", "not_needed", "no_cut"))
+    rules, searched = events["reveal.rules"], needed + not_needed + no_cut
+    reasons = Counter({name[5:]: count for name, count in events.items() if name.startswith("turn.")})
+    frequent = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common(4))
+    asked = totals.get("calls", {}).get("simulator.calls", 0)
+    notes = {
+        f"problems searched for a fact to withhold: {searched:,} ({needed:,} need one, {no_cut:,} have none that can be left out, "
+        f"{not_needed:,} were solved without it or not proved to need it)": searched,
+        "reveals written by rules, since the simulated user's could not be used: "
+        f"{rules:,} of {rules + events['reveal.simulator']:,}": rules,
+        f"turns of the simulated user that could not be used: {reasons.total():,} of {asked:,} ({frequent})": reasons,
+    }
+    return [note for note, count in notes.items() if count]
 
 
 # --- Text of others on a Markdown page: it is shown as it is, and none of it counts as the page's own markup.

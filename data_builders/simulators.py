@@ -7,12 +7,16 @@ the user knows and wants stands before the conversation as a system message, the
 
 from __future__ import annotations
 
+import inspect
+import os
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nextturn.data_builders.dialogue.prompts import act_prompt, copies_example, simulator_prompt
 from nextturn.data_builders.dialogue.replies import Parsed, Reply, read_message, read_user
@@ -21,9 +25,11 @@ from nextturn.data_builders.recipe import PERSONAS, SimulatorSection
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.conversations import Message
 from nextturn.probe.engines.base import Request, item_seed
-from nextturn.probe.errors import BadInput, RecipeError
+from nextturn.probe.errors import BadInput, NextturnError, RecipeError
+from nextturn.probe.files import sha256_file
 from nextturn.probe.recipe import load_named
 from nextturn.probe.simulation import Intent, ShardedUser, Simulator, UserRequest, UserTurn, Wish
+from nextturn.probe.timelimit import described
 from nextturn.probe.user_model import UserModelInfo, user_model_info
 
 _WISHES: Mapping[Wish, str] = {
@@ -147,6 +153,65 @@ class TrainedSimulator:
         return ({"role": "system", "content": text}, *request.messages)
 
 
+_EMPTY = UserTurn(failure="user_empty")
+
+
+class OwnSimulator:
+    """A class of one's own, whose mistakes are named with its key.
+
+    Raises:
+        BadInput: The class cannot be loaded, or has no method `turns(requests)`.
+    """
+
+    def __init__(self, section: SimulatorSection, where: str) -> None:
+        self.where, self.engine = where, section.engine
+        try:
+            self.own: Any = load_named(section.engine)(**section.options)
+            inspect.signature(self.own.turns).bind(())
+        except Exception as error:
+            raise BadInput(
+                f"{where}.engine: {section.engine} cannot be used ({_said(error)}); expected a file in the folder where the command "
+                "runs, without .py, and a class that takes `options` and has `turns(requests)`: docs/data.md, Simulated users"
+            ) from error
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        """Return the next user turns; an empty one, which no chat should hold, is a failure.
+
+        Raises:
+            BadInput: The class fails, or returns something other than one `UserTurn` for each request.
+            EngineError: The class raises it.
+        """
+        try:
+            turns = self.own.turns(requests) if requests else []
+        except NextturnError:
+            raise
+        except Exception as error:
+            raise BadInput(f"{self.where}: {self.engine}.turns failed: {_said(error)}") from error
+        if mistake := _mistake(turns, len(requests)):
+            expected = f"expected a list of {len(requests)} UserTurn, one for each request"
+            raise BadInput(f"{self.where}: {self.engine}.turns returned {mistake}; {expected}")
+        return [turn if turn.text.strip() or turn.ended or turn.failure else _EMPTY for turn in turns]
+
+    def close(self) -> None:
+        """Call the `close` of the class, if it has one."""
+        if hasattr(self.own, "close"):
+            self.own.close()
+
+
+def _said(error: Exception) -> str:
+    return described(error).removeprefix("error: ")
+
+
+def _mistake(turns: Any, wanted: int) -> str:
+    """Return what is wrong with the value that a class returned for so many requests, or ""."""
+    if not isinstance(turns, list | tuple) or len(turns) != wanted:
+        return type(turns).__name__ + (f" of {len(turns)}" if isinstance(turns, list | tuple) else "")
+    for index, turn in enumerate(turns):
+        if not (isinstance(turn, UserTurn) and type(turn.text) is type(turn.failure) is str):
+            return f"{turn if isinstance(turn, UserTurn) else type(turn).__name__} at position {index}"
+    return ""
+
+
 @contextmanager
 def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Path | None = None) -> Iterator[Simulator]:
     """Open a simulator; no request is sent and no weights are loaded.
@@ -161,12 +226,8 @@ def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Pat
     if section.engine == "scripted":
         yield ScriptedSimulator()
     elif ":" in section.engine:
-        simulator = _of_ones_own(section, where)
-        try:
-            yield simulator
-        finally:
-            if hasattr(simulator, "close"):
-                simulator.close()
+        with closing(OwnSimulator(section, where)) as own:
+            yield own
     elif section.engine == "adapter":
         info = check_user_model(section, where)
         with closing(LocalWeights(section.running, seed, where, folder)) as weights:
@@ -196,16 +257,14 @@ def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:
     return info
 
 
-def _of_ones_own(section: SimulatorSection, where: str) -> Simulator:
-    try:
-        made = load_named(section.engine)(**section.options)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise BadInput(
-            f"{where}.engine: {section.engine} cannot be used ({error}); expected MODULE:CLASS of a module that Python can "
-            "import, such as a file in this folder, whose class takes the keys of `options`"
-        ) from None
-    if not callable(getattr(made, "turns", None)):
-        raise BadInput(
-            f"{where}.engine: {section.engine} has no method `turns(requests)`; see nextturn.probe.simulation"
-        )
-    return made
+def check_own_class(section: SimulatorSection, where: str) -> dict[str, str]:
+    """Open a class of one's own once, and return the hash of its file by the file's name; {} for other engines.
+
+    Raises:
+        BadInput: The class cannot be used.
+    """
+    if ":" not in section.engine:
+        return {}
+    with open_simulator(section, 0, where):
+        file = str(sys.modules[section.engine.partition(":")[0]].__file__)
+    return {os.path.relpath(file): sha256_file(Path(file))}

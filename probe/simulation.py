@@ -75,7 +75,10 @@ class UserRequest:
 
 @dataclass(frozen=True)
 class UserTurn:
-    """A user's message, or the end of the conversation, or the reason (`failure`) why there is neither."""
+    """A user's message, or the end of the conversation, or the reason (`failure`) why there is neither.
+
+    Of a class of one's own, an empty message is a failure.
+    """
 
     text: str = ""
     ended: bool = False

@@ -1,6 +1,8 @@
 """A simulated user of one's own: it wants the answer in few words and gives up soon.
 
-nextturn data RECIPE --dialogue.simulator "{engine: 'recipes.simulated_user:Impatient', options: {patience: 2}}"
+nextturn data RECIPE --dialogue.simulator "{engine: 'recipes.simulated_user:Impatient', options: {patience: 2}}" --dialogue.reactions 1
+
+With `reactions: 0` a build asks the user for withheld facts only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nextturn.data_builders.recipe import RoleSection, load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows
-from nextturn.data_builders.simulators import open_simulator
+from nextturn.data_builders.simulators import check_own_class
 from nextturn.probe.chat import Chat, Message
 from nextturn.probe.conversions import is_multimodal
 from nextturn.probe.errors import ModelError
@@ -242,9 +242,7 @@ class RunPlan:
 
         if reward.custom:
             open_workers(reward, columns).close()
-        if ":" in rollout.simulator.engine:  # a class of one's own can be wrong in many ways
-            with open_simulator(rollout.simulator, 0, "rollout.simulator"):
-                pass
+        check_own_class(rollout.simulator, "rollout.simulator")
 
         each = batch.steps_per_generation * given.get("num_iterations", 1) / batch.accumulation
         every = "" if each == 1 else f", a generation every {each:g} steps"

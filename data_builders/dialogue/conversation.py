@@ -55,6 +55,8 @@ class Draft:
         calls: {"assistant.calls", "assistant.input", "assistant.output", ...}: replies and their tokens, by role.
         reason: Why the conversation cannot be used, or "".
         ended: Why there are no further reactions: "user", "turn" or "reply"; "" while there are.
+        events: "search.OUTCOME" of the search for a fact to withhold, "reveal.simulator" or "reveal.rules" by who wrote the
+            message that reveals it, and "turn.REASON" for each user turn that could not be used.
     """
 
     id: str
@@ -68,6 +70,7 @@ class Draft:
     calls: Counter[str] = field(default_factory=Counter)
     reason: str = ""
     ended: str = ""
+    events: list[str] = field(default_factory=list)
 
     def conversation(self) -> Conversation:
         """Return the record for the quality filter and the training views."""
@@ -75,6 +78,7 @@ class Draft:
             "measured": self.measured,
             "ended": self.ended,
             "slips": " ".join(f"{reply['role']}.{reply['reason']}" for reply in self.unusable),
+            "events": " ".join(self.events),
             "calls": {f"{role}.{count}": self.calls[f"{role}.{count}"] for role in ROLES for count in COUNTS},
         }
         if self.gap:
@@ -98,6 +102,12 @@ class Draft:
         """Return True if the text boxes the right result."""
         box = boxed(text)
         return box is not None and same_answer(box[1], self.task.answer)
+
+    def usable(self, turns: Sequence[UserTurn], check: Check) -> list[UserTurn]:
+        """Return the turns that can be used, and note the reasons of the others."""
+        reasons = [turn.failure or ("ended" if turn.ended else check(self, turn.text)) for turn in turns]
+        self.events += ["turn." + "_".join(reason.split()) for reason in reasons if reason]
+        return [turn for turn, reason in zip(turns, reasons, strict=True) if not reason]
 
 
 Check = Callable[[Draft, str], str]
@@ -140,6 +150,13 @@ class ConversationMaker:
         self.add_solutions([draft for draft in asked if not draft.reason], "with")
         for exchange in range(self.settings.reactions):
             self.add_reactions([draft for draft in (*solved, *asked) if not (draft.reason or draft.ended)], exchange)
+        firsts = {draft.task.id: draft for draft in solved}
+        for draft in lacking:
+            first = firsts[draft.task.id]
+            if draft.gap is None:  # the search belongs to the first conversation then, with what it cost
+                first.calls.update(draft.calls)
+            outcome = "needed" if draft.gap else "not_needed" if "without" in draft.measured else "no_cut"
+            first.events.append(f"search.{outcome}")
         # A problem without a fact that can be withheld is no failure.
         second = {draft.task.id: draft for draft in asked}
         return [
@@ -255,9 +272,10 @@ class ConversationMaker:
         asked = [draft for draft in drafts if not draft.reason]
         turns = self.user_turns(asked, "reveal")
         for draft, candidates in zip(asked, turns, strict=True):
-            told = [turn.text for turn in candidates if not (turn.ended or tells(draft, turn.text))]
+            usable = draft.usable(candidates, tells)
             assert draft.gap is not None
-            draft.messages.append(user(told[0] if told else draft.gap.reveal))
+            draft.messages.append(user(usable[0].text if usable else draft.gap.reveal))
+            draft.events.append("reveal.simulator" if usable else "reveal.rules")
             draft.reveal_at = len(draft.messages) - 1
 
     # --- Reactions to an answer.
@@ -288,7 +306,7 @@ class ConversationMaker:
     def add_reactions(self, drafts: Sequence[Draft], exchange: int) -> None:
         """Add the user's reaction and the policy's reply to each conversation, or end it."""
         candidates = self.user_turns(drafts, f"react.{exchange}")
-        chosen = self.choose(drafts, [[turn for turn in turns if not turn.failure] for turns in candidates])
+        chosen = self.choose(drafts, candidates)
         open_ = []
         for draft, turn in zip(drafts, chosen, strict=True):
             if turn is None or turn.ended:
@@ -317,20 +335,19 @@ class ConversationMaker:
         if most turns end it.
         """
         judge = RulesJudge()
+
+        def check(draft: Draft, text: str) -> str:
+            label = judge.verdict(Case(tuple(draft.messages), text)).label
+            return unfit_turn(draft, text) or ("" if label == GENUINE else str(label))
+
         fit = [
-            [
-                turn
-                for turn in turns
-                if not turn.ended
-                and not unfit_turn(draft, turn.text)
-                and judge.verdict(Case(tuple(draft.messages), turn.text)).label == GENUINE
-            ]
+            draft.usable([turn for turn in turns if not turn.ended], check)
             for draft, turns in zip(drafts, candidates, strict=True)
         ]
         scores = self.closeness(drafts, fit)
         chosen: list[UserTurn | None] = []
         for turns, usable, score in zip(candidates, fit, scores, strict=True):
-            if 2 * sum(turn.ended for turn in turns) > len(turns):
+            if 2 * sum(turn.ended for turn in turns) > sum(not turn.failure for turn in turns):
                 chosen.append(UserTurn(ended=True))
             else:
                 chosen.append(max(zip(score, usable, strict=True), key=lambda pair: pair[0])[1] if usable else None)

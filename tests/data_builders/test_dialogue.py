@@ -134,6 +134,10 @@ def texts(conversation: Conversation) -> list[str]:
     return [message["content"] for message in conversation.messages]
 
 
+def events(conversation: Conversation) -> list[str]:
+    return conversation.row["dialogue"]["events"].split()
+
+
 # --- One problem.
 
 
@@ -255,6 +259,27 @@ def test_who_took_two_attempts_is_asked_twice_as_often_without_the_fact() -> Non
 def test_a_user_that_does_not_reveal_the_fact_says_the_sentence_of_the_gap(reveals: str) -> None:
     ((_, lacking),) = made(Policy(), User(reveals=reveals), replace(TASK, gaps=(GAP,)), withheld=1.0)
     assert texts(lacking)[2] == GAP.reveal and lacking.reason == ""
+    assert "reveal.rules" in events(lacking) and sum(event.startswith("turn.") for event in events(lacking)) == 2
+
+
+def test_what_became_of_the_users_turns_is_noted_with_its_reasons() -> None:
+    task = replace(TASK, gaps=(GAP,))
+    ((whole, lacking),) = made(Policy(), User(WHY, "thanks a lot"), task, withheld=1.0, reactions=2)
+    assert events(whole) == ["turn.generic_filler"] * 2 + ["search.needed"]
+    assert events(lacking) == ["reveal.simulator"] + ["turn.generic_filler"] * 2
+    failed = SimpleNamespace(turns=lambda requests: [UserTurn(failure="no row in my table") for _ in requests])
+    ((whole, lacking),) = made(Policy(), failed, task, withheld=1.0, reactions=1)
+    failures = ["turn.no_row_in_my_table"] * 2
+    assert events(whole) == [*failures, "search.needed"]
+    assert events(lacking) == [*failures, "reveal.rules", *failures]
+
+
+def test_a_search_for_a_fact_that_finds_none_counts_for_the_first_conversation() -> None:
+    for says, outcome in (({"guess": SOLUTION}, "search.not_needed"), ({"name": "<name>it</name>"}, "search.no_cut")):
+        policy = Policy(**says)
+        ((whole,),) = made(policy, User(), withheld=1.0, reactions=0)
+        assert events(whole) == [outcome]
+        assert whole.row["dialogue"]["calls"]["assistant.calls"] == len(policy.kinds) > 1
 
 
 @pytest.mark.parametrize(

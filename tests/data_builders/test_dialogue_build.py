@@ -20,7 +20,7 @@ from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.text import states
 from nextturn.probe.chat import Chat
 from nextturn.probe.errors import DataError, EngineError, RecipeError, SettingsChanged, run_command
-from nextturn.probe.files import read_json
+from nextturn.probe.files import read_json, write_json
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.user_model import UserModelInfo, mark_user_model
 from support.commands import start
@@ -57,6 +57,8 @@ def test_the_folder_holds_every_conversation_and_all_views(server: Loopback, tmp
     assert manifest["conversations"] == len(made) == len({row["id"] for row in made}) and len(solved) == len(made)
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values()) == len(kept) + len(rejected)
     assert Counter(row["reason"] for row in rejected) == manifest["rejected"]
+    events = [event for row in made for event in row["dialogue"]["events"].split()]
+    assert Counter(events) == manifest["events"] and manifest["events"]["reveal.simulator"] > 0
     asked = Counter(f"{role_of(seen.body)}.calls" for seen in server.requests)
     assert asked["assistant.calls"] == manifest["calls"]["assistant.calls"]
     assert set(manifest["files"]) == set(contents(out)) - {"manifest.json", "settings.json", "README.md"}
@@ -180,6 +182,49 @@ def test_a_section_that_cannot_be_used_is_answered_in_one_line(
     assert run_command(main, [str(recipe(tmp_path, NOWHERE)), *override]) == 2
     message = capsys.readouterr().err
     assert key in message and message.count("\n") == 1
+
+
+OWN = """
+from nextturn.probe.simulation import UserTurn
+
+class Vague:
+    def turns(self, requests):
+        return [UserTurn(f"well, {request.intent.reveal.split()[0]}" if request.intent.reveal else "") for request in requests]
+"""
+
+
+def test_a_class_of_ones_own_is_checked_by_a_dry_run_and_its_file_is_an_input(
+    server: Loopback,
+    tmp_path: Path,
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, out = tmp_path / "vague_user.py", tmp_path / "d"
+    file.write_text(OWN)
+    path = recipe(tmp_path, server.url, simulator={"engine": "vague_user:Vague"})
+    for more in ([], ["--source", "{kind: math}"]):  # where there is no hub, too
+        assert run_command(main, [str(path), "--dry-run", *more]) == 0
+        assert run_command(main, [str(path), "--dialogue.simulator.engine", "vague_user:Vage", "--dry-run", *more]) == 2
+        assert "dialogue.simulator.engine: vague_user:Vage" in capsys.readouterr().err
+    assert not server.requests
+
+    assert run_command(main, [str(path), "--out", str(out)]) == 0
+    events, said = read_json(out / "manifest.json")["events"], capsys.readouterr().out
+    rules = events["reveal.rules"]
+    assert rules > 0 and "reveal.simulator" not in events and events["turn.user_empty"] > 0
+    for text in (said, (out / "README.md").read_text()):
+        assert f"{rules} of {rules}" in text and "user_empty" in text
+    assert run_command(main, [str(path), "--out", str(out)]) == 0
+
+    file.write_text(f"{OWN}\n# changed")
+    with pytest.raises(SettingsChanged, match=r"inputs\.vague_user\.py"):
+        main([str(path), "--out", str(out)])
+    settings = read_json(out / "settings.json")
+    del settings["inputs"][file.name]  # a build from before the hash
+    write_json(out / "settings.json", settings)
+    assert run_command(main, [str(path), "--out", str(out)]) == 0
 
 
 # --- Models in this process.

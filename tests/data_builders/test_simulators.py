@@ -17,9 +17,11 @@ from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.data_builders.dialogue.roles import ChatModel
 from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source
 from nextturn.data_builders.simulators import (
+    OwnSimulator,
     PromptedSimulator,
     ScriptedSimulator,
     TrainedSimulator,
+    check_own_class,
     intent_text,
     open_simulator,
 )
@@ -28,6 +30,7 @@ from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import assistant, user
 from nextturn.probe.engines.base import Completion, Request
 from nextturn.probe.errors import BadInput, EngineError, RecipeError
+from nextturn.probe.files import sha256_file
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.settings import ServerSection
 from nextturn.probe.simulation import Intent, UserRequest, UserTurn
@@ -223,6 +226,17 @@ class User:
 
 class Silent:
     pass
+
+class NoArgument:
+    def turns(self): ...
+
+class TwoArguments:
+    def turns(self, requests, temperature): ...
+
+class NoTable:
+    def __init__(self):
+        open("no_such_table.txt")
+    def turns(self, requests): ...
 """
 
 
@@ -232,8 +246,8 @@ def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Pat
     section = SimulatorSection(engine="own_user:User", options={"text": "how?"})
     with open_simulator(section, 1, "simulator") as simulator:
         assert simulator.turns([ASKED]) == [UserTurn("how? (2)")]
-        own: Any = type(simulator)
-    assert own.closed == 1
+        assert isinstance(simulator, OwnSimulator)
+    assert simulator.own.closed == 1
 
 
 @pytest.mark.parametrize(
@@ -243,6 +257,11 @@ def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Pat
         ({"engine": "own_user:NoUser"}, BadInput),
         ({"engine": "own_user:Silent"}, BadInput),
         ({"engine": "own_user:User", "options": {"txt": "?"}}, BadInput),
+        ({"engine": "own_user:NoArgument"}, BadInput),
+        ({"engine": "own_user:TwoArguments"}, BadInput),
+        ({"engine": "own_user:NoTable"}, BadInput),
+        ({"engine": "own_user.py:User"}, BadInput),
+        ({"engine": "broken_user:User"}, BadInput),
         ({"engine": "adapter", "model": "nowhere"}, RecipeError),
     ],
 )
@@ -250,6 +269,7 @@ def test_a_simulator_that_cannot_be_opened_is_named_with_its_key(
     section: dict[str, Any], error: type[Exception], tmp_path: Path, monkeypatch: Any
 ) -> None:
     (tmp_path / "own_user.py").write_text(OWN)
+    (tmp_path / "broken_user.py").write_text("def f(:")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with (
@@ -257,6 +277,69 @@ def test_a_simulator_that_cannot_be_opened_is_named_with_its_key(
         open_simulator(SimulatorSection(**section), 1, "rollout.simulator"),
     ):
         pass
+
+
+class Returns:
+    """A class of one's own that returns a value, or raises it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def turns(self, requests: Sequence[UserRequest]) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+def turns_of(value: Any, *requests: UserRequest) -> list[UserTurn]:
+    section = SimulatorSection(engine=f"{__name__}:Returns", options={"value": value})
+    with open_simulator(section, 1, "rollout.simulator") as simulator:
+        return simulator.turns(requests)
+
+
+@pytest.mark.parametrize(
+    ("value", "returned"),
+    [
+        (None, "NoneType"),
+        (UserTurn("why?"), "UserTurn"),
+        ("why?", "str"),
+        ((UserTurn("why?") for _ in range(2)), "generator"),
+        ([UserTurn("why?")], "list of 1"),
+        ([UserTurn("why?"), "why?"], "str at position 1"),
+        ([UserTurn(5), UserTurn("why?")], "UserTurn.* at position 0"),  # type: ignore[arg-type]
+        ([UserTurn("why?"), UserTurn(failure=None)], "UserTurn.* at position 1"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_class_that_returns_no_user_turns_is_named_with_its_mistake(value: Any, returned: str) -> None:
+    with pytest.raises(
+        BadInput, match=rf"rollout\.simulator: {__name__}:Returns.turns returned {returned};.* 2 UserTurn"
+    ):
+        turns_of(value, ASKED, SOLVED)
+
+
+def test_a_class_that_raises_is_named_and_a_server_that_is_gone_stays_what_it_is() -> None:
+    error = OSError("no room")
+    with pytest.raises(BadInput, match=r"rollout\.simulator: .*:Returns.*OSError.*no room") as raised:
+        turns_of(error, ASKED)
+    assert raised.value.__cause__ is error
+    with pytest.raises(EngineError):
+        turns_of(EngineError("gone"), ASKED)
+
+
+def test_an_empty_turn_is_a_failure_and_without_requests_a_class_is_not_called() -> None:
+    ended = UserTurn(ended=True)
+    assert turns_of([UserTurn(" "), ended], ASKED, SOLVED) == [UserTurn(failure="user_empty"), ended]
+    assert turns_of(OSError("called")) == []
+
+
+def test_the_file_of_a_class_of_ones_own_counts_by_its_contents(tmp_path: Path, monkeypatch: Any) -> None:
+    file = tmp_path / "hashed_user.py"
+    file.write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    section = SimulatorSection(engine="hashed_user:User")
+    (before,) = check_own_class(section, "simulator").items()
+    assert before == (file.name, sha256_file(file))
+    assert check_own_class(SimulatorSection(), "simulator") == {}
 
 
 def test_a_user_model_of_another_template_is_refused(user_model: Any) -> None:
