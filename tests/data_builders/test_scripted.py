@@ -36,7 +36,7 @@ EQUATION = re.compile(r"(?<![\d.*/+-])(?<![*/+-] )(\d+) ?([-+*/]|% of) ?(\d+) = 
 
 @st.composite
 def conversations(draw: st.DrawFn, *kinds: ScriptedKind, settings: Conversations = TALKATIVE) -> Conversation:
-    task = starter_problem(draw(st.integers(0, 10**6)), draw(st.integers(0, 1000)), "train")
+    task = starter_problem(draw(st.integers(0, 10**6)), draw(st.integers(0, 3)), "train")
     possible = [kind for kind in possible_kinds(task) if kind in (kinds or KINDS)]
     if not possible:
         return draw(conversations(*kinds, settings=settings))
