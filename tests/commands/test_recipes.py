@@ -120,7 +120,7 @@ def test_dry_run_of_a_shipped_recipe(recipe: Path, elsewhere: Path, capsys: pyte
     elif "train" in content:
         stage = "grpo" if "rollout" in content else "dpo" if "loss_type" in content["train"] else "sft"
         command = [f"train/{stage}.py", name, "--dry-run"]
-        if "Qwen2.5-Coder" in content["model"]["name"]:  # of no known shape, and not here
+        if "Qwen2.5-Coder" in str(content["model"]):  # of no known shape, and not here
             command += ["--model.name", "smollm2-135m"]
     else:
         command = ["-m", "nextturn.probe", "run", "smollm2-135m", name, "--dry-run"]

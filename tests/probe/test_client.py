@@ -253,7 +253,8 @@ def test_under_every_kind_of_fault_each_request_gets_its_own_reply_once() -> Non
         client = Client(section(server.url, attempts=40, timeout_s=10))
         assert texts(ask(client, 200)) == numbered(200)
     assert set(server.faults_sent) == {*shares, "invalid_json"}
-    assert client.calls == len(server.requests) >= 200 + server.faults_sent.total()
+    # On a busy machine a call can reach its time limit before the server has read it.
+    assert client.calls >= len(server.requests) >= 200 + server.faults_sent.total()
 
 
 def test_the_bound_on_requests_under_way_holds_over_all_servers() -> None:
