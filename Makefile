@@ -24,7 +24,8 @@ SEED ?= 0
 WORKERS ?= 3
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Twice quiet: errors are shown, warnings of setuptools about the editable installation are not.
+PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 VLLM_VENV ?= .venv-vllm
 READY := $(VENV)/.ready-$(shell cat Makefile pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 HARNESS_VENV ?= .venv-harness
