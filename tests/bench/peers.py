@@ -10,7 +10,8 @@ Figures are written to peers.json and as tables to peers.md.
 - sft: 20 steps of 4 conversations, against `trl sft` with the same rows and settings;
 - grow: probe, comparison and report of a tiny model at 10, 100 and 1,000 questions.
 
-A peer uses the batch size of 8, 16, 32 or 64, not above the number of questions, that was fastest in a first run of each.
+A peer uses the batch size of 64, 32, 16 or 8, not above the number of questions, that was fastest; they are tried downwards until
+one is slower.
 Times are of whole processes, start included, memory is the largest resident set. Questions are generated, the model is
 SmolLM2-135M in float32.
 """
@@ -93,13 +94,20 @@ def compare(name: str, ours: Words, peer: Words, folder: Path, rounds: int) -> d
 
 
 def fastest_batch(name: str, words: Words, folder: Path, n: int) -> int:
-    """Return the batch size, at most `n`, at which a command is fastest; `BATCH` in it is the size."""
-    seconds = {}
-    for batch in [size for size in BATCHES if size <= n] or [n]:
+    """Return the batch size, at most `n`, at which a command is fastest, tried from the largest down until one is slower.
+
+    `BATCH` in a word is the size.
+    """
+    seconds: dict[int, float] = {}
+    for batch in sorted((size for size in BATCHES if size <= n), reverse=True) or [n]:
         of_batch = [
             str(word).replace("BATCH", str(batch)).replace("OUT", str(folder / f"{name}-{batch}")) for word in words
         ]
-        seconds[batch] = run(of_batch, folder).seconds
+        took = run(of_batch, folder).seconds
+        slower = bool(seconds) and took > min(seconds.values())
+        seconds[batch] = took
+        if slower:
+            break
     print(f"{name}: seconds by batch size { ({size: round(taken, 1) for size, taken in seconds.items()}) }", flush=True)
     return min(seconds, key=lambda size: seconds[size])
 
