@@ -130,8 +130,10 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     words: dict[str, dict[str, str]] = yaml.safe_load(packaged("report/report.yaml"))
     unmatched = max((change.unmatched for change in tests), default=0)
     facts = {"followup": comparison.followup, "low": f"{LOW:.0%}", "tests": len(tests), "unmatched": unmatched}
+    facts["columns"] = words["results"]["columns"].format(**facts) if select("followup") else ""
+    judge = comparison.judge_note()
     notes = {  # with text from outside
-        "results": "; ".join([*comparison.graders, f"Judge: {comparison.judge_note()}"]),
+        "results": "; ".join([*comparison.graders, *([f"Judge: {judge}"] if judge else [])]),
         "outcomes": f"The tables from here on show these runs: {', '.join(comparison.shown)}",
         "measured": "; ".join(comparison.remarks),
     }
