@@ -287,7 +287,7 @@ class Build:
         """
         lost = out / "rejected.jsonl"
         parts = {view: sorted((out / view).glob("*.jsonl")) for view in ("sft", "rejected", "rl", "preference", "eval")}
-        views = [view for view in ("sft", "rl", "preference") if parts[view]]
+        views = {view: parts[view] for view in ("sft", "rl", "preference") if parts[view]}
         rejected = Counter[str](row["reason"] for row in _rows(lost))
         rows, calls, notes = _rows(*parts["sft"]), totals.get("calls"), user_notes(totals)
         for note in notes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections import Counter, defaultdict
@@ -68,7 +69,7 @@ def card(
     settings: dict[str, Any],
     checked: Sequence[Checked] = (),
     calls: Mapping[str, int] | None = None,
-    views: Sequence[str] = ("sft", "rl"),
+    views: Mapping[str, Sequence[Path]] | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[str, Estimate]:
     """Return the card as Markdown, and the AUC with which first messages give away that they lack a fact.
@@ -80,7 +81,7 @@ def card(
         checked: The probe sets that the rows were compared with.
         calls: Replies and tokens of models, {"assistant.calls", "assistant.input", "assistant.output", ...}, as in the
             manifest.
-        views: The folders of rows, which `datasets.load_dataset(folder, view)` loads.
+        views: The files of each folder of rows, which `datasets.load_dataset(folder, view)` loads.
         notes: What `user_notes` says.
     """
     import jinja2
@@ -108,7 +109,7 @@ def card(
         roles=sorted({name.partition(".")[0] for name in calls or {}}),
         calls=calls or {},
         settings=settings,
-        views=views,
+        views={view: json.dumps(columns(paths)) for view, paths in (views or {}).items()},
         notes=notes,
         giveaway=giveaway,
         least=LEAST,
@@ -119,6 +120,32 @@ def card(
         chat=chat,
     )
     return text, giveaway
+
+
+def columns(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the names and types of all columns of some JSON files, as `dataset_info` of a card names them.
+
+    `datasets` takes the types of the first file for all, but some kinds of rows have columns of their own.
+    """
+    import pyarrow
+    from pyarrow import json as arrow_json
+
+    def read(path: Path) -> Any:
+        whole = arrow_json.ReadOptions(block_size=max(1, path.stat().st_size))
+        return arrow_json.read_json(path, whole).schema
+
+    def fields(of: Any) -> list[dict[str, Any]]:
+        return [{"name": field.name, **described(field.type)} for field in of]
+
+    def described(kind: Any) -> dict[str, Any]:
+        if pyarrow.types.is_struct(kind):
+            return {"struct": fields(kind)}
+        if pyarrow.types.is_list(kind):
+            item = described(kind.value_type)
+            return {"list": item.get("struct") or item.get("dtype") or item}
+        return {"dtype": {"double": "float64"}.get(str(kind), str(kind))}
+
+    return fields(pyarrow.unify_schemas([read(path) for path in paths], promote_options="permissive"))
 
 
 def user_notes(totals: Mapping[str, Any]) -> list[str]:
