@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from fractions import Fraction
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -86,17 +87,26 @@ def test_all_texts_are_readable(task: Task) -> None:
         assert pronoun is None or pronoun.start() > named, f"a pronoun before any name: {question}"
 
 
-def told_numbers(template: Template, question: str) -> dict[str, int] | None:
-    """Return the numbers with which a question tells the story of a template; None if one of its sentences is missing."""
-    known: dict[str, int] = {}
+@cache
+def given_patterns(template: Template) -> dict[str, re.Pattern[str]]:
+    """Return by given the pattern of its sentence, in which its number is a group."""
+    patterns = {}
     for given_ in template.givens:
         forms = {f"{{{given_.key}}}": r"(\d+)"}
         parts = re.split(r"(\{\w+\})", given_.sentence)
-        words = "".join(forms.get(part, r"[\w ]+") if part[:1] == "{" else re.escape(part) for part in parts)
-        match = re.search(words, question)
+        words = [forms.get(part, r"[\w ]+") if part[:1] == "{" else re.escape(part) for part in parts]
+        patterns[given_.key] = re.compile("".join(words))
+    return patterns
+
+
+def told_numbers(template: Template, question: str) -> dict[str, int] | None:
+    """Return the numbers with which a question tells the story of a template; None if one of its sentences is missing."""
+    known: dict[str, int] = {}
+    for key, pattern in given_patterns(template).items():
+        match = pattern.search(question)
         if match is None:
             return None
-        known[given_.key] = int(match[1])
+        known[key] = int(match[1])
     return known if len(set(known.values())) == len(known) else None  # one sentence can match two givens
 
 
