@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 from nextturn.probe.errors import BadInput
 from nextturn.probe.files import read_json, write_jsonl
 from nextturn.probe.measure.results import load_runs
-from support.commands import ROOT
+from support.commands import ROOT, start
+from support.launches import Launched
 
 SETS = {"maths": {"measures": ["accuracy", "followup", "sharded"]}}
 ROWS = [{"question": "Ivo has 4 pens. He buys 3 more pens. How many has he?", "answer": "7"}]
@@ -31,9 +31,7 @@ def test_the_example_script_of_a_trainer_measures_base_and_saves(
 ) -> None:
     script = ROOT / "recipes" / "trainers" / f"{trainer}.py"
     assert len(script.read_text().splitlines()) <= 40
-    command = [sys.executable, str(script), str(tiny_chatml), str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    start([str(script), str(tiny_chatml), str(tmp_path / "run")]).finish()
     runs = load_runs([tmp_path / "run"])
     assert [run.results.model.step for run in runs] == [0, 2, 4]
     assert len({run.results.model.weights_sha256 for run in runs}) == 3, "each probe measured other weights"
@@ -45,8 +43,7 @@ def test_another_training_into_the_same_folder_sets_the_old_probes_aside(tiny_ch
     script = (ROOT / "recipes" / "trainers" / "sft.py").read_text().replace("max_steps=4", "max_steps=2")
     for number, text in enumerate((script, script.replace("save_steps=2", "save_steps=2, learning_rate=0.1"))):
         (tmp_path / f"{number}.py").write_text(text)
-        command = [sys.executable, str(tmp_path / f"{number}.py"), str(tiny_chatml), str(tmp_path / "run")]
-        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+        start([str(tmp_path / f"{number}.py"), str(tiny_chatml), str(tmp_path / "run")]).finish()
     folders = sorted(path.name.partition("-")[0] for path in (tmp_path / "run" / "probe").iterdir())
     assert folders == ["base", "before", "step"], "the base is the same, and is not measured again"
     assert [run.results.model.step for run in load_runs([tmp_path / "run"])] == [0, 2]
@@ -55,14 +52,8 @@ def test_another_training_into_the_same_folder_sets_the_old_probes_aside(tiny_ch
 def test_several_processes_under_deepspeed_measure_together(tiny_chatml: Path, tmp_path: Path) -> None:
     script = (ROOT / "recipes" / "trainers" / "sft.py").read_text()
     (tmp_path / "sft.py").write_text(script.replace("bf16=False", "bf16=False, use_cpu=True"))  # DeepSpeed on CPUs
-    config = "recipes/accelerate/cpu2_zero2.yaml"
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config]
-    launcher += ["--main_process_port", "0", "--log_dir", str(tmp_path / "log")]  # else it leaves a temporary folder
-    command = [*launcher, str(tmp_path / "sft.py")]
-    done = subprocess.run(
-        [*command, str(tiny_chatml), str(tmp_path / "run")], cwd=ROOT, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    words = [tmp_path / "sft.py", tiny_chatml, tmp_path / "run"]
+    Launched(words, ROOT / "recipes" / "accelerate" / "cpu2_zero2.yaml", tmp_path).finish()
     assert [run.results.model.step for run in load_runs([tmp_path / "run"])] == [0, 2, 4]
 
 
