@@ -182,10 +182,7 @@ def _sentences() -> list[str]:
 
 
 def build_tiny_qwen35(folder: Path) -> Path:
-    """Writes a random Qwen3_5ForCausalLM of about 1M parameters with its tokenizer; returns `folder`.
-
-    Every fourth layer is full attention, the others gated DeltaNet, as in the released models.
-    """
+    """Writes a random Qwen3_5ForCausalLM of two layers, gated DeltaNet and full attention; returns `folder`."""
     from transformers import Qwen3_5ForCausalLM
 
     tokenizer = tiny_tokenizer("qwen3_5_nothink")
@@ -197,7 +194,7 @@ def build_tiny_multimodal(folder: Path) -> Path:
     from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
     tokenizer = tiny_tokenizer("qwen3_5_nothink")
-    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 128}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
     vision |= {"patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 1, "num_position_embeddings": 16}
     names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
     names |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
@@ -226,13 +223,8 @@ def _common(tokenizer: Any) -> dict[str, Any]:
 def _qwen35_text_config(tokenizer: Any) -> Any:
     from transformers import Qwen3_5TextConfig
 
-    sizes = {
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-    }
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 64}
+    sizes |= {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
     sizes |= {f"linear_{name}_head_dim": 64 for name in ("key", "value")}
     sizes |= {"linear_num_key_heads": 1, "linear_num_value_heads": 2}
     # mrope_section sums to head_dim * partial_rotary_factor / 2.
