@@ -16,8 +16,8 @@ from support.model_parts import LiveBytes
 
 ROWS, LENGTH = 4, 192
 SHAPE = {
-    "num_hidden_layers": 6, "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096, "tie_word_embeddings": True,
+    "num_hidden_layers": 6, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 2048, "tie_word_embeddings": True,
 }  # fmt: skip
 LINEAR = {
     "linear_num_key_heads": 2,
