@@ -67,7 +67,7 @@ run_stages() {
   stage kernels "the kernels of linear attention have the gradients of plain torch" "$no_fla" kernels.log \
     python -m nextturn.train.gpu_check kernels
   stage data "conversations are built" "" data/manifest.json \
-    python -m nextturn.data_builders recipes/written.yaml --out "$out/data"
+    python -m nextturn.data_builders recipes/written.yaml --source.n 100 --out "$out/data"
   stage sft "one process trains, and probes before and after" "" sft/probe/step-2/results.json \
     "${one[@]}" train/sft.py recipes/qwen2b_sft.yaml "${train[@]}" \
     --model.name "$out/model" --train.output_dir "$out/sft" --data.rows_per_step 2
