@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.card import block, card, chat, excerpt, inline
+from nextturn.data_builders.card import block, card, chat, inline
 from nextturn.data_builders.duplicates import Checked
 from nextturn.data_builders.problems import Source
 from nextturn.data_builders.recipe import DataRecipe, Output
@@ -149,25 +149,10 @@ def test_no_message_imitates_another_one() -> None:
     assert block(["a ``` b"])[:9] == "````text\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a_b c", "a_b c"),
-        ("_a_ *b* `c` [d](e)", "\\_a\\_ \\*b\\* \\`c\\` \\[d\\]\\(e\\)"),
-        ("a|b\nc", "a\\|b c"),
-        ("<i>&amp;", "&lt;i&gt;&amp;amp;"),
-        ("$x$ \\frac", "\\$x\\$ \\\\frac"),
-        ("x" * 100, "x" * 79 + "…"),
-    ],
-)
-def test_inline_text_is_escaped(text: str, shown: str) -> None:
-    assert inline(text) == shown
-
-
-def test_an_excerpt_shows_both_ends() -> None:
-    assert excerpt("a b\nc", 10) == "a b c"
-    cut = excerpt("begin " + "x" * 500 + " end", 60)
-    assert cut.startswith("begin x") and cut.endswith("x end") and len(cut) <= 63
+def test_inline_text_is_escaped() -> None:
+    assert inline("a_b _a_ *b* `c` [d](e)") == "a_b \\_a\\_ \\*b\\* \\`c\\` \\[d\\]\\(e\\)"
+    assert inline("a|b\nc <i>&amp; $x$ \\frac") == "a\\|b c &lt;i&gt;&amp;amp; \\$x\\$ \\\\frac"
+    assert inline("x" * 100) == "x" * 79 + "…"
 
 
 def test_memory_does_not_grow_with_the_rows() -> None:
@@ -184,4 +169,4 @@ def test_memory_does_not_grow_with_the_rows() -> None:
             tracemalloc.stop()
 
     peak(100)  # imports and compiles once
-    assert peak(4000) < 1.1 * peak(1500) + 50_000
+    assert peak(1800) < 1.1 * peak(700) + 50_000

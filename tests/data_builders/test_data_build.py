@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,19 @@ from nextturn.data_builders.__main__ import main
 from nextturn.data_builders.build import Build, build, finished
 from nextturn.data_builders.problems import Problems
 from nextturn.data_builders.recipe import DataRecipe, Source, load_data_recipe, shaping
-from nextturn.data_builders.rows import load_sft_rows
+from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
+from nextturn.data_builders.text import states
 from nextturn.probe.errors import BadInput, DataError, RecipeError, SettingsChanged, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_json, write_jsonl
+from nextturn.probe.grading import boxed
 from nextturn.probe.terminal import visible
-from support.commands import ROOT, start
+from support.commands import ROOT
+from support.dialogue_server import contents
 
 SHARED = ROOT.parent / "shared" / "data"
 DEMO = ROOT / "tests" / "demo.yaml"
 SMALL = ["--written", "null", "--source.n", "40", "--output.shard_size", "15", "--eval.accuracy_n", "12"]
-REPLAY = ["--replay.fraction", "0.2"]
+MIX = ["--written", "{n: 20, kinds: [complete, twin]}", "--replay.fraction", "0.2"]
 # The demo limits its generated problems to small numbers, and has held-out problems.
 ANY_SIZE = ["--source.levels", "null", "--source.largest", "null"]
 NARROW = ["--source.levels", "[1]", "--source.largest", "50"]
@@ -55,22 +58,28 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_jsonl(path)]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("built") / "data"
-    return build(recipe(out, *REPLAY), out)
+    return build(recipe(out, *MIX), out)
 
 
 def test_the_directory_holds_what_training_and_probe_expect(built: Path) -> None:
-    parts = [f"part-0000{number}.jsonl" for number in range(3)]
+    parts = [*(f"part-0000{number}.jsonl" for number in range(3)), "part-written.jsonl"]
     assert all(sorted(path.name for path in (built / view).iterdir()) == parts for view in ("sft", "rejected", "rl"))
     kept = list(load_sft_rows(built))
     assert {"id", "messages", "kind", "source", "answer"} <= set(kept[0])
     assert len({row["id"] for row in kept}) == len(kept)
+    sources = Counter(row["source"] for row in kept)
+    assert sources["written"] == 20 and sources["starter"] > 30
+    assert {row["kind"] for row in kept} == {
+        "complete",
+        "twin",
+        "underspecified",
+        "wrong_start",
+        "right_start",
+        "replay",
+    }
     accuracy = rows(built / "eval/accuracy.jsonl")
     assert [set(row) for row in accuracy] == [{"id", "question", "answer", "solution"}] * 12
     assert not {row["messages"][0]["content"] for row in kept} & {row["question"] for row in accuracy}
@@ -82,12 +91,30 @@ def test_the_manifest_adds_up_and_has_the_hashes_of_the_files(built: Path) -> No
     manifest = read_json(built / "manifest.json")
     assert manifest["schema"] == 1
     assert manifest["asked"] == manifest["kept"] + sum(manifest["rejected"].values())
-    assert manifest["kept"] == len(list(load_sft_rows(built)))
+    assert manifest["kept"] == len(list(load_sft_rows(built))) > 0.95 * manifest["asked"]
     assert manifest["settings"] == read_json(built / "settings.json")
     for name, described in manifest["files"].items():
         assert hashlib.sha256((built / name).read_bytes()).hexdigest() == described["sha256"]
         assert len(rows(built / name)) == described["rows"]
     assert set(manifest["files"]) == set(contents(built)) - {"manifest.json", "settings.json", "README.md"}
+
+
+def test_every_kept_conversation_gives_prompts_up_to_its_first_answer(built: Path) -> None:
+    rows = list(load_rl_rows(built))
+    expected: dict[tuple[str, int], Sequence[Any]] = {}
+    for row in load_sft_rows(built):
+        for index in range(1, len(row["messages"]), 2):
+            if row["kind"] != "replay":
+                expected[row["id"], index // 2] = row["messages"][:index]
+            if boxed(row["messages"][index]["content"]):
+                break
+    assert {(row.id.rpartition("-")[0], row.turn): list(row.prompt) for row in rows} == expected
+    assert all(row.prompt[-1]["role"] == "user" and row.answer and row.solution for row in rows)
+    withheld = [row for row in rows if row.hidden]
+    assert withheld and all(row.clause and row.reveal and row.short for row in withheld)
+    for row in withheld:
+        assert not any(states(message["content"], value) for message in row.prompt for value in row.hidden)
+        assert all(states(row.reveal, value) and states(row.problem, value) for value in row.hidden)
 
 
 def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: Path) -> None:
@@ -98,35 +125,22 @@ def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: P
     assert load_dataset(str(built), "rl", cache_dir=str(tmp_path))["train"].num_rows
 
 
-def test_the_seed_determines_every_byte(built: Path, tmp_path: Path) -> None:
-    assert contents(build(recipe(tmp_path / "again", *REPLAY))) == contents(built)
-    other = build(recipe(tmp_path / "other", *REPLAY, "--seed", "8"))
+def test_a_killed_build_ends_with_the_same_bytes_and_another_seed_gives_others(built: Path, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    shutil.copytree(built, killed)
+    for name in ("manifest.json", "sft/part-00000.jsonl", "README.md"):  # killed after the written shard
+        (killed / name).unlink()
+    with pytest.raises(DataError, match="not finished"):
+        list(load_sft_rows(killed))
+    assert contents(build(recipe(killed, *MIX))) == contents(built)
+    other = build(recipe(tmp_path / "other", "--seed", "8"))
     assert contents(other)["sft/part-00000.jsonl"] != contents(built)["sft/part-00000.jsonl"]
 
 
-def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    arguments = [str(DEMO), "--written", "null", "--source.n", "150", "--output.shard_size", "10"]
-    arguments += ["--quality.max_same_wording", "0.0001", "--out"]
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = start(["-m", "nextturn.data_builders", *arguments, str(killed)])
-    while len(list(killed.glob("sft/part-*.jsonl"))) < 4:
-        assert process.poll() is None, "the build ended before it could be killed"
-        time.sleep(0.005)
-    process.kill()
-    assert not (killed / "manifest.json").exists()
-    times = {path: path.stat().st_mtime_ns for path in killed.glob("sft/part-*.jsonl")}
-    with pytest.raises(DataError, match="not finished"):
-        list(load_sft_rows(killed))
-    for out in (killed, whole):
-        start(["-m", "nextturn.data_builders", *arguments, str(out)]).finish()
-    assert contents(killed) == contents(whole)
-    assert len(times) < len(list(killed.glob("sft/part-*.jsonl")))
-    assert all(path.stat().st_mtime_ns == made for path, made in times.items()), "finished shards are kept"
-
-
-def test_a_finished_build_is_not_changed(built: Path) -> None:
+def test_a_finished_build_is_not_changed(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(built)
-    output = start(["-m", "nextturn.data_builders", str(DEMO), *SMALL, *REPLAY, "--out", str(built)]).finish()
+    main([str(DEMO), *SMALL, *MIX, "--out", str(built)])
+    output = capsys.readouterr().out
     assert output.count("\n") == 1 and "already built" in output and contents(built) == before
 
 
@@ -138,7 +152,7 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
     (unfinished / "manifest.json").unlink()
     changed = ("--conversations.right_start", "0.0", "--conversations.wrong_start", "0.2")
     with pytest.raises(SettingsChanged, match=r"conversations\.right_start"):
-        build(recipe(unfinished, *REPLAY, *changed), unfinished)
+        build(recipe(unfinished, *MIX, *changed), unfinished)
 
 
 def test_training_uses_a_finished_build_from_another_path_and_no_other_build(
@@ -146,17 +160,7 @@ def test_training_uses_a_finished_build_from_another_path_and_no_other_build(
 ) -> None:
     """A training recipe does not repeat --source.path. The hub is out of reach here."""
     problems, out = sums(tmp_path / "problems.jsonl", 9), tmp_path / "d"
-    options = [
-        "--source.kind",
-        "gsm8k",
-        *ANY_SIZE,
-        "--source.n",
-        "9",
-        "--eval.accuracy_n",
-        "0",
-        "--replay.fraction",
-        "0",
-    ]
+    options = ["--source", "{kind: gsm8k, n: 9}", "--eval.accuracy_n", "0", "--replay.fraction", "0"]
     build(recipe(out, *options, "--source.path", str(problems)))
     with problems.open("a") as file:
         file.write('{"question": "What is 2?", "answer": "2"}\n')
@@ -194,44 +198,20 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(DEMO), "--out", str(tmp_path / "d"), "--dry-run"])
+    main([str(DEMO), *SMALL, "--out", str(tmp_path / "d"), "--dry-run"])
     shown = capsys.readouterr().out
     assert "problems in" in shown and "tokens" in shown and "assistant | " in shown
     assert not (tmp_path / "d").exists()
     assert visible("a\x1b[31mb\u202ec\nd\u2028\ud83d") == "a\\u001b[31mb\\u202ec\nd\\u2028\\ud83d"
 
 
-GOOD = '{"id": 1, "question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n'
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "p.jsonl"),
-        (GOOD + '{"question": "broken', "p.jsonl:2"),
-        (GOOD + '{"question": "What?", "solution": "Nobody knows\\nat all."}\n', "p.jsonl:2: no answer"),
-        (GOOD + "[1]\n", "p.jsonl:2"),
-        ("", "p.jsonl"),
-        (GOOD + GOOD, "p.jsonl:2: the id '1'"),
-        (GOOD + '{"question": "What is 2 + 2?", "answer": "4", "type": ["sums"]}\n', "p.jsonl:2: the subject"),
-    ],
-)
-def test_a_wrong_problem_file_ends_in_one_line(
-    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if content is not None:
-        (tmp_path / "p.jsonl").write_text(content)
-    arguments = [
-        str(DEMO),
-        "--written",
-        "null",
-        *from_file(tmp_path / "p.jsonl", kind="gsm8k"),
-        "--out",
-        str(tmp_path / "d"),
-    ]
-    assert run_command(main, arguments) == 2
+def test_a_wrong_problem_file_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"question": "What is 1 + 1?", "answer": "1 + 1 = 2\n#### 2"}
+    write_jsonl(tmp_path / "p.jsonl", [good, {"question": "What is 2 + 2?", "answer": "4", "type": ["sums"]}])
+    options = ["--written", "null", *from_file(tmp_path / "p.jsonl", kind="gsm8k")]
+    assert run_command(main, [str(DEMO), *options, "--out", str(tmp_path / "d")]) == 2
     errors = capsys.readouterr().err
-    assert message in errors and errors.count("\n") == 1 and not (tmp_path / "d").exists()
+    assert "p.jsonl:2: the subject" in errors and errors.count("\n") == 1 and not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize(
@@ -275,18 +255,24 @@ def test_a_small_file_is_used_again_with_other_wordings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["math", "gsm8k"])
 def test_math_and_gsm8k_build_and_verify(kind: str, tmp_path: Path) -> None:
-    source, held_out = SHARED / kind / "train.jsonl", SHARED / kind / "test.jsonl"
-    if not source.is_file():
-        pytest.skip(f"{source} is not there")
-    options = from_file(source, "--source.n", "150", "--quality.decontaminate", f"[{held_out}]", kind=kind)
-    out = build(recipe(tmp_path / kind, *options, "--replay.source", kind, "--replay.path", str(source)))
+    """With one row in ten of the real files."""
+    if not (SHARED / kind).is_dir():
+        pytest.skip(f"{SHARED / kind} is not there")
+    for split in ("train", "test"):
+        lines = (SHARED / kind / f"{split}.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines[::10]))
+    source, held_out = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    options = from_file(source, "--source.n", "100", "--quality.decontaminate", f"[{held_out}]", kind=kind)
+    out = build(recipe(tmp_path / kind, *options, "--replay.source", kind))
     manifest = read_json(out / "manifest.json")
     # About a tenth of MATH's train problems occur nearly word for word in its test split.
-    assert manifest["rejected"].pop(f"contaminated:{kind}/test.jsonl", 0) / manifest["asked"] < 0.2
+    contaminated = manifest["rejected"].pop(f"contaminated:{tmp_path.name}/test.jsonl", 0)
+    assert contaminated / manifest["asked"] < 0.2
     assert sum(manifest["rejected"].values()) / manifest["asked"] < 0.05, manifest["rejected"]
+    assert set(manifest["rejected"]) <= {"duplicate", "near_duplicate", "same_wording"}, manifest["rejected"]
     assert all(row["source"] == kind for row in load_sft_rows(out))
     if kind == "math":
-        assert 0 < len(Problems(Source(kind="math", path=str(source), levels=[5], subjects=["algebra"]), 0)) < 1000
+        assert 0 < len(Problems(Source(kind="math", path=str(source), levels=[5], subjects=["algebra"]), 0)) < 100
         with pytest.raises(RecipeError, match="no problem"):
             Problems(Source(kind="math", path=str(source), subjects=["poetry"]), 0)
 
@@ -305,24 +291,12 @@ def test_a_build_that_keeps_nothing_fails_and_shows_the_reason_each_time(tmp_pat
 
 def test_kinds_that_the_problems_do_not_give_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rules can leave nothing out of these problems, so they are answered at once, whatever the recipe asks for."""
-    names = ("red", "blue", "green", "black", "white", "brown", "grey", "pink")
-    problems = [
-        {"question": f"What comes out where the {name} number {n} meets {n + 2}?", "answer": f"{n} + {n + 2} = {2 * n + 2}\n#### {2 * n + 2}"}
-        for name in names
-        for n in range(3, 12)
-    ]  # fmt: skip
-    write_jsonl(tmp_path / "problems.jsonl", problems)
-    build(recipe(tmp_path / "out", *from_file(tmp_path / "problems.jsonl", "--replay.fraction", "0")))
+    options = from_file(sums(tmp_path / "problems.jsonl", 72), "--replay.fraction", "0")
+    build(recipe(tmp_path / "out", *options, "--quality.max_same_wording", "1.0"))
     shown = capsys.readouterr().out
     assert "note: " in shown and "underspecified 0.0%" in shown
-    build(recipe(tmp_path / "again", "--source.n", "120"))
-    assert "note: " not in capsys.readouterr().out
-
-
-def test_held_out_problems_use_each_template_equally_often(tmp_path: Path) -> None:
-    held_out = Build(recipe(tmp_path, *NARROW, "--eval.accuracy_n", "66")).eval_rows["eval/accuracy.jsonl"]
-    operations = Counter(re.findall(r"\d (\W) \d+ = ", "\n".join(row["solution"] for row in held_out)))
-    assert operations == {"*": 18, "/": 24, "+": 12, "-": 12}
+    demo = Build(recipe(tmp_path / "demo"))
+    assert not demo.shortfall(Counter(conversation.kind for n in range(40) for conversation in demo.conversations(n)))
 
 
 def test_a_problem_without_a_worked_solution_gives_neither_conversation_nor_replay(tmp_path: Path) -> None:

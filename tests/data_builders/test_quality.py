@@ -1,27 +1,37 @@
-"""The quality filter: each rule by its reason, leaks in any notation, and the same reasons when a build resumes."""
+"""The quality filter: each rule by its reason, leaks in any notation, near-duplicates and questions of the probe."""
 
 from __future__ import annotations
 
+import functools
+import json
+import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextturn.data_builders.quality import RUN, QualityFilter, all_boxed, holds, leak, states_part
+from nextturn.data_builders.duplicates import Checked, Fingerprint, KeptRows
+from nextturn.data_builders.quality import QualityFilter, all_boxed, holds, leak, probe_files, states_part
 from nextturn.data_builders.recipe import Conversations, Quality
 from nextturn.data_builders.scripted import converse, plan
 from nextturn.data_builders.starter import starter_problems
-from nextturn.data_builders.tasks import Conversation
+from nextturn.data_builders.tasks import Conversation, Task
+from nextturn.probe.errors import DataError, SetOutOfReach
+from nextturn.probe.files import write_jsonl
 from nextturn.probe.grading import closes_asking
+from nextturn.probe.sets import PACKAGED
 from support.conversations import conversation
 
 
-def reasons(rows: Sequence[Conversation], quality: Quality | None = None) -> list[str | None]:
-    quality_filter = QualityFilter(quality or Quality(), len(rows))
-    return [quality_filter.reason(row) for row in rows]
+def reasons(rows: Sequence[Conversation], **quality: Any) -> list[str | None]:
+    quality_filter = QualityFilter(Quality(**quality), max(10, len(rows)))
+    return [quality_filter.reason(each) for each in rows]
 
 
 SUM, WAY, ASK = "What is 3 + 4?", "Then it is \\boxed{7}.", "What is x?"
@@ -43,11 +53,9 @@ LACKING = {"kind": "underspecified", "hidden": "4"}
         (replace(conversation(SUM), messages=({"role": "user", "content": "a"},) * 2), "roles"),
         (conversation(SUM, "\\boxed{7}", " ", "\\boxed{7}"), "empty_turn"),
         (conversation(SUM, "Which base do you mean?", "10", WAY), "over_asking"),
-        (conversation(SUM, "Shall we begin? I can.", "Yes", WAY), "over_asking"),
         (conversation(SUM, "Which base do you mean?", "10", WAY, kind="replay"), "over_asking"),
         (conversation(SUM, "Why ask? It is \\boxed{7}."), None),
         (conversation(SUM, "\\boxed{7}. Clear?"), "closes_asking"),
-        (conversation(SUM, "\\boxed{7}. Clear? I hope so."), "closes_asking"),
         (conversation(SUM, "\\boxed{7}", "Why?", "3 + 4 = \\boxed{7}. Clear?"), "closes_asking"),
         (conversation(SUM, "\\boxed{7}", "Why?", "3 and 4 more. Clear?"), None),
         (conversation("3 + x?", "It is 3 + x.", "4", WAY, **LACKING), "no_question"),
@@ -79,24 +87,12 @@ def scripted(n: int) -> list[Conversation]:
     return [row for index, row in enumerate(made) for _ in range(1 + (index % 5 == 0))]
 
 
-def test_scripted_conversations_pass_and_their_repetitions_do_not() -> None:
-    rows = scripted(150)
-    found = reasons(rows, Quality(max_same_wording=1.0))
-    repeated = {index for index in range(1, len(rows)) if rows[index] is rows[index - 1]}
-    assert {index for index, reason in enumerate(found) if reason == "duplicate"} == repeated
-    assert sum(reason is None for reason in found) > 0.95 * (len(rows) - len(repeated))
-    kept = {row.kind for row, reason in zip(rows, found, strict=True) if reason is None}
-    assert kept == {"complete", "underspecified", "wrong_start", "right_start"}
-
-
 def test_too_many_rows_with_the_same_wording_are_rejected() -> None:
     rows = [conversation(f"Ann has {n} and 7?", "\\boxed{7}") for n in range(1, 6)]
-    rows += [
-        conversation("Ann  has 1\nand 7?", "\\boxed{7}"),
-        conversation("Ann has 1 and 7?", "\\boxed{7}", kind="replay"),
-    ]
-    rows += [conversation("Nobody has 1 and 7?", "It is \\boxed{7}")]
-    found = reasons(rows, Quality(max_same_wording=0.01))
+    rows.append(conversation("Ann  has 1\nand 7?", "\\boxed{7}"))
+    rows.append(conversation("Ann has 1 and 7?", "\\boxed{7}", kind="replay"))
+    rows.append(conversation("Nobody has 1 and 7?", "It is \\boxed{7}"))
+    found = reasons(rows, max_same_wording=0.01)
     assert found == [None] * 3 + ["same_wording"] * 2 + ["duplicate"] * 2 + [None]
 
 
@@ -105,12 +101,12 @@ def test_a_resumed_build_gives_the_same_reasons() -> None:
         last = {"role": "assistant", "content": row.messages[-1]["content"] + " Done."}
         return replace(row, messages=(*row.messages[:-1], last))
 
-    rows = [version for row in scripted(60) for version in (row, nearly(row))]
-    quality = Quality(max_same_wording=0.01, near_duplicates=0.6)
-    whole = reasons(rows, quality)
+    rows = [version for row in scripted(40) for version in (row, nearly(row))]
+    quality = {"max_same_wording": 0.01, "near_duplicates": 0.6}
+    whole = reasons(rows, **quality)
     assert {"duplicate", "near_duplicate", None} <= set(whole)
     for cut in (1, len(rows) // 3, len(rows) - 1):
-        resumed = QualityFilter(quality, len(rows))
+        resumed = QualityFilter(Quality(**quality), len(rows))
         for row, reason in zip(rows[:cut], whole[:cut], strict=True):
             if reason is None:
                 resumed.remember(row.messages, row.kind)
@@ -120,7 +116,7 @@ def test_a_resumed_build_gives_the_same_reasons() -> None:
 # --- Leaks of the withheld fact.
 
 GOAL = "How many of the marbles in the second bag are red or have a white stripe around them?"
-FIGURE = '[asy]\ndraw((0,0)--(4,0)--(4,3)--cycle);\nlabel("$A$", (0,0), SW);\n[/asy]'
+DRAWING = '[asy]\ndraw((0,0)--(4,0)--(4,3)--cycle);\nlabel("$A$", (0,0), SW);\n[/asy]'
 
 
 @pytest.mark.parametrize(
@@ -149,7 +145,7 @@ def test_the_withheld_text_is_found_in_any_notation(text: str, hidden: str, foun
 
 def test_a_part_of_a_long_text_counts_unless_the_user_said_it() -> None:
     assert states_part("Of the marbles in the second bag are red ones enough?", GOAL, "")
-    assert states_part("Is it drawn as draw((0,0)--(4,0)--(4,3)--cycle)?", FIGURE, "")
+    assert states_part("Is it drawn as draw((0,0)--(4,0)--(4,3)--cycle)?", DRAWING, "")
     assert not states_part("So we look for marbles in the second bag that are red or have a white stripe?", GOAL, "")
     part = "marbles in the second bag are red or have a white stripe"
     assert states_part(f"You say {part}?", GOAL, "") and not states_part(f"You say {part}?", GOAL, f"I see {part}, yes")
@@ -170,25 +166,160 @@ def test_the_first_who_states_it_is_named(turns: tuple[str, ...], more: dict[str
     assert leak(conversation(*turns, **{"hidden": "12", **more})) == reason  # type: ignore[arg-type]
 
 
-@given(st.lists(st.text("abcxyz0123456789+-=^\\{}()$", min_size=1, max_size=8), min_size=1, max_size=6), st.data())
-def test_a_text_is_found_with_any_white_space(words: list[str], data: st.DataObject) -> None:
-    hidden = " ".join(words)
-    letters = re.sub(r"\s", "", hidden.strip("$"))
-    assume(letters and "\\" not in letters and not re.fullmatch(r"-?[\d.,]+", letters) and "$" not in letters)
-    spaces = st.sampled_from(["", " ", "\n", "  \t", "\\, "])
-    assert holds(f"Is it {''.join(letter + data.draw(spaces) for letter in letters)} then?", hidden)
+# --- Near-duplicates.
+
+VOCABULARY = [f"{a}{b}" for a in "bcdfgklmnprst" for b in ("ab", "el", "im", "on", "ur")]
 
 
-@given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_a_number_is_found_alone_and_never_inside_another(hidden: int, other: int) -> None:
-    assume(hidden != other)
-    assert holds(f"there are {hidden:,} of them", str(hidden)) and holds(f"${hidden}$", str(hidden))
-    assert not holds(f"there are {other:,} of them, or {other}.5", str(hidden)) or hidden == 5
+def text(seed: str, words: int = 120) -> str:
+    rng = random.Random(f"near:{seed}")
+    return " ".join(rng.choice(VOCABULARY) for _ in range(words))
 
 
-@given(st.lists(st.sampled_from("abcdefghijklmnopqrstuvwxyz"), min_size=RUN, max_size=30, unique=True), st.data())
-def test_any_eight_words_in_a_row_are_a_part(words: list[str], data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, len(words) - RUN))
-    hidden, part = " ".join(words), " ".join(words[start : start + RUN])
-    assert states_part(f"So: {part}!", hidden, "") and not states_part(f"So: {part}!", hidden, hidden)
-    assert not states_part(" ".join(words[start : start + RUN - 1]), hidden, "")
+def row(question: str, reply: str = "", kind: str = "complete") -> Conversation:
+    return conversation(question, f"{reply} It is \\boxed{{7}}.", kind=kind)
+
+
+def changed(words: str, every: int) -> str:
+    """Return the text with each `every`-th word changed."""
+    return " ".join(f"{word}x" if index % every == 0 else word for index, word in enumerate(words.split()))
+
+
+TEXT, NEAR = text("told"), "near_duplicate"
+FIGURE = "[asy]\n" + text("figure", 400) + "\n[/asy]"
+
+
+@pytest.mark.parametrize(
+    ("rows", "quality", "expected"),
+    [
+        ([row(TEXT), row(f"Hi! {TEXT}"), row(f"{TEXT} thanks a lot")], {}, [None, NEAR, NEAR]),
+        ([row(TEXT), row(changed(TEXT, 10))], {}, [None, None]),
+        ([row(TEXT), row(changed(TEXT, 10))], {"near_duplicates": 0.5}, [None, NEAR]),
+        ([row(TEXT), row(f"Hi! {TEXT}")], {"near_duplicates": None}, [None, None]),
+        # Another kind, as in contrast pairs; other numbers; other drawings; other operators.
+        ([row(TEXT), conversation(TEXT, "Which?", "7", "\\boxed{7}", kind="underspecified", hidden="7")], {}, [None, None]),
+        ([row(TEXT), row(TEXT, kind="wrong_start"), row(TEXT.replace(" ", " \n\t"))], {}, [None, "duplicate", "duplicate"]),
+        ([row(f"Ann has {n} bags of {n + 3} and gives {n - 1} away. How many?", f"{n} * {n + 3} = 7.") for n in (5, 8, 12)],
+         {}, [None, None, None]),
+        ([row(f"The graph of f(x) is shown. {FIGURE} Which is the graph of f(x {shift})?") for shift in ("+2", "-5")], {},
+         [None, None]),
+        ([row(f"$x {sign} y {sign} z {sign} w$ is to be found, and $y {sign} z$") for sign in "+-"], {}, [None, None]),
+    ],
+)  # fmt: skip
+def test_near_duplicates(rows: list[Conversation], quality: dict[str, Any], expected: list[str | None]) -> None:
+    assert reasons(rows, **quality) == expected
+
+
+@settings(max_examples=10)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), min_size=2, max_size=12))
+def test_the_first_of_similar_rows_is_kept_whatever_is_between_them(versions: list[tuple[int, int]]) -> None:
+    """Six unrelated texts, each in two similar versions."""
+    rows = [row(text(str(which)) + " thanks" * version) for which, version in versions]
+    first = {which: index for index, (which, _) in reversed(list(enumerate(versions)))}
+    kept = [reason is None for reason in reasons(rows)]
+    assert kept == [first[which] == index for index, (which, _) in enumerate(versions)]
+
+
+@pytest.mark.parametrize(("alike", "most_missed"), [(0.9, 12), (0.95, 1), (1.0, 0)])
+def test_bands_miss_few_similar_signatures(alike: float, most_missed: int) -> None:
+    rng, kept = np.random.default_rng(0), KeptRows(0.9)
+    missed = 0
+    for number in range(60):
+        signature = rng.integers(0, 2**32, 128, dtype=np.uint32)
+        kept.add(Fingerprint(number, number, signature, kept.bands_of(signature, "complete")))
+        other = signature.copy()
+        other[rng.permutation(128)[: 128 - round(alike * 128 + 0.499)]] += 1
+        missed += kept.repeats(Fingerprint(-1, -1, other, kept.bands_of(other, "complete")), 2) is None
+    assert missed <= most_missed
+
+
+# --- Questions of the probe.
+
+WORDS = re.findall(r"\w+", "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen")
+WHOLE = Task("t", " ".join(WORDS) + "?", "7", "math", ())
+SHORT = Task("t", "Find $\\cos  150^\\circ$.", "7", "math", ())
+PHRASE = "enter your answer in the form a over b where both are whole numbers"
+
+
+@pytest.mark.parametrize(
+    ("probe", "made", "found"),
+    [
+        # Thirteen words in a row, of the problem or of a turn.
+        ([" ".join(WORDS[:14])], conversation("So: " + ", ".join(WORDS[:13]).upper() + "?", "\\boxed{7}"), True),
+        ([" ".join(WORDS[:14])], conversation(" ".join(WORDS[:12]) + "?", "\\boxed{7}"), False),
+        ([" ".join(WORDS[:14])], conversation("What?", " ".join(WORDS[1:14]) + " \\boxed{7}"), True),
+        # A question of fewer words as a whole: one in eight of MATH.
+        (["Find $\\cos 150^\\circ$."], conversation("Find $\\cos 150^\\circ$.", "\\boxed{7}"), True),
+        (["Find $\\cos 150^\\circ$."], conversation("hey. what is it?", "\\boxed{7}", task=SHORT), True),
+        (["Find $\\cos 150^\\circ$."],
+         conversation("Two", "\\boxed{7}", task=replace(SHORT, question="What is $1 + 1$?", whole_beside=SHORT.question)), True),
+        (["Find $\\cos 150^\\circ$."], conversation("Find $-\\cos 150^\\circ$.", "\\boxed{7}"), False),
+        (["Thank you!"], conversation("What is $1 + 1$?", "\\boxed{7}", "Thank you!", "Gladly."), False),
+        # The problem, in all kinds, even if the messages say little of it.
+        ([" ".join(WORDS)], conversation("Numbers", "\\boxed{7}", task=WHOLE), True),
+        ([" ".join(WORDS)], conversation("Numbers", "Which?", "7", "\\boxed{7}", kind="underspecified", task=WHOLE), True),
+        # A phrase that many questions share does not count; a drawing is one word.
+        ([f"Number {i}: {PHRASE}." for i in range(11)], conversation(f"Something else. {PHRASE}?", "\\boxed{7}"), False),
+        ([f"Number {i}: {PHRASE}." for i in range(11)], conversation(f"Number 3: {PHRASE}?", "\\boxed{7}"), True),
+        ([f"Find the area. {FIGURE}"], conversation(f"What is its perimeter? {FIGURE}", "\\boxed{7}"), False),
+    ],
+)  # fmt: skip
+def test_contaminated_conversations(probe: list[str], made: Conversation, found: bool, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "probe.jsonl", [{"problem": question} for question in probe])
+    expected = f"contaminated:{tmp_path.name}/probe.jsonl" if found else None
+    assert reasons([made], decontaminate=[str(tmp_path / "probe.jsonl")]) == [expected]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Question": "TEXT", "Correct Answer": "x"},
+        {"prompt": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "TEXT"}]},
+        {"conversations": [{"from": "human", "value": "TEXT"}]},
+        {"history": [{"user": "Hello", "bot": "TEXT"}]},
+        {"prompt": functools.reduce(lambda inner, _: [inner], range(700), "TEXT")},
+    ],
+)
+def test_probe_questions_are_read_in_every_form(tmp_path: Path, fields: dict[str, Any]) -> None:
+    (tmp_path / "probe.jsonl").write_text(json.dumps(fields).replace("TEXT", WHOLE.question) + "\n")
+    (reason,) = reasons([row(WHOLE.question.capitalize())], decontaminate=[str(tmp_path / "probe.jsonl")])
+    assert reason is not None and reason.startswith("contaminated:")
+
+
+def test_sets_are_counted_and_the_first_one_is_named(own_cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    write_jsonl(tmp_path / "a/test.jsonl", [{"question": " ".join(WORDS[:13])}, {"question": "Short?"}])
+    write_jsonl(own_cache / "sets" / "gsm8k.jsonl", [{"question": " ".join(WORDS), "answer": "#### 7"}])
+    sets = [str(tmp_path / "a/test.jsonl"), "gsm8k"]
+    quality_filter = QualityFilter(Quality(decontaminate=sets), 10)
+    assert quality_filter.checked == (Checked("a/test.jsonl", 2, 2), Checked("gsm8k", 1, 2))
+    assert quality_filter.reason(row(" ".join(WORDS))) == "contaminated:a/test.jsonl"
+    assert quality_filter.reason(row(" ".join(WORDS[1:]))) == "contaminated:gsm8k"
+
+
+def test_a_gated_set_out_of_reach_is_left_out_by_name_and_any_other_is_an_error(
+    own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert probe_files(["gpqa_diamond", "written_pairs"]) == PACKAGED
+    assert "gpqa_diamond" in capsys.readouterr().out
+    with pytest.raises(SetOutOfReach, match="quality.decontaminate: set 'gsm8k'"):
+        probe_files(["gsm8k"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nowhere.jsonl", None, "no such file"),
+        ("gsm9k", None, "known set .*gsm8k"),
+        ("broken.jsonl", '{"question": "Fine?"}\n{"question\n', "broken.jsonl:2"),
+        ("empty.jsonl", '{"number": 3}\n', "empty.jsonl:1: .*question"),
+    ],
+)
+def test_a_set_that_cannot_be_used_is_named(
+    name: str, content: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        QualityFilter(Quality(decontaminate=[name]), 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nextturn.data_builders
-from nextturn.data_builders.gaps import task_from
-from nextturn.data_builders.problems import Problems
-from nextturn.data_builders.quality import holds
-from nextturn.data_builders.recipe import Conversations, ScriptedKind, Source, wordings
+from nextturn.data_builders.recipe import Conversations, ScriptedKind, wordings
 from nextturn.data_builders.scripted import Act, Script, acts, converse, joined, plan, possible_kinds, say
 from nextturn.data_builders.starter import starter_problem, starter_problems
 from nextturn.data_builders.tasks import Conversation, Gap, Mistake, Step, Task
@@ -27,7 +25,6 @@ from nextturn.data_builders.text import states
 from nextturn.probe.conversations import check_messages
 from nextturn.probe.grading import asks, boxed, sentences
 from nextturn.probe.recipe import _Loader
-from nextturn.probe.sets import Problem
 
 DEFAULT, TALKATIVE = Conversations(), Conversations(reactions=1.0)
 KINDS = get_args(ScriptedKind)
@@ -112,11 +109,11 @@ def test_the_same_arguments_give_the_same_text_and_other_seeds_other_texts() -> 
 
 def test_shares_are_met() -> None:
     settings = Conversations(contrast_pairs=0.8)
-    tasks = [task for task in starter_problems(2500, 0, "train") if len(possible_kinds(task)) == len(KINDS)]
-    plans = [plan(task, 0, settings) for task in tasks]
+    task = next(task for task in starter_problems(50, 0, "train") if len(possible_kinds(task)) == len(KINDS))
+    plans = [plan(replace(task, id=str(number)), 0, settings) for number in range(2500)]
     kinds = Counter(kind for planned in plans for kind in planned)
     total = kinds.total()
-    assert total > 2000 and abs(total / len(plans) - settings.per_problem) < 0.04
+    assert abs(total / len(plans) - settings.per_problem) < 0.04
     assert all(abs(kinds[kind] / total - share) < 0.03 for kind, share in settings.shares.items()), kinds
     pairs = sum(set(planned) == {"complete", "underspecified"} for planned in plans)
     assert abs(pairs / kinds["underspecified"] - 0.8) < 0.05
@@ -166,20 +163,6 @@ def test_the_reply_to_a_reaction_gives_a_reason_with_the_numbers_of_the_problem(
     assert min(seen[act] for act in ("why", "check", "what_if", "doubt")) > 40
 
 
-def test_reactions_to_text_solutions() -> None:
-    solution = "We have $2x = 6$. So $x = 3$. Doubled, it is $\\boxed{6}$."
-    steps = tuple(Step(text) for text in solution.split(". "))
-    doubted = Task(
-        "p", "Solve $2x + 4 = 10$ for $x$, then double it. What do you get?", "6", "math", steps,
-        mistakes=(Mistake(1, "", "3", "$x$"),), boxed_solution=solution, asked="What do you get?",
-    )  # fmt: skip
-    for seed in range(100):
-        act, user, reply = reaction(doubted, seed)
-        assert act == "doubt" and "3" in user and "$x$" in reply and '"What do you get?"' in reply
-    nothing = Task("p", "What?", "3", "math", (Step("It is $\\boxed{3}$."),), boxed_solution="...")
-    assert reaction(nothing, 0)[0] == ""
-
-
 # --- Text of problems goes through unchanged.
 
 START = r"Let $M = \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}$ with $x \neq 0$. "
@@ -197,6 +180,13 @@ LATEX = Task(
 )  # fmt: skip
 
 
+def test_reactions_to_text_solutions() -> None:
+    for seed in range(100):
+        act, user, reply = reaction(LATEX, seed)
+        assert act == "doubt" and "15" in user and r"$3 \times 5$" in reply and f'"{LATEX.asked}"' in reply
+    assert reaction(replace(LATEX, mistakes=()), 0)[0] == ""
+
+
 @given(st.sampled_from(KINDS), st.integers(0, 10**6))
 def test_every_formula_is_one_of_the_problem(kind: ScriptedKind, seed: int) -> None:
     conversation = converse(LATEX, kind, seed, TALKATIVE)
@@ -207,37 +197,6 @@ def test_every_formula_is_one_of_the_problem(kind: ScriptedKind, seed: int) -> N
     assert all(everything.count(brace) == "".join(formulas).count(brace) for brace in "{}")
     assert START + REST in everything and answers(conversation) == [LATEX.answer]
     assert kind == "underspecified" or QUESTION in texts(conversation)[0]
-
-
-@given(st.text(alphabet=r"\{}$%_^&x1 .", min_size=1, max_size=60), st.integers(0, 1000))
-def test_braces_of_a_problem_are_never_read_as_slots(text: str, seed: int) -> None:
-    solution = f"{text} so it is $\\boxed{{7}}$."
-    task = task_from(Problem("p", f"What is {text}?", "7", solution, "math"))
-    opening, reply, *_ = texts(converse(task, "complete", seed, TALKATIVE))
-    assert f"What is {text}?" in opening and solution.strip() in reply
-
-
-MATH = Path(__file__).resolve().parents[3] / "shared" / "data" / "math" / "train.jsonl"
-
-
-@pytest.mark.skipif(not MATH.is_file(), reason="needs ../shared/data/math/train.jsonl")
-def test_conversations_from_math() -> None:
-    problems = Problems(Source(kind="math", path=str(MATH)), 7)
-    settings = Conversations(complete=0.3, underspecified=0.3, wrong_start=0.2, right_start=0.2)
-    tasks = [problems[index] for index in range(0, len(problems), 10)]
-    made = [converse(task, kind, 7, settings) for task in tasks for kind in plan(task, 7, settings)]
-    for conversation in made:
-        task, (opening, reply, *later) = conversation.task, texts(conversation)
-        assert task is not None and "[asy]" not in "".join(texts(conversation))
-        assert asks(reply) == (conversation.kind == "underspecified"), conversation.id
-        if conversation.gap:
-            assert holds(later[0], conversation.hidden)
-            assert not any(holds(text, conversation.hidden) for text in (opening, reply))
-            assert not re.search(r"___|\[\w+\]|\bsome\b.*\?", reply)
-        assert any(task.boxed_solution.strip() in text for text in texts(conversation, "assistant"))
-        assert answers(conversation) == [task.answer], conversation.id
-    kinds = Counter(conversation.kind for conversation in made)
-    assert set(kinds) == set(KINDS) and 0.5 < kinds["right_start"] / kinds["wrong_start"] < 2
 
 
 # --- The wordings of acts.yaml.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,17 @@ def whole(kind: str = "complete", question: str = QUESTION, **fields: Any) -> Co
 
 
 def build(out: Path, *overrides: str) -> list[dict[str, Any]]:
-    small = ["--written", "null", "--source.n", "60", "--eval.accuracy_n", "0", "--replay.fraction", "0.2"]
+    small = ["--written", "null", "--source.n", "40", "--eval.accuracy_n", "0", "--replay.fraction", "0.2"]
     Build(load_data_recipe(ROOT / "tests/demo.yaml", [*small, "--output.path", str(out), *overrides])).run(out)
     return list(load_sft_rows(out))
+
+
+@pytest.fixture(scope="module")
+def all_told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build with a sharded row for every row that can be told in pieces."""
+    out = tmp_path_factory.mktemp("sharded") / "data"
+    build(out, "--sharded", "1.0")
+    return out
 
 
 def test_the_last_reply_is_the_solution_and_those_before_it_ask() -> None:
@@ -51,24 +60,19 @@ def test_other_conversations_give_none(conversation: Conversation) -> None:
     assert sharded(conversation, 1.0, 0) is None
 
 
-def test_a_build_keeps_its_other_rows_and_adds_sharded_ones(tmp_path: Path) -> None:
-    before = build(tmp_path / "before")
-    after = build(tmp_path / "after", "--sharded", "1.0")
+def test_a_build_keeps_its_other_rows_and_adds_sharded_ones(all_told: Path, tmp_path: Path) -> None:
+    before, after = build(tmp_path / "before"), list(load_sft_rows(all_told))
     added = [row for row in after if row["kind"] == "sharded"]
     assert [row for row in after if row["kind"] != "sharded"] == before
-    by_id = {row["id"]: row for row in before}
-    assert len(added) > 10 and {by_id[row["id"].removesuffix("-sharded")]["kind"] for row in added} <= {
-        "complete", "replay",
-    }  # fmt: skip
-    for row in added:
-        assert row["messages"][-1] == by_id[row["id"].removesuffix("-sharded")]["messages"][1]
-    some = build(tmp_path / "some", "--sharded", "0.5")
-    assert 0 < sum(row["kind"] == "sharded" for row in some) < len(added)
+    by_id = {f"{row['id']}-sharded": row for row in before}
+    assert len(added) > 7 and {by_id[row["id"]]["kind"] for row in added} <= {"complete", "replay"}
+    assert all(row["messages"][-1] == by_id[row["id"]]["messages"][1] for row in added)
+    some = [sharded(replace(whole(), id=str(number)), 0.5, 0) for number in range(40)]
+    assert 8 < sum(map(bool, some)) < 32
 
 
-def test_a_prompt_knows_what_is_still_to_be_told_and_the_scripted_user_tells_it(tmp_path: Path) -> None:
-    build(tmp_path / "data", "--sharded", "1.0")
-    rows = [row for row in load_rl_rows(tmp_path / "data") if row.kind == "sharded"]
+def test_a_prompt_knows_what_is_still_to_be_told_and_the_scripted_user_tells_it(all_told: Path) -> None:
+    rows = [row for row in load_rl_rows(all_told) if row.kind == "sharded"]
     assert {len(row.shards) for row in rows} >= {0, 1, 2}
     for row in rows:
         pieces = split(row.problem)

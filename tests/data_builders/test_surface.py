@@ -74,14 +74,8 @@ def test_few_openings_are_not_measured() -> None:
         sample.add({"kind": kind, "source": "math", "problem": "x", "messages": [{"content": "Question"}]})
     assert sample.giveaway().n == 100, "without replay and hints"
     # In self-play, first messages that lack a fact wish for hints too.
-    hint = {
-        "kind": "hint",
-        "dialogue": {},
-        "source": "math",
-        "problem": "y",
-        "messages": [{"content": "A hint, please"}],
-    }
-    sample.add(hint)
+    wish = {"kind": "hint", "dialogue": {}, "source": "math", "problem": "y"}
+    sample.add({**wish, "messages": [{"content": "A hint, please"}]})
     assert sample.giveaway().n == 101
 
 

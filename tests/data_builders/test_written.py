@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import runpy
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nextturn.data_builders.build import build
 from nextturn.data_builders.quality import QualityFilter, all_boxed
@@ -19,13 +21,14 @@ from nextturn.data_builders.user import ScriptedUser
 from nextturn.data_builders.written import FILE, written
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import check_messages
+from nextturn.probe.engines.base import Completion
 from nextturn.probe.errors import DataError, RecipeError
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.grading import same_answer
 from nextturn.probe.sets import PACKAGED, locate, read_pairs
 from nextturn.train.rows import make_rows, show_loss
 from support.commands import ROOT
-from support.conversations import spans
+from support.conversations import messages, spans
 from support.tiny_models import tiny_tokenizer
 
 SHARED = ROOT.parent / "shared" / "data"
@@ -38,23 +41,19 @@ def recipe(folder: Path, **sections: Any) -> Path:
     return path
 
 
-def boxes(messages: Any) -> list[str]:
+def boxes(conversation: Any) -> list[str]:
     """Return the results in the learned assistant turns, in order."""
-    learned = (turn["content"] for turn in messages if turn["role"] == "assistant" and turn.get("loss", True))
+    learned = (turn["content"] for turn in conversation if turn["role"] == "assistant" and turn.get("loss", True))
     return [box for text in learned for box in reversed(list(all_boxed(text)))]
 
 
 # --- The files.
 
 
-@pytest.mark.parametrize("source", ["", "gsm8k/test", "math/test", "gsm8k/train", "math/train"])
-def test_every_conversation_passes_the_quality_filter_and_none_is_in_other_data(source: str) -> None:
-    path = SHARED / f"{source}.jsonl"
-    if source and not path.is_file():
-        pytest.skip(f"{path} is not there")
+def test_every_conversation_passes_the_quality_filter_and_none_is_in_other_data() -> None:
+    files = [str(path) for path in (SHARED / "gsm8k/test.jsonl", SHARED / "math/test.jsonl") if path.is_file()]
     conversations = written(Written(), 7)
-    sets = [str(path)] if source else list(PACKAGED)
-    quality_filter = QualityFilter(Quality(decontaminate=sets), len(conversations))
+    quality_filter = QualityFilter(Quality(decontaminate=[*PACKAGED, *files]), len(conversations))
     assert [quality_filter.reason(each) for each in conversations] == [None] * 398
     assert all(not each.answer or same_answer(each.answer, boxes(each.messages)[-1]) for each in conversations)
 
@@ -107,19 +106,6 @@ def test_rl_prompts_withhold_what_the_twin_states(built: Path) -> None:
     assert first["written-a-03-0"].answer == "69" and first["written-f-41-0"].answer == "1008"
 
 
-def test_a_mix_holds_both_and_ends_with_the_same_bytes_after_a_kill(tmp_path: Path) -> None:
-    sections = {"source": {"kind": "starter", "n": 30}, "written": {"n": 20, "kinds": ["complete", "twin"]}}
-    loaded = load_data_recipe(recipe(tmp_path, **sections, replay={"fraction": 0.2}))
-    whole = build(loaded, tmp_path / "whole")
-    sources = Counter(row["source"] for row in load_sft_rows(whole))
-    assert sources["written"] == 20 and sources["starter"] > 30
-    files = {path.relative_to(whole): path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    for name in ("manifest.json", "sft/part-00000.jsonl", "README.md"):  # killed after the written shard
-        (whole / name).unlink()
-    again = build(loaded, whole)
-    assert files == {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
-
-
 def test_replay_without_problems_is_spread_over_the_written_conversations(tmp_path: Path) -> None:
     sections = {"source": {"kind": "written", "n": 30}, "replay": {"fraction": 0.25, "source": "starter"}}
     rows = list(load_sft_rows(build(load_data_recipe(recipe(tmp_path, **sections)))))
@@ -131,10 +117,8 @@ def test_seed_and_selection_determine_the_conversations() -> None:
     selection = Written(n=30, kinds=["underspecified", "twin"], subjects=["money", "algebra"])
     chosen = written(selection, 3)
     assert chosen == written(selection, 3)
-    assert {each.id[8] for each in chosen} == {"a", "d"} and {each.kind for each in chosen} == {
-        "underspecified",
-        "twin",
-    }
+    assert {each.id[8] for each in chosen} == {"a", "d"}
+    assert {each.kind for each in chosen} == {"underspecified", "twin"}
     assert [each.id for each in chosen] != [each.id for each in written(Written(n=30), 4)]
     assert 2 in Counter(each.task.id for each in chosen if each.task).values(), "a twin is next to its problem"
 
@@ -177,20 +161,18 @@ TALK = [
 ]
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=4))
-def test_a_turn_without_loss_is_only_context(marks: list[bool]) -> None:
-    bare = [
-        {"role": role, "content": f"{name} {number}."}
-        for number in range(len(marks))
-        for role, name in (("user", "Question"), ("assistant", "Answer"))
-    ]
-    talk = [turn if index % 2 == 0 or marks[index // 2] else {**turn, "loss": False} for index, turn in enumerate(bare)]
-    for template in ("chatml", "qwen3_5_nothink"):  # one row per conversation, and one row per turn
-        chat = Chat(tiny_tokenizer(template))
+@pytest.mark.parametrize("template", ["chatml", "qwen3_5_nothink"])  # one row per conversation, and one row per turn
+def test_a_turn_without_loss_is_only_context(template: str) -> None:
+    chat = Chat(tiny_tokenizer(template))
+    bare = messages("Question 0.", "Answer 0.", "Question 1.", "Answer 1.", "Question 2.", "Answer 2.")
+    whole = {tuple(row.input_ids) for row in chat.training_rows(bare)}
+    for marks in itertools.product((True, False), repeat=3):
+        talk = [
+            turn if index % 2 == 0 or marks[index // 2] else {**turn, "loss": False} for index, turn in enumerate(bare)
+        ]
         rows = chat.training_rows(talk)
         learned = [chat.tokenizer.decode(row.input_ids[a:b]) for row in rows for a, b in spans(row.loss_mask)]
         assert learned == [f"Answer {number}.<|im_end|>" for number, mark in enumerate(marks) if mark]
-        whole = {tuple(row.input_ids) for row in chat.training_rows(bare)}
         assert {tuple(row.input_ids) for row in rows} <= whole, "the mark changes no token"
 
 
@@ -220,11 +202,9 @@ def test_the_marks_of_openai_and_axolotl_are_read_too(marks: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("index", "marks", "message"),
     [
-        (1, {"loss": "no"}, "message 2 .* `loss: 'no'`"),
-        (1, {"loss": 0}, "`loss: 0`"),
+        (1, {"loss": 0}, "message 2 .* `loss: 0`"),
         (0, {"loss": False}, r"message 1 \(user\)"),
-        (2, {"loss": True}, "message 3"),
-        (0, {"train": True}, r"message 1 \(user\)"),
+        (2, {"train": True}, r"message 3 \(user\)"),
         (1, {"weight": 0.5}, "`weight: 0.5`"),
         (3, {"weight": 0, "train": True}, "`train: True`, `weight: 0`"),
         (3, {"loss": True, "weight": 0}, "`loss: True`, `weight: 0`"),
@@ -235,3 +215,35 @@ def test_a_contradictory_or_unknown_mark_is_refused(index: int, marks: dict[str,
     talk[index] |= marks
     with pytest.raises(DataError, match=message):
         check_messages(talk, "f:1")
+
+
+# --- recipes/results/first_replies.py: written questions if a fact is missing, and otherwise the answers of the model itself.
+
+USABLE = "It is $\\boxed{4}$."
+REPLIES = [USABLE, "How many are there?", "It is $\\boxed{4}$. Shall I show how?", " "]
+
+
+def test_questions_are_the_written_ones_and_answers_the_model_s_own(
+    tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twins of the questions come first. A reply that asks, is empty or was cut off is left out."""
+    script = runpy.run_path(str(ROOT / "recipes" / "results" / "first_replies.py"))
+
+    def stream(requests: Sequence[Any]) -> Iterator[tuple[int, Completion]]:
+        for index in range(len(requests)):
+            yield index, Completion(REPLIES[index % 4], 3, "stop" if index < 16 else "length")
+
+    engine = SimpleNamespace(stream=stream, close=lambda: None)
+    monkeypatch.setitem(script["main"].__globals__, "open_engine", lambda *arguments: engine)
+    script["main"]([str(tiny_chatml), str(tmp_path / "first.jsonl")])
+    rows = {row["id"]: row["messages"] for _, row in read_jsonl(tmp_path / "first.jsonl")}
+    source = {f"written-{name}": row for name, row in ROWS.items()}
+    complete = script["openings"](7)[1]
+    kinds = [source[name]["kind"] for name, _ in complete]
+    assert kinds == sorted(kinds, reverse=True) and set(kinds) == {"twin", "complete"}, "all twins, then others"
+    assert script["openings"](8)[1] != complete, "which others, the seed says"
+    own = {complete[index][0] for index in (0, 4, 8, 12)}
+    assert rows.keys() == own | {name for name, row in source.items() if row["kind"] == "underspecified"}
+    for name, shown in rows.items():
+        expected = [dict(message) for message in source[name]["messages"][:2]]
+        assert shown == ([expected[0], {"role": "assistant", "content": USABLE}] if name in own else expected)
