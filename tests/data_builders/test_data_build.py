@@ -155,9 +155,7 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
         build(recipe(unfinished, *MIX, *changed), unfinished)
 
 
-def test_training_uses_a_finished_build_from_another_path_and_no_other_build(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_uses_a_finished_build_from_another_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A training recipe does not repeat --source.path. The hub is out of reach here."""
     problems, out = sums(tmp_path / "problems.jsonl", 9), tmp_path / "d"
     options = ["--source", "{kind: gsm8k, n: 9}", "--eval.accuracy_n", "0", "--replay.fraction", "0"]

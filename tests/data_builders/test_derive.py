@@ -168,9 +168,7 @@ def test_a_mistake_is_an_intermediate_value_and_says_what_it_is() -> None:
         ("How many?", "We have $100 + 20 = 120$. So $\\boxed{12}$.", "12"),  # of another size
     ],
 )  # fmt: skip
-def test_a_value_that_may_be_right_or_that_nobody_would_believe_is_no_mistake(
-    question: str, solution: str, answer: str
-) -> None:
+def test_a_value_that_may_be_right_or_is_implausible_is_no_mistake(question: str, solution: str, answer: str) -> None:
     assert latex(question, solution, answer).mistakes == ()
 
 

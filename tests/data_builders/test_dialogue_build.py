@@ -30,6 +30,7 @@ from support.model_parts import lora_on
 
 N = 12
 NOWHERE = "http://127.0.0.1:9/v1"
+Sound = tuple[Path, list[Seen]]
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def built(path: Path, out: Path, *overrides: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Seen]]:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     """A build from a server without faults, and all requests that it got."""
     folder = tmp_path_factory.mktemp("sound")
     with Loopback({"/chat/completions": speak(problems(folder / "problems.jsonl", N))}) as server:
@@ -56,7 +57,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Seen]]:
         return built(recipe(folder, server.url, attempts=1), folder / "d"), list(server.requests)
 
 
-def test_the_folder_holds_every_conversation_and_all_views(sound: tuple[Path, list[Seen]]) -> None:
+def test_the_folder_holds_every_conversation_and_all_views(sound: Sound) -> None:
     out, requests = sound
     manifest, card = read_json(out / "manifest.json"), (out / "README.md").read_text()
     kept, rejected = rows_of(out, "sft"), rows_of(out, "rejected")
@@ -88,9 +89,7 @@ def test_the_folder_holds_every_conversation_and_all_views(sound: tuple[Path, li
     built(recipe(out.parent, NOWHERE), out)  # another server is no other setting, and a finished build asks nobody
 
 
-def test_neither_faults_of_the_server_nor_the_order_of_replies_change_a_byte(
-    sound: tuple[Path, list[Seen]], answers: dict[str, str], tmp_path: Path
-) -> None:
+def test_faults_and_the_order_of_replies_change_nothing(sound: Sound, answers: dict[str, str], tmp_path: Path) -> None:
     faults = Faults(
         rate_limited=0.04, server_error=0.04, disconnect=0.04, empty_text=0.04, invalid_json=0.04, retry_after="0.01",
         seed=2,
@@ -100,7 +99,7 @@ def test_neither_faults_of_the_server_nor_the_order_of_replies_change_a_byte(
         assert broken.faults_sent.total() > 0.1 * len(broken.requests)
 
 
-def test_the_seed_changes_the_conversations(sound: tuple[Path, list[Seen]], server: Loopback, tmp_path: Path) -> None:
+def test_the_seed_changes_the_conversations(sound: Sound, server: Loopback, tmp_path: Path) -> None:
     changed = contents(built(recipe(tmp_path, server.url), tmp_path / "c", "--seed", "4", "--source.n", "4"))
     assert changed["sft/part-00000.jsonl"] != contents(sound[0])["sft/part-00000.jsonl"]
 
@@ -120,18 +119,14 @@ def test_unusable_replies_are_counted_and_shown_with_what_they_cost(answers: dic
     assert any(row["dialogue"]["slips"] for row in rows_of(out, "sft") if "dialogue" in row)
 
 
-def test_a_policy_that_solves_next_to_nothing_stops_the_build_after_its_first_shard(
-    answers: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_policy_that_solves_nothing_stops_the_build_at_once(answers: dict[str, str], tmp_path: Path) -> None:
     with Loopback({"/chat/completions": lambda seen: chat_reply("I do not know.")}) as server:
         with pytest.raises(DataError, match="solved 0 of the first 4 .*unsolved.*dialogue.least_solved"):
             built(recipe(tmp_path, server.url), tmp_path / "d")
         assert len(server.requests) == 4 * 4 and not (tmp_path / "d" / "sft").exists()
 
 
-def test_a_server_that_refuses_everything_or_is_not_there_ends_the_build(
-    answers: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_server_that_refuses_all_or_is_not_there_ends_the_build(answers: dict[str, str], tmp_path: Path) -> None:
     refused = Answer(404, {"error": {"message": "no such model"}})
     with Loopback({"/chat/completions": lambda seen: refused}) as server, pytest.raises(EngineError, match="no such"):
         built(recipe(tmp_path, server.url), tmp_path / "d", "--output.shard_size", "40", "--source.n", "40")
@@ -140,8 +135,8 @@ def test_a_server_that_refuses_everything_or_is_not_there_ends_the_build(
     assert not (tmp_path / "d" / "manifest.json").exists()
 
 
-def test_a_killed_build_ends_with_the_same_bytes_and_requests_no_reply_twice(
-    sound: tuple[Path, list[Seen]], answers: dict[str, str], tmp_path: Path
+def test_a_killed_build_ends_the_same_and_asks_nothing_twice(
+    sound: Sound, answers: dict[str, str], tmp_path: Path
 ) -> None:
     out, wanted = tmp_path / "killed", Counter(json.dumps(seen.body) for seen in sound[1])
     with Loopback({"/chat/completions": speak(answers)}, Faults(latency_s=0.02)) as server:
@@ -177,7 +172,7 @@ def test_the_dry_run_sends_no_request(server: Loopback, tmp_path: Path, capsys: 
         (["--dialogue.simulator", "{engine: adapter, model: nowhere}"], "dialogue.simulator.model: nowhere"),
     ],
 )
-def test_a_section_that_cannot_be_used_is_answered_in_one_line(
+def test_a_section_that_cannot_be_used_is_named(
     tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str], override: list[str], key: str
 ) -> None:
     problems(tmp_path / "problems.jsonl", 2)
@@ -196,11 +191,7 @@ class Vague:
 
 
 def test_a_class_of_ones_own_is_checked_by_a_dry_run_and_its_file_is_an_input(
-    server: Loopback,
-    tmp_path: Path,
-    own_cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    server: Loopback, tmp_path: Path, own_cache: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file, out = tmp_path / "vague_user.py", tmp_path / "d"
@@ -232,7 +223,7 @@ def test_a_class_of_ones_own_is_checked_by_a_dry_run_and_its_file_is_an_input(
 # --- Models in this process.
 
 
-def test_a_policy_and_an_adapter_as_its_user_in_this_process_end_with_the_same_bytes_after_a_stop(
+def test_a_policy_and_its_user_in_this_process_end_the_same_after_a_stop(
     tiny_chatml: Path, answers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16, where a text can depend on its batch. A tiny random model solves nothing, so its replies are put into the

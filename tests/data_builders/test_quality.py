@@ -297,29 +297,16 @@ def test_sets_are_counted_and_the_first_one_is_named(own_cache: Path, tmp_path: 
     assert quality_filter.reason(row(" ".join(WORDS[1:]))) == "contaminated:gsm8k"
 
 
-def test_a_gated_set_out_of_reach_is_left_out_by_name_and_any_other_is_an_error(
-    own_cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gated_set_out_of_reach_is_left_out_and_any_other_an_error(own_cache: Path, capsys: Any) -> None:
     assert probe_files(["gpqa_diamond", "written_pairs"]) == PACKAGED
     assert "gpqa_diamond" in capsys.readouterr().out
     with pytest.raises(SetOutOfReach, match="quality.decontaminate: set 'gsm8k'"):
         probe_files(["gsm8k"])
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("nowhere.jsonl", None, "no such file"),
-        ("gsm9k", None, "known set .*gsm8k"),
-        ("broken.jsonl", '{"question": "Fine?"}\n{"question\n', "broken.jsonl:2"),
-        ("empty.jsonl", '{"number": 3}\n', "empty.jsonl:1: .*question"),
-    ],
-)
-def test_a_set_that_cannot_be_used_is_named(
-    name: str, content: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if content is not None:
-        Path(name).write_text(content)
-    with pytest.raises(DataError, match=message):
-        QualityFilter(Quality(decontaminate=[name]), 10)
+    Path("empty.jsonl").write_text('{"question": "Fine?"}\n{"number": 3}\n')
+    for name, message in (("gsm9k", "gsm9k: .*known set .*gsm8k"), ("empty.jsonl", "empty.jsonl:2: .*question")):
+        with pytest.raises(DataError, match=message):
+            QualityFilter(Quality(decontaminate=[name]), 10)

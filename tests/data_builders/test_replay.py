@@ -23,6 +23,7 @@ from support.loopback import Answer, Handler, Loopback, Seen, chat_reply
 N, TRIES = 40, 3
 FORMULA = r"First $\frac{1}{2} \times 4 \neq \begin{pmatrix} 1 \\ 0 \end{pmatrix}$."
 NOWHERE = "http://127.0.0.1:9/v1"
+Sound = tuple[Path, Loopback]
 
 
 def answerer(answers: dict[str, str], refused_before: str = "Zoeai") -> Handler:
@@ -92,7 +93,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def sound(answers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Loopback]:
+def sound(answers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Sound:
     """A build from a server without faults, and that server, which is closed."""
     folder = tmp_path_factory.mktemp("sound")
     problems(folder / "problems.jsonl", N)
@@ -100,7 +101,7 @@ def sound(answers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
         return built(recipe(folder, server.url, attempts=1), folder / "d"), server
 
 
-def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(sound: tuple[Path, Loopback]) -> None:
+def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(sound: Sound) -> None:
     out, server = sound
     questions = [body["messages"][0]["content"] for body in distinct(server).values()]
     manifest, kept, rejected = (accounted(out), replayed(out, "sft"), replayed(out, "rejected"))
@@ -128,9 +129,7 @@ def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(sound
         built(nowhere, out, "--replay.answers", "reference")
 
 
-def test_a_build_stopped_before_any_of_its_files_ends_with_the_same_bytes(
-    sound: tuple[Path, Loopback], answers: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_build_stopped_before_any_file_ends_the_same(sound: Sound, answers: dict[str, str], tmp_path: Path) -> None:
     with serve(answerer(answers)) as server:
         path = recipe(sound[0].parent, server.url, attempts=1)
         replace, stops = os.replace, 0
@@ -173,9 +172,7 @@ def test_the_dry_run_counts_the_questions_and_asks_nobody(tmp_path: Path, capsys
         (["--replay.answers", "modl"], "replay.answers"),
     ],
 )
-def test_a_wrong_section_is_reported_in_one_line(
-    overrides: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_section_is_reported_in_one_line(overrides: list[str], key: str, tmp_path: Path, capsys: Any) -> None:
     assert run_command(main, [str(recipe(tmp_path, NOWHERE)), *overrides]) == 2
     errors = capsys.readouterr().err
     assert key in errors and errors.count("\n") == 1

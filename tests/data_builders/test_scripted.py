@@ -262,8 +262,5 @@ def test_packaged_files_have_unique_keys_and_known_slots() -> None:
     for messages in SIMULATED.values():
         assert len(set(messages)) == len(messages) >= 6
         assert len({frozenset(re.findall(r"\{(\w+)\}", text)) for text in messages}) == 1
-    used = [
-        *(text for messages in SIMULATED.values() for text in messages),
-        *(t for act in acts().values() for t in parts(act)),
-    ]
+    used = [*sum(SIMULATED.values(), []), *(text for act in acts().values() for text in parts(act))]
     assert {slot for text in used for slot in re.findall(r"\{(\w+)\}", text)} <= set(wordings("acts.yaml")["slots"])

@@ -16,14 +16,7 @@ from nextturn.data_builders.dialogue.prompts import EXAMPLES
 from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.data_builders.dialogue.roles import ChatModel
 from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source
-from nextturn.data_builders.simulators import (
-    OwnSimulator,
-    PromptedSimulator,
-    ScriptedSimulator,
-    TrainedSimulator,
-    intent_text,
-    open_simulator,
-)
+from nextturn.data_builders.simulators import PromptedSimulator, ScriptedSimulator, intent_text, open_simulator
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import assistant, user
@@ -59,9 +52,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=8), st.integers(0, 999), st.sampled_from([1, 3]))
-def test_scripted_turns_are_those_of_a_user_that_was_there_all_the_time(
-    replies: list[str], seed: int, start: int
-) -> None:
+def test_scripted_turns_are_those_of_a_user_that_was_always_there(replies: list[str], seed: int, start: int) -> None:
     messages = [OPENING, assistant("Ok."), user("go on")][:start]
     there, requests, said = ScriptedUser(INTENT, seed, start), list[UserRequest](), list[str | None]()
     for reply in replies:
@@ -171,8 +162,7 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
 
     requests = [ASKED, replace(SOLVED, seed=7), replace(ASKED, seed=6)]
     with open_simulator(user_model(intents=intents), 1, "simulator") as simulator:
-        assert isinstance(simulator, TrainedSimulator)
-        chat, simulator.weights.stream = simulator.weights.chat, stream  # type: ignore[method-assign]
+        chat, simulator.weights.stream = simulator.weights.chat, stream
         turns = simulator.turns(requests)
     assert turns == [UserTurn("it is 3"), UserTurn(ended=True), UserTurn(failure="user_cut")]
     for request, sent in zip(requests, asked, strict=True):
@@ -218,7 +208,6 @@ def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Pat
     section = SimulatorSection(engine="own_user:User", options={"text": "how?"})
     with open_simulator(section, 1, "simulator") as simulator:
         assert simulator.turns([ASKED]) == [UserTurn("how? (2)")]
-        assert isinstance(simulator, OwnSimulator)
     assert simulator.own.closed == 1
 
 
@@ -232,9 +221,7 @@ def test_a_class_of_ones_own_is_opened_with_its_options_and_closed(tmp_path: Pat
         {"engine": "adapter", "model": "nowhere"},
     ],
 )
-def test_a_simulator_that_cannot_be_opened_is_named_with_its_key(
-    section: dict[str, Any], tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_simulator_that_cannot_be_opened_is_named(section: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "own_user.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     opened = open_simulator(SimulatorSection(**section), 1, "rollout.simulator")

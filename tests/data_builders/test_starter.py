@@ -14,16 +14,7 @@ from hypothesis import strategies as st
 
 from nextturn.data_builders import starter
 from nextturn.data_builders.recipe import wordings
-from nextturn.data_builders.starter import (
-    MAX_RESULT,
-    Split,
-    combinations,
-    split_of,
-    starter_problem,
-    starter_problems,
-    templates,
-    usable_templates,
-)
+from nextturn.data_builders.starter import Split, combinations, split_of, starter_problem, starter_problems, templates
 from nextturn.data_builders.surface import Opening, giveaway
 from nextturn.data_builders.tasks import Step, Task
 from nextturn.probe.errors import RecipeError
@@ -144,9 +135,9 @@ def test_narrow_problems_keep_to_their_numbers_and_give_little_away() -> None:
 
 @pytest.mark.parametrize("split", get_args(Split))
 def test_templates_take_turns_and_no_numbers_come_twice(split: Split) -> None:
-    assert all(len(combinations(template, "test", MAX_RESULT)) >= 13 for template in TEMPLATES)
+    assert all(len(combinations(template, "test", starter.MAX_RESULT)) >= 13 for template in TEMPLATES)
     levels, largest = (1,), 50
-    usable = usable_templates(split, levels, largest)
+    usable = starter.usable_templates(split, levels, largest)
     n = len(usable) * min(len(combinations(template, split, largest)) for template in usable)
     tasks = list(starter_problems(n, 7, split, levels, largest))
     assert len({(task.template, *(gap.value for gap in task.gaps)) for task in tasks}) == n

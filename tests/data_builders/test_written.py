@@ -177,17 +177,14 @@ def test_a_turn_without_loss_is_only_context(template: str) -> None:
 
 
 def test_the_mark_goes_from_a_file_to_the_loss_mask(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "own.jsonl", [{"messages": TALK}, {"messages": TALK[:2]}])
-    rows = read_sft_rows(tmp_path / "own.jsonl")
-    row = next(rows)
+    write_jsonl(tmp_path / "own.jsonl", [{"messages": TALK}])
+    (row,) = read_sft_rows(tmp_path / "own.jsonl")
     assert row["messages"] == TALK
     chat = Chat(tiny_tokenizer("chatml"))
     (made,), counts = make_rows([row["messages"]], chat, "assistant", None)
     shown = show_loss(made, chat.tokenizer)
     assert "⟦No, it is 4.<|im_end|>⟧" in shown and "⟦It is 5." not in shown and "It is 5." in shown
     assert counts.loss_tokens < sum(label != 0 for label in made["labels"])
-    with pytest.raises(DataError, match=r"own\.jsonl:2: .*nothing to learn"):
-        next(rows)
 
 
 @pytest.mark.parametrize(
@@ -223,9 +220,7 @@ USABLE = "It is $\\boxed{4}$."
 REPLIES = [USABLE, "How many are there?", "It is $\\boxed{4}$. Shall I show how?", " "]
 
 
-def test_questions_are_the_written_ones_and_answers_the_model_s_own(
-    tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_replies_are_written_or_own(tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twins of the questions come first. A reply that asks, is empty or was cut off is left out."""
     script = runpy.run_path(str(ROOT / "recipes" / "results" / "first_replies.py"))
 
