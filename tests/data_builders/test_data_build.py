@@ -45,12 +45,10 @@ def from_file(path: Path, *overrides: str, kind: str = "jsonl") -> list[str]:
     return [*source, *ANY_SIZE, "--eval.accuracy_n", "0", *overrides]
 
 
-def sums(path: Path, n: int, start: int = 0) -> Path:
+def sums(path: Path, n: int) -> Path:
     """Write `n` problems with worked solutions."""
-    numbers = range(start, start + n)
-    write_jsonl(
-        path, [{"question": f"What is {i} + 1?", "answer": f"{i} + 1 = {i + 1}\n#### {i + 1}"} for i in numbers]
-    )
+    rows = [{"question": f"What is {i} + 1?", "answer": f"{i} + 1 = {i + 1}\n#### {i + 1}"} for i in range(n)]
+    write_jsonl(path, rows)
     return path
 
 
@@ -72,14 +70,8 @@ def test_the_directory_holds_what_training_and_probe_expect(built: Path) -> None
     assert len({row["id"] for row in kept}) == len(kept)
     sources = Counter(row["source"] for row in kept)
     assert sources["written"] == 20 and sources["starter"] > 30
-    assert {row["kind"] for row in kept} == {
-        "complete",
-        "twin",
-        "underspecified",
-        "wrong_start",
-        "right_start",
-        "replay",
-    }
+    kinds = {"complete", "twin", "underspecified", "wrong_start", "right_start", "replay"}
+    assert {row["kind"] for row in kept} == kinds
     accuracy = rows(built / "eval/accuracy.jsonl")
     assert [set(row) for row in accuracy] == [{"id", "question", "answer", "solution"}] * 12
     assert not {row["messages"][0]["content"] for row in kept} & {row["question"] for row in accuracy}
@@ -125,16 +117,27 @@ def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: P
     assert load_dataset(str(built), "rl", cache_dir=str(tmp_path))["train"].num_rows
 
 
-def test_a_killed_build_ends_with_the_same_bytes_and_another_seed_gives_others(built: Path, tmp_path: Path) -> None:
-    killed = tmp_path / "killed"
-    shutil.copytree(built, killed)
-    for name in ("manifest.json", "sft/part-00000.jsonl", "README.md"):  # killed after the written shard
+def test_the_seed_determines_every_byte(tmp_path: Path) -> None:
+    small = ["--source.n", "15", "--seed"]
+    made = [contents(build(recipe(tmp_path / str(number), *small, seed))) for number, seed in enumerate("787")]
+    assert made[0] == made[2] and made[0]["sft/part-00000.jsonl"] != made[1]["sft/part-00000.jsonl"]
+
+
+def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """Each problem is in the file three times, so the rows of finished shards decide about later ones."""
+    problems, killed = sums(tmp_path / "problems.jsonl", 15), tmp_path / "killed"
+    problems.write_text(problems.read_text() * 3)
+    options = from_file(problems, "--replay.source", "jsonl", "--replay.fraction", "0.4")
+    whole = build(recipe(tmp_path / "whole", *options))
+    assert read_json(whole / "manifest.json")["rejected"]["duplicate"] > 0
+    shutil.copytree(whole, killed)
+    for name in ("manifest.json", "README.md", "sft/part-00001.jsonl", "sft/part-00002.jsonl"):
         (killed / name).unlink()
     with pytest.raises(DataError, match="not finished"):
         list(load_sft_rows(killed))
-    assert contents(build(recipe(killed, *MIX))) == contents(built)
-    other = build(recipe(tmp_path / "other", "--seed", "8"))
-    assert contents(other)["sft/part-00000.jsonl"] != contents(built)["sft/part-00000.jsonl"]
+    made = (killed / "sft/part-00000.jsonl").stat().st_mtime_ns
+    assert contents(build(recipe(killed, *options))) == contents(whole)
+    assert (killed / "sft/part-00000.jsonl").stat().st_mtime_ns == made, "finished shards are kept"
 
 
 def test_a_finished_build_is_not_changed(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,8 +260,8 @@ def test_math_and_gsm8k_build_and_verify(kind: str, tmp_path: Path) -> None:
     if not (SHARED / kind).is_dir():
         pytest.skip(f"{SHARED / kind} is not there")
     for split in ("train", "test"):
-        lines = (SHARED / kind / f"{split}.jsonl").read_text().splitlines(keepends=True)
-        (tmp_path / f"{split}.jsonl").write_text("".join(lines[::10]))
+        lines = (SHARED / kind / f"{split}.jsonl").read_bytes().splitlines(keepends=True)
+        (tmp_path / f"{split}.jsonl").write_bytes(b"".join(lines[::10]))
     source, held_out = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     options = from_file(source, "--source.n", "100", "--quality.decontaminate", f"[{held_out}]", kind=kind)
     out = build(recipe(tmp_path / kind, *options, "--replay.source", kind))

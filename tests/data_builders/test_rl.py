@@ -36,9 +36,12 @@ def test_a_fact_is_withheld_until_it_is_revealed() -> None:
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     odd = "\u2028\x85\x00 \\begin{pmatrix} 1 & 2 \\\\ 3 \\end{pmatrix} $\\boxed{7}$ \\times \\neq é"
     prompt = tuple({"role": ("user", "assistant")[index % 2], "content": f"{index} {odd}"} for index in range(3))
-    names = ("answer", "problem", "solution", "clause", "thing", "reveal", "short")
+    names = ("answer", "problem", "solution", "clause", "thing", "reveal", "short", "ask")
     texts = {name: f"{name} {odd}" for name in names}
-    rows = [RlRow("a", odd, 1, prompt, **texts, hidden=(odd, "4")), RlRow("b", "k", 0, prompt[:1], "1", "p")]
+    rows = [
+        RlRow("a", odd, 1, prompt, **texts, hidden=(odd, "4"), shards=(odd,)),
+        RlRow("b", "k", 0, prompt[:1], "1", "p"),
+    ]
     write_jsonl(tmp_path / "rows.jsonl", map(vars, rows))
     assert list(load_rl_rows(tmp_path / "rows.jsonl")) == rows
 
