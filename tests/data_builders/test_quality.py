@@ -306,7 +306,7 @@ def test_a_gated_set_out_of_reach_is_left_out_and_any_other_an_error(own_cache: 
 
 def test_a_set_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("empty.jsonl").write_text('{"question": "Fine?"}\n{"number": 3}\n')
-    for name, message in (("gsm9k", "gsm9k: .*known set .*gsm8k"), ("empty.jsonl", "empty.jsonl:2: .*question")):
+    Path("empty.jsonl").write_text('{"number": 3}\n')
+    for name, message in (("gsm9k", "gsm9k: .*known set .*gsm8k"), ("empty.jsonl", "empty.jsonl:1: .*question")):
         with pytest.raises(DataError, match=message):
             QualityFilter(Quality(decontaminate=[name]), 10)

@@ -26,7 +26,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
 Sound = tuple[Path, Loopback]
 
 
-def answerer(answers: dict[str, str], refused_before: str = "Zoeai") -> Handler:
+def answerer(answers: dict[str, str], refused_before: str = "Zoeam") -> Handler:
     """Return a handler whose replies are right, wrong, cut off or out of role; the same request gets the same reply."""
 
     def reply(seen: Seen) -> dict[str, Any] | Answer:
@@ -108,7 +108,7 @@ def test_the_first_right_reply_is_kept_and_every_question_is_accounted_for(sound
     refused = [row for row in rejected if row["reason"] == "replay_refused"]
     assert len(refused) == manifest["rejected"]["replay_refused"] > 2
     assert all(len(row["messages"]) == 1 for row in refused)
-    assert manifest["calls"]["replay.calls"] == len(questions) - len(refused)
+    assert manifest["calls"]["replay.calls"] == len(questions)
     assert {row["messages"][0]["content"] for row in kept + rejected} == set(questions)
     answered = [row for row in rejected if row not in refused]
     assert len(kept) > len(answered) > 0
