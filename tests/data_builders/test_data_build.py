@@ -109,12 +109,13 @@ def test_every_kept_conversation_gives_prompts_up_to_its_first_answer(built: Pat
         assert all(states(row.reveal, value) and states(row.problem, value) for value in row.hidden)
 
 
-def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: Path) -> None:
+def test_datasets_loads_a_build_by_the_name_of_its_rows(tmp_path: Path) -> None:
     from datasets import load_dataset
 
-    loaded = load_dataset(str(built), "sft", cache_dir=str(tmp_path))["train"]
-    assert list(loaded["id"]) == [row["id"] for row in load_sft_rows(built)]
-    assert load_dataset(str(built), "rl", cache_dir=str(tmp_path))["train"].num_rows
+    out = build(recipe(tmp_path / "data"))
+    loaded = load_dataset(str(out), "sft", cache_dir=str(tmp_path))["train"]
+    assert list(loaded["id"]) == [row["id"] for row in load_sft_rows(out)]
+    assert load_dataset(str(out), "rl", cache_dir=str(tmp_path))["train"].num_rows
 
 
 def test_the_seed_determines_every_byte(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_killed_build_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """Each problem is in the file three times, so the rows of finished shards decide about later ones."""
     problems, killed = sums(tmp_path / "problems.jsonl", 15), tmp_path / "killed"
     problems.write_text(problems.read_text() * 3)
-    options = from_file(problems, "--replay.source", "jsonl", "--replay.fraction", "0.4")
+    options = from_file(problems, "--replay.source", "jsonl", "--replay.fraction", "0.4", "--output.shard_size", "8")
     whole = build(recipe(tmp_path / "whole", *options))
     assert read_json(whole / "manifest.json")["rejected"]["duplicate"] > 0
     shutil.copytree(whole, killed)
@@ -161,7 +162,17 @@ def test_other_settings_are_refused_by_key(built: Path, tmp_path: Path) -> None:
 def test_training_uses_a_finished_build_from_another_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A training recipe does not repeat --source.path. The hub is out of reach here."""
     problems, out = sums(tmp_path / "problems.jsonl", 9), tmp_path / "d"
-    options = ["--source", "{kind: gsm8k, n: 9}", "--eval.accuracy_n", "0", "--replay.fraction", "0"]
+    options = [
+        "--source.kind",
+        "gsm8k",
+        *ANY_SIZE,
+        "--source.n",
+        "9",
+        "--eval.accuracy_n",
+        "0",
+        "--replay.fraction",
+        "0",
+    ]
     build(recipe(out, *options, "--source.path", str(problems)))
     with problems.open("a") as file:
         file.write('{"question": "What is 2?", "answer": "2"}\n')
