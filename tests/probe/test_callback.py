@@ -25,36 +25,38 @@ def sets(folder: Path) -> dict[str, dict[str, Any]]:
     return {"maths": {**SETS["maths"], "path": str(folder / "maths.jsonl")}}
 
 
-@pytest.mark.parametrize("trainer", ["plain", "sft", "dpo", "grpo"])
-def test_the_example_script_of_a_trainer_measures_base_and_saves(
-    trainer: str, tiny_chatml: Path, tmp_path: Path
-) -> None:
+def measured_steps(trainer: str, model: Path, run: Path) -> None:
+    """Run the example script of a trainer, and check what it measured."""
     script = ROOT / "recipes" / "trainers" / f"{trainer}.py"
     assert len(script.read_text().splitlines()) <= 40
-    start([str(script), str(tiny_chatml), str(tmp_path / "run")]).finish()
-    runs = load_runs([tmp_path / "run"])
-    assert [run.results.model.step for run in runs] == [0, 2, 4]
-    assert len({run.results.model.weights_sha256 for run in runs}) == 3, "each probe measured other weights"
-    history = read_json(tmp_path / "run" / "checkpoint-4" / "trainer_state.json")["log_history"]
+    start([str(script), str(model), str(run)]).finish()
+    results = [run.results for run in load_runs([run])]
+    assert [each.model.step for each in results] == [0, 2, 4]
+    assert len({each.model.weights_sha256 for each in results}) == 3, "each probe measured other weights"
+    history = read_json(run / "checkpoint-4" / "trainer_state.json")["log_history"]
     assert {row["step"] for row in history if "probe/follow_up_rules_rough" in row} >= {0, 2}
 
 
-def test_another_training_into_the_same_folder_sets_the_old_probes_aside(tiny_chatml: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainer", ["plain", "dpo", "grpo"])
+def test_the_example_script_of_a_trainer_measures_base_and_saves(
+    trainer: str, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    measured_steps(trainer, tiny_chatml, tmp_path / "run")
+
+
+def test_two_processes_train_into_the_folder_of_one_and_set_its_probes_aside(tiny_chatml: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    measured_steps("sft", tiny_chatml, run)
+    before = (run / "probe" / "base" / "results.json").stat().st_mtime_ns
     script = (ROOT / "recipes" / "trainers" / "sft.py").read_text().replace("max_steps=4", "max_steps=2")
-    for number, text in enumerate((script, script.replace("save_steps=2", "save_steps=2, learning_rate=0.1"))):
-        (tmp_path / f"{number}.py").write_text(text)
-        start([str(tmp_path / f"{number}.py"), str(tiny_chatml), str(tmp_path / "run")]).finish()
-    folders = sorted(path.name.partition("-")[0] for path in (tmp_path / "run" / "probe").iterdir())
-    assert folders == ["base", "before", "step"], "the base is the same, and is not measured again"
-    assert [run.results.model.step for run in load_runs([tmp_path / "run"])] == [0, 2]
-
-
-def test_several_processes_under_deepspeed_measure_together(tiny_chatml: Path, tmp_path: Path) -> None:
-    script = (ROOT / "recipes" / "trainers" / "sft.py").read_text()
-    (tmp_path / "sft.py").write_text(script.replace("bf16=False", "bf16=False, use_cpu=True"))  # DeepSpeed on CPUs
-    words = [tmp_path / "sft.py", tiny_chatml, tmp_path / "run"]
-    Launched(words, ROOT / "recipes" / "accelerate" / "cpu2_zero2.yaml", tmp_path).finish()
-    assert [run.results.model.step for run in load_runs([tmp_path / "run"])] == [0, 2, 4]
+    (tmp_path / "sft.py").write_text(script.replace("bf16=False", "bf16=False, use_cpu=True, learning_rate=0.1"))
+    said = Launched([tmp_path / "sft.py", tiny_chatml, run], None, tmp_path).finish()
+    assert said.count("that probe is set aside as") == 1
+    assert (run / "probe" / "base" / "results.json").stat().st_mtime_ns == before, "the base is the same"
+    (aside,) = (run / "probe").glob("before-*-step-2")
+    old, new = (read_json(folder / "results.json")["model"] for folder in (aside, run / "probe" / "step-2"))
+    assert old["weights_sha256"] != new["weights_sha256"]
+    assert [run.results.model.step for run in load_runs([run])] == [0, 2, 4]
 
 
 def test_a_model_in_memory_is_measured_as_its_folder_is(tiny_chatml: Path, tmp_path: Path) -> None:

@@ -87,9 +87,10 @@ def write_recipe(folder: Path, model: Path | str, /, **sections: dict[str, Any])
         "reward": {
             "weights": {"accuracy": 1.0, "asking": 0.5, "interactivity": 0.5, "efficiency": 0.5}, "efficient_tokens": 8,
             "custom": {"length": {"function": "support.custom_rewards:length", "weight": 1.0}},  # differs within a group
+            "workers": 1,
         },
         "train": {
-            "output_dir": str(folder / "run"), "max_steps": 4, "save_steps": 2, "save_strategy": "steps",
+            "output_dir": str(folder / "run"), "max_steps": 2, "save_steps": 2, "save_strategy": "steps",
             "logging_steps": 1, "num_generations": 4, "per_device_train_batch_size": 4, "max_completion_length": 24,
             "gradient_accumulation_steps": 2, "learning_rate": 1e-3, "bf16": False, "gradient_checkpointing": False,
             "seed": 3, "disable_tqdm": True,

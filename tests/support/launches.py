@@ -57,7 +57,7 @@ def launch(script: str, recipe: Path, config: str | Path, *options: str, typed: 
     return Launched(words, ROOT / "recipes" / "accelerate" / config, recipe.parent).finish()
 
 
-def kill_after(script: str, recipe: Path, config: str | Path, sign: Path) -> str:
+def kill_after(script: str, recipe: Path, config: str | Path, sign: Path) -> None:
     """Launch, and kill all processes with SIGKILL as soon as the file `sign` exists."""
     words = [*_script(script, config), recipe]
     launched = Launched(words, ROOT / "recipes" / "accelerate" / config, recipe.parent)
@@ -66,7 +66,6 @@ def kill_after(script: str, recipe: Path, config: str | Path, sign: Path) -> str
     finally:
         launched.kill()
     assert not (recipe.parent / "run" / "finished.json").exists(), "training was over before it could be killed"
-    return launched.output
 
 
 def _script(script: str, config: str | Path) -> list[Path | str]:

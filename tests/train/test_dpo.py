@@ -15,18 +15,20 @@ from nextturn.data_builders.__main__ import main as build_main
 from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.data_builders.preferences import PairDraft, unwanted
 from nextturn.probe.chat import Chat
+from nextturn.probe.checkpoints import newest_complete
 from nextturn.probe.errors import DataError, TemplateError, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train.dpo import main
 from nextturn.train.rows import PreferencePair, load_pairs, make_pairs
 from support.grpo_parts import probe_section
-from support.launches import history, launch, shipped
+from support.launches import ROOT, Launched, history, shipped
 from support.loopback import Loopback, Seen, chat_reply
 from support.sft_parts import take_back
 from support.tiny_models import thinking_tokenizer
 
 STEPS, SAVE = 4, 2
+NEVER = ("--probe.when", "never")
 
 
 def pair(number: int, **changes: Any) -> dict[str, Any]:
@@ -167,27 +169,10 @@ def test_a_row_that_is_no_pair_is_refused_in_one_line(
     assert f"pairs.jsonl:2: {said}" in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("train.loss_typ", "sigmoid", "unknown key; did you mean train.loss_type?"),
-        ("train.padding_free", "true", "not for a recipe (trl pads pairs)"),
-        ("model.lora", "{adapter: continue}", "expected new, which merges the adapter first"),
-        ("train.loss_weights", "[1.0]", "loss_weights"),
-    ],
-)
-def test_a_wrong_recipe_is_one_line(
-    option: str, value: str, said: str, tiny_chatml: Path, tmp_path: Path, capsys: Any
-) -> None:
-    assert run_command(main, [str(recipe_of(tmp_path, tiny_chatml)), f"--{option}", value]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
-
-
 def test_one_process_learns_the_preference_and_is_resumed(tiny_chatml: Path, tmp_path: Path, capsys: Any) -> None:
     """All weights, with a frozen copy as the reference; then the plan, with the same figures."""
     recipe = recipe_of(tmp_path, tiny_chatml)
-    assert run_command(main, [str(recipe)]) == 0
+    assert run_command(main, [str(recipe), *NEVER]) == 0
     run = tmp_path / "run"
     whole = history(run / f"checkpoint-{STEPS}")
     first, last = whole[0], whole[-1]
@@ -197,7 +182,7 @@ def test_one_process_learns_the_preference_and_is_resumed(tiny_chatml: Path, tmp
     assert "trained by DPO for 4 steps (all weights) on 12 pairs (12 ask)" in (run / "README.md").read_text()
 
     take_back(run, SAVE)
-    assert run_command(main, [str(recipe)]) == 0
+    assert run_command(main, [str(recipe), *NEVER]) == 0
     again = history(run / f"checkpoint-{STEPS}")
     for row in [*whole, *again]:
         del row["num_tokens"]  # trl counts those of each start
@@ -211,10 +196,54 @@ def test_one_process_learns_the_preference_and_is_resumed(tiny_chatml: Path, tmp
     assert plan.count("⟦") == 3, "where it is explained, and of both sides"
 
 
-def test_two_processes_train_under_zero_2(tiny_model: Path, tmp_path: Path) -> None:
+POISONED = "base_model.model.model.layers.1.mlp.down_proj.lora_B.default.weight"
+# In step 3, one gradient of process 1 is NaN. Each process compares its part of the weights with that at the end of step 2.
+NOT_FINITE = """
+import pathlib, sys, torch, transformers
+from nextturn.probe.errors import TrainingStopped, run_command
+from nextturn.train.dpo import train
+from nextturn.train.recipe import load_dpo_recipe
+
+class Poison(transformers.TrainerCallback):
+    def weights(self):
+        return [getattr(p, "ds_tensor", p).detach().clone() for p in self.model.parameters()]
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.model, self.rank = model, args.process_index
+        poisoned = dict(model.named_parameters())[sys.argv[2]]
+        poisoned.register_hook(lambda g: g * float("nan") if self.rank == 1 and state.global_step == 2 else g)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.snapshot = self.weights()
+
+def main(argv):
+    poison = Poison()
+    try:
+        train(load_dpo_recipe(pathlib.Path(argv[0]), argv[2:]), callbacks=[poison])
+    except TrainingStopped:
+        same = all(torch.equal(a, b) for a, b in zip(poison.snapshot, poison.weights()))
+        print(f"rank {poison.rank}: weights {'same' if same else 'CHANGED'}")
+        raise
+
+sys.exit(run_command(main))
+"""
+
+
+def test_two_processes_under_zero_3_stop_together_before_a_step_that_is_not_finite(
+    tiny_chatml: Path, tmp_path: Path
+) -> None:
     """LoRA: the reference is the model without its adapter."""
-    recipe = recipe_of(tmp_path, tiny_model, lora={"r": 4, "alpha": 8})
-    assert "ZeRO-2 on 2 processes" in launch("dpo.py", recipe, "cpu2_zero2.yaml", "--probe.when", "never")
-    last = tmp_path / "run" / f"checkpoint-{STEPS}"
-    assert history(last)[0]["rewards/margins"] == 0 < history(last)[-1]["rewards/margins"]
-    assert sorted(path.name for path in last.glob("adapter*")) == ["adapter_config.json", "adapter_model.safetensors"]
+    recipe, run = recipe_of(tmp_path, tiny_chatml, lora={"r": 4, "alpha": 8}), tmp_path / "run"
+    (tmp_path / "dpo.py").write_text(NOT_FINITE)
+    words = [tmp_path / "dpo.py", recipe, POISONED, "--train.save_steps", "1", *NEVER]
+    launched = Launched(words, ROOT / "recipes" / "accelerate" / "cpu2_zero3.yaml", tmp_path)
+    codes, output = launched.wait(), launched.output
+    assert all(codes) and "ZeRO-3 on 2 processes" in output, output
+    assert "rank 0: weights same" in output and "rank 1: weights same" in output, output
+    message = next(line for line in output.splitlines() if line.startswith("error: "))
+    assert "before step 3" in message and POISONED in message and f"{run}/checkpoint-2" in message
+    assert newest_complete(run) == (run / "checkpoint-2", [])
+    first, second = history(run / "checkpoint-2")
+    assert first["rewards/margins"] == 0 < second["rewards/margins"]
+    names = sorted(path.name for path in (run / "checkpoint-2").glob("adapter*"))
+    assert names == ["adapter_config.json", "adapter_model.safetensors"]

@@ -45,15 +45,9 @@ def call(reward: ComposedReward, samples: Sequence[Sample], step: int = 0) -> An
     """Calls the reward as trl does; gives the rewards and what was logged."""
     figures: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
-    rewards = reward(
-        prompts=[],
-        completions=[],
-        completion_ids=[],
-        samples=samples,
-        trainer_state=SimpleNamespace(global_step=step),
-        log_metric=figures.__setitem__,
-        log_extra=columns.__setitem__,
-    )
+    state = SimpleNamespace(global_step=step)
+    log = {"log_metric": figures.__setitem__, "log_extra": columns.__setitem__}
+    rewards = reward(prompts=[], completions=[], completion_ids=[], samples=samples, trainer_state=state, **log)
     return rewards, figures, columns
 
 
@@ -72,8 +66,8 @@ def independent(values: Sequence[float | None], size: int) -> list[float]:
     return found
 
 
-@pytest.fixture
-def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def recorded(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two groups through trl's own trainer, one with a failed judge: the batch that it would train on."""
     from trl import GRPOConfig
 
@@ -108,7 +102,7 @@ def recorded(tiny_chatml: Path, tmp_path: Path) -> Any:
 
     reward = ComposedReward(Given(*scores), 4, max_failed=0.2)
     args = GRPOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=4, shuffle_dataset=False,
+        output_dir=str(tmp_path_factory.mktemp("run")), use_cpu=True, bf16=False, report_to=[], num_generations=4, shuffle_dataset=False,
         per_device_train_batch_size=8, max_steps=1, logging_steps=1, disable_tqdm=True, save_strategy="no",
     )  # fmt: skip
     trainer = RolloutTrainer(

@@ -148,6 +148,7 @@ WRONG_SFT = [
 
 @pytest.mark.parametrize(("stage", "option", "value", "message"), [
     *(("grpo", *case) for case in WRONG_GRPO), *(("sft", *case) for case in WRONG_SFT),
+    ("dpo", "train.loss_typ", "sigmoid", "train.loss_typ: unknown key; did you mean train.loss_type?"),
     ("dpo", "train.padding_free", "true", "train.padding_free: not for a recipe (trl pads pairs)"),
     ("dpo", "model.lora", "{adapter: continue}", "model.lora.adapter: given continue, expected new"),
 ])  # fmt: skip
