@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 import shutil
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nextturn.probe.checkpoints import (
     finish_run,
@@ -40,13 +37,13 @@ FILES = {
 }  # fmt: skip
 
 
-def checkpoint(run_dir: Path, step: int, marked: bool = True, launch: Launch | None = None) -> Path:
+def checkpoint(run_dir: Path, step: int, marked: bool = True) -> Path:
     folder = run_dir / f"checkpoint-{step}"
     for name, size in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b'{"a": 12}' if name == "trainer_state.json" else b"x" * size)
     if marked:
-        mark_complete(folder, step, vars(launch) if launch else None)
+        mark_complete(folder, step)
     return folder
 
 
@@ -64,23 +61,17 @@ def test_the_marker_lists_every_file_with_its_size_but_not_itself(tmp_path: Path
 def test_an_incomplete_checkpoint_has_a_reason(tmp_path: Path) -> None:
     assert is_complete(tmp_path / "nowhere") == "no such folder"
     assert "complete.json" in (is_complete(checkpoint(tmp_path, 1, marked=False)) or "")
-    missing, cut, broken, listed = (checkpoint(tmp_path, step) for step in (2, 3, 4, 5))
+    missing, cut, longer, broken, listed = (checkpoint(tmp_path, step) for step in (2, 3, 4, 5, 6))
     (missing / "global_step2/zero_rank_0.pt").unlink()
     (cut / "model.safetensors").write_bytes(b"x" * 10)
+    (longer / "empty.txt").write_bytes(b"x")
     (broken / "complete.json").write_text('{"files": ')
     (listed / "complete.json").write_text('{"schema": 1, "files": ["model.safetensors"]}')
     assert "global_step2/zero_rank_0.pt" in (is_complete(missing) or "")
     assert "model.safetensors has 10 bytes" in (is_complete(cut) or "")
+    assert "empty.txt has 1 bytes" in (is_complete(longer) or "")
     for folder in (broken, listed):
         assert "complete.json" in (is_complete(folder) or "")
-
-
-@settings(max_examples=20)
-@given(name=st.sampled_from(sorted(FILES)), size=st.integers(0, 80), seed=st.integers(0, 2**32))
-def test_any_file_of_another_size_makes_it_incomplete(tmp_path: Path, name: str, size: int, seed: int) -> None:
-    folder = checkpoint(tmp_path / str(random.Random(seed).random()), 7)
-    (folder / name).write_bytes(b"y" * size)
-    assert (is_complete(folder) is None) == (size == FILES[name])
 
 
 def test_the_newest_complete_checkpoint_is_the_highest_number_and_only_newer_ones_are_reported(tmp_path: Path) -> None:
@@ -145,7 +136,6 @@ def test_a_path_must_be_a_complete_checkpoint_of_the_run_under_its_own_name(tmp_
 @pytest.mark.parametrize(
     ("then", "now", "way_out"),
     [
-        (HERE, HERE, None),
         (ZERO, ZERO, None),
         (HERE, Launch(2, 0, 8), None),
         (ZERO, HERE, "--model.name"),
@@ -158,22 +148,19 @@ def test_a_path_must_be_a_complete_checkpoint_of_the_run_under_its_own_name(tmp_
 def test_a_checkpoint_is_resumed_if_its_steps_and_its_optimizer_fit_the_launch(
     then: Launch, now: Launch, way_out: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = checkpoint(tmp_path, 4, launch=then)
+    folder = checkpoint(tmp_path, 4)
+    assert choose_resume(tmp_path, "auto", now) == folder, "markers of older versions name no launch"
+    mark_complete(folder, 4, vars(then))
     assert json.loads((folder / "complete.json").read_text())["launch"] == vars(then)
     for resume in ("auto", str(folder)):
         if way_out is None:
+            capsys.readouterr()
             assert choose_resume(tmp_path, resume, now) == folder
             assert (f"saved by {then}" in capsys.readouterr().out) == (then != now)
         else:
             with pytest.raises(BadInput, match=way_out) as error:
                 choose_resume(tmp_path, resume, now)
             assert str(then) in str(error.value) and str(now) in str(error.value) and "\n" not in str(error.value)
-
-
-def test_markers_of_older_versions_name_no_launch(tmp_path: Path) -> None:
-    assert choose_resume(tmp_path, "auto", ZERO) is None
-    folder = checkpoint(tmp_path, 2)
-    assert choose_resume(tmp_path, "auto", ZERO) == folder
 
 
 # --- What is set aside.

@@ -14,7 +14,7 @@ from nextturn.probe.chat import Chat
 from nextturn.probe.errors import TrainingStopped
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train.recipe import ModelSection
-from nextturn.train.rewards import Sample, Scored, asking
+from nextturn.train.rewards import Sample, Scored
 from nextturn.train.samples import ends_generic, watch_figures
 from nextturn.train.scoring import ComposedReward
 from support.grpo_parts import rl_row
@@ -128,12 +128,6 @@ def recorded(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
 def test_advantages_of_a_recorded_batch_are_those_of_an_independent_computation(recorded: Any) -> None:
     advantages = recorded.batch["advantages"].tolist()
     assert advantages == pytest.approx(independent(recorded.values, 4), abs=1e-5)
-    without = [recorded.values[place] for place in (0, 2, 3)]
-    mean, std = np.mean(without), np.std(without, ddof=1)
-    assert advantages[1] == 0, "a failed judge moves the policy nowhere"
-    assert [advantages[place] for place in (0, 2, 3)] == pytest.approx((without - mean) / (std + 1e-4), abs=1e-5), (
-        "and its group mates are rewarded as if the sample were not there"
-    )
 
 
 def test_the_loss_of_a_recorded_batch_lies_on_the_policys_own_tokens(recorded: Any) -> None:
@@ -207,28 +201,14 @@ def test_what_hacks_a_reward_is_watched() -> None:
     assert figures["watch/ended/truncated"] == 0.2
 
 
-def test_needless_questions_are_watched_as_they_are_rewarded() -> None:
-    for reply, over_asks in {
-        "Please tell me the number of apples that she buys.": 1.0,
-        "How many apples does she buy? 1.": 1.0,
-        "5 + 6 = 11. Do you see why? It is 11. Well done.": 0.0,
-        "Please note that 5 + 6 = \\boxed{11}.": 0.0,
-    }.items():
-        one = sample(reply, row=rl_row(5))
-        assert watch_figures([one])["watch/over_asking"] == over_asks == float(asking(one).value == -1)
-
-
 @pytest.mark.parametrize(
     ("reply", "generic"),
     [
         ("That is 12. Does that make sense?", True),
         ("Great job! What do you think?", True),
-        ("Is there anything else I can help you with?", True),
         ("Would you like me to provide the next step?", True),
         ("How many apples does she buy?", False),
-        ("Do you mean 12 apples a day?", False),
         ("Which price do you mean, the old one?", False),
-        ("So the answer is 12.", False),
         ("What is 3 + 4? It is 7.", False),
         ("", False),
     ],

@@ -13,27 +13,14 @@ from nextturn.probe.conversations import training_messages
 from nextturn.probe.errors import DataError, TemplateError
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.train.plan import describe
-from nextturn.train.recipe import load_sft_recipe
+from nextturn.train.recipe import DataSection, load_sft_recipe
+from nextturn.train.rows import data_path, read_conversations
 from nextturn.train.sft import train
 from support.sft_parts import write_data, write_recipe
 from support.tiny_models import tiny_tokenizer
 
 
-def losses(run: Path) -> list[float]:
-    (state,) = run.glob("checkpoint-4/trainer_state.json")
-    return [row["loss"] for row in read_json(state)["log_history"] if "loss" in row]
-
-
-def trained(folder: Path, model: Path, data: dict[str, Any], *overrides: str) -> Path:
-    folder.mkdir(exist_ok=True)
-    recipe = write_recipe(folder, model, data, probe={"when": "never"})
-    train(load_sft_recipe(recipe, overrides))
-    return folder / "run"
-
-
-def test_every_form_trains_to_the_same_losses(
-    tiny_chatml: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_form_gives_the_same_conversations(tmp_path: Path, own_cache: Path, monkeypatch: Any) -> None:
     from datasets import Dataset
 
     source = write_data(tmp_path)
@@ -47,20 +34,16 @@ def test_every_form_trains_to_the_same_losses(
     Dataset.from_list(rows).to_parquet(str(tmp_path / "rows.parquet"))
     Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
     Dataset.from_list([{"chat": json.dumps(row["messages"])} for row in rows]).to_csv(str(tmp_path / "rows.csv"))
-    monkeypatch.setattr(
-        "nextturn.probe.hub.hub_rows", lambda *asked: iter(rows if asked == ("me/talks", "all", "test") else [])
-    )
-    on_hub = losses(trained(tmp_path / "run-hub", tiny_chatml, {"path": "me/talks@all:test"}))
-    runs = {
-        name: losses(trained(tmp_path / f"run-{name}", tiny_chatml, {"path": str(tmp_path / name), **more}))
-        for name, more in (
-            ("conversations.jsonl", {}), ("array.json", {}), ("rows.parquet", {}), ("saved", {}),
-            ("rows.csv", {"columns": {"messages": "chat"}}),
-        )
-    }  # fmt: skip
-    first = runs.pop("conversations.jsonl")
-    assert len(first) == 4 and len(set(first)) > 1 and on_hub == first
-    assert all(of_form == first for of_form in runs.values()), runs
+    on_hub = {("me/talks", "all", "test"): rows}
+    monkeypatch.setattr("nextturn.probe.hub.hub_rows", lambda *asked: iter(on_hub[asked]))
+    forms = [
+        str(tmp_path / name) for name in ("conversations.jsonl", "array.json", "rows.parquet", "saved", "rows.csv")
+    ]
+    for path in (*forms, "me/talks@all:test"):
+        columns = {"messages": "chat"} if path.endswith("csv") else {}
+        section = DataSection(path=path, columns=columns)
+        read = read_conversations(data_path(path, None), section, [])
+        assert [list(messages) for messages in read] == [row["messages"] for row in rows], path
 
 
 def test_bad_rows_stop_a_run_or_are_left_out_and_counted(tiny_chatml: Path, tmp_path: Path) -> None:
@@ -81,11 +64,12 @@ def test_bad_rows_stop_a_run_or_are_left_out_and_counted(tiny_chatml: Path, tmp_
 def test_validation_is_logged_at_every_save_and_the_command_line_replaces_the_recipe(
     tiny_chatml: Path, tmp_path: Path
 ) -> None:
-    data = write_data(tmp_path)
+    data, run = write_data(tmp_path), tmp_path / "run"
     built = {"recipe": "recipes/written.yaml", "validation": str(data)}
-    run = trained(tmp_path, tiny_chatml, built, "--data.path", str(data))
-    recipe = read_json(run / "recipe.json")["data"]
-    assert (recipe["path"], recipe["recipe"]) == (str(data), None)
+    recipe = write_recipe(tmp_path, tiny_chatml, built, probe={"when": "never"})
+    train(load_sft_recipe(recipe, ["--data.path", str(data)]))
+    section = read_json(run / "recipe.json")["data"]
+    assert (section["path"], section["recipe"]) == (str(data), None)
     history = read_json(run / "checkpoint-4" / "trainer_state.json")["log_history"]
     evaluated = {row["step"]: row["eval_loss"] for row in history if "eval_loss" in row}
     assert set(evaluated) == {2, 4} and all(0 < loss < 20 for loss in evaluated.values())

@@ -12,7 +12,7 @@ from nextturn.data_builders.rows import load_rl_rows
 from nextturn.probe.errors import DataError
 from nextturn.probe.files import write_jsonl
 from nextturn.train.recipe import CustomPart, RewardSection, RolloutSection, Weights
-from nextturn.train.rewards import Rewards, Sample, call_custom
+from nextturn.train.rewards import Sample, call_custom
 from nextturn.train.rows import check_columns, tellable
 from support.conversations import messages
 
@@ -76,10 +76,3 @@ def test_a_reward_of_trl_gets_lists_of_one_and_every_column(tmp_path: Path) -> N
     (row,) = rows(tmp_path, {"messages": PROMPT, "product": "charger", "answer": "yes"})
     assert call_custom("support.custom_rewards:names_product", sample(row)) == 0.0
     assert call_custom("support.custom_rewards:says_sorry", sample(row)) == 1.0
-    section = RewardSection(custom={"sorry": CustomPart(function="support.custom_rewards:says_sorry")}, workers=1)
-    rewards = Rewards(section, seed=0)
-    try:
-        (scored,) = rewards.score([sample(row)])
-    finally:
-        rewards.close()
-    assert scored.value == 1.0

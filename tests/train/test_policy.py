@@ -40,24 +40,13 @@ def test_a_lora_checkpoint_is_merged_once_and_found_there_by_everything(adapter:
     assert fresh.peft_config["default"].base_model_name_or_path == str(folder.path), "its checkpoints find their base"
 
 
-def test_a_lora_checkpoint_can_be_trained_on(adapter: Path) -> None:
-    import torch
-
-    section = ModelSection(name=str(adapter), dtype="float32", lora=CONTINUE)
-    model = load_policy(policy_folder(section), section)
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    assert trained and all(".default." in name for name in trained)
-    assert new_adapter(section, model) is None
-    assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(adapter)), device="cpu")), atol=1e-5)
-
-
 @pytest.mark.parametrize("lora", [False, True])
 def test_small_steps_move_each_weight_as_far_as_adam_goes(lora: bool, tiny_chatml: Path, tmp_path: Path) -> None:
     """A gradient that stays the same moves a weight by the rate at every step (Adam's mean over its root mean square is 1),
-    so by 20 x 1e-6. In bfloat16 weights of a usual size stay where they are. trl's own trainer, as on a GPU."""
+    so by 5 x 1e-6. In bfloat16 weights of a usual size stay where they are. trl's own trainer, as on a GPU."""
     from trl import SFTConfig, SFTTrainer
 
-    rate, steps = 1e-6, 20
+    rate, steps = 1e-6, 5
     section = ModelSection(name=str(tiny_chatml), dtype="bfloat16", lora=LoraSection(r=2) if lora else None)
     args = SFTConfig(
         output_dir=str(tmp_path), use_cpu=True, bf16=True, report_to=[], gradient_checkpointing=False, max_steps=steps,

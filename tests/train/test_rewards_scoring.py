@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,10 @@ from nextturn.probe.settings import ServerSection
 from nextturn.train.recipe import CustomPart, JudgeSection, RewardSection, Weights
 from nextturn.train.rewards import Rewards, Score, Scored, compose, reason_kind
 from nextturn.train.scoring import check_failures
-from support.loopback import Answer, Faults, Loopback, Seen, chat_reply
+from support.commands import start
+from support.loopback import Faults, Loopback, Seen, chat_reply
 from support.sample_parts import ANSWERED, sample, withheld
 
-ROOT = Path(__file__).resolve().parents[2]
 ONLY_CUSTOM = Weights(accuracy=0, asking=0, interactivity=0, efficiency=0)
 
 
@@ -137,7 +135,6 @@ SCRIPT = """
 from pathlib import Path
 
 def main():
-    import torch  # as a training script does
     from support.sample_parts import sample
     from nextturn.train.rewards import Rewards
     from nextturn.train.recipe import CustomPart, RewardSection, Weights
@@ -153,12 +150,7 @@ if __name__ == "__main__":
 def test_a_script_leaves_no_worker_behind_though_it_closes_nothing(tmp_path: Path) -> None:
     """As `accelerate launch` starts it: the workers import the script again, without its main part, and no torch."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
-        text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert start(["script.py"], cwd=tmp_path).finish() == ""
     light, pid = (tmp_path / "result").read_text().split()
     assert light == "1.0"
     with pytest.raises(ProcessLookupError):
@@ -215,25 +207,6 @@ def test_verdicts_that_hang_are_given_up_and_the_others_kept(opened: Any) -> Non
     assert (fine.value, again.value) == (1, 1)
 
 
-def test_with_every_judge_call_failing_no_sample_has_a_reward_and_the_run_has_to_stop(opened: Any) -> None:
-    refused = Answer(400, {"error": {"message": "no such model: tiny"}})
-    with Loopback({"/chat/completions": lambda seen: refused}) as server:
-        scored = opened(judged(server.url)).score([sample(f"{ANSWERED} {number}") for number in range(40)])
-    assert all(one.value is None and one.parts["accuracy"] == 1 for one in scored)
-    problem = check_failures(scored, limit=0.2)
-    assert problem is not None
-    assert problem.startswith(
-        "40 of 40 samples have no reward (100%, reward.max_failed allows 20%): interactivity judge_"
-    )
-    assert "no such model: tiny" in problem
-
-
-def test_a_judge_that_is_not_there_is_named(opened: Any) -> None:
-    (scored,) = opened(judged("http://127.0.0.1:9/v1")).score([sample(ANSWERED)])
-    assert scored.value is None
-    assert "127.0.0.1:9" in scored.reasons["interactivity"]
-
-
 # --- too many failures
 
 
@@ -249,18 +222,6 @@ def test_failures_up_to_the_limit_are_borne_and_more_are_not() -> None:
     assert "accuracy timeout (3); own error: x (1)" in problem
     assert check_failures([lost], 0.0) is not None
     assert "and 1 other" in str(check_failures([Scored(None, {}, {name: "x"}) for name in "abcd"], 0.2))
-
-
-def test_rows_that_withhold_are_scored_beside_those_that_do_not(opened: Any) -> None:
-    asks = "How many marbles are in each bag?"
-    told = sample(asks, "There are 12 marbles in each bag.", ANSWERED, row=withheld(), tokens=10)
-    guessed = sample("I take 10, so \\boxed{43}.", row=withheld(), tokens=10)
-    over_asked = sample(asks, "I wrote that.", ANSWERED, tokens=10)
-    answered = sample(ANSWERED, tokens=10)
-    scored = opened(RewardSection()).score([told, guessed, over_asked, answered])
-    values = [one.value for one in scored if one.value is not None]
-    assert values[0] > 0.95 and values[3] > 0.95
-    assert values[1] < -0.2 < values[2] < 0.4
 
 
 def test_a_reply_that_is_cut_without_an_answer_earns_nothing(opened: Any) -> None:

@@ -161,7 +161,6 @@ def test_the_rounded_live_model_is_a_copy_with_its_own_weights(trainers: Any) ->
     from nextturn.probe.engines.hf import live_model
 
     trainer = trainers[0]
-    trainer.train()
     ids = torch.tensor([[5, 6, 7, 8]])
     with live_model(trainer, "bfloat16") as model:
         assert model.dtype == torch.bfloat16

@@ -86,25 +86,16 @@ def test_a_run_starts_from_sft_if_it_is_there_and_keeps_its_first_choice(
 # --- What is refused.
 
 WRONG_GRPO = [
-    ("train.num_generations", "1", "train.num_generations: given 1 (int), expected 2 or more"),
     ("train.num_generations", "3", "train.num_generations: given 3, and 4 a process x 1 x 2 steps are 8 samples"),
     ("train.generation_batch_size", "6", "train.generation_batch_size: given 6, expected a multiple of 4"),
     ("train.max_completion_length", "4", "rollout.max_turn_tokens: given "),
-    ("train.save_strategy", "no", "train.save_strategy: given 'no' (str), expected one of 'steps' or 'epoch'"),
     ("train.report_to", "wandb", "train.report_to: not for a recipe (tracking.to decides it)"),
     ("train.reward_weights", "[1.0]", "train.reward_weights: not for a recipe (reward.weights decides it)"),
     ("train.eval_strategy", "steps", "data.held_out: given 0 with train.eval_strategy 'steps'"),
     ("data.held_out", "8", "data.held_out: given 8 with train.eval_strategy 'no'"),
     ("train.top_p", "0.9", "train.top_p: given 0.9; rollouts with transformers sample at train.temperature alone"),
-    ("train.top_k", "50", "train.top_k: given 50"),
-    ("train.repetition_penalty", "1.1", "train.repetition_penalty: given 1.1"),
     ("train.generation_kwargs", "{seed: 1}", "train.generation_kwargs: given"),
     ("train.ds3_gather_for_generation", "false", "train.ds3_gather_for_generation: given False"),
-    ("train.temperature", "0.0", "train.temperature: given 0.0 (float), expected more than 0"),
-    ("train.lerning_rate", "1", "train.lerning_rate: unknown key; did you mean train.learning_rate?"),
-    ("rollout.mode", "turns", "rollout.mode: given 'turns' (str), expected one of 'reply' or 'conversation'"),
-    ("rollout.window", "-1", "rollout.window: given -1 (int), expected 0 or more"),
-    ("rollout.samples", "0", "rollout.samples: given 0 (int), expected 1 or more"),
     ("rollout.simulator.engine", "openai", "rollout.simulator.server: missing `urls` or `model`"),
     ("rollout.simulator.model", "m", "rollout.simulator.engine: scripted takes no `model`"),
     ("rollout.simulator", "{engine: hf}", "rollout.simulator.model: the engine hf needs `model`"),
@@ -113,22 +104,14 @@ WRONG_GRPO = [
         "rollout.simulator", SERVED.replace("big", "big, enable_thinking: true"),
         "rollout.simulator.server.enable_thinking: expected",
     ),
-    ("reward.weights.acuracy", "1.0", "reward.weights.acuracy: unknown key"),
-    ("reward.weights.accuracy", "-1", "reward.weights.accuracy: given -1 (int), expected 0 or more"),
     ("reward.weights.accuracy", ".nan", "reward.weights.accuracy: given nan (float), expected a finite number"),
     ("reward", "{weights: {accuracy: 0, asking: 0, interactivity: 0, efficiency: 0}}", "reward.weights: all are 0"),
     ("reward.required", "[format]", "reward.required: given 'format', expected parts that have a weight"),
     ("reward.custom", "{accuracy: {function: 'a:b'}}", "reward.custom.accuracy: the name of a built-in part"),
     ("reward.custom", "{own: {function: a.b}}", "reward.custom.own.function: given 'a.b'"),
-    ("reward.custom", "{own: {function: 'a:b', weight: -1}}", "reward.custom.own.weight: given -1"),
     ("reward.custom", "{a-b: {function: 'a:b'}}", "reward.custom.a-b: given"),
-    ("reward.timeout_s", "0", "reward.timeout_s: given 0 (int), expected more than 0"),
-    ("reward.workers", "0", "reward.workers: given 0 (int), expected 1 or more"),
-    ("reward.max_failed", "1.2", "reward.max_failed: given 1.2 (float), expected at most 1"),
-    ("reward.judge", "{engine: hf, model: m}", "reward.judge.engine: given 'hf' (str), expected one of 'openai'"),
     ("reward.judge", "{}", "reward.judge.server: missing `urls` or `model`"),
     ("data", "{path: x.jsonl, recipe: x.yaml}", "data.path: expected either `path` or `recipe`"),
-    ("data.max_prompt_tokens", "0", "data.max_prompt_tokens: given 0 (int), expected 1 or more"),
     ("model.lora", "{adapter: continue, r: 8}", "model.lora.adapter: `continue` keeps the checkpoint's own settings"),
     ("probe.engine", "vllm", "probe.engine: given vllm, expected hf: with `when: inline`"),
 ]  # fmt: skip
@@ -137,12 +120,10 @@ WRONG_SFT = [
     ("train.learning_rate", "fast", "train.learning_rate: given 'fast' (str), expected a number"),
     ("train.save_steps", "1.0", "train.save_steps: given 1.0 (float), expected a whole number or less than 1"),
     ("train.eval_steps", "2.5", "train.eval_steps: given 2.5 (float), expected a whole number"),
-    ("train.logging_steps", "0", "train.logging_steps: given 0 (int), expected 1 or more"),
     ("train.bf16", "1", "train.bf16: given 1 (int), expected true or false"),
     ("train.assistant_only_loss", "true", "not for a recipe (data.loss_on decides"),
     ("train.packing", "true", "train.packing: "),
     ("train.trust_remote_code", "true", "custom model code is never run"),
-    ("data.rows_per_step", "0", "data.rows_per_step: given 0 (int), expected 1 or more"),
 ]
 
 
@@ -250,15 +231,6 @@ def test_batches_are_those_of_trl(per_device: int, accumulation: int, group: int
         return
     config = GRPOConfig(**ours, **train)
     assert (batch.samples, batch.steps_per_generation) == (config.generation_batch_size, config.steps_per_generation)
-
-
-def test_groups_may_be_spread_over_processes() -> None:
-    recipe = grpo_recipe(per_device_train_batch_size=2, num_generations=8)
-    with pytest.raises(RecipeError, match="gradient_accumulation_steps 4"):
-        batch_of(recipe, ranks=1)
-    batch = batch_of(recipe, ranks=8)
-    assert (batch.samples, batch.prompts) == (16, 2)
-    assert batch.steps(9) == 4, "the ninth prompt makes no whole generation"
 
 
 @given(rows=st.integers(1, 300), most=st.integers(1, 12), ranks=st.integers(1, 12), group=st.integers(2, 6))

@@ -111,8 +111,7 @@ def test_the_scripted_user_reveals_a_fact_only_when_asked() -> None:
     assert (scripted["reveals_asked"], scripted["reveals_unasked"]) == (wilson(1, 1), wilson(0, 1))
 
 
-@pytest.mark.parametrize("intents", [True, False])
-@pytest.mark.parametrize("model", ["tiny_chatml", "tiny_model"])
+@pytest.mark.parametrize(("model", "intents"), [("tiny_chatml", True), ("tiny_model", False)])
 def test_perplexity_is_that_of_the_tokens_that_training_learns(
     model: str, intents: bool, request: pytest.FixtureRequest
 ) -> None:
@@ -193,7 +192,6 @@ def test_a_dry_run_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     "words",
     [
-        ["users", "runs/nowhere"],
         ["users", "user", "runs/nowhere"],
         ["users", "no_such_module:User"],
         ["users", "user", "--data", "nowhere.jsonl"],
