@@ -90,11 +90,7 @@ def test_a_model_in_memory_is_measured_as_its_folder_is(tiny_chatml: Path, tmp_p
 
 @pytest.mark.parametrize(
     ("keys", "said"),
-    [
-        ({"temprature": 1}, "temprature"),
-        ({"temperatures": "hot"}, "probe: temperatures"),
-        ({"judge": "lm"}, "judge"),
-    ],
+    [({"temprature": 1}, "temprature"), ({"temperatures": "hot"}, "probe: temperatures"), ({"judge": "lm"}, "judge")],
 )
 def test_a_wrong_key_is_one_line(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
     from nextturn.probe import ProbeCallback

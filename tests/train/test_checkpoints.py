@@ -22,13 +22,7 @@ from nextturn.probe.checkpoints import (
     newest_complete,
 )
 from nextturn.probe.errors import BadInput, DataError, TrainingStopped
-from nextturn.train.checkpoints import (
-    Launch,
-    choose_resume,
-    mark_checkpoints,
-    remove_incomplete,
-    watch_line,
-)
+from nextturn.train.checkpoints import Launch, choose_resume, mark_checkpoints, remove_incomplete, watch_line
 
 HERE = Launch(processes=1, zero=0, per_step=8)
 ZERO = Launch(processes=2, zero=2, per_step=8)

@@ -79,13 +79,7 @@ def test_look_aheads_are_averaged_and_a_sample_without_any_says_why() -> None:
     assert accuracy(both).value == 0.5
     assert efficiency(both, 500).value == pytest.approx((500 / 510 + 0.5) / 2)
     none = sample("", conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
-    parts = [
-        accuracy(none),
-        efficiency(none, 500),
-        asking(none),
-        interactivity(none),
-        form(none),
-    ]
+    parts = [accuracy(none), efficiency(none, 500), asking(none), interactivity(none), form(none)]
     for part in parts:
         assert part == Score(None, f"{NOTHING_PLAYED}: simulator_timeout")
     assert mean_score([Score(None, "broken"), Score(0.5), Score(1.0)]) == Score(0.75), "what failed is left out"
