@@ -19,7 +19,6 @@ from nextturn.probe.checkpoints import (
     is_complete,
     list_checkpoints,
     mark_complete,
-    newest_complete,
 )
 from nextturn.probe.errors import BadInput, DataError, TrainingStopped
 from nextturn.train.checkpoints import Launch, choose_resume, mark_checkpoints, remove_incomplete, watch_line
@@ -68,16 +67,6 @@ def test_an_incomplete_checkpoint_has_a_reason(tmp_path: Path) -> None:
         assert "complete.json" in (is_complete(folder) or "")
 
 
-def test_the_newest_complete_checkpoint_is_the_highest_number_and_only_newer_ones_are_reported(tmp_path: Path) -> None:
-    checkpoint(tmp_path, 2, marked=False)
-    checkpoint(tmp_path, 9)
-    ten, torn = checkpoint(tmp_path, 10), checkpoint(tmp_path, 100, marked=False)
-    (tmp_path / "checkpoint-best").mkdir()
-    (tmp_path / "checkpoint-300").write_text("a file")
-    assert newest_complete(tmp_path) == (ten, [(torn, is_complete(torn))])
-    assert newest_complete(tmp_path / "nowhere") == (None, [])
-
-
 # --- Which checkpoint a run resumes from.
 
 
@@ -85,19 +74,22 @@ def test_auto_skips_incomplete_and_damaged_checkpoints_and_says_so_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert choose_resume(tmp_path / "new", "auto", HERE) is None
-    two, state, marker = (checkpoint(tmp_path, step) for step in (2, 4, 6))
-    checkpoint(tmp_path, 8, marked=False)
+    checkpoint(tmp_path, 2, marked=False)
+    nine, state, marker = (checkpoint(tmp_path, step) for step in (9, 10, 11))
+    checkpoint(tmp_path, 100, marked=False)
+    (tmp_path / "checkpoint-best").mkdir()
+    (tmp_path / "checkpoint-300").write_text("a file")
     (state / "trainer_state.json").write_bytes(b"\xff" * FILES["trainer_state.json"])
     (marker / "complete.json").write_text(json.dumps({"files": {}}))
     capsys.readouterr()
-    assert choose_resume(tmp_path, "auto", HERE) == two
+    assert choose_resume(tmp_path, "auto", HERE) == nine
     line = capsys.readouterr().out
-    assert line.count("\n") == 1 and str(two) in line
-    assert all(f"checkpoint-{step} (" in line for step in (4, 6, 8))
+    assert line.count("\n") == 1 and str(nine) in line and "checkpoint-2 " not in line, "only newer ones are reported"
+    assert all(f"checkpoint-{step} (" in line for step in (10, 11, 100))
     monkeypatch.setenv("RANK", "1")
-    assert choose_resume(tmp_path, "auto", HERE) == two
+    assert choose_resume(tmp_path, "auto", HERE) == nine
     assert capsys.readouterr().out == "", "only the main process prints"
-    mark_complete(two, 2, {"processes": 1})
+    mark_complete(nine, 9, {"processes": 1})
     with pytest.raises(BadInput, match="`launch` is damaged"):
         choose_resume(tmp_path, "auto", HERE)
     (tmp_path / "finished.json").write_text("{}")

@@ -80,24 +80,14 @@ def recorded(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
     chat = Chat(tokenizer)
     rows = [rl_row(5), rl_row(6, withheld=True)]
     scores = [*JUDGED, (0.0, 0.5), (1.0, 0.5), (0.0, 0.5), (0.0, 0.25)]
-    samples = [sample(f"It is {place}.", "Why?", "So 11.", row=rows[place // 4]) for place in range(8)]
+    samples = [sample(f"It is {place}.", row=rows[place // 4]) for place in range(8)]
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         assert trainer.row_ids == [one.row.id for one in samples]
-        completions, masks = [], []
-        for one in samples:
-            ids: list[int] = []
-            mask: list[int] = []
-            for message in one.conversations[0][one.start :]:
-                text = [*chat.text_ids(message["content"]), *chat.turn_end_ids]
-                ids += text
-                mask += [int(message["role"] == "assistant")] * len(text)
-            completions.append(ids)
-            masks.append(mask)
-        prompt_ids = [list(chat.prompt_ids(one.row.prompt)) for one in samples]
         return {
-            "prompt_ids": prompt_ids, "completion_ids": completions, "logprobs": None, "env_mask": masks,
-            "samples": samples,
+            "prompt_ids": [list(chat.prompt_ids(one.row.prompt)) for one in samples],
+            "completion_ids": [[*chat.text_ids(one.conversations[0][1]["content"]), *chat.turn_end_ids] for one in samples],
+            "logprobs": None, "samples": samples,
         }  # fmt: skip
 
     reward = ComposedReward(Given(*scores), 4, max_failed=0.2)
@@ -120,22 +110,12 @@ def recorded(tiny_chatml: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
     trainer._generate_and_score_completions = record
     trainer.train()
     values = [None if judge is None else (accuracy + judge) / 2 for accuracy, judge in scores]
-    return SimpleNamespace(
-        trainer=trainer, reward=reward, batch=found["batch"], samples=samples, values=values, chat=chat
-    )
+    return SimpleNamespace(trainer=trainer, batch=found["batch"], values=values)
 
 
 def test_advantages_of_a_recorded_batch_are_those_of_an_independent_computation(recorded: Any) -> None:
     advantages = recorded.batch["advantages"].tolist()
     assert advantages == pytest.approx(independent(recorded.values, 4), abs=1e-5)
-
-
-def test_the_loss_of_a_recorded_batch_lies_on_the_policys_own_tokens(recorded: Any) -> None:
-    batch, chat = recorded.batch, recorded.chat
-    mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
-    for place in range(len(recorded.samples)):
-        trained = chat.tokenizer.decode(batch["completion_ids"][place][mask[place]])
-        assert trained == f"It is {place}.<|im_end|>So 11.<|im_end|>"
 
 
 def test_the_log_of_a_recorded_batch_has_every_part_by_itself(recorded: Any) -> None:

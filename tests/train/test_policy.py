@@ -74,34 +74,6 @@ def test_zero_and_adapters_need_no_float32_weights() -> None:
     assert held_in(adapter, 0) == "bfloat16"
 
 
-NEW = LoraSection(r=4, alpha=8, target_modules=("q_proj", "v_proj", "gate_proj"))  # as `lora_on` makes it
-
-
-@pytest.mark.parametrize("lora", [NEW, CONTINUE])
-def test_weights_of_a_checkpoint_stand_on_the_base_that_the_run_began_from(
-    lora: LoraSection, adapter: Path, tiny_model: Path, tmp_path: Path
-) -> None:
-    import torch
-    from peft import get_peft_model
-
-    checkpoint = tmp_path / "checkpoint-2"
-    lora_on(tiny_model, checkpoint)
-    weights = load_file(checkpoint / "adapter_model.safetensors")
-    save_file({name: 2 * tensor for name, tensor in weights.items()}, checkpoint / "adapter_model.safetensors")
-    section = ModelSection(name=str(adapter if lora == CONTINUE else tiny_model), dtype="float32", lora=lora)
-    folder = policy_folder(section)
-    model = load_policy(folder, section, "float32")
-    config = new_adapter(section, model)
-    assert (config is None) == (lora == CONTINUE)
-    model = model if config is None else get_peft_model(model, config)
-    load_adapter(model, checkpoint)
-    assert torch.allclose(logits(model.eval()), logits(load_model(resolve(str(checkpoint)), device="cpu")), atol=1e-5)
-    assert not torch.allclose(logits(model), logits(load_model(folder, device="cpu")), atol=1e-3)
-    assert model.config._name_or_path == str(tiny_model)
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    assert trained and all("lora_" in name for name in trained)
-
-
 def test_an_adapter_that_does_not_fit_the_model_is_not_taken(adapter: Path, tiny_model: Path, tmp_path: Path) -> None:
     section = ModelSection(name=str(adapter), dtype="float32", lora=CONTINUE)
     model = load_policy(policy_folder(section), section, "float32")

@@ -16,7 +16,6 @@ from nextturn.train.recipe import RewardSection
 from nextturn.train.rewards import (
     NOTHING_PLAYED,
     Rewards,
-    Sample,
     Score,
     accuracy,
     asking,
@@ -97,11 +96,9 @@ ASKING = [
     # what is missing is asked for, by name
     (withheld(), "How many marbles are in each bag?", 1.0),
     (withheld(), "Sure. Could you tell me how many marbles one of the bags holds?", 1.0),
-    (withheld(), "I am missing the number of marbles in each bag. What does the text say?", 1.0),
     (withheld(), "Please tell me the number of marbles in each bag.", 1.0),
     (withheld(), "Is something missing?", 0.5),
     (withheld(), "What do you think?", 0.0),
-    (withheld(), "How old is Ann?", 0.0),
     (withheld(), "How many marbles does she lose?", 0.0),
     (withheld(), "Let's say 10 marbles a bag. That makes 50 - 7 = 43, so \\boxed{43}.", -1.0),
     (withheld(), ANSWERED, -1.0),  # right, and still a guess
@@ -110,7 +107,6 @@ ASKING = [
     # nothing is missing
     (given(), ANSWERED, 1.0),
     (given(), "How many marbles are in each bag?", -1.0),
-    (given(), "Could you tell me more about the bags?", -1.0),
     (given(), "Shall I solve it?", -1.0),
     (given(), ANSWERED + " Does that help?", 0.5),
     (given(), "That's it.", 0.0),  # neither asks nor answers
@@ -119,7 +115,6 @@ ASKING = [
     (given(), "How many are left? That is 60 - 7, so \\boxed{53}.", 1.0),  # its own question, answered
     # a hint is wanted, and nothing more; then the user tries
     (given(kind="hint"), "What is 5 * 12?", 1.0),
-    (given(kind="hint"), "Find out first how many there were before the loss.", 1.0),
     (given(kind="hint"), ANSWERED, -1.0),
     (given(kind="hint"), "5 * 12 = 60, and 60 - 7 leaves 53 marbles.", -1.0),  # told without a mark
     (given(kind="hint", prompt=chat(f"{PROBLEM} I got 53, is there a hint?")), "How did you come to 53?", 1.0),
@@ -155,58 +150,48 @@ DISGUISES = {
 }
 
 
-def played(policy: str, row: RlRow, gap: Gap, solved: str) -> Sample:
-    """What a policy that always does the same makes of a row, the scripted user's reveal included."""
-    guess = "That makes \\boxed{987654}."
-    missing = bool(row.clause)
-    if policy == "asks where needed" and missing or policy == "always asks":
-        return sample(gap.ask, gap.reveal, solved, row=row, tokens=10)
-    if policy in DISGUISES:
-        asks = DISGUISES[policy].format(ask=gap.ask, clause=gap.clause)
-        return sample(asks, gap.reveal, solved, row=row, tokens=10)
-    if policy == "only asks":
-        return sample(gap.ask, gap.reveal, gap.ask, row=row, tokens=10)
-    if policy == "always guesses" and missing:
-        return sample(guess, row=row, tokens=10)
-    if policy == "asks vaguely" and missing:
-        return sample("Is something missing?", gap.reveal, solved, row=row, tokens=10)
-    return sample(solved, row=row, tokens=10)  # knows the answer by heart, also where it cannot be known
+def strategies(gap: Gap, solved: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return what policies that always do the same make of a row with missing information, and of the whole problem."""
+    asks, answers = (gap.ask, gap.reveal, solved), (solved,)
+    only_asks = (gap.ask, gap.reveal, gap.ask)
+    hidden = {name: (text.format(ask=gap.ask, clause=gap.clause), *asks[1:]) for name, text in DISGUISES.items()}
+    return {
+        "asks where needed": (asks, answers),
+        "asks vaguely": (("Is something missing?", gap.reveal, solved), answers),
+        "always asks": (asks, asks),
+        "only asks": (only_asks, only_asks),
+        "always guesses": (("That makes \\boxed{987654}.",), answers),
+        "memorised": (answers, answers),
+        **{name: (turns, turns) for name, turns in hidden.items()},
+    }
 
 
 def test_pure_strategies_earn_in_the_order_in_which_one_wants_them() -> None:
-    """200 rows, half of them with something withheld. Rewards are compared within a row, so the order has to hold there."""
-    rows = []
-    for task in [task for task in starter_problems(160, 5, "train") if task.gaps][:100]:
+    """Rewards are compared within a row, so the order has to hold there."""
+    rewards = Rewards(RewardSection(), seed=0)
+    values: dict[str, list[float]] = {}
+    tasks = [task for task in starter_problems(80, 5, "train") if task.gaps]
+    assert len(tasks) > 30
+    for task in tasks:
         gap, texts = task.gaps[0], {"problem": task.question, "answer": task.answer}
         solved = f"{task.solution}\nThe answer is \\boxed{{{task.answer}}}."
-        rows.append((given(prompt=chat(task.question), **texts), gap, solved))
         less = withheld(prompt=chat(gap.question), hidden=(gap.value,), clause=gap.clause, thing=gap.thing, **texts)
-        rows.append((less, gap, solved))
-    assert len(rows) == 200
-    policies = ["asks where needed", "asks vaguely", "always asks", "only asks", "always guesses", "memorised"]
-    policies += DISGUISES
-    rewards = Rewards(RewardSection(workers=1), seed=0)
-    try:
-        made = {policy: rewards.score([played(policy, *row) for row in rows]) for policy in policies}
-    finally:
-        rewards.close()
-    values = {policy: [one.value or 0.0 for one in scored] for policy, scored in made.items()}
-    mean = {policy: fmean(each) for policy, each in values.items()}
-    for place, (row, _, _) in enumerate(rows):
-        best = values["asks where needed"][place]
-        assert all(best >= each[place] for each in values.values())
-        if row.clause:
-            assert min(values["only asks"][place], values["asks vaguely"][place]) > values["memorised"][place] + 0.5
-            assert values["always guesses"][place] <= values["memorised"][place] + 0.2, (
-                "right by heart is worth no more"
-            )
-            assert best > values["asks vaguely"][place] > values["only asks"][place] - 0.5
-        else:
-            assert all(best > values[policy][place] + 0.5 for policy in ("always asks", *DISGUISES))
-    assert all(mean["asks vaguely"] > mean[policy] > mean["memorised"] for policy in DISGUISES)
-    assert (
-        mean["asks where needed"] > mean["asks vaguely"] > mean["always asks"] > mean["memorised"] > mean["only asks"]
-    )
+        whole = given(prompt=chat(task.question), **texts)
+        earned = {}
+        for name, (to_less, to_whole) in strategies(gap, solved).items():
+            samples = [sample(*to_less, row=less, tokens=10), sample(*to_whole, row=whole, tokens=10)]
+            earned[name] = [one.value or 0.0 for one in rewards.score(samples)]
+            values.setdefault(name, []).extend(earned[name])
+        best, vaguely, memorised = (earned[name] for name in ("asks where needed", "asks vaguely", "memorised"))
+        assert all(best[0] >= each[0] and best[1] >= each[1] for each in earned.values())
+        assert all(best[1] > earned[name][1] + 0.5 for name in ("always asks", *DISGUISES))
+        assert min(earned["only asks"][0], vaguely[0]) > memorised[0] + 0.5
+        assert earned["always guesses"][0] <= memorised[0] + 0.2, "right by heart is worth no more"
+        assert best[0] > vaguely[0] > earned["only asks"][0] - 0.5
+    mean = {name: fmean(each) for name, each in values.items()}
+    assert all(mean["asks vaguely"] > mean[name] > mean["memorised"] for name in DISGUISES)
+    order = ["asks where needed", "asks vaguely", "always asks", "memorised", "only asks"]
+    assert order == sorted(order, key=lambda name: -mean[name])
 
 
 def test_later_turns_are_to_listen_ask_one_thing_and_not_repeat() -> None:
@@ -224,7 +209,6 @@ FORMS = [
     (("How many marbles are in each bag?",), 1.0),
     (("They are 53.",), 2 / 3),  # no mark
     ((ANSWERED + " So \\boxed{53}.",), 2 / 3),  # two
-    ((ANSWERED + "\n#### 53",), 2 / 3),
     ((ANSWERED + "\n#### Verification\nSince 53 + 7 = 60, that is so.",), 1.0),  # a heading
     (("<think>\\boxed{60}?</think>" + ANSWERED,), 1.0),
     ((ANSWERED + "\nUser: thanks!\nAssistant: You are welcome.",), 2 / 3),

@@ -154,7 +154,6 @@ def test_the_policy_draws_from_the_forward_pass_of_training(mixed: bool, tiny_mo
     [
         ("hf", 2, 3, "rollout.simulator.engine: given hf, expected openai with ZeRO-3"),
         ("vllm", 2, None, "rollout.simulator.engine: given vllm, expected openai in a launch"),
-        ("hf", 2, 2, None),
         ("vllm", 1, None, None),
         ("scripted", 2, 3, None),
     ],

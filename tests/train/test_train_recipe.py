@@ -191,7 +191,6 @@ def test_keys_prints_type_default_and_sentence(capsys: pytest.CaptureFixture[str
     assert "probe.sets.NAME.n: int or null, default null" in describe_keys("probe")
     assert not any(line.startswith("train.") for line in describe_keys("grpo"))
     assert list(describe_keys("grpo", "train.beta")) == ["train.beta: float, default 0.0", "    KL coefficient."]
-    assert "reward.required: list of str or null, default null" in describe_keys("grpo", "reward")
     main([])
     assert "data   source, output, conversations" in capsys.readouterr().out
     with pytest.raises(BadInput, match=r"model.lora.alhpa: unknown key .* did you mean model.lora.alpha\?"):

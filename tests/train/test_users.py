@@ -12,7 +12,6 @@ import pytest
 
 from nextturn.data_builders.dialogue.roles import LocalWeights
 from nextturn.data_builders.recipe import RoleSection, Written
-from nextturn.data_builders.simulators import ScriptedSimulator
 from nextturn.data_builders.written import written
 from nextturn.probe.chat import Chat
 from nextturn.probe.errors import BadInput, run_command
@@ -103,12 +102,6 @@ def test_figures_of_turns_that_are_counted_by_hand() -> None:
 )
 def test_whose_voice_it_is(turn: UserTurn, share: float | None) -> None:
     assert figures([next(points_of(PLAIN, 0))], [turn])["voice"].value == share
-
-
-def test_the_scripted_user_reveals_a_fact_only_when_asked() -> None:
-    points = both()
-    scripted = figures(points, ScriptedSimulator().turns([point.request for point in points]))
-    assert (scripted["reveals_asked"], scripted["reveals_unasked"]) == (wilson(1, 1), wilson(0, 1))
 
 
 @pytest.mark.parametrize(("model", "intents"), [("tiny_chatml", True), ("tiny_model", False)])
