@@ -21,7 +21,7 @@ from nextturn.probe.checkpoints import (
     mark_complete,
 )
 from nextturn.probe.errors import BadInput, DataError, TrainingStopped
-from nextturn.train.checkpoints import Launch, choose_resume, mark_checkpoints, remove_incomplete, watch_line
+from nextturn.train.checkpoints import Launch, choose_resume, mark_checkpoints, remove_incomplete
 
 HERE = Launch(processes=1, zero=0, per_step=8)
 ZERO = Launch(processes=2, zero=2, per_step=8)
@@ -307,14 +307,3 @@ def test_another_error_of_saving_is_raised_as_it_is(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("transformers.Trainer._save", Mock(side_effect=RuntimeError("CUDA error")))
     with pytest.raises(RuntimeError, match="CUDA error"):
         seen_rows(tmp_path, "random")
-
-
-@pytest.mark.parametrize("gpus", [0, 8])
-def test_the_line_for_a_watcher_asks_for_a_gpu_that_does_not_train(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    line = watch_line(Path("runs/a"))
-    assert line.endswith("nextturn probe watch runs/a runs/a/recipe.json") and ("CUDA_VISIBLE_DEVICES" in line) == bool(
-        gpus
-    )

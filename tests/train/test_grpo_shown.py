@@ -15,29 +15,20 @@ from support.sample_parts import sample
 
 
 def test_a_step_is_one_line_with_the_parts_and_what_is_wrong() -> None:
-    logs = {
-        "loss": 0.01234, "reward": 0.4125, "reward/accuracy": 0.31, "reward/efficiency": 0.52, "reward/none": 0.125,
-        "reward/none/accuracy": 0.125, "groups/flat": 0.25, "watch/tokens": 124.4, "watch/truncated": 0.0, "kl": 0.0004,
-        "step_time": 17.31,
-    }  # fmt: skip
+    logs = {"loss": 0.01234, "reward": 0.4125, "reward/accuracy": 0.31, "reward/none": 0.125, "watch/truncated": 0.0}
     assert step_line(3, 30, logs) == (
-        "step 3/30  reward 0.412 (accuracy 0.31, efficiency 0.52)  12% of samples without a reward  "
-        "25% of groups equal but for style  124 tokens  KL 0.0004  loss 0.0123  17.3 s"
+        "step 3/30  reward 0.412 (accuracy 0.31)  12% of samples without a reward  loss 0.0123"
     )
-    assert step_line(1, 2, {"loss": 0.0, "reward": None, "reward/none": 1.0}) == (
-        "step 1/2  no sample has a reward  100% of samples without a reward  loss 0.0000"
-    )
+    assert "no sample has a reward" in step_line(1, 2, {"loss": 0.0, "reward": None, "reward/none": 1.0})
 
 
 def test_samples_are_kept_with_their_conversation_and_the_parts_of_their_reward(tmp_path: Path) -> None:
     good = sample("How many?", "7 apples.", "So 13.", row=rl_row(6, withheld=True))
     failed = sample(row=rl_row(5), conversations=(), ended=(), simulated_tokens=(), failures=("simulator_timeout",))
     scored = [Scored(0.5, {"accuracy": 1.0}, {}), Scored(None, {"accuracy": None}, {"accuracy": "nothing_played"})]
-    write_samples(tmp_path / "step-7.jsonl", [good, failed] * 8, scored * 8)
-    rows = [row for _, row in read_jsonl(tmp_path / "step-7.jsonl")]
-    assert len(rows) == KEPT
-    write_samples(tmp_path / "step-7.jsonl", [good, failed], scored)
-    first, second = [row for _, row in read_jsonl(tmp_path / "step-7.jsonl")]
+    write_samples(tmp_path / "step-7.jsonl", [good, *[failed] * 31], [scored[0], *[scored[1]] * 31])
+    first, second, *others = [row for _, row in read_jsonl(tmp_path / "step-7.jsonl")]
+    assert len(others) == KEPT - 2
     turns = [message["content"] for message in first["conversations"][0][first["start"] :]]
     assert turns == ["How many?", "7 apples.", "So 13."]
     assert (first["reward"], first["parts"], first["withheld"]) == (0.5, {"accuracy": 1.0}, True)

@@ -90,9 +90,12 @@ def test_there_must_be_an_adapter_to_train_on(tiny_model: Path) -> None:
         policy_folder(ModelSection(name=str(tiny_model), lora=CONTINUE))
 
 
-def test_lora_on_a_model_with_none_of_the_targets_is_refused(tiny_chatml: Path) -> None:
-    model = load_policy(resolve(str(tiny_chatml)), ModelSection(name="m", dtype="float32"))
-    assert "in_proj_qkv" not in new_adapter(ModelSection(name="m", lora=LoraSection()), model).target_modules
+def test_lora_adapts_what_the_model_has_of_its_targets(tiny_chatml: Path, tiny_model: Path) -> None:
+    section = ModelSection(name="m", dtype="float32", lora=LoraSection())
+    model, linear = (load_policy(resolve(str(folder)), section) for folder in (tiny_chatml, tiny_model))
+    of_linear_attention = {"in_proj_qkv", "in_proj_z", "out_proj"}
+    assert of_linear_attention <= set(new_adapter(section, linear).target_modules)
+    assert not of_linear_attention & set(new_adapter(section, model).target_modules)
     with pytest.raises(ModelError, match="none of in_proj_qkv"):
         new_adapter(ModelSection(name="m", lora=LoraSection(target_modules=("in_proj_qkv",))), model)
 

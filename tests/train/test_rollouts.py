@@ -94,16 +94,13 @@ def test_each_look_ahead_has_a_user_and_draws_of_its_own(trainer: Any, tiny_chat
     assert any(len(set(map(str, one.conversations))) == 3 for one in whole)
 
 
-@pytest.mark.parametrize(("window", "calls_made"), [(0, 1), (1, 2), (3, 4)])
-def test_a_step_asks_once_for_each_exchange(
-    window: int, calls_made: int, trainer: Any, tiny_chatml: Path, monkeypatch: Any
-) -> None:
+@pytest.mark.parametrize("window", [0, 3])
+def test_a_step_asks_once_for_each_exchange(window: int, trainer: Any, tiny_chatml: Path, monkeypatch: Any) -> None:
     calls = Calls(monkeypatch)
     out = played(trainer, tiny_chatml, ToldUsers(lambda number: ["END"]), window=window, samples=2)
-    assert len(calls.made) == calls_made, "also where no conversation is left: processes keep in step"
+    assert len(calls.made) == 1 + window, "also where no conversation is left: processes keep in step"
     if not window:
-        assert {len(one.conversations) for one in out["samples"]} == {1}
-        assert {one.ended[0] for one in out["samples"]} == {"limit", "truncated"}
+        assert {(len(one.conversations), one.ended[0]) for one in out["samples"]} == {(1, "limit"), (1, "truncated")}
 
 
 def test_a_turn_that_runs_into_a_header_counts_as_cut(tiny_chatml: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -130,12 +127,11 @@ def test_the_turn_end_of_the_template_is_an_end_to_trl(tiny_chatml: Path, tmp_pa
     assert trainer.eos_token_ids == [0, chat.turn_end_ids[-1]]
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_the_policy_draws_from_the_forward_pass_of_training(mixed: bool, tiny_model: Path, tmp_path: Path) -> None:
+def test_the_policy_draws_from_the_forward_pass_of_training(tiny_model: Path, tmp_path: Path) -> None:
     """Same weights, same autocast, dropout off; then training goes on as it was."""
     from nextturn.probe.engines.base import Request
 
-    trainer = trainer_of(tiny_model, lambda *_: {}, tmp_path, bf16=mixed)
+    trainer = trainer_of(tiny_model, lambda *_: {}, tmp_path, bf16=True)
     trainer.model = trainer.model_wrapped = trainer.accelerator.prepare_model(trainer.model).train()
     trainer.model.gradient_checkpointing_enable()
     chat = chat_of(tiny_model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 from nextturn.probe.errors import run_command
 from nextturn.probe.files import read_json
 from nextturn.train.sft import main
-from support.launches import AS_ON_GPUS, ROOT, Launched, history, launch, shipped
+from support.launches import AS_ON_GPUS, Launched, history, launch, shipped
 from support.model_parts import lora_on
 from support.sft_parts import STEPS, take_back, write_data, write_recipe
 from support.tiny_models import VOCABULARY
@@ -103,22 +102,3 @@ def test_a_run_resumes_on_another_number_of_processes_with_the_same_steps(
     assert run_command(main, [str(recipe)]) == 0
     assert "saved by 2 processes without DeepSpeed, and this is 1 process" in capsys.readouterr().out
     assert history(run / f"checkpoint-{STEPS}") == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in alone]
-
-
-def test_lora_on_one_process_runs_without_deepspeed_and_a_changed_recipe_is_refused(
-    tiny_model: Path, tmp_path: Path, capsys: Any
-) -> None:
-    data, lora = {"path": str(write_data(tmp_path))}, {"r": 4, "alpha": 8}
-    recipe = write_recipe(tmp_path, tiny_model, data, {"max_steps": 1}, {"when": "never"}, lora=lora)
-    options = ("--train.deepspeed", str(ROOT / "recipes" / "deepspeed" / "zero2.json"))
-    assert run_command(main, [str(recipe), *options]) == 0
-    assert "one process runs without DeepSpeed" in capsys.readouterr().out
-    checkpoint = tmp_path / "run" / "checkpoint-1"
-    assert (checkpoint / "adapter_model.safetensors").is_file()
-    trained = json.loads((checkpoint / "adapter_config.json").read_text())["target_modules"]
-    assert {"in_proj_qkv", "in_proj_z", "out_proj"} <= set(trained), "linear attention has adapters too"
-
-    patient = ("--train.ddp_timeout", "7200", "--train.dataloader_num_workers", "1")
-    assert run_command(main, [str(recipe), *options, *patient]) == 0, "what is computed stays as it was"
-    assert run_command(main, [str(recipe), *options, "--train.learning_rate", "1e-4"]) == 2
-    assert "train.learning_rate" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from nextturn.train.rows import IGNORED, as_dataset, make_rows, read_conversatio
 from nextturn.train.run import Run
 from nextturn.train.setup import check_devices
 from nextturn.train.sft import train as train_sft
+from support.commands import ROOT
 from support.sft_parts import write_data, write_recipe
 
 CONVERSATION = [
@@ -204,16 +205,20 @@ def test_a_cpu_without_bfloat16_instructions_trains_and_is_probed_in_float32(
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_with_other_settings(
-    tiny_chatml: Path, tmp_path: Path
+    tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a checkpoint, or finished, other settings are refused: they would mix."""
-    path = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, {"max_steps": 2}, {"when": "never"})
+    given = {"max_steps": 1, "deepspeed": str(ROOT / "recipes" / "deepspeed" / "zero2.json")}
+    path = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, given, {"when": "never"})
     run = tmp_path / "run"
     run.mkdir()
     begun = recipe_dict(load_sft_recipe(path))
     write_json(run / "recipe.json", begun | {"train": begun["train"] | {"learning_rate": 5.0}})
     train_sft(load_sft_recipe(path))
-    assert read_json(run / "recipe.json")["train"]["learning_rate"] == 1e-3 and (run / "checkpoint-2").is_dir()
+    assert "one process runs without DeepSpeed" in capsys.readouterr().out
+    assert read_json(run / "recipe.json")["train"]["learning_rate"] == 1e-3 and (run / "checkpoint-1").is_dir()
+    train_sft(load_sft_recipe(path, ["--train.ddp_timeout", "7200", "--train.dataloader_num_workers", "1"]))
+    assert "finished at step 1" in capsys.readouterr().out, "what is computed stays as it was"
     with pytest.raises(SettingsChanged, match="train.learning_rate"):
         train_sft(load_sft_recipe(path, ["--train.learning_rate", "0.5"]))
 

@@ -18,7 +18,6 @@ from nextturn.probe.errors import BadInput, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.models import load_model, load_tokenizer, resolve
 from nextturn.probe.simulation import UserTurn
-from nextturn.probe.stats import wilson
 from nextturn.probe.user_model import UserModelInfo, mark_user_model
 from nextturn.train.cli import main
 from nextturn.train.rows import IGNORED, make_rows, user_view
@@ -61,14 +60,6 @@ def test_the_points_of_a_conversation_and_what_its_user_did() -> None:
     assert [len(list(points_of({**WITHHELD, "reveal": text}, 0))) for text in ("", "9 bags")] == [2, 2], "never said"
 
 
-def test_the_users_of_the_data_end_and_reveal_as_the_data_say() -> None:
-    points = both()
-    real = figures(points, [point.real for point in points])
-    assert (real["ends_over"], real["ends_open"]) == (wilson(2, 2), wilson(0, 2))
-    assert (real["reveals_asked"], real["reveals_unasked"].n) == (wilson(1, 1), 0)
-    assert real["words"].value == (2 + 4) / 2 and real["perplexity"].value is None
-
-
 def test_figures_of_turns_that_are_counted_by_hand() -> None:
     said = [
         UserTurn("3 bags"),
@@ -94,7 +85,6 @@ def test_figures_of_turns_that_are_counted_by_hand() -> None:
     [
         (UserTurn("Why do you add 5 and 2?"), 1),
         (UserTurn("Assistant: 7 is right."), 0),
-        (UserTurn("Here is the solution: I hope this helps!"), 0),
         (UserTurn(failure="simulator_empty"), 0),
         (UserTurn("Почему?"), 0),
         (UserTurn("Warum ist das so und nicht anders, wenn man die Zahlen addiert?"), None),
@@ -188,7 +178,6 @@ def test_a_dry_run_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[s
         ["users", "user", "runs/nowhere"],
         ["users", "no_such_module:User"],
         ["users", "user", "--data", "nowhere.jsonl"],
-        ["users", "user", "--n", "0"],
         ["users", "--data", "empty.jsonl"],
     ],
 )
@@ -199,7 +188,7 @@ def test_what_is_not_there_is_named_before_a_model_runs(
     assert run_command(main, [*words, "--out", "out"]) == BadInput.exit_code
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith("error: ") and captured.err.count("\n") == 1
-    assert words[-1] in captured.err or words[-1] == "0"
+    assert words[-1] in captured.err
     assert not (folder / "out").exists()
 
 
