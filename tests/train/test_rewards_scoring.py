@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from nextturn.probe.settings import ServerSection
 from nextturn.train.recipe import CustomPart, JudgeSection, RewardSection, Weights
 from nextturn.train.rewards import Rewards, Score, Scored, compose, reason_kind
 from nextturn.train.scoring import check_failures
-from support.commands import start
+from support.commands import ROOT
 from support.loopback import Faults, Loopback, Seen, chat_reply
 from support.sample_parts import ANSWERED, sample, withheld
 
@@ -46,22 +48,13 @@ def opened() -> Iterator[Any]:
 
 
 def test_a_reward_is_the_weighted_mean_of_its_parts(opened: Any) -> None:
-    (scored,) = opened(RewardSection()).score([sample(ANSWERED, tokens=500)])
-    assert scored.parts == {"accuracy": 1.0, "asking": 1.0, "interactivity": 1.0, "efficiency": 0.5, "format": 1.0}
+    """A part without weight is shown and changes nothing."""
+    own = {"own": CustomPart(function="support.custom_rewards:length", weight=0)}
+    (scored,) = opened(RewardSection(custom=own, weights=Weights(), workers=1)).score([sample(ANSWERED, tokens=500)])
+    of_rules = {"accuracy": 1.0, "asking": 1.0, "interactivity": 1.0, "efficiency": 0.5, "format": 1.0}
+    assert scored.parts == {**of_rules, "own": pytest.approx(len(ANSWERED) / 100)}
     assert scored.value == pytest.approx((1.0 + 1.0 + 0.25 * 1 + 0.1 * 0.5) / 2.35)
     assert scored.reasons == {}
-
-
-def test_a_part_without_weight_is_shown_and_changes_nothing(opened: Any) -> None:
-    weighty = opened(
-        RewardSection(
-            custom={"own": CustomPart(function="support.custom_rewards:length", weight=0)}, weights=Weights(), workers=1
-        )
-    )
-    plain = opened(RewardSection())
-    one = sample(ANSWERED)
-    assert weighty.score([one])[0].value == plain.score([one])[0].value
-    assert weighty.score([one])[0].parts["own"] == pytest.approx(len(ANSWERED) / 100)
 
 
 NAMES = ("accuracy", "asking", "interactivity", "efficiency", "format")
@@ -132,9 +125,11 @@ def test_a_function_that_cannot_be_loaded_is_bad_input_before_training(function:
 
 
 SCRIPT = """
+import sys
 from pathlib import Path
 
 def main():
+    sys.modules["torch"] = sys  # as if it were imported, which takes seconds
     from support.sample_parts import sample
     from nextturn.train.rewards import Rewards
     from nextturn.train.recipe import CustomPart, RewardSection, Weights
@@ -150,7 +145,12 @@ if __name__ == "__main__":
 def test_a_script_leaves_no_worker_behind_though_it_closes_nothing(tmp_path: Path) -> None:
     """As `accelerate launch` starts it: the workers import the script again, without its main part, and no torch."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    assert start(["script.py"], cwd=tmp_path).finish() == ""
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
+        text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     light, pid = (tmp_path / "result").read_text().split()
     assert light == "1.0"
     with pytest.raises(ProcessLookupError):
