@@ -86,15 +86,8 @@ def one_step(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         trainer.model.train()
         return {name: list(values) if values else values for name, values in seen["given"].items()}
 
-    trainer = trainer_of(
-        folder,
-        remembered,
-        out,
-        stops_early=5.5,
-        max_completion_length=160,
-        per_device_train_batch_size=16,
-        num_generations=8,
-    )
+    sizes = {"max_completion_length": 160, "per_device_train_batch_size": 16, "num_generations": 8}
+    trainer = trainer_of(folder, remembered, out, stops_early=5.5, **sizes)
     score = trainer._generate_and_score_completions
     monkeypatch.setattr(
         trainer, "_generate_and_score_completions", lambda inputs: seen.setdefault("trl", score(inputs))
@@ -151,18 +144,13 @@ def test_the_loss_mask_of_trl_is_ours(run: Any) -> None:
 
 def test_prompts_are_those_of_inference_and_wholes_keep_to_the_limit(run: Any) -> None:
     chat, given = run[0], run[1]["given"]
+    turn_end = chat.turn_end_ids[-1]
     for prompt, ids, mask, sample in zip(
         given["prompt_ids"], given["completion_ids"], given["env_mask"], given["samples"], strict=True
     ):
         assert tuple(prompt) == chat.prompt_ids(sample.row.prompt)
         assert len(ids) <= 160 and mask[0] == mask[-1] == 1, "it begins and ends with the policy"
-        assert all(end - start <= 16 for start, end in spans(mask))
-        whole = ids[-1] == chat.turn_end_ids[-1]
-        assert sample.truncated == (not whole), "trl reads truncation from the last id"
-
-
-def test_a_cut_turn_ends_its_conversation(run: Any) -> None:
-    chat, given = run[0], run[1]["given"]
-    for ids, mask in zip(given["completion_ids"], given["env_mask"], strict=True):
-        for _, end in list(spans(mask))[:-1]:
-            assert ids[end - 1] == chat.turn_end_ids[-1]
+        turns = list(spans(mask))
+        assert all(end - start <= 16 for start, end in turns)
+        assert all(ids[end - 1] == turn_end for _, end in turns[:-1]), "a cut turn ends its conversation"
+        assert sample.truncated == (ids[-1] != turn_end), "trl reads truncation from the last id"

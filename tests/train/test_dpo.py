@@ -21,6 +21,7 @@ from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.train.dpo import main
 from nextturn.train.rows import PreferencePair, load_pairs, make_pairs
+from support.conversations import messages
 from support.grpo_parts import probe_section
 from support.launches import ROOT, Launched, history, shipped
 from support.loopback import Loopback, Seen, chat_reply
@@ -138,11 +139,7 @@ def test_both_sides_follow_the_prompt_of_inference(tiny_model: Path, tmp_path: P
 def test_behind_an_opened_think_block_the_side_to_prefer_has_to_end_it() -> None:
     """What the prompt's own history says, and the side to leave, is not learned."""
     chat = Chat(thinking_tokenizer("qwen3_5_think"))
-    asked = (
-        {"role": "user", "content": "2 + 2?"},
-        {"role": "assistant", "content": "4"},
-        {"role": "user", "content": "Why?"},
-    )
+    asked = tuple(messages("2 + 2?", "4", "Why?"))
     thought = "Hm.\n</think>\n\nTwo pairs."
     (row,), _ = make_pairs([PreferencePair("pair", asked, thought, "Because.")], chat, None)
     assert chat.tokenizer.decode(row["chosen_ids"]).startswith(thought)

@@ -19,12 +19,8 @@ SHAPE = {
     "num_hidden_layers": 6, "hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 2048, "tie_word_embeddings": True,
 }  # fmt: skip
-LINEAR = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
-    "linear_key_head_dim": 64,
-    "linear_value_head_dim": 64,
-}
+LINEAR = {f"linear_{name}_head_dim": 64 for name in ("key", "value")}
+LINEAR |= {f"linear_num_{name}_heads": 2 for name in ("key", "value")}
 
 
 @pytest.mark.parametrize(

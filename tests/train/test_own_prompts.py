@@ -55,10 +55,8 @@ def test_what_the_weighted_parts_need_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_problems_that_are_told_in_more_turns_than_a_rollout_has_are_left_out(tmp_path: Path) -> None:
-    told = rows(
-        tmp_path,
-        *({"id": f"{n}", "question": "How many?", "shards": [f"fact {k}" for k in range(n)]} for n in range(4)),
-    )
+    shards = [[f"fact {k}" for k in range(n)] for n in range(4)]
+    told = rows(tmp_path, *({"id": f"{len(each)}", "question": "How many?", "shards": each} for each in shards))
     conversation = RolloutSection(mode="conversation", max_turns=3)
     assert [row.id for row in tellable(told, conversation)] == ["0", "1", "2"]
     assert [row.id for row in tellable(told, RolloutSection(window=1))] == ["0", "1"]

@@ -64,12 +64,8 @@ def test_an_answer_that_takes_for_ever_is_cut_off_and_the_others_are_right(monke
     monkeypatch.setattr(grading, "_algebra", grading._Algebra())
     row = given(answer="2\\sqrt{2}")
     samples = [sample(f"\\boxed{{{text}}}", row=row) for text in (ENDLESS[0], "\\sqrt{8}", ENDLESS[1], "\\sqrt{7}")]
-    assert [accuracy(one) for one in samples] == [
-        Score(None, "timeout"),
-        Score(1.0),
-        Score(None, "timeout"),
-        Score(0.0),
-    ]
+    cut_off = Score(None, "timeout")
+    assert [accuracy(one) for one in samples] == [cut_off, Score(1.0), cut_off, Score(0.0)]
 
 
 def test_look_aheads_are_averaged_and_a_sample_without_any_says_why() -> None:

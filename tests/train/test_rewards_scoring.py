@@ -18,7 +18,6 @@ from nextturn.probe.settings import ServerSection
 from nextturn.train.recipe import CustomPart, JudgeSection, RewardSection, Weights
 from nextturn.train.rewards import Rewards, Score, Scored, compose, reason_kind
 from nextturn.train.scoring import check_failures
-from support.commands import ROOT
 from support.loopback import Faults, Loopback, Seen, chat_reply
 from support.sample_parts import ANSWERED, sample, withheld
 
@@ -145,11 +144,7 @@ if __name__ == "__main__":
 def test_a_script_leaves_no_worker_behind_though_it_closes_nothing(tmp_path: Path) -> None:
     """As `accelerate launch` starts it: the workers import the script again, without its main part, and no torch."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
-        text=True, timeout=120,
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     light, pid = (tmp_path / "result").read_text().split()
     assert light == "1.0"
@@ -187,11 +182,7 @@ def test_a_verdict_that_cannot_be_read_is_none_and_never_0(opened: Any) -> None:
     with Loopback({"/chat/completions": said}) as server:
         lost, low = opened(judged(server.url)).score([sample("riddle"), sample(ANSWERED)])
         assert len(server.requests) == 3 + 1
-    assert (lost.value, lost.parts["interactivity"], lost.reasons) == (
-        None,
-        None,
-        {"interactivity": "judge_no_verdict"},
-    )
+    assert lost.value is lost.parts["interactivity"] is None and lost.reasons == {"interactivity": "judge_no_verdict"}
     assert (low.value, low.parts["interactivity"]) == (0.5, 0.0)
 
 

@@ -109,15 +109,9 @@ def trainers(tiny_model: Path, tmp_path: Path) -> Any:
         per_device_train_batch_size=3, gradient_accumulation_steps=2, dataset_kwargs={"skip_prepare_dataset": True},
         logging_steps=1, disable_tqdm=True, save_strategy="no",
     )  # fmt: skip
-    return [
-        kind(
-            model=load_policy(folder, ModelSection(name="m", dtype="float32")),
-            args=args,
-            train_dataset=as_dataset(rows),
-            processing_class=tokenizer,
-        )
-        for kind in (ConversationTrainer, SFTTrainer)
-    ]
+    given = {"args": args, "train_dataset": as_dataset(rows), "processing_class": tokenizer}
+    section = ModelSection(name="m", dtype="float32")
+    return [kind(model=load_policy(folder, section), **given) for kind in (ConversationTrainer, SFTTrainer)]
 
 
 @pytest.mark.parametrize(

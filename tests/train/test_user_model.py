@@ -22,6 +22,7 @@ from nextturn.train.plan import describe
 from nextturn.train.recipe import load_sft_recipe
 from nextturn.train.rows import IGNORED, make_rows, show_loss, user_view
 from nextturn.train.sft import main
+from support.conversations import spans as loss_spans
 from support.sft_parts import write_data, write_recipe
 from support.tiny_models import tiny_tokenizer
 
@@ -40,12 +41,8 @@ def spans(row: dict[str, list[int]]) -> list[tuple[tuple[int, ...], list[int]]]:
     """Return each stretch with loss, with all tokens before it."""
     ids, labels = row["input_ids"], row["labels"]
     assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
-    bounds = [at for at in range(len(ids) + 1) if (_loss(labels, at - 1)) != _loss(labels, at)]
-    return [(tuple(ids[:start]), ids[start:end]) for start, end in zip(bounds[::2], bounds[1::2], strict=True)]
-
-
-def _loss(labels: list[int], at: int) -> bool:
-    return 0 <= at < len(labels) and labels[at] != IGNORED
+    learned = loss_spans([label != IGNORED for label in labels])
+    return [(tuple(ids[:start]), ids[start:end]) for start, end in learned]
 
 
 @pytest.mark.parametrize("family", ["chatml", "qwen3_5_nothink", "llama3", "gemma3"])

@@ -61,13 +61,8 @@ def test_the_points_of_a_conversation_and_what_its_user_did() -> None:
 
 
 def test_figures_of_turns_that_are_counted_by_hand() -> None:
-    said = [
-        UserTurn("3 bags"),
-        UserTurn("Why 3 bags?"),
-        UserTurn("why"),
-        UserTurn(failure="user_cut"),
-        UserTurn(ended=True),
-    ]
+    said = [UserTurn(text) for text in ("3 bags", "Why 3 bags?", "why")]
+    said += [UserTurn(failure="user_cut"), UserTurn(ended=True)]
     measured = figures(both(), said)
     # Spoken: "3 bags", "why 3 bags" and the turn that was cut; "why" came after a reply that is in no conversation.
     assert (measured["distinct_1"].value, measured["distinct_1"].n) == (3 / 5, 5)
