@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,10 @@ class Steps:
         mark_checkpoints(self.trainer)
         self.trainer.add_callback(FiniteGuard(self.trainer))
 
-    def scale_gradient(self, name: str, factor: float, at_backward: int) -> None:
-        """Multiply one parameter's gradient in the backward pass of that number, counted from 1."""
-        calls: list[int] = []
-
-        def scale(gradient: Any) -> Any:
-            calls.append(1)
-            return gradient * factor if len(calls) == at_backward else gradient
-
-        self.parameters[name].register_hook(scale)
+    def scale_gradient(self, factor: float, at_backward: int) -> None:
+        """Multiply a gradient in the backward pass of that number, counted from 1."""
+        calls = count(1)
+        self.parameters[POISONED].register_hook(lambda g: g * factor if next(calls) == at_backward else g)
 
     def stopped(self) -> str:
         """Train until it is stopped; check that no weight has changed since the last whole step."""
@@ -77,7 +73,7 @@ def test_a_gradient_that_is_not_finite_stops_its_step_and_is_named(
     factor: float, backward: int, arguments: Any, tiny_chatml: Path, tmp_path: Path
 ) -> None:
     steps = Steps(tiny_chatml, tmp_path / "run", **arguments)
-    steps.scale_gradient(POISONED, factor, backward)
+    steps.scale_gradient(factor, backward)
     message = steps.stopped()
     assert "before step 2: " in message and POISONED in message and "\n" not in message
     checkpoint = tmp_path / "run" / "checkpoint-1"

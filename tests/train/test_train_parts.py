@@ -18,7 +18,7 @@ from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.recipe import recipe_dict
 from nextturn.train.policy import load_policy
 from nextturn.train.recipe import DataSection, LoraSection, ModelSection, load_sft_recipe
-from nextturn.train.rows import IGNORED, as_dataset, make_rows, read_conversations, show_loss
+from nextturn.train.rows import as_dataset, make_rows, read_conversations, show_loss
 from nextturn.train.run import Run
 from nextturn.train.setup import check_devices
 from nextturn.train.sft import train as train_sft
@@ -31,15 +31,6 @@ CONVERSATION = [
     {"role": "user", "content": "Why add?"},
     {"role": "assistant", "content": "Because 3 + 4 ≈ 7."},  # "≈" is several tokens
 ]
-
-
-def test_rows_have_loss_on_assistant_turns_only(tiny_chatml: Path) -> None:
-    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
-    rows, counts = make_rows([CONVERSATION], Chat(tokenizer), "assistant", None)
-    assert (counts.conversations, counts.rows, counts.too_long) == (1, 1, 0)
-    learned = re.findall("⟦(.*?)⟧", show_loss(rows[0], tokenizer))
-    assert len(tokenizer.encode("≈")) > 1 and learned == ["3 + 4 = 7.<|im_end|>", "Because 3 + 4 ≈ 7.<|im_end|>"]
-    assert counts.loss_tokens == sum(label != IGNORED for label in rows[0]["labels"])
 
 
 def test_talk_learns_the_turns_around_a_solution_and_a_single_answer_whole(tiny_chatml: Path) -> None:

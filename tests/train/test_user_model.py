@@ -12,7 +12,7 @@ import yaml
 
 from nextturn.probe.chat import Chat
 from nextturn.probe.checkpoints import is_complete, keep
-from nextturn.probe.errors import BadInput, DataError, RecipeError, TemplateError, run_command
+from nextturn.probe.errors import BadInput, DataError, RecipeError, run_command
 from nextturn.probe.measure.run import open_model
 from nextturn.probe.report import watch
 from nextturn.probe.settings import load_probe_recipe
@@ -91,14 +91,6 @@ def test_a_user_sees_the_intent_in_place_of_the_assistants_system_message() -> N
     for intent in ("", 3, ["x"], "cut \ud83d"):
         with pytest.raises(DataError, match="`intent`"):
             user_view({"messages": TALK, "intent": intent})
-
-
-def test_a_user_turn_opens_after_an_assistant_or_a_system_message_only() -> None:
-    chat = chat_with("qwen3_5_nothink")
-    assert chat.user_prefix_text([AFTER_SYSTEM]) == chat.user_prefix_text([AFTER_SYSTEM], "generation")
-    for messages in ([], TALK[:1], [AFTER_SYSTEM, TALK[0]]):
-        with pytest.raises(TemplateError):
-            chat.user_prefix_text(messages)
 
 
 # --- The model that comes of it.
