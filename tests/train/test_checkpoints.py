@@ -201,7 +201,7 @@ def test_each_checkpoint_is_marked_while_all_processes_wait(
     import torch
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
-    run, marked = tmp_path / "run", list[bool]()
+    run, marked = tmp_path / "run", list[tuple[int, bool]]()
     model = AutoModelForCausalLM.from_pretrained(tiny_chatml)
     rows = [{"input_ids": torch.arange(8) + i, "labels": torch.arange(8) + i} for i in range(6)]
     args = TrainingArguments(
@@ -210,15 +210,16 @@ def test_each_checkpoint_is_marked_while_all_processes_wait(
     )  # fmt: skip
     trainer = Trainer(model, args, train_dataset=rows)
     mark_checkpoints(trainer)
-    kind: Any = type(trainer.accelerator)
+    marker = run / "checkpoint-2" / "complete.json"
     monkeypatch.setattr(
-        kind, "wait_for_everyone", lambda _: marked.append((run / "checkpoint-2" / "complete.json").is_file())
+        "accelerate.Accelerator.wait_for_everyone",
+        lambda _: marked.append((trainer.state.global_step, marker.is_file())),
     )
     free = {"checkpoint-2": 0, "checkpoint-4": 2**40, "checkpoint-5": 0}
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[folder.name]))
     trainer.train()
     assert [(step, is_complete(folder)) for step, folder in list_checkpoints(run)] == [(5, None), (4, None)]
-    assert marked[:2] == [False, True]
+    assert marked[:2] == [(2, False), (2, True)]
     warnings = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert len(warnings) == 1 and "checkpoint-2" in warnings[0]
 

@@ -19,7 +19,7 @@ from nextturn.train.recipe import LoraSection, ModelSection
 from support.grpo_parts import rl_row, write_recipe
 from support.launches import history
 from support.loopback import Answer, Loopback
-from support.model_parts import logits, lora_on
+from support.model_parts import change_json, logits, lora_on
 
 
 def test_whole_conversations_are_trained_probed_and_shown(
@@ -57,12 +57,13 @@ def test_whole_conversations_are_trained_probed_and_shown(
 
 @pytest.mark.parametrize("kind", ["merged", "trained on"])
 def test_replies_are_trained_with_lora_on_a_checkpoint_and_a_kl_term(
-    kind: str, tiny_chatml: Path, tmp_path: Path, own_cache: Path
+    kind: str, talker: Path, tmp_path: Path, own_cache: Path
 ) -> None:
     """A LoRA checkpoint is merged under a new adapter, or its adapter is continued."""
+    checkpoint = lora_on(talker, tmp_path / "checkpoint")
+    change_json(checkpoint / "adapter_config.json", lora_alpha=1)  # so that it still ends its turns
     lora = {"r": 2} if kind == "merged" else {"adapter": "continue"}
-    model = {"lora": lora, "name": str(lora_on(tiny_chatml, tmp_path / "checkpoint"))}
-    recipe = write_recipe(tmp_path, tiny_chatml, model=model, probe={"when": "never"}, train={"beta": 0.1})
+    recipe = write_recipe(tmp_path, checkpoint, model={"lora": lora}, probe={"when": "never"}, train={"beta": 0.1})
     main([str(recipe)])
     first, second = history(tmp_path / "run" / "checkpoint-2")
     assert first["kl"] == pytest.approx(0, abs=1e-5), "the reference is the model that the run started from"
