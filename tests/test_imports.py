@@ -1,12 +1,17 @@
-"""Imports run one way, train -> data_builders -> probe and up probe's layers, and heavy packages are imported late."""
+"""Imports run one way, train -> data_builders -> probe and up probe's layers, heavy ones late, and all are declared."""
 
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"probe": 0, "data_builders": 1, "train": 2}
@@ -35,8 +40,13 @@ NEEDS_HEAVY = {
 }  # fmt: skip
 FILES = sorted(str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Modules of packages that tests do without and that have another name.
+DISTRIBUTIONS = {"fla": "flash-linear-attention"}
 
-def imports_in(source: str) -> list[tuple[str, bool]]:
+
+@cache
+def imports_of(file: str) -> list[tuple[str, bool]]:
     """Return (dotted name, imported at once) of all imports; those in functions and for types are not made at once."""
     found: list[tuple[str, bool]] = []
 
@@ -51,13 +61,8 @@ def imports_in(source: str) -> list[tuple[str, bool]]:
         for child in ast.iter_child_nodes(node):
             visit(child, at_once and not late)
 
-    visit(ast.parse(source), True)
+    visit(ast.parse((ROOT / file).read_text(encoding="utf-8")), True)
     return found
-
-
-@cache
-def imports_of(file: str) -> list[tuple[str, bool]]:
-    return imports_in((ROOT / file).read_text(encoding="utf-8"))
 
 
 def files_imported(file: str, late_too: bool = True) -> set[str]:
@@ -76,24 +81,42 @@ def layer(file: str) -> int:
     return LAYERS.get(file.split("/")[1], 0)
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_module_imports_what_is_below_it(file: str) -> None:
-    package = file.split("/")[0]
-    for imported in files_imported(file) - FROM_ABOVE.get(file, set()):
-        assert PACKAGES[imported.split("/")[0]] <= PACKAGES[package], imported
-        if package != "probe":
-            assert not imported.startswith("probe/") or layer(imported) == 0, imported
-        elif file != "probe/__main__.py":
-            same_folder = imported.split("/")[1] == file.split("/")[1]
-            assert layer(imported) < layer(file) or layer(imported) == layer(file) == 0 or same_folder, imported
-    assert not any(name.partition(".")[0] in ("tests", "support") for name, _ in imports_of(file))
+def test_a_module_imports_what_is_below_it() -> None:
+    for file in FILES:
+        package = file.split("/")[0]
+        for imported in files_imported(file) - FROM_ABOVE.get(file, set()):
+            what = f"{file} imports {imported}"
+            assert PACKAGES[imported.split("/")[0]] <= PACKAGES[package], what
+            if package != "probe":
+                assert not imported.startswith("probe/") or layer(imported) == 0, what
+            elif file != "probe/__main__.py":
+                same_folder = imported.split("/")[1] == file.split("/")[1]
+                assert layer(imported) < layer(file) or layer(imported) == layer(file) == 0 or same_folder, what
+        assert not any(name.partition(".")[0] in ("tests", "support") for name, _ in imports_of(file)), file
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_module_imports_heavy_packages_inside_the_functions_that_use_them(file: str) -> None:
-    at_once = {name.partition(".")[0] for name, at_once in imports_of(file) if at_once}
-    assert at_once & HEAVY == NEEDS_HEAVY.get(file, set())
-    assert file in NEEDS_HEAVY or not files_imported(file, late_too=False) & NEEDS_HEAVY.keys()
+def test_a_module_imports_heavy_packages_inside_the_functions_that_use_them() -> None:
+    for file in FILES:
+        at_once = {name.partition(".")[0] for name, at_once in imports_of(file) if at_once}
+        assert at_once & HEAVY == NEEDS_HEAVY.get(file, set()), file
+        assert file in NEEDS_HEAVY or not files_imported(file, late_too=False) & NEEDS_HEAVY.keys(), file
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
+
+
+def test_every_imported_package_is_declared() -> None:
+    modules = {name.partition(".")[0] for file in FILES for name, _ in imports_of(file)}
+    found = importlib.metadata.packages_distributions()
+    imported = {
+        canonicalize_name(DISTRIBUTIONS.get(module, found.get(module, [module])[0]))
+        for module in modules - set(sys.stdlib_module_names) - {"nextturn"}
+    }
+    extras = PROJECT["optional-dependencies"]
+    assert imported - names(PROJECT["dependencies"]) - set.union(*map(names, extras.values())) == set()
+    assert {"wandb", "deepspeed"} & names(PROJECT["dependencies"]) == set()
+    assert Requirement(extras["gpu"][0]).extras == {"wandb", "deepspeed"}
 
 
 def test_no_file_imports_one_that_imports_it() -> None:
@@ -103,11 +126,3 @@ def test_no_file_imports_one_that_imports_it() -> None:
         for file in free:
             del left[file]
     assert not left, f"in or above a circle of imports: {', '.join(sorted(left))}"
-
-
-def test_imports_are_found_with_their_time() -> None:
-    source = "import a.b\nif TYPE_CHECKING:\n    import c\nelse:\n    import d\ntry:\n    import e\nexcept E:\n    import f\n"
-    source += "class K:\n    import g\n    def m(self):\n        from h.i import j\n"
-    tops = [(name.partition(".")[0], at_once) for name, at_once in imports_in(source)]
-    assert {name for name, _ in tops} == set("acdefgh")
-    assert {name for name, at_once in tops if at_once} == {"a", "e", "f", "g"}

@@ -15,24 +15,57 @@ import pytest
 from nextturn.probe.__main__ import main as probe
 from nextturn.probe.errors import run_command
 from nextturn.train.sft import main as sft
+from support.commands import ROOT, without
 
-ROOT = Path(__file__).resolve().parents[2]
 SFT, GRPO = (str(ROOT / "train" / f"{stage}.py") for stage in ("sft", "grpo"))
+PROBE, BUILD, CLI = (("-m", f"nextturn.{name}") for name in ("probe", "data_builders", "train.cli"))
 HEAVY = {
     "accelerate", "datasets", "deepspeed", "matplotlib", "numpy", "peft", "torch", "transformers", "trl", "vllm", "wandb",
 }  # fmt: skip
-
-
-def python(*arguments: str, cwd: Path) -> tuple[int, str, list[str], set[str]]:
-    """Runs a command; gives its exit code, stdout, lines on stderr, and the packages that it imported."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-X", "importtime", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
-    lines = done.stderr.splitlines()
-    timed = [line for line in lines if line.startswith("import time:")]
-    packages = {line.rpartition("|")[2].strip().partition(".")[0] for line in timed}
-    assert "nextturn" in packages, "the list of imports was read"
-    return done.returncode, done.stdout, [line for line in lines if line not in timed], packages
+HELP = {
+    (*PROBE, "--help"): "compare",
+    (*PROBE, "run", "--help"): "--dry-run",
+    (*PROBE, "compare", "--help"): "--out",
+    (*PROBE, "agreement", "--help"): "--judge",
+    (*PROBE, "label", "--help"): "--page",
+    (*PROBE, "correct", "--help"): "--labels",
+    (*BUILD, "--help"): "--dry-run",
+    (SFT, "--help"): "--resume",
+    (*CLI, "users", "--help"): "perplexity",
+    (*CLI, "--version"): "nextturn 0.",
+}
+REFUSED = {
+    (*PROBE, "run", "m", "typo.yaml", "--out", "out"): "typo.yaml: probe.temperaturs: unknown key; did you mean probe.temperatures?",
+    (*PROBE, "run", "m", "nowhere.yaml", "--out", "out"): "nowhere.yaml: no such recipe",
+    (*PROBE, "run", "m", "probe.yaml"): "--out DIR is missing",
+    (*PROBE, "run", "m", "probe.yaml", "--out", "out", "--probe.sed", "1"): "probe.sed: unknown key; did you mean probe.seed?",
+    (*PROBE, "run", "./nowhere", "probe.yaml", "--out", "out"): "./nowhere: no such model folder",
+    (*PROBE, "compare", "nowhere", "--out", "out"): "nowhere",
+    (*PROBE, "correct", "nowhere", "--labels", "labels.jsonl"): "nowhere: no results.json here",
+    (*BUILD, "data_typo.yaml", "--out", "out"): "data_typo.yaml: sauce: unknown key; did you mean source?",
+    (SFT, "sft_typo.yaml"): "sft_typo.yaml: train.learning_rat: unknown key; did you mean train.learning_rate?",
+    (SFT, "sft_typo.yaml", "--dry-run", "--trian.seed", "1"): "--trian.seed: unknown option",
+    (GRPO, "sft.yaml"): "sft.yaml: train.max_length: unknown key",
+    (SFT, "data_typo.yaml"): "data_typo.yaml: sauce: unknown key",
+    (*BUILD, "sft.yaml"): "sft.yaml: a recipe for training; run `nextturn sft sft.yaml`",
+    (SFT, "sft.yaml", "--train.learning_rate", "-1"): "train.learning_rate: given -1",
+}  # fmt: skip
+BAD_SET = (*PROBE, "run", "tiny_chatml", "bad_set.yaml", "--out", "out")
+# One interpreter for all, which tells after each command what it has imported so far.
+RUN_ALL = """
+import contextlib, io, json, runpy, sys
+for words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    module = words[0] == "-m"
+    sys.argv = words[module:]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_module(words[1], run_name="__main__") if module else runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as end:
+            code = end.code or 0
+    packages = sorted({name.partition(".")[0] for name in sys.modules})
+    print(json.dumps([code, out.getvalue(), err.getvalue().splitlines(), packages]))
+"""
 
 
 def one_error(lines: Sequence[str]) -> str:
@@ -55,72 +88,30 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        (("-m", "nextturn.probe", "--help"), "compare"),
-        (("-m", "nextturn.probe", "run", "--help"), "--dry-run"),
-        (("-m", "nextturn.probe", "compare", "--help"), "--out"),
-        (("-m", "nextturn.probe", "agreement", "--help"), "--judge"),
-        (("-m", "nextturn.probe", "label", "--help"), "--page"),
-        (("-m", "nextturn.probe", "correct", "--help"), "--labels"),
-        (("-m", "nextturn.data_builders", "--help"), "--dry-run"),
-        ((SFT, "--help"), "--resume"),
-        (("-m", "nextturn.train.cli", "users", "--help"), "perplexity"),
-        (("-m", "nextturn.train.cli", "--version"), "nextturn 0."),
-    ],
-    ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
-)
-def test_help_imports_nothing_heavy(command: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    code, out, lines, packages = python(*command, cwd=tmp_path)
-    assert (code, lines) == (0, [])
-    assert told in out
-    assert not packages & HEAVY
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (("-m", "nextturn.probe", "run", "m", "typo.yaml", "--out", "out"), "typo.yaml: probe.temperaturs: unknown key; did you mean probe.temperatures?"),
-        (("-m", "nextturn.probe", "run", "m", "nowhere.yaml", "--out", "out"), "nowhere.yaml: no such recipe"),
-        (("-m", "nextturn.probe", "run", "m", "probe.yaml"), "--out DIR is missing"),
-        (("-m", "nextturn.probe", "run", "m", "probe.yaml", "--out", "out", "--probe.sed", "1"), "probe.sed: unknown key; did you mean probe.seed?"),
-        (("-m", "nextturn.probe", "run", "./nowhere", "probe.yaml", "--out", "out"), "./nowhere: no such model folder"),
-        (("-m", "nextturn.probe", "compare", "nowhere", "--out", "out"), "nowhere"),
-        (("-m", "nextturn.probe", "correct", "nowhere", "--labels", "labels.jsonl"), "nowhere: no results.json here"),
-        (("-m", "nextturn.data_builders", "data_typo.yaml", "--out", "out"), "data_typo.yaml: sauce: unknown key; did you mean source?"),
-        ((SFT, "sft_typo.yaml"), "sft_typo.yaml: train.learning_rat: unknown key; did you mean train.learning_rate?"),
-        ((SFT, "sft_typo.yaml", "--dry-run", "--trian.seed", "1"), "--trian.seed: unknown option"),
-        ((GRPO, "sft.yaml"), "sft.yaml: train.max_length: unknown key"),
-        ((SFT, "data_typo.yaml"), "data_typo.yaml: sauce: unknown key"),
-        (("-m", "nextturn.data_builders", "sft.yaml"), "sft.yaml: a recipe for training; run `nextturn sft sft.yaml`"),
-        ((SFT, "sft.yaml", "--train.learning_rate", "-1"), "train.learning_rate: given -1"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else " ".join(value[1:4]).replace("/", "."),
-)  # fmt: skip
-def test_a_bad_recipe_imports_nothing_heavy(command: tuple[str, ...], message: str, recipes: Path) -> None:
-    """A bad recipe is told before anything heavy is imported."""
+def test_help_and_bad_recipes_import_nothing_heavy(recipes: Path, tiny_chatml: Path) -> None:
+    """Help and errors come before anything heavy is imported, and a set is read before the model."""
+    (recipes / "tiny_chatml").symlink_to(tiny_chatml)
+    (recipes / "bad.jsonl").write_text(FINE[:30] + "\n")
+    (recipes / "bad_set.yaml").write_text("probe:\n  sets: {own: {path: bad.jsonl}}\n")
     before = sorted(recipes.rglob("*"))
-    code, _, lines, packages = python(*command, cwd=recipes)
-    assert code == 2
-    assert message in one_error(lines)
-    assert not packages & HEAVY
+    words = [*HELP, *REFUSED, BAD_SET]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RUN_ALL],
+        cwd=recipes, env=os.environ, input=json.dumps(words), capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    answers = dict(zip(words, map(json.loads, done.stdout.splitlines()), strict=True))
+    for command, told in HELP.items():
+        code, out, lines, packages = answers[command]
+        assert (code, lines) == (0, []) and told in out, command
+        assert "nextturn" in packages and not HEAVY & {*packages}, command
+    for command, told in REFUSED.items():
+        code, _, lines, packages = answers[command]
+        assert code == 2 and told in one_error(lines), command
+        assert not HEAVY & {*packages}, command
+    code, out, lines, packages = answers[BAD_SET]
+    assert (code, out) == (2, "") and "bad.jsonl:1: not JSON" in one_error(lines)
+    assert "torch" not in packages
     assert sorted(recipes.rglob("*")) == before, "nothing was written"
-
-
-def test_sets_are_read_before_the_model(recipes: Path, tiny_chatml: Path) -> None:
-    """Sets are read before the model and a dry run of training needs the tokenizer alone."""
-    (recipes / "questions.jsonl").write_text(FINE[:30] + "\n")
-    command = ("-m", "nextturn.probe", "run", str(tiny_chatml), "probe.yaml", "--out", "out")
-    code, out, lines, packages = python(*command, cwd=recipes)
-    assert (code, out) == (2, "") and "questions.jsonl:1: not JSON" in one_error(lines)
-    assert "torch" not in packages and not (recipes / "out").exists()
-
-    (recipes / "questions.jsonl").write_text(FINE + "\n")
-    (recipes / "conversations.jsonl").write_text("{\n")
-    code, out, lines, packages = python(SFT, "sft.yaml", "--dry-run", cwd=recipes)
-    assert (code, out) == (2, "") and "conversations.jsonl:1: not JSON" in one_error(lines)
-    assert not packages & {"trl", "deepspeed", "wandb", "vllm"} and not (recipes / "run").exists()
 
 
 @pytest.fixture
@@ -169,6 +160,7 @@ def test_which_line_of_the_data_is_bad(
         (recipes / "conversations.jsonl").write_text(f"{fine}{line}\n")
         assert message in refused(sft, "sft.yaml", "--dry-run")
     (recipes / "conversations.jsonl").write_text(fine)
+    without(monkeypatch, "trl", "deepspeed", "wandb", "vllm")  # a dry run needs the tokenizer alone
     assert run_command(sft, ["sft.yaml", "--dry-run"]) == 0
     assert "1 conversations, 1 rows" in capfd.readouterr().out and not Path("run").exists()
     monkeypatch.setenv("RANK", "1")

@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from nextturn.probe.files import read_json
-from support.commands import call
+from support.commands import ROOT, call
 
-ROOT = Path(__file__).resolve().parents[2]
 GALLERY = "recipes/gallery"
-SMOLLM2 = [
-    *(f"{GALLERY}/smollm2/{run}" for run in ("base", "sft", "grpo")),
-    "--labels",
-    f"{GALLERY}/smollm2/labels.jsonl",
-]
+SMOLLM2 = [f"{GALLERY}/smollm2/{name}" for name in ("base", "sft", "grpo", "labels.jsonl")]
+SMOLLM2.insert(3, "--labels")
 WANTED = [
     ("accuracy", "lenient", ""), ("clarify", "ask_when_needed", ""), ("clarify", "answer_when_complete", ""),
     ("followup", "rate", "T=0.0"), ("followup", "rate", "T=0.7"),

@@ -50,13 +50,13 @@ def test_every_stage_runs_its_command_and_writes_its_result(
     assert sum("recipes/accelerate/cpu2_zero2.yaml" in words for words in commands) == 2
     for words in commands:
         script = [index for index, word in enumerate(words) if word.startswith("train/")]
+        more = ["--dry-run"] if "recipes/accelerate/cpu2_zero2.yaml" in words else []  # one process trains as before
         words = words[script[0] if script else 1 :]
         if script or "nextturn.probe" in words:
-            words += ["--model.dtype" if script else "--probe.dtype", "float32"]
-        if f"{tmp_path}/out/zero2" in words:  # in one process it trains as the stage `sft` does
-            words += ["--dry-run"]
-        call(words, ROOT, NEXTTURN_CACHE=str(tmp_path / "cache"))
-    assert [path for path in results if not path.is_file()] == [tmp_path / "out/zero2/probe/step-2/results.json"]
+            more += ["--model.dtype" if script else "--probe.dtype", "float32", "--probe.temperatures", "[0.0]"]
+        call([*words, *more], ROOT, NEXTTURN_CACHE=str(tmp_path / "cache"))
+    dry = [tmp_path / f"out/{stage}/probe/step-2/results.json" for stage in ("zero2", "full")]
+    assert [path for path in results if not path.is_file()] == dry
     base = read_json(tmp_path / "out" / "grpo" / "probe" / "base" / "results.json")["model"]
     assert base["path"].endswith("sft/checkpoint-2"), "GRPO goes on from what SFT has trained"
 

@@ -17,14 +17,15 @@ def test_every_stage_of_the_example_runs(tmp_path: Path, tiny_chatml: Path) -> N
     folder = tmp_path / "mine"
     assert {path.name for path in folder.iterdir()} == {path.name for path in EXAMPLE.iterdir() if path.is_file()}
 
-    short = ["--train.use_cpu", "true", "--train.bf16", "false", "--model.dtype", "float32"]
-    call(["nextturn", "sft", "sft.yaml", "--model.name", str(tiny_chatml), *short], folder)
+    short = ["--train.use_cpu", "true", "--train.bf16", "false", "--model.dtype", "float32", "--train.max_steps", "1"]
+    shorter = ["--probe.max_answer_tokens", "8", "--probe.max_user_tokens", "8"]
+    call(["nextturn", "sft", "sft.yaml", "--model.name", str(tiny_chatml), *short, *shorter], folder)
     sft = json.loads((folder / "runs/sft/finished.json").read_text())
     assert sft["rows"]["conversations"] == len((folder / "conversations.jsonl").read_text().splitlines())
 
     for stage, pairs in (("dpo", "pairs.jsonl"), ("grpo", "questions.jsonl")):
         assert (folder / pairs).is_file()
-        call(["nextturn", stage, f"{stage}.yaml", *short], folder)
+        call(["nextturn", stage, f"{stage}.yaml", *short, *(shorter if stage == "grpo" else [])], folder)
         assert (folder / f"runs/{stage}/finished.json").is_file()
     call(["nextturn", "probe", "compare", "runs/sft", "runs/grpo", "--out", "runs/comparison"], folder)
     assert (folder / "runs/comparison/report.html").is_file()

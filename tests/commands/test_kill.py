@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
-from support.commands import start
+from support.commands import call, start
 from support.loopback import Faults, Loopback, Seen, chat_reply
 
 TRIALS = int(os.environ.get("NEXTTURN_KILL_TRIALS", "1"))
@@ -53,28 +53,25 @@ def recipe(tmp_path: Path, server: Loopback) -> Path:
     return tmp_path / "probe.yaml"
 
 
-def probe(model: Path, recipe: Path, out: Path) -> start:
-    return start(["-m", "nextturn.probe", "run", str(model), str(recipe), "--out", str(out), "--device", "cpu"])
-
-
 def without_timing(out: Path) -> dict[str, Any]:
     return {key: value for key, value in read_json(out / "results.json").items() if key != "timing"}
 
 
 def test_a_killed_run_is_resumed(tiny_chatml: Path, recipe: Path, server: Loopback, tmp_path: Path) -> None:
     """A run killed at a random moment ends like one that was not."""
-    probe(tiny_chatml, recipe, tmp_path / "whole").finish()
+    probe = ["-m", "nextturn.probe", "run", str(tiny_chatml), str(recipe), "--device", "cpu", "--out"]
+    call([*probe, str(tmp_path / "whole")], tmp_path)
     whole, rows = without_timing(tmp_path / "whole"), (tmp_path / "whole" / "samples.jsonl").read_bytes()
     asked = verdicts_of(server)
     moments = random.Random(0)
     for trial in range(TRIALS):
         out, before = tmp_path / f"killed-{trial}", verdicts_of(server)
-        process = probe(tiny_chatml, recipe, out)
+        process = start([*probe, str(out)])
         wait_for(process, out / "manifest.json")
         time.sleep(moments.uniform(0, 1.5))
         process.kill()
         stored = kept(out)
-        probe(tiny_chatml, recipe, out).finish()
+        call([*probe, str(out)], tmp_path)
         assert without_timing(out) == whole
         assert (out / "samples.jsonl").read_bytes() == rows
         for name in ("generations.jsonl", "scores.jsonl", "verdicts.jsonl"):

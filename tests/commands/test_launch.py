@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 from support.launches import Launched
@@ -25,28 +24,31 @@ def work(case):
     return "result"
 
 def main(argv):
-    for _ in range(2):
-        print(setup.on_main_process("build", lambda: work(argv[0])), "of", os.environ["RANK"])
+    for case in ("works", "refuses", "breaks"):
+        try:
+            outcome = setup.on_main_process("build", lambda: work(case))
+        except Exception as error:
+            outcome = f"{type(error).__name__} {error}"
+        print(f"{case} on {os.environ['RANK']}: {outcome}", flush=True)
+    setup.on_main_process("build", lambda: work("killed"))
 
 sys.exit(run_command(main))
 """
 
 
-@pytest.mark.parametrize(
-    ("case", "codes", "line"),
-    [
-        ("works", [0, 0], "result of 1\nresult of 1"),
-        ("refuses", [2, 2], "error on process 1: the source is missing"),
-        ("breaks", [1, 1], "error on process 1: process 0 could not build: KeyError"),
-        ("killed", [-9, 1], "error on process 1: a process ended"),
-    ],
-)
-def test_all_processes_share_what_process_0_made(case: str, codes: list[int], line: str, tmp_path: Path) -> None:
+def test_all_processes_share_what_process_0_made(tmp_path: Path) -> None:
     """The other processes get what process 0 made or end with it."""
     (tmp_path / "prepare.py").write_text(PREPARE)
-    launched = Launched([tmp_path / "prepare.py", case], None, tmp_path)
-    assert launched.wait() == codes, launched.output
-    assert line in launched.output
+    launched = Launched([tmp_path / "prepare.py"], None, tmp_path)
+    assert launched.wait() == [-9, 1], launched.output
+    shared = ("works on {}: result", "refuses on {}: BadInput the source is missing")
+    for line in (
+        *(line.format(rank) for line in shared for rank in (0, 1)),
+        "breaks on 0: KeyError",
+        "breaks on 1: NextturnError process 0 could not build: KeyError",
+        "error on process 1: a process ended",
+    ):
+        assert line in launched.output
 
 
 SFT = """
@@ -54,23 +56,26 @@ import os, sys
 from nextturn.probe.errors import run_command
 from nextturn.train.sft import main
 os.chdir(os.path.join(sys.argv[1], os.environ["RANK"]))  # as on two nodes, where a relative path is another folder
-sys.exit(run_command(main, sys.argv[2:]))
+for recipe in sys.argv[2:]:
+    assert run_command(main, [recipe]) == 2
 """
 
 
-@pytest.mark.parametrize(
-    ("data", "path"), [("built", "nothing.jsonl"), ("given", "run/.shared-")], ids=["build", "folder"]
-)
-def test_all_processes_end_if_the_build_fails(data: str, path: str, tiny_chatml: Path, tmp_path: Path) -> None:
-    """All processes end if the build fails or the run directory is not shared."""
-    for name in ("0", "1"):
+def test_all_processes_end_if_the_build_fails_or_the_run_directory_is_not_shared(
+    tiny_chatml: Path, tmp_path: Path
+) -> None:
+    for name in ("0", "1", "built", "given"):
         (tmp_path / name).mkdir()
     (tmp_path / "sft.py").write_text(SFT)
     build = {"source": {"kind": "math", "path": "nothing.jsonl"}, "output": {"path": str(tmp_path / "data")}}
     (tmp_path / "data.yaml").write_text(yaml.safe_dump(build))
-    section = {"built": {"recipe": str(tmp_path / "data.yaml")}, "given": {"path": str(write_data(tmp_path))}}[data]
-    recipe = write_recipe(tmp_path, tiny_chatml, section, {"use_cpu": True, "output_dir": "run"}, {"when": "never"})
-    launched = Launched([tmp_path / "sft.py", tmp_path, recipe], None, tmp_path)
-    assert launched.wait() == [2, 2], launched.output
-    assert all(path in process.output for process in launched.processes), "every process says why"
+    data = {"built": {"recipe": str(tmp_path / "data.yaml")}, "given": {"path": str(write_data(tmp_path))}}
+    train = {"use_cpu": True, "output_dir": "run"}
+    recipes = [
+        write_recipe(tmp_path / name, tiny_chatml, section, train, {"when": "never"}) for name, section in data.items()
+    ]
+    launched = Launched([tmp_path / "sft.py", tmp_path, *recipes], None, tmp_path)
+    launched.finish()
+    for process in launched.processes:
+        assert "nothing.jsonl" in process.output and "run/.shared-" in process.output, "every process says why"
     assert not list(tmp_path.rglob(".shared-*"))

@@ -21,10 +21,9 @@ from nextturn.probe.measure.results import load_runs
 from nextturn.probe.measure.turns import user_turns
 from nextturn.probe.models import load_tokenizer, resolve
 from nextturn.probe.user_model import UserModelInfo, mark_user_model
-from support.commands import call
+from support.commands import ROOT, call
 from support.loopback import Loopback, chat_reply, models_reply
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("data_builders", "train", "probe", "recipes")
 PAGES = [
     ROOT / "README.md",
@@ -42,9 +41,10 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
+# The test adds `--dry-run` itself where a command is not run for real.
 SHOWN = list(
     dict.fromkeys(
-        line.split("  #")[0].strip()
+        line.split("  #")[0].strip().replace(" --dry-run", "")
         for text in TEXT.values()
         for block in blocks(text, "bash")
         for line in block.replace("\\\n", " ").splitlines()
@@ -126,7 +126,6 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
     shown = re.sub(r"http://localhost:\d+/v1", server, shown.removeprefix("CUDA_VISIBLE_DEVICES=7 "))
     words = shlex.split(shown.replace("~/Downloads/labels.jsonl", "labels_of_page.jsonl"))
     words = [name for word in words for name in (sorted(glob(word, root_dir=workplace)) or [word])]
-    dry = [] if "--dry-run" in words else ["--dry-run"]
     if words[0] == "make":
         subprocess.run(["make", "--dry-run", *words[1:]], cwd=workplace, capture_output=True, check=True)
     elif words[0] == "accelerate":
@@ -134,27 +133,20 @@ def test_a_shown_command_works(shown: str, workplace: Path, server: str) -> None
         launcher = dict(zip(words[2:script:2], words[3:script:2], strict=True))
         assert (workplace / launcher.get("--config_file", "recipes")).exists()
         assert (workplace / words[script + 1]).is_file()
-        if {*words[script + 2 :]} - {"--dry-run"}:  # tests/commands/test_recipes.py runs the others
-            call([*words[script:], *dry], workplace, WORLD_SIZE=launcher.get("--num_processes", "1"))
-    elif (
-        words[0] == "python" and words[1] != "-m" or words[0] == "bash"
-    ):  # tests/probe/test_callback.py runs the scripts
-        assert (workplace / words[1]).is_file()
-    elif words[1] in ("data", "grpo", "users") or words[1:3] == ["probe", "run"]:
-        call([*words, *dry], workplace)
+        if words[script + 2 :]:  # tests/commands/test_recipes.py has the others
+            call([*words[script:], "--dry-run"], workplace, WORLD_SIZE=launcher.get("--num_processes", "1"))
+    elif words[0] == "bash" or (words[0] == "python" and words[1] != "-m"):
+        assert (workplace / words[1]).is_file()  # tests/probe/test_callback.py runs the scripts
+    elif words[1] == "data" and not words[3:]:
+        assert (workplace / words[2]).is_file()  # tests/commands/test_recipes.py has these too
+    elif words[1] in ("data", "grpo", "users") or words[1:3] == ["probe", "run"] or (words[1] == "sft" and words[3:]):
+        call([*words, "--dry-run"], workplace)
     elif words[:2] == ["nextturn", "sft"]:
-        small = "--probe.max_answer_tokens 8 --probe.max_user_tokens 6 --probe.sets.written_pairs.n 2"
-        call(
-            [
-                *words,
-                *(small.split() if "mine.yaml" in words else []),
-                "--train.use_cpu",
-                "true",
-                "--tracking.to",
-                "none",
-            ],
-            workplace,
-        )
+        options = ["--train.use_cpu", "true", "--tracking.to", "none"]
+        if "mine.yaml" in words:
+            options += ["--probe.max_answer_tokens", "8", "--probe.max_user_tokens", "6"]
+            options += ["--probe.sets.written_pairs.n", "2"]
+        call([*words, *options], workplace)
     elif "--wandb" in words:
         call(words, workplace, WANDB_MODE="disabled")
     elif words[0] == "nextturn":

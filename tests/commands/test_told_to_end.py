@@ -29,12 +29,14 @@ RARELY = {"save_steps": 100, "max_steps": 4}  # without a signal, only the last 
 
 
 def test_a_run_that_gets_sigterm_resumes(tiny_chatml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that gets SIGTERM resumes to the figures of one that does not."""
+    """A run that gets SIGTERM resumes to the figures of one that gets it in its last step, and so finishes."""
     data = {"path": str(write_data(tmp_path))}
     for name in ("whole", "ended"):
         (tmp_path / name).mkdir()
-    whole, ended = (write_recipe(tmp_path / name, tiny_chatml, data, RARELY) for name in ("whole", "ended"))
-    assert run_command(main, [str(whole)]) == 0
+    whole = write_recipe(tmp_path / "whole", tiny_chatml, data, RARELY, {"when": "never"})
+    train(LOADERS["sft"](whole, []), callbacks=[sigterm_in(4)])
+    assert (tmp_path / "whole" / "run" / "finished.json").is_file(), "the last step is the end all the same"
+    ended = write_recipe(tmp_path / "ended", tiny_chatml, data, RARELY, {"temperatures": [0.0]})
 
     before, run = signal.getsignal(signal.SIGTERM), tmp_path / "ended" / "run"
     with pytest.raises(ToldToEnd, match="checkpoint-2") as error:
@@ -91,10 +93,8 @@ def test_a_signal_while_the_processes_agree_counts_at_the_next_step() -> None:
             return got
 
     stops = guards.StopsOnSignal(SimpleNamespace(accelerator=Accelerator()))
-    state, control = (
-        SimpleNamespace(global_step=1, max_steps=9),
-        SimpleNamespace(should_save=False, should_evaluate=True),
-    )
+    state = SimpleNamespace(global_step=1, max_steps=9)
+    control = SimpleNamespace(should_save=False, should_evaluate=True)
     stops.on_step_end(None, state, control)
     assert not control.should_save
     stops.on_step_end(None, state, control)
@@ -102,7 +102,8 @@ def test_a_signal_while_the_processes_agree_counts_at_the_next_step() -> None:
 
 
 def test_two_trainings_do_not_share_a_folder(tiny_chatml: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
+    data = {"path": str(write_data(tmp_path))}
+    recipe = write_recipe(tmp_path, tiny_chatml, data, {"max_steps": 1}, {"when": "never"})
     hold = "import sys, pathlib, nextturn.probe.files as f\nwith f.only_process(pathlib.Path(sys.argv[1]), 'trains'):\n print(flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path / "run" / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -120,7 +121,8 @@ def test_a_probe_that_gets_sigterm_stops(tiny_chatml: Path, tmp_path: Path, monk
     """A probe that gets SIGTERM stops between batches and is resumed."""
     from nextturn.probe.engines.hf import HfEngine
 
-    recipe, run = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}), tmp_path / "run"
+    data, run = {"path": str(write_data(tmp_path))}, tmp_path / "run"
+    recipe = write_recipe(tmp_path, tiny_chatml, data, probe={"temperatures": [0.0]})
     calls, stream = [], HfEngine.stream
 
     def signalled(self: Any, requests: Any) -> Any:
@@ -140,12 +142,6 @@ def test_a_probe_that_gets_sigterm_stops(tiny_chatml: Path, tmp_path: Path, monk
     assert run_command(main, [str(recipe)]) == 0
     for step in (2, 4):
         assert (run / "probe" / f"step-{step}" / "results.json").is_file()
-
-
-def test_a_run_that_gets_sigterm_in_its_last_step_finishes(tiny_chatml: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, tiny_chatml, {"path": str(write_data(tmp_path))}, RARELY, {"when": "never"})
-    train(LOADERS["sft"](recipe, []), callbacks=[sigterm_in(4)])
-    assert (tmp_path / "run" / "finished.json").is_file()
 
 
 WITHOUT_WANDB = """

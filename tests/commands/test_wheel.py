@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,12 +12,13 @@ import pytest
 import yaml
 
 from support.commands import ROOT, start
-from support.grpo_parts import probe_section
-from support.sft_parts import write_data, write_recipe
+from support.sft_parts import write_recipe
 
 # What the console script does, with the wheel's contents first on the path and the working folder second.
 CONSOLE = """
 import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "nextturn"]:
+    del sys.modules[name]  # of the repository
 sys.path[:0] = [{site!r}, ""]
 import nextturn.probe, nextturn.train, nextturn.data_builders
 assert all(package.__file__.startswith({site!r}) for package in (nextturn.probe, nextturn.train, nextturn.data_builders))
@@ -47,14 +47,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_file_of_the_packages_is_in_the_wheel(site: Path) -> None:
     wanted = {
-        path.relative_to(ROOT) for name in ("probe", "train", "data_builders") for path in (ROOT / name).rglob("*")
-    }
-    wanted = {
-        path
-        for path in wanted
-        if path.suffix
-        and "__pycache__" not in path.parts
-        and (path.name != "README.md" or path.parent.name == "example")
+        path.relative_to(ROOT)
+        for name in ("probe", "train", "data_builders")
+        for path in (ROOT / name).rglob("*.*")
+        if "__pycache__" not in path.parts and (path.name != "README.md" or path.parent.name == "example")
     }
     held = {path.relative_to(site / "nextturn") for path in (site / "nextturn").rglob("*") if path.is_file()}
     assert wanted == held
@@ -66,17 +62,9 @@ def test_the_commands_run_beside_files_of_the_user(site: Path, tiny_chatml: Path
     for name in ("train.py", "probe.py", "data_builders.py"):
         (tmp_path / name).write_text("raise SystemExit('a file of the user was imported')\n")
     (tmp_path / "console.py").write_text(CONSOLE.format(site=str(site)))
-
-    def run(*words: str) -> None:
-        start([str(tmp_path / "console.py"), *words], cwd=tmp_path).finish()
-
     data = {"source": {"kind": "starter", "n": 4}, "output": {"path": "data"}, "quality": {"max_same_wording": 1.0}}
     (tmp_path / "data.yaml").write_text(yaml.safe_dump(data))
-    run("data", "data.yaml")
-    assert json.loads((tmp_path / "data" / "manifest.json").read_text())["kept"] > 0
-    train, path = {"max_steps": 1, "save_steps": 1}, {"path": str(write_data(tmp_path))}
-    run("sft", str(write_recipe(tmp_path, tiny_chatml, path, train, {"when": "never"})))
-    assert (tmp_path / "run" / "finished.json").is_file()
-    (tmp_path / "measured.yaml").write_text(yaml.safe_dump({"probe": probe_section(tmp_path)}))
-    run("probe", "run", "run/checkpoint-1", "measured.yaml", "--out", "measured")
-    assert json.loads((tmp_path / "measured" / "results.json").read_text())["schema"] == 1
+    recipe = write_recipe(tmp_path, tiny_chatml, {"recipe": "data.yaml"}, {"max_steps": 1, "save_steps": 1})
+    start([tmp_path / "console.py", "sft", recipe], cwd=tmp_path).finish()
+    for name in ("data/manifest.json", "run/finished.json", "run/probe/step-1/results.json"):
+        assert (tmp_path / name).is_file()

@@ -23,7 +23,9 @@ ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     ["pytest", "psutil", "pydantic", "yaml", "httpx2", "math_verify", "scipy.stats", "matplotlib.pyplot", "transformers.trainer", "peft",
-     "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "deepspeed"]
+     "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "deepspeed",
+     # Else each command compiles them, where Python writes no bytecode.
+     "nextturn.train.overrides", "nextturn.train.dpo", "nextturn.train.grpo", "nextturn.data_builders.build"]
 )  # fmt: skip
 
 
@@ -46,6 +48,12 @@ def _run(words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
         runpy.run_module(words[1], run_name="__main__", alter_sys=False)
     else:
         runpy.run_path(str(ROOT / words[0]), run_name="__main__")  # wherever it is called from
+
+
+def without(patch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Let imports of these packages fail, as where they are not installed."""
+    for name in [*packages, *(name for name in sys.modules if name.partition(".")[0] in packages)]:
+        patch.setitem(sys.modules, name, None)
 
 
 class start:
