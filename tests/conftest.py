@@ -46,13 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Files whose few tests take minutes come first, so that no process waits for another's at the end.
-LONG_FILES = (
-    "test_readme_sequence.py",
-    "test_grpo_distributed.py",
-    "test_readme.py",
-    "test_gpu_check.py",
-    "test_train_distributed.py",
-)
+LONG_FILES = [
+    f"test_{name}.py"
+    for name in (
+        *("callback", "train_distributed", "grpo_distributed", "guards", "grpo_run", "dpo", "gpu_check", "readme"),
+        *("readme_sequence", "data_build", "told_to_end", "watch", "checkpoints", "colocated"),
+    )
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

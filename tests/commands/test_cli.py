@@ -16,6 +16,7 @@ from nextturn.probe.__main__ import main as probe
 from nextturn.probe.errors import run_command
 from nextturn.train.sft import main as sft
 from support.commands import ROOT, without
+from support.conversations import messages
 
 SFT, GRPO = (str(ROOT / "train" / f"{stage}.py") for stage in ("sft", "grpo"))
 PROBE, BUILD, CLI = (("-m", f"nextturn.{name}") for name in ("probe", "data_builders", "train.cli"))
@@ -50,13 +51,13 @@ REFUSED = {
     (*BUILD, "sft.yaml"): "sft.yaml: a recipe for training; run `nextturn sft sft.yaml`",
     (SFT, "sft.yaml", "--train.learning_rate", "-1"): "train.learning_rate: given -1",
 }  # fmt: skip
-BAD_SET = (*PROBE, "run", "tiny_chatml", "bad_set.yaml", "--out", "out")
+BAD_SET = (*PROBE, "run", "./tiny_chatml", "bad_set.yaml", "--out", "out")
 # One interpreter for all, which tells after each command what it has imported so far.
 RUN_ALL = """
 import contextlib, io, json, runpy, sys
 for words in json.load(sys.stdin):
     out, err = io.StringIO(), io.StringIO()
-    module = words[0] == "-m"
+    module, code = words[0] == "-m", None
     sys.argv = words[module:]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -77,7 +78,7 @@ def one_error(lines: Sequence[str]) -> str:
 @pytest.fixture
 def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
     (tmp_path / "questions.jsonl").write_text('{"question": "What is 2 + 3?", "answer": "5"}\n')
-    (tmp_path / "conversations.jsonl").write_text(json.dumps({"messages": [USER, ASSISTANT]}) + "\n")
+    (tmp_path / "conversations.jsonl").write_text(json.dumps({"messages": messages("Hi.", "Hello.")}) + "\n")
     (tmp_path / "probe.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n")
     (tmp_path / "typo.yaml").write_text("probe:\n  sets: {own: {path: questions.jsonl}}\n  temperaturs: [0.0]\n")
     (tmp_path / "data_typo.yaml").write_text("sauce: {kind: starter}\n")
@@ -91,7 +92,7 @@ def recipes(tmp_path: Path, tiny_chatml: Path) -> Path:
 def test_help_and_bad_recipes_import_nothing_heavy(recipes: Path, tiny_chatml: Path) -> None:
     """Help and errors come before anything heavy is imported, and a set is read before the model."""
     (recipes / "tiny_chatml").symlink_to(tiny_chatml)
-    (recipes / "bad.jsonl").write_text(FINE[:30] + "\n")
+    (recipes / "bad.jsonl").write_text('{"messages": [{"ro\n')
     (recipes / "bad_set.yaml").write_text("probe:\n  sets: {own: {path: bad.jsonl}}\n")
     before = sorted(recipes.rglob("*"))
     words = [*HELP, *REFUSED, BAD_SET]
@@ -130,37 +131,17 @@ def refused(recipes: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Calla
     return run
 
 
-USER, ASSISTANT = {"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}
-FINE = json.dumps({"messages": [USER, ASSISTANT, USER], "answer": "5"})
-BAD_SETS = {
-    FINE[:30]: "questions.jsonl:2: not JSON",
-    json.dumps({"messages": [USER, USER]}): "questions.jsonl:2: roles do not alternate, message 2 is 'user'",
-}
-BAD_DATA = {
-    '{"messages": [{"ro': "conversations.jsonl:2: not JSON",
-    json.dumps({"messages": [USER, USER, ASSISTANT]}): "conversations.jsonl:2: roles do not alternate, message 2 is 'user'",
-    json.dumps({"text": "Hi."}): "conversations.jsonl:2: no conversation in it (has text)",
-    json.dumps({"messages": [USER, {**ASSISTANT, "content": " "}]}): "conversations.jsonl:2: message 2 (assistant) is empty",
-    json.dumps({"messages": [USER]}): "conversations.jsonl:2: the conversation ends with the user",
-}  # fmt: skip
-
-
-def test_which_line_of_a_set_is_bad(refused: Callable[..., str], recipes: Path, tiny_chatml: Path) -> None:
-    for line, message in BAD_SETS.items():
-        (recipes / "questions.jsonl").write_text(f"{FINE}\n{line}\n{FINE}\n")
-        assert message in refused(probe, "run", str(tiny_chatml), "probe.yaml", "--out", "out")
-        assert message in refused(sft, "sft.yaml", "--dry-run")
-
-
-def test_which_line_of_the_data_is_bad(
+def test_data_are_read_before_the_model_and_a_plan_needs_the_tokenizer_alone(
     refused: Callable[..., str], recipes: Path, capfd: Any, monkeypatch: Any
 ) -> None:
-    fine = (recipes / "conversations.jsonl").read_text()
-    for line, message in BAD_DATA.items():
-        (recipes / "conversations.jsonl").write_text(f"{fine}{line}\n")
-        assert message in refused(sft, "sft.yaml", "--dry-run")
-    (recipes / "conversations.jsonl").write_text(fine)
-    without(monkeypatch, "trl", "deepspeed", "wandb", "vllm")  # a dry run needs the tokenizer alone
+    data = recipes / "conversations.jsonl"
+    fine = data.read_text()
+    bad = {'{"messages": [{"ro': "not JSON", '{"text": "Hi."}': "no conversation in it"}
+    for line, message in bad.items():
+        data.write_text(f"{fine}{line}\n")
+        assert f"conversations.jsonl:2: {message}" in refused(sft, "sft.yaml", "--dry-run")
+    data.write_text(fine)
+    without(monkeypatch, "trl", "deepspeed", "wandb", "vllm")
     assert run_command(sft, ["sft.yaml", "--dry-run"]) == 0
     assert "1 conversations, 1 rows" in capfd.readouterr().out and not Path("run").exists()
     monkeypatch.setenv("RANK", "1")

@@ -6,13 +6,14 @@ from typing import Any
 
 from nextturn.data_builders.rows import RlRow
 from nextturn.train.rewards import Sample
+from support.conversations import messages
 
 PROBLEM = "Ann has 5 red bags with 12 marbles in each bag. She loses 7 marbles. How many marbles are left?"
 ANSWERED = "She has 5 * 12 = 60 marbles, and 60 - 7 = 53 are left. The answer is \\boxed{53}."
 
 
 def chat(*turns: str) -> tuple[dict[str, str], ...]:
-    return tuple({"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns))
+    return tuple(messages(*turns))
 
 
 def given(**fields: Any) -> RlRow:
