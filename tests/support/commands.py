@@ -25,7 +25,7 @@ _FORKS.set_forkserver_preload(
     ["pytest", "psutil", "pydantic", "yaml", "httpx2", "math_verify", "scipy.stats", "matplotlib.pyplot", "transformers.trainer", "peft",
      "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "deepspeed",
      # Else each command compiles them, where Python writes no bytecode.
-     "nextturn.train.overrides", "nextturn.train.dpo", "nextturn.train.grpo", "nextturn.data_builders.build"]
+     "nextturn.train.overrides", "nextturn.train.run", "nextturn.train.probing", "nextturn.data_builders.build"]
 )  # fmt: skip
 
 
