@@ -1,102 +1,72 @@
-"""`probe run` is killed with SIGKILL at random moments: the resumed run has the results of one that was not killed.
-
-One trial, in bfloat16 and with a model as judge; NEXTTURN_KILL_TRIALS=20 makes twenty.
-"""
+"""`probe run` is killed with SIGKILL, in bfloat16 and with a model as judge: the resumed run is like one that was not killed."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
+import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from support.commands import call, start
-from support.loopback import Faults, Loopback, Seen, chat_reply
+from support.loopback import Loopback, Seen, chat_reply
 
-TRIALS = int(os.environ.get("NEXTTURN_KILL_TRIALS", "1"))
-CONCURRENCY = 4
+STORED = 8
 LABELS = ("genuine_followup", "new_task", "malformed", "role_drift")
 
 
-def verdict(request: Seen) -> dict[str, Any]:
-    """Return a label that depends on the prompt only, so that every run of the same model gets the same verdicts."""
-    prompt = json.dumps(request.body["messages"], sort_keys=True)
-    return chat_reply(f"It reads so.\nVERDICT: {LABELS[sum(prompt.encode()) % len(LABELS)]}")
+class Judge:
+    """Its label depends on the prompt only, so that every run of the same model gets the same verdicts.
+
+    Attributes:
+        asked: Verdicts that it was asked for.
+        answers: How many of them it still gives; the others wait until the client goes away.
+    """
+
+    def __init__(self) -> None:
+        self.asked, self.answers = 0, math.inf
+
+    def __call__(self, request: Seen) -> dict[str, Any] | None:
+        self.asked += 1
+        self.answers -= 1
+        prompt = json.dumps(request.body["messages"], sort_keys=True)
+        reply = chat_reply(f"It reads so.\nVERDICT: {LABELS[sum(prompt.encode()) % len(LABELS)]}")
+        return reply if self.answers >= 0 else None
 
 
-@pytest.fixture
-def server() -> Iterator[Loopback]:
-    with Loopback({"/chat/completions": verdict}, Faults(latency_s=0.02)) as judge:
-        yield judge
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, server: Loopback) -> Path:
-    questions = [{"question": f"Ivo has {n} pens and buys 3 more. How many?", "answer": str(n + 3)} for n in range(16)]
+def test_a_killed_run_is_resumed(tiny_chatml: Path, tmp_path: Path) -> None:
+    """A run that is killed while the judge answers ends like one that was not."""
+    questions = [{"question": f"Ivo has {n} pens and buys 3 more. How many?", "answer": str(n + 3)} for n in range(12)]
     write_jsonl(tmp_path / "own.jsonl", questions)
-    probe = {
-        "sets": {"own": {"path": str(tmp_path / "own.jsonl")}},
-        "temperatures": [0.0, 1.0], "samples": 2, "perturbations": ["truncate(0.5)"],
-        "max_answer_tokens": 16, "max_user_tokens": 12, "dtype": "bfloat16", "batch_tokens": 500,
-        "judge": "llm",
-        # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
-        "judge_server": {"urls": [server.url], "model": "judge", "concurrency": CONCURRENCY, "attempts": 1},
-    }  # fmt: skip
-    (tmp_path / "probe.yaml").write_text(yaml.safe_dump({"probe": probe}))
-    return tmp_path / "probe.yaml"
-
-
-def without_timing(out: Path) -> dict[str, Any]:
-    return {key: value for key, value in read_json(out / "results.json").items() if key != "timing"}
-
-
-def test_a_killed_run_is_resumed(tiny_chatml: Path, recipe: Path, server: Loopback, tmp_path: Path) -> None:
-    """A run killed at a random moment ends like one that was not."""
-    probe = ["-m", "nextturn.probe", "run", str(tiny_chatml), str(recipe), "--device", "cpu", "--out"]
-    call([*probe, str(tmp_path / "whole")], tmp_path)
-    whole, rows = without_timing(tmp_path / "whole"), (tmp_path / "whole" / "samples.jsonl").read_bytes()
-    asked = verdicts_of(server)
-    moments = random.Random(0)
-    for trial in range(TRIALS):
-        out, before = tmp_path / f"killed-{trial}", verdicts_of(server)
-        process = start([*probe, str(out)])
-        wait_for(process, out / "manifest.json")
-        time.sleep(moments.uniform(0, 1.5))
+    judge = Judge()
+    with Loopback({"/chat/completions": judge}) as server:
+        probe = {
+            "sets": {"own": {"path": str(tmp_path / "own.jsonl")}},
+            "temperatures": [0.0, 1.0], "perturbations": ["truncate(0.5)"],
+            "max_answer_tokens": 16, "max_user_tokens": 12, "dtype": "bfloat16", "batch_tokens": 500, "judge": "llm",
+            # One attempt waits its full time: what a busy machine gives up on would be asked, and counted here, twice.
+            "judge_server": {"urls": [server.url], "model": "judge", "concurrency": 4, "attempts": 1},
+        }  # fmt: skip
+        (tmp_path / "probe.yaml").write_text(yaml.safe_dump({"probe": probe}))
+        words = ["-m", "nextturn.probe", "run", str(tiny_chatml), "probe.yaml", "--device", "cpu", "--out"]
+        call([*words, "whole"], tmp_path)
+        asked, judge.answers = judge.asked, STORED
+        process, verdicts = start([*words, "killed"], tmp_path), tmp_path / "killed" / "verdicts.jsonl"
+        deadline = time.monotonic() + 300
+        while not verdicts.exists() or verdicts.read_bytes().count(b"\n") < STORED:
+            assert process.poll() is None and time.monotonic() < deadline, process.output[-1000:]
+            time.sleep(0.005)
         process.kill()
-        stored = kept(out)
-        call([*probe, str(out)], tmp_path)
-        assert without_timing(out) == whole
-        assert (out / "samples.jsonl").read_bytes() == rows
-        for name in ("generations.jsonl", "scores.jsonl", "verdicts.jsonl"):
-            keys = [row["key"] for _, row in read_jsonl(out / name)]
-            assert len(keys) == len(set(keys)), f"{name}: nothing is made twice"
-        assert kept(out) >= stored
-        repeated = verdicts_of(server) - before - asked
-        assert repeated <= CONCURRENCY, "only what was on its way at the kill is asked again"
-
-
-def verdicts_of(server: Loopback) -> int:
-    """Return how many verdicts were asked for; each run also asks for the server's models once."""
-    return sum(request.path == "/chat/completions" for request in server.requests)
-
-
-def kept(out: Path) -> set[str]:
-    """Keys of the verdicts that lie in whole lines."""
-    path = out / "verdicts.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    return {json.loads(line)["key"] for line in lines if line.endswith("\n")}
-
-
-def wait_for(process: start, path: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert process.poll() is None, f"it ended by itself: {process.output[-1000:]}"
-        assert time.monotonic() < deadline, "no manifest within two minutes"
-        time.sleep(0.005)
+        before, judge.answers = judge.asked, math.inf
+        call([*words, "killed"], tmp_path)
+        assert judge.asked - before == asked - STORED, "only what was on its way at the kill is asked again"
+    whole, resumed = (read_json(tmp_path / name / "results.json") | {"timing": None} for name in ("whole", "killed"))
+    assert resumed == whole
+    rows, again = ((tmp_path / name / "samples.jsonl").read_bytes() for name in ("whole", "killed"))
+    assert again == rows
+    for name in ("generations.jsonl", "scores.jsonl", "verdicts.jsonl"):
+        keys = [row["key"] for _, row in read_jsonl(tmp_path / "killed" / name)]
+        assert len(keys) == len(set(keys)), f"{name}: nothing is made twice"
