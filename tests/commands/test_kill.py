@@ -54,7 +54,10 @@ def test_a_killed_run_is_resumed(tiny_chatml: Path, tmp_path: Path) -> None:
         words = ["-m", "nextturn.probe", "run", str(tiny_chatml), "probe.yaml", "--device", "cpu", "--out"]
         call([*words, "whole"], tmp_path)
         asked, judge.answers = judge.asked, STORED
-        process, verdicts = start([*words, "killed"], tmp_path), tmp_path / "killed" / "verdicts.jsonl"
+        process, verdicts = (
+            start([*words, "killed"], tmp_path, log=tmp_path / "log"),
+            tmp_path / "killed/verdicts.jsonl",
+        )
         deadline = time.monotonic() + 300
         while not verdicts.exists() or verdicts.read_bytes().count(b"\n") < STORED:
             assert process.poll() is None and time.monotonic() < deadline, process.output[-1000:]
