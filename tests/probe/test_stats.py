@@ -23,6 +23,7 @@ from nextturn.probe.stats import Estimate, PairedDifference
 counts = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 samples = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), min_size=1, max_size=60)
 Samples = list[tuple[str, bool]]
+FEWER = settings(max_examples=settings().max_examples // 4)  # an example costs several calls of scipy or of a bootstrap
 
 
 def rate_of(rows: Samples) -> Estimate:
@@ -32,6 +33,7 @@ def rate_of(rows: Samples) -> Estimate:
 # ----- rates
 
 
+@FEWER
 @given(counts)
 def test_wilson_agrees_with_statsmodels(count: tuple[int, int]) -> None:
     found = stats.wilson(*count)
@@ -40,6 +42,7 @@ def test_wilson_agrees_with_statsmodels(count: tuple[int, int]) -> None:
     assert found.ci95 and 0 <= found.ci95[0] <= count[0] / count[1] <= found.ci95[1] <= 1
 
 
+@FEWER
 @given(samples)
 def test_clustered_rate_agrees_with_a_cluster_robust_variance(rows: Samples) -> None:
     """The effective number follows from OLS with one cluster of the rarer value added; Kish's number bounds it."""
@@ -62,6 +65,7 @@ def test_clustered_rate_agrees_with_a_cluster_robust_variance(rows: Samples) -> 
     assert found.ci95 == pytest.approx(proportion_confint(share * effective, effective, method="wilson"), abs=1e-6)
 
 
+@FEWER
 @given(samples)
 def test_clustered_rate_of_the_other_value_is_its_mirror_image(rows: Samples) -> None:
     assume(2 * sum(value for _, value in rows) != len(rows))  # neither value is the rarer one
@@ -69,22 +73,21 @@ def test_clustered_rate_of_the_other_value_is_its_mirror_image(rows: Samples) ->
     assert found.ci95 and other.ci95 == pytest.approx((1 - found.ci95[1], 1 - found.ci95[0]))
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.03, 0.97])
+@pytest.mark.parametrize("rate", [0.01, 0.03])
 def test_clustered_rate_covers_a_rare_value_whose_samples_agree_within_items(rate: float) -> None:
     """Four samples per item, with half of the variance between items. Few items hold the rare value, so they may not show
     how alike samples are. Without an allowance for that, the interval covers 87 to 90% at 3%."""
     rng = random.Random(1)
-    for items in (30, 60, 200):
-        trials = 600 if items < 200 else 300
+    for items in (30, 60):
         covered = naive = 0
-        for _ in range(trials):
+        for _ in range(400):
             chances = [rng.betavariate(rate, 1 - rate) for _ in range(items)]
             values = [rng.random() < chance for chance in chances for _ in range(4)]
             low, high = stats.clustered_rate(values, [str(index // 4) for index in range(4 * items)]).ci95 or (0, 0)
             covered += low <= rate <= high
             low, high = stats.wilson(sum(values), len(values)).ci95 or (0, 0)
             naive += low <= rate <= high
-        assert covered / trials >= 0.93, items
+        assert covered / 400 >= 0.93, items
         assert naive < covered
 
 
@@ -102,6 +105,7 @@ def test_rates_at_the_edges() -> None:
             call()
 
 
+@FEWER
 @given(samples, st.randoms(use_true_random=False))
 def test_no_figure_depends_on_the_order_of_the_rows(rows: Samples, rng: random.Random) -> None:
     def figures(some: Samples) -> tuple[Estimate, ...]:
@@ -136,7 +140,7 @@ def test_a_mean_has_the_percentile_bootstrap_of_scipy_over_clusters() -> None:
         stats.mean_ci([float("nan")])
 
 
-@settings(max_examples=30)
+@FEWER
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_mcnemar_agrees_with_statsmodels(gained: int, lost: int) -> None:
     other = statsmodels_mcnemar([[0, gained], [lost, 0]], exact=True).pvalue if gained + lost else 1.0
@@ -144,14 +148,13 @@ def test_mcnemar_agrees_with_statsmodels(gained: int, lost: int) -> None:
     assert 0 < stats.mcnemar(900, 600) < 1e-10, "more items than a float can count"
 
 
-@pytest.mark.parametrize(
-    "p_values",
-    [[0.3], [0.04], [0.03, 0.04], [0.012, 0.016, 0.3], [0.001, 0.005, 0.02, 0.04], [0.01, 0.012, 0.016, 0.3]],
-)
-def test_holm_agrees_with_statsmodels(p_values: list[float]) -> None:
+def test_holm_agrees_with_statsmodels() -> None:
+    p_values = [0.001, 0.005, 0.016, 0.3, 0.04]
     rejected = multipletests(p_values, alpha=0.05, method="holm")[0]
-    assert stats.holm(p_values) == max((p for p, reject in zip(p_values, rejected, strict=True) if reject), default=0.0)
-    assert stats.holm([]) == 0.0 and stats.holm([0.05]) == 0.05
+    assert stats.holm(p_values) == max(p for p, reject in zip(p_values, rejected, strict=True) if reject) == 0.016
+    others: list[tuple[list[float], float]] = [([], 0.0), ([0.3], 0.0), ([0.05], 0.05), ([0.03, 0.04], 0.0)]
+    for few, largest in others:
+        assert stats.holm(few) == largest
 
 
 @pytest.mark.parametrize("value", [0.2, -0.2])
@@ -194,6 +197,7 @@ def test_paired_difference_counts_changed_items_and_takes_binary_values_and_samp
 values_by_item = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.booleans(), max_size=3))
 
 
+@FEWER
 @given(values_by_item, values_by_item)
 def test_gained_and_lost_items_swap_with_the_runs(a: dict[str, list[bool]], b: dict[str, list[bool]]) -> None:
     """Gained and lost items are those whose mean changed and swap with the runs."""
@@ -236,6 +240,7 @@ def test_no_changed_item_does_not_mean_that_none_ever_would() -> None:
 labels = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=2, max_size=60)
 
 
+@FEWER
 @given(labels)
 def test_kappa_agrees_with_statsmodels(pairs: list[tuple[str, str]]) -> None:
     names = sorted({label for pair in pairs for label in pair})
@@ -320,6 +325,7 @@ def separation(rows: Signals, power: int = 1, swapped: bool = False) -> Estimate
     return stats.auc(values, positives, [cluster for _, _, cluster in rows], draws=100)
 
 
+@FEWER
 @given(signals)
 def test_auc_agrees_with_scipy_and_depends_on_the_order_of_values_alone(rows: Signals) -> None:
     found, cubed, mirrored = separation(rows), separation(rows, power=3), separation(rows, swapped=True)
@@ -351,7 +357,7 @@ def test_auc_interval_is_a_bootstrap_over_clusters_or_wilsons() -> None:
     high, low = rng.normal(1, 1, 30), rng.normal(0, 1, 40)
 
     def area(positive: np.ndarray, other: np.ndarray) -> float:
-        return float(mannwhitneyu(positive, other).statistic / len(positive) / len(other))
+        return float((positive[:, None] > other).mean())
 
     rows = [*((value, True) for value in high), *((value, False) for value in low)]
     found = stats.auc([value for value, _ in rows], [positive for _, positive in rows])
