@@ -1,4 +1,4 @@
-"""`probe run` on a server, and `probe judge` on a finished run: the commands as a user types them."""
+"""`probe run` on a server, and `probe judge` on a finished run: the commands with the options that a user types."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from nextturn.probe.__main__ import main
 from nextturn.probe.files import read_json, read_jsonl, write_jsonl
 from nextturn.probe.models import load_model, load_tokenizer, resolve
-from support.commands import start
 from support.conversations import messages
 from support.loopback import Answer, Loopback, Seen, chat_reply
 from support.model_server import model_server
@@ -51,10 +51,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "probe.yaml"
 
 
-def probe(*arguments: str | Path, fails: bool = False) -> str:
-    command = start(["-m", "nextturn.probe", *map(str, arguments)])
-    assert (command.wait() != 0) == fails, command.output[-3000:]
-    return command.output
+def probe(*arguments: str | Path) -> None:
+    main([str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +62,12 @@ def here(tiny_chatml: Path, recipe: Path, tmp_path_factory: pytest.TempPathFacto
     return out
 
 
-def test_a_served_model_equals_one_in_process(server: Loopback, here: Path, recipe: Path, tmp_path: Path) -> None:
-    """A served model gives what it gives in process."""
+def test_a_served_model_equals_one_in_process(
+    server: Loopback, here: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "served"
-    assert "served by" in probe("run", server.url, recipe, "--dry-run")
+    probe("run", server.url, recipe, "--dry-run")
+    assert "served by" in capsys.readouterr().out and not out.exists()
     probe("run", server.url, recipe, "--out", out)
     served, local = read_json(out / "results.json"), read_json(here / "results.json")
     assert served["model"]["weights_sha256"] is None, "what a server holds cannot be hashed"
@@ -116,15 +116,18 @@ def test_a_finished_run_is_judged_again(server: Loopback, here: Path, recipe: Pa
     assert len(posts) == unscored, "in its own folder only what has no label is asked about again"
 
 
-def test_the_key_is_in_no_file(server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that repeats the key brings it into no file and no output."""
+def test_the_key_is_in_no_file_and_grounding_is_left_out_where_a_server_has_none(
+    server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A server that repeats the key and has no log-probabilities: the run goes without grounding and says so."""
     key, own = "sk-loud-0123456789", dict(server.handlers)
     monkeypatch.setenv("OPENAI_API_KEY", key)
 
     def completions(seen: Seen) -> Any:
+        if seen.body.get("echo"):
+            return Answer(400, {"error": {"message": f"echo is not supported with {key}"}})
         reply = own["/completions"](seen)
-        if not seen.body.get("echo"):
-            reply["choices"][0]["text"] += seen.headers["authorization"]
+        reply["choices"][0]["text"] += seen.headers["authorization"]
         return reply
 
     def verdicts(seen: Seen) -> Any:
@@ -134,18 +137,11 @@ def test_the_key_is_in_no_file(server: Loopback, recipe: Path, tmp_path: Path, m
 
     monkeypatch.setattr(server, "handlers", {**own, "/completions": completions, "/chat/completions": verdicts})
     options = ["--probe.judge", "llm", "--probe.judge_server.urls", f"[{server.url}]"]
-    output = probe("run", server.url, recipe, "--out", tmp_path / "out", *options)
+    probe("run", server.url, recipe, "--out", tmp_path / "out", *options)
+    output = "".join(capfd.readouterr())
     files = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert [name for name, text in {**files, "output": output}.items() if key in text] == []
     assert all("Bearer [key]" in files[name] for name in ("generations.jsonl", "verdicts.jsonl", "samples.jsonl"))
-
-
-def test_a_server_without_log_probabilities(server: Loopback, recipe: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """A server without log-probabilities leaves grounding out, and the run says so."""
-    complete, refusal = server.handlers["/completions"], Answer(400, {"error": {"message": "echo is not supported"}})
-    without = {"/completions": lambda seen: refusal if seen.body.get("echo") else complete(seen)}
-    monkeypatch.setattr(server, "handlers", {**server.handlers, **without})
-    said = probe("run", server.url, recipe, "--out", tmp_path / "out")
-    assert "grounding is not measured" in said and "echo is not supported" in said
+    assert "grounding is not measured" in output and "echo is not supported" in output
     cell = read_json(tmp_path / "out" / "results.json")["followup"]["own"]["none"]["T=0.0"]
-    assert (cell["grounding"], cell["n_judged"]) == (None, 2)
+    assert cell["grounding"] is None and cell["n_total"] == 2
