@@ -85,6 +85,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
     vars(package["vllm"]).update(SamplingParams=dict, TokensPrompt=dict, LLM=StandIn, __version__="0.31.0")
     for name, module in package.items():
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(engine_module.gc, "collect", lambda: None)  # which takes a second in a process of many tests
     monkeypatch.setattr(StandIn, "loaded", [])
     monkeypatch.setattr(StandIn, "failure", None)
     return StandIn.loaded
