@@ -140,12 +140,12 @@ def section(folder: Path, rows: Sequence[dict[str, Any]] = ROWS, **keys: Any) ->
 
 
 @pytest.fixture(scope="module")
-def measured(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[..., Any], Path]:
+def measure(tiny_model: Path) -> Callable[..., dict[str, Any]]:
     model = resolve(str(tiny_model))
     tokenizer = load_tokenizer(model)
     chat, net = Chat(tokenizer), load_model(model, "float32", "cpu")
 
-    def measure(probe: ProbeSection, out: Path, dies_after: int | None = None, **options: Any) -> dict[str, Any]:
+    def run(probe: ProbeSection, out: Path, dies_after: int | None = None, **options: Any) -> dict[str, Any]:
         engine = HfEngine(net, tokenizer, batch_tokens=400)
         stream, left = engine.stream, [dies_after]
 
@@ -160,33 +160,38 @@ def measured(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
         engine.stream = dying  # type: ignore[method-assign]
         return run_probe(engine, chat, model_info(model, chat), probe, out, **options)
 
-    return measure, tmp_path_factory.mktemp("several")
+    return run
 
 
-def test_a_run_has_the_documented_figures_and_the_report_shows_them(measured: Any, tmp_path: Path) -> None:
-    measure, _ = measured
-    results = measure(section(tmp_path, instruction=INSTRUCTION), tmp_path / "out")
+@pytest.fixture(scope="module")
+def finished(measure: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The directory of a run, and its results."""
+    folder = tmp_path_factory.mktemp("several")
+    return folder / "out", measure(section(folder, instruction=INSTRUCTION), folder / "out")
+
+
+def test_a_run_has_the_documented_figures_and_the_report_shows_them(finished: Any, tmp_path: Path) -> None:
+    out, results = finished
     assert set(results["sharded"]["maths"]) == set(ShardedResults.model_fields)
     assert set(results["doubted"]["maths"]) == set(DoubtedResults.model_fields)
     assert (results["accuracy"]["maths"]["n"], results["sharded"]["maths"]["n"]) == (3, 2), "one cannot be cut"
-    rows = [row for _, row in read_jsonl(tmp_path / "out" / "samples.jsonl")]
+    rows = [row for _, row in read_jsonl(out / "samples.jsonl")]
     assert len({tuple(row) for row in rows}) == 1, "every row has every field"
-    samples, typed = read_samples(tmp_path / "out" / "samples.jsonl"), Results.model_validate(results)
+    samples, typed = read_samples(out / "samples.jsonl"), Results.model_validate(results)
     assert samples is not None
     for metric, estimate in typed.figures().items():
         if metric.measure in ("sharded", "doubted") and metric.name != "sharded_minus_full":
             values = samples.values[metric]
             assert estimate.value == pytest.approx(sum(value for (value,) in values.values()) / len(values), abs=1e-6)
             assert estimate.n == len(values)
-    compare([tmp_path / "out"], tmp_path / "report", y="sharded")
+    compare([out], tmp_path / "report", y="sharded")
     page = (tmp_path / "report" / "comparison.md").read_text()
     assert "Several turns" in page and "sharded_minus_full" in page and (tmp_path / "report" / "tradeoff.png").exists()
-    found = compare_runs(load_runs([tmp_path / "out"]))
+    found = compare_runs(load_runs([out]))
     assert Metric("sharded", "maths", "sharded") in {figure.metric for figure in found.main}
 
 
-def test_fewer_items_can_be_asked_over_several_turns_than_once(measured: Any, tiny_model: Path, tmp_path: Path) -> None:
-    measure, _ = measured
+def test_fewer_items_can_be_asked_over_several_turns_than_once(measure: Any, tiny_model: Path, tmp_path: Path) -> None:
     results = measure(section(tmp_path, n_turns=1), tmp_path / "out")
     probe = section(tmp_path)
     assert "2 of 3 told in pieces" in describe(resolve(str(tiny_model)), probe, load_sets(probe), [])
@@ -195,31 +200,23 @@ def test_fewer_items_can_be_asked_over_several_turns_than_once(measured: Any, ti
     assert doubted["n_right"] + doubted["n_wrong"] == 1
 
 
-def test_a_run_that_died_between_two_turns_ends_like_one_that_did_not(measured: Any, tmp_path: Path) -> None:
-    measure, _ = measured
-    probe = section(tmp_path)
-    whole = measure(probe, tmp_path / "whole")
-    for made in (2, 5, 7, 11):
+def test_a_run_that_died_between_two_turns_ends_like_one_that_did_not(measure: Any, finished: Any) -> None:
+    whole, results = finished
+    probe = section(whole.parent, instruction=INSTRUCTION)
+    for made in (5, 11):
+        out = whole.parent / f"died-{made}"
         with pytest.raises(MemoryError):
-            measure(probe, tmp_path / f"died-{made}", dies_after=made)
-        resumed = measure(probe, tmp_path / f"died-{made}")
-        assert {**resumed, "timing": 0} == {**whole, "timing": 0}
-        assert (tmp_path / f"died-{made}" / "samples.jsonl").read_bytes() == (
-            tmp_path / "whole" / "samples.jsonl"
-        ).read_bytes()
+            measure(probe, out, dies_after=made)
+        assert {**measure(probe, out), "timing": 0} == {**results, "timing": 0}
+        assert (out / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
 
 
-def test_the_old_measures_are_the_same_beside_the_new_ones(measured: Any, tmp_path: Path) -> None:
-    measure, _ = measured
-    alone = measure(section(tmp_path, measures=("accuracy", "followup")), tmp_path / "alone")
-    beside = measure(section(tmp_path), tmp_path / "beside")
-    assert {name: alone[name] for name in ("accuracy", "followup")} == {
-        name: beside[name] for name in ("accuracy", "followup")
-    }
-    assert (
-        "sharded" not in alone
-        and alone["settings"]["sets"]["maths"]["sha256"] == (beside["settings"]["sets"]["maths"]["sha256"])
-    )
+def test_the_old_measures_are_the_same_beside_the_new_ones(measure: Any, finished: Any, tmp_path: Path) -> None:
+    _, beside = finished
+    alone = measure(section(tmp_path, measures=("accuracy", "followup"), instruction=INSTRUCTION), tmp_path / "alone")
+    assert "sharded" not in alone
+    assert all(alone[name] == beside[name] for name in ("accuracy", "followup"))
+    assert len({run["settings"]["sets"]["maths"]["sha256"] for run in (alone, beside)}) == 1
 
 
 @pytest.mark.parametrize(
