@@ -60,14 +60,12 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
     ("row", "expected"),
     [
         ({"question": "Q?", "answer": "2 + 3 = 5\n#### 5"}, Item("1", (user("Q?"),), "5")),
-        ({"question": "Q?", "answer": 5}, Item("1", (user("Q?"),), "5")),
         ({"question": "Q?", "answer": 0}, Item("1", (user("Q?"),), "0")),
         ({"problem": "P", "solution": r"So \boxed{\frac{1}{2}}."}, Item("1", (user("P"),), r"\frac{1}{2}")),
         ({"prompt": "Write a poem."}, Item("1", (user("Write a poem."),), None)),
         ({"Question": "Which one?"}, Item("1", (user("Which one?"),), None)),
         ({"messages": TALK}, Item("1", tuple(TALK), None)),
         ({"messages": [SYSTEM, user("Q?")], "answer": "#### 4"}, Item("1", (SYSTEM, user("Q?")), "4")),
-        ({"prompt": TALK}, Item("1", tuple(TALK), None)),
         ({"prompt": TALK, "prompt_id": "h1", "rubrics": []}, Item("h1", tuple(TALK), None)),
         ({"prompt": {"messages": [{"role": "developer", "content": "Be brief."}, *TALK]}}, Item("1", (SYSTEM, *TALK))),
         ({"prompt": {"messages": [user("a"), SYSTEM, user("b"), SYSTEM]}},
@@ -78,12 +76,10 @@ def items(tmp_path: Path) -> Callable[..., list[Item]]:
         ({"conversation": TALK, "conversation_id": "w"}, Item("w", tuple(TALK))),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
          Item("1", (user("a\n\nb"),))),
-        ({"prompt": ["First.", "Second."]}, Item("1", (user("First."),), None)),
         ({"question_id": 81, "turns": ["First."]}, Item("81", (user("First."),), None)),
         ({"id": "first", "key": "second", "prompt": "P"}, Item("first", (user("P"),), None)),
         ({"id": None, "key": "second", "prompt": "P"}, Item("second", (user("P"),), None)),
         ({"id": 0, "prompt": "P"}, Item("0", (user("P"),), None)),
-        ({"key": "0", "prompt": "P", "instruction_id_list": ["count:x"], "kwargs": [{"n": 1}]}, Item("0", (user("P"),))),
     ],
 )  # fmt: skip
 def test_each_form_of_row_is_read(items: Any, row: dict[str, Any], expected: Item) -> None:
@@ -324,12 +320,7 @@ def test_one_file_of_a_dataset_is_read_where_its_files_differ(tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("name", "n", "lettered"),
-    [
-        ("gsm8k/test.jsonl", 1319, 0),
-        ("gsm8k/train.jsonl", 7473, 0),
-        ("math/math500_test.jsonl", 500, 2),
-        ("mt_bench/mt_bench_questions.jsonl", 80, 0),
-    ],
+    [("gsm8k/test.jsonl", 1319, 0), ("math/math500_test.jsonl", 500, 2), ("mt_bench/mt_bench_questions.jsonl", 80, 0)],
 )
 def test_the_real_sets_are_read_whole(name: str, n: int, lettered: int) -> None:
     path = DATA / name

@@ -47,19 +47,13 @@ def write(folder: Path, form: str, rows: list[dict[str, Any]] = ROWS) -> Path:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "json", "parquet", "csv", "saved"])
-def test_the_same_conversations_come_from_every_form(form: str, tmp_path: Path) -> None:
+def test_the_same_rows_come_from_every_form(form: str, tmp_path: Path) -> None:
     path = write(tmp_path, form)
     assert [row["messages"] for row in read_sft_rows(path)] == [row["messages"] for row in ROWS]
     assert [number for number, _ in read_rows(path)] == [1, 2]
-
-
-@pytest.mark.parametrize("form", ["jsonl", "json", "parquet", "csv", "saved"])
-def test_questions_and_problems_come_from_every_form(form: str, tmp_path: Path) -> None:
-    rows = [
-        {"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"},
-        {"question": "What is 1 + 1?", "answer": "2"},
-    ]
-    path = write(tmp_path, form, rows)
+    (tmp_path / "questions").mkdir()
+    rows = [{"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}, {"question": "1 + 1?", "answer": "2"}]
+    path = write(tmp_path / "questions", form, rows)
     assert [item.answer for item in read_items(locate("own", path))] == ["5", "2"]
     assert [problem.answer for problem in read_problems(path)] == ["5", "2"]
 
@@ -106,9 +100,8 @@ def test_what_cannot_be_read_is_named(name: str, content: bytes, said: str, tmp_
 def test_a_folder_of_several_splits_names_them(tmp_path: Path) -> None:
     from datasets import Dataset, DatasetDict
 
-    DatasetDict({"train": Dataset.from_list(ROWS), "test": Dataset.from_list(ROWS)}).save_to_disk(
-        str(tmp_path / "both")
-    )
+    parts = {name: Dataset.from_list(ROWS) for name in ("train", "test")}
+    DatasetDict(parts).save_to_disk(str(tmp_path / "both"))
     with pytest.raises(DataError, match=r"both/train, .*both/test"):
         list(read_rows(tmp_path / "both"))
     assert len(list(read_rows(tmp_path / "both" / "test"))) == 2
@@ -132,11 +125,7 @@ ONE = messages("Hi.", "Hello!")
         ({"messages": ONE, "question": "y", "answer": "x"}, {}, ONE),
         ({"system": "Be kind.", "messages": ONE}, {}, [{"role": "system", "content": "Be kind."}, *ONE]),
         ({"messages": [ONE[0], {**ONE[1], "weight": 1}]}, {}, ONE),
-        (
-            {"prompt": [ONE[0], {**ONE[1], "weight": 0}, *ONE]},
-            {},
-            [ONE[0], {**ONE[1], "loss": False}, *ONE],
-        ),
+        ({"prompt": [ONE[0], {**ONE[1], "weight": 0}, *ONE]}, {}, [ONE[0], {**ONE[1], "loss": False}, *ONE]),
         ({"messages": ONE, "tools": "[" * 100_000}, {}, ONE),
         ({"messages": ONE, "ask": "a", "say": "b"}, {"prompt": "ask", "completion": "say"}, messages("a", "b")),
         (
