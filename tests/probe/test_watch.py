@@ -16,7 +16,9 @@ import pytest
 import yaml
 
 from nextturn.probe import checkpoints
+from nextturn.probe.__main__ import main
 from nextturn.probe.checkpoints import finish_run, mark_complete
+from nextturn.probe.engines.hf import HfEngine
 from nextturn.probe.errors import NextturnError, SettingsChanged
 from nextturn.probe.measure import run as probe_run
 from nextturn.probe.measure.run import load_sets, measure_folder
@@ -27,6 +29,12 @@ from nextturn.probe.settings import ProbeRecipe, ProbeSection, load_probe_recipe
 from nextturn.train.checkpoints import remove_incomplete
 from support.commands import start
 from support.model_parts import lora_on
+
+
+@pytest.fixture(autouse=True)
+def no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watchers of this process write none: plots cost more than probes. The watcher with a process of its own does."""
+    monkeypatch.setattr("nextturn.probe.report.compare.compare", lambda runs, out: None)
 
 
 @pytest.fixture
@@ -84,11 +92,11 @@ def section(recipe: Path) -> ProbeSection:
     return load_recipe(ProbeRecipe, recipe).probe
 
 
-def begin_watching(run_dir: Path, recipe: Path, log: Path, *options: str) -> start:
-    return start(["-m", "nextturn.probe", "watch", str(run_dir), str(recipe), "--poll", "0.1", *options], log=log)
+def begin_watching(run_dir: Path, recipe: Path, log: Path) -> start:
+    return start(["-m", "nextturn.probe", "watch", str(run_dir), str(recipe), "--poll", "0.1"], log=log)
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 90) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "waited in vain"
@@ -106,79 +114,85 @@ def result(run_dir: Path, name: str) -> dict[str, Any]:
     return {**json.loads((run_dir / "probe" / name / "results.json").read_text()), "timing": None}
 
 
-def test_checkpoints_are_measured_once_and_in_order_and_a_second_watcher_ends_at_once(
+def alone(model: Path, recipe: Path, out: Path, name: str, **step: int) -> dict[str, Any]:
+    """Return the results of a probe of this model without a watcher."""
+    probe = section(recipe)
+    return {**measure_folder(resolve(str(model)), probe, load_sets(probe), out, name, "cpu", **step), "timing": None}
+
+
+def test_checkpoints_are_measured_once_and_in_order_despite_a_kill_and_by_one_watcher_at_a_time(
     tmp_path: Path, recipe: Path, tiny_chatml: Path
 ) -> None:
-    run_dir, log = tmp_path / "run", tmp_path / "one.log"
-    first = begin_watching(run_dir, recipe, log)  # before the run begins
+    run_dir, log = tmp_path / "run", tmp_path / "last.log"
+    first = begin_watching(run_dir, recipe, tmp_path / "first.log")  # before the run begins
     begin(run_dir, tiny_chatml)
     wait_until(lambda: (run_dir / "probe" / "base").is_dir())
-    second = begin_watching(run_dir, recipe, tmp_path / "two.log", "--once")
-    assert second.wait() == 2
-    assert f"process {first.pid} on {socket.gethostname()}" in (tmp_path / "two.log").read_text()
+    with pytest.raises(NextturnError, match=f"process {first.pid} on {socket.gethostname()}") as refused:
+        watcher(run_dir, recipe).follow(once=True)
+    assert refused.value.exit_code == 2
+    first.kill()
+    last = begin_watching(run_dir, recipe, log)
     save(run_dir, 99, tiny_chatml, complete=False)
-    for step in range(1, 4):
+    for step in (1, 2):
         checkpoint = save(run_dir, step, tiny_chatml)
-        if step == 2:  # rotated away as soon as it is kept, or measured
-            wait_until(lambda: (run_dir / "probe" / ".kept" / "step-2").is_dir() or "step-2" in finished(run_dir))
+        if step == 1:  # rotated away as soon as it is kept, or measured
+            wait_until(lambda: (run_dir / "probe" / ".kept" / "step-1").is_dir() or "step-1" in finished(run_dir))
             shutil.rmtree(checkpoint)
-    finish_run(run_dir, 3, "sha")
-    assert first.wait(90) == 0, log.read_text()
+    finish_run(run_dir, 2, "sha")
+    assert last.wait() == 0, log.read_text()
 
-    names = ["base", *(f"step-{n}" for n in range(1, 4))]
+    names = ["base", "step-1", "step-2"]
     assert finished(run_dir) == names, "all that were complete, and no other"
-    assert re.findall(r"^measures (\S+)$", log.read_text(), flags=re.MULTILINE) == names
+    measured = re.findall(r"^measures (\S+)$", log.read_text(), flags=re.MULTILINE)
+    assert measured[-2:] == names[1:] and measured[:-2] in ([], ["base"])
     for name in names:
         rows = [json.loads(line)["key"] for line in (run_dir / "probe" / name / "generations.jsonl").open()]
         assert len(rows) == len(set(rows)) == 4, "2 answers and 2 user turns, none made twice"
-    assert len({result(run_dir, name)["model"]["weights_sha256"] for name in names}) == 4
+    assert len({result(run_dir, name)["model"]["weights_sha256"] for name in names}) == 3
     compared = json.loads((run_dir / "probe" / "comparison" / "comparison.json").read_text())
     assert [run["name"] for run in compared["runs"]] == names
     assert not list((run_dir / "probe" / ".kept").iterdir())
 
 
-def test_a_killed_watchers_probe_is_resumed_where_it_stopped(tmp_path: Path, run_dir: Path, tiny_chatml: Path) -> None:
-    long = write_recipe(tmp_path / "long.yaml", max_answer_tokens=4, max_user_tokens=150, batch_tokens=1)
-    process = begin_watching(run_dir, long, tmp_path / "killed.log")
-    generations = run_dir / "probe" / "base" / "generations.jsonl"
-    wait_until(lambda: generations.is_file() and generations.read_text().count("\n") >= 2)
-    process.kill()
-    assert finished(run_dir) == [] and (run_dir / "probe" / "watch.lock").is_file()
-    before = generations.read_text()
-
-    watcher(run_dir, long).follow(once=True)
-    assert finished(run_dir) == ["base"]
-    after = generations.read_text()
-    assert after.startswith(before.rpartition("\n")[0]) and after.count("\n") == 4
-    whole = measure_folder(
-        resolve(str(tiny_chatml)), section(long), load_sets(section(long)), tmp_path / "whole", "base", "cpu", step=0
-    )
-    assert result(run_dir, "base") == {**whole, "timing": None}
-
-
-@pytest.mark.parametrize("kind", ["whole", "lora"])
-def test_a_rotated_checkpoint_is_measured_from_its_kept_model_under_its_own_name(
-    kind: str, run_dir: Path, recipe: Path, tiny_chatml: Path, tmp_path: Path
+def test_a_probe_that_was_interrupted_is_resumed_where_it_stopped(
+    run_dir: Path, recipe: Path, tiny_chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind == "whole":
-        checkpoint = save(run_dir, 4, tiny_chatml)
-    else:
-        checkpoint = lora_on(tiny_chatml, run_dir / "checkpoint-4")
-        mark_complete(checkpoint, 4)
-    alone = measure_folder(
-        resolve(str(checkpoint)), section(recipe), load_sets(section(recipe)), tmp_path / "alone", "step-4", "cpu"
-    )
-    watching, kept = watcher(run_dir, recipe), run_dir / "probe" / ".kept" / "step-4"
+    generations, stream = run_dir / "probe" / "base" / "generations.jsonl", HfEngine.stream
+
+    def interrupted(engine: HfEngine, requests: Any) -> Any:
+        yield from list(stream(engine, requests))
+        raise KeyboardInterrupt  # after the answers, before the user turns
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(HfEngine, "stream", interrupted)
+        watcher(run_dir, recipe).follow(once=True)
+    before = generations.read_text()
+    assert finished(run_dir) == [] and before.count("\n") == 2
+    watcher(run_dir, recipe).follow(once=True)
+    after = generations.read_text()
+    assert after.startswith(before) and after.count("\n") == 4
+    assert result(run_dir, "base") == alone(tiny_chatml, recipe, tmp_path / "whole", "base", step=0)
+
+
+def test_a_rotated_checkpoint_is_measured_from_its_kept_model_under_its_own_name(
+    run_dir: Path, recipe: Path, tiny_chatml: Path, tmp_path: Path
+) -> None:
+    checkpoints = {"step-4": save(run_dir, 4, tiny_chatml), "step-5": lora_on(tiny_chatml, run_dir / "checkpoint-5")}
+    mark_complete(checkpoints["step-5"], 5)
+    expected = {name: alone(path, recipe, tmp_path / name, name) for name, path in checkpoints.items()}
+    watching = watcher(run_dir, recipe)
     watching.keep_new()
-    assert not {"optimizer.pt", "global_step1"} & {path.name for path in kept.iterdir()}
-    for weights in kept.glob("*.safetensors"):
-        assert weights.samefile(checkpoint / weights.name), "a link needs no space while the checkpoint exists"
-    shutil.rmtree(checkpoint)
+    for name, checkpoint in checkpoints.items():
+        kept = run_dir / "probe" / ".kept" / name
+        assert not {"optimizer.pt", "global_step1"} & {path.name for path in kept.iterdir()}
+        for weights in kept.glob("*.safetensors"):
+            assert weights.samefile(checkpoint / weights.name), "a link needs no space while the checkpoint exists"
+        shutil.rmtree(checkpoint)
     watching.follow(once=True)
-    assert result(run_dir, "step-4") == {**alone, "timing": None}, "as a probe of the checkpoint itself"
+    assert {name: result(run_dir, name) for name in checkpoints} == expected, "as a probe of the checkpoint itself"
     base = result(run_dir, "base")["model"]
     assert (base["path"], base["label"], base["step"]) == (str(tiny_chatml), "base", 0)
-    assert not kept.exists()
+    assert not list((run_dir / "probe" / ".kept").iterdir())
 
 
 def test_a_checkpoint_that_fails_stops_no_other_and_is_named_at_the_end(
@@ -201,14 +215,10 @@ def test_a_checkpoint_that_fails_stops_no_other_and_is_named_at_the_end(
 
 
 def test_a_checkpoint_gone_before_it_was_kept_is_reported(
-    run_dir: Path,
-    recipe: Path,
-    tiny_chatml: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_dir: Path, recipe: Path, tiny_chatml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(run_dir, 2, tiny_chatml)
-    save(run_dir, 4, tiny_chatml)
+    for step in (2, 4):
+        save(run_dir, step, tiny_chatml)
     link = checkpoints._link
 
     def rotated_meanwhile(source: str, target: str) -> None:
@@ -217,11 +227,11 @@ def test_a_checkpoint_gone_before_it_was_kept_is_reported(
         link(source, target)
 
     monkeypatch.setattr(checkpoints, "_link", rotated_meanwhile)
-    finish_run(run_dir, 4, "sha")
-    watcher(run_dir, recipe).follow()
-    assert finished(run_dir) == ["base", "step-4"]
+    watching = watcher(run_dir, recipe)
+    watching.keep_new()
     assert f"{run_dir}/checkpoint-2 could not be kept" in capsys.readouterr().out
-    assert not list((run_dir / "probe" / ".kept").iterdir())
+    assert watching.steps() == [0, 4]
+    assert [path.name for path in (run_dir / "probe" / ".kept").iterdir()] == ["step-4"]
 
 
 def test_files_are_copied_where_links_are_impossible_and_a_new_saving_replaces_the_old(
@@ -297,6 +307,10 @@ def test_the_printed_command_watches_with_the_runs_own_recipe(run_dir: Path, rec
         (("run", "probe.yaml", "--probe.sed", "1"), "probe.seed"),
     ],
 )
-def test_bad_input_is_refused_at_once(options: tuple[str, ...], message: str, recipe: Path) -> None:
-    command = start(["-m", "nextturn.probe", "watch", *options], cwd=recipe.parent)
-    assert command.wait() == 2 and message in command.output and command.output.count("\n") == 1
+def test_bad_input_is_refused_at_once(
+    options: tuple[str, ...], message: str, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    with pytest.raises(NextturnError, match=message) as refused:
+        main(["watch", *options])
+    assert refused.value.exit_code == 2 and "\n" not in str(refused.value)
