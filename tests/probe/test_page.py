@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextturn.probe.files import read_jsonl
@@ -27,7 +27,7 @@ from support.page_runs import HOSTILE, data_of, probe_run, rows_of, three_runs, 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    return three_runs(tmp_path_factory.mktemp("page"))
+    return three_runs(tmp_path_factory.mktemp("page"), 30)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,7 @@ def test_text_of_models_stays_data(page: str) -> None:
     page.encode()  # a lone surrogate could not be written
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(
     st.recursive(
         st.text() | st.none() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
@@ -163,8 +164,8 @@ def test_the_figures_of_the_comparison_stand_on_the_page(comparison: Comparison,
 
 
 def test_marks_of_change_are_corrected_for_the_number_of_differences(tmp_path: Path, page: str) -> None:
-    """Eight checkpoints whose true rates equal the baseline's: an interval leaves out 0 by chance, and nothing is marked."""
-    folders = [probe_run(tmp_path / str(step), f"step-{step}", step, 0.5) for step in range(20, 29)]
+    """Four checkpoints whose true rates equal the baseline's: an interval leaves out 0 by chance, and nothing is marked."""
+    folders = [probe_run(tmp_path / str(step), f"step-{step}", step, 0.5, 40) for step in range(20, 25)]
     same = compare_runs(load_runs(folders))
     p_values = [
         change.p_value for figure in same.main for change in figure.changes.values() if change.p_value is not None
@@ -179,9 +180,10 @@ def test_marks_of_change_are_corrected_for_the_number_of_differences(tmp_path: P
 def test_rates_by_the_rules_judge_are_called_rough_everywhere(
     judge: str, rough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = probe_run(tmp_path / "a", "base", 0, 0.5, judge=judge)
+    folder = probe_run(tmp_path / "a", "base", 0, 0.5, 10, judge=judge)
     same, drawn = compare_runs(load_runs([folder])), list[str]()
     monkeypatch.setattr("matplotlib.axes.Axes.set_ylabel", lambda axis, text: drawn.append(text))
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *args, **options: None)
     draw_tradeoff(same)
     patterns = markdown(same, has_plot=True).split("## Patterns")[1]
     for text in (terminal_table(same), patterns, html(same), "".join(drawn)):
@@ -213,7 +215,7 @@ def test_a_forced_comparison_says_so_at_the_top(comparison: Comparison, tmp_path
 
 
 def test_a_model_that_graded_answers_is_named_wherever_figures_are(tmp_path: Path) -> None:
-    folder = probe_run(tmp_path, "base", None, 0.5)
+    folder = probe_run(tmp_path, "base", None, 0.5, 6)
     results = json.loads((folder / "results.json").read_text())
     name = next(iter(results["settings"]["sets"]))
     results["settings"]["sets"][name]["grader"] = "answers/1 large-model"

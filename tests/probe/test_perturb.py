@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextturn.probe.engines.hf import HfEngine
@@ -29,12 +30,20 @@ def test_a_recipe_names_them_as_the_results_do_and_anything_else_is_refused() ->
         parse_perturbations(["truncate(0.5)", "truncate(0.50)"])
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tiny_chatml: Path) -> Any:
+    return load_tokenizer(resolve(str(tiny_chatml)))
+
+
+@settings(max_examples=settings().max_examples // 4)
 @given(answer=st.text(min_size=1, max_size=80).filter(str.strip), share=st.floats(0.05, 0.95))
 def test_truncation_keeps_a_beginning_that_ends_with_a_whole_character(
-    tiny_chatml: Path, answer: str, share: float
+    tokenizer: Any, answer: str, share: float
 ) -> None:
-    tokenizer = load_tokenizer(resolve(str(tiny_chatml)))
     assert answer.startswith(Perturbation("truncate", keep=share).apply(answer, tokenizer))
+
+
+def test_truncation_keeps_the_share_of_tokens(tokenizer: Any) -> None:
     sentence = "First add the pens, then take away the three that were lost."
     kept = Perturbation(TRUNCATE, keep=0.5).apply(sentence, tokenizer)
     count, half = (len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (sentence, kept))

@@ -80,13 +80,13 @@ def _turn(rng: random.Random, genuine: float, changed: bool | None) -> Row:
     return {**turn, "grounding": round(rng.gauss(0.3, 0.2), 4), "log_p": -1.5}
 
 
-def three_runs(folder: Path) -> Comparison:
+def three_runs(folder: Path, n: int = 60) -> Comparison:
     """A baseline and two checkpoints that get better."""
     probes = folder / "sft" / "probe"
     return compare_runs(load_runs([
-        probe_run(probes / "base", "base", None, 0.1),
-        probe_run(probes / "step-20", "step-20", 20, 0.5),
-        probe_run(probes / "step-40", "step-40", 40, 0.7),
+        probe_run(probes / "base", "base", None, 0.1, n),
+        probe_run(probes / "step-20", "step-20", 20, 0.5, n),
+        probe_run(probes / "step-40", "step-40", 40, 0.7, n),
     ]))  # fmt: skip
 
 
