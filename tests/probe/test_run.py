@@ -127,18 +127,11 @@ def steady(results: dict[str, Any]) -> dict[str, Any]:
     return {**results, "timing": timing}
 
 
-@dataclass(frozen=True)
-class Finished:
-    folder: Path
-    model: Loaded
-    results: dict[str, Any]
-
-
-@pytest.fixture(scope="module", params=["llama", "qwen"])
-def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    folder = tmp_path_factory.mktemp(f"run-{request.param}")
-    model = request.getfixturevalue(request.param)
-    return Finished(folder / "out", model, measure(model, section_in(folder), folder / "out"))
+@pytest.fixture(scope="module")
+def finished(qwen: Loaded, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    assert measure(qwen, section_in(folder), folder / "out") == read_json(folder / "out" / "results.json")
+    return folder / "out"
 
 
 def is_rate(figure: dict[str, Any]) -> bool:
@@ -146,15 +139,14 @@ def is_rate(figure: dict[str, Any]) -> bool:
     return set(figure) == {"value", "ci95"} and 0 <= low <= figure["value"] <= high <= 1
 
 
-def test_results_have_every_documented_field_and_no_other(finished: Finished) -> None:
-    results, manifest = (read_json(finished.folder / f"{name}.json") for name in ("results", "manifest"))
-    assert results == finished.results, "what is returned is what is written"
+def test_results_have_every_documented_field_and_no_other(finished: Path, qwen: Loaded) -> None:
+    results, manifest = (read_json(finished / f"{name}.json") for name in ("results", "manifest"))
     assert all(manifest[key] == results[key] for key in ("schema", "model", "settings"))
     assert {"nextturn", "torch", "transformers"} <= set(manifest["versions"])
     assert set(results) == {"schema", "model", "settings", "accuracy", "clarify", "followup", "timing"}
     model, settings, timing = (results[name] for name in ("model", "settings", "timing"))
     assert set(model) == {"path", "label", "step", "weights_sha256", "template_sha256"}
-    assert (results["schema"], model["label"], model["step"]) == (1, finished.model.folder.path.name, None)
+    assert (results["schema"], model["label"], model["step"]) == (1, qwen.folder.path.name, None)
     assert len(model["weights_sha256"]) == len(model["template_sha256"]) == 64
     asked = {"prefix_form", "judge", "engine", "seed", "max_answer_tokens", "max_user_tokens"}
     assert asked | {"enable_thinking", "system_prompt"} <= set(settings)
@@ -169,8 +161,8 @@ def test_results_have_every_documented_field_and_no_other(finished: Finished) ->
     assert 0 < timing["answer_tokens"] <= 9 * 12 and 0 < timing["user_tokens"] <= 15 * 8
 
 
-def test_every_measure_has_its_documented_fields(finished: Finished) -> None:
-    measures = {name: finished.results[name] for name in ("accuracy", "clarify", "followup")}
+def test_every_measure_has_its_documented_fields(finished: Path) -> None:
+    measures = {name: read_json(finished / "results.json")[name] for name in ("accuracy", "clarify", "followup")}
     assert {name: set(sets) for name, sets in measures.items()} == {
         "accuracy": {"maths"}, "clarify": {"pairs"}, "followup": {"maths", "talks"},
     }  # fmt: skip
@@ -185,17 +177,13 @@ def test_every_measure_has_its_documented_fields(finished: Finished) -> None:
             assert (set(cell), key) == (set(FollowupResults.model_fields), f"T={samples - 1}.0")
             assert cell["n_total"] == items * samples == cell["n_judged"] + sum(cell["unscored"].values())
             assert tuple(cell["labels"]) == LABELS and sum(cell["labels"].values()) == cell["n_judged"]
-            if cell["n_judged"]:
-                assert is_rate({"value": cell["rate"], "ci95": cell["ci95"]})
-                assert cell["rate"] == pytest.approx(cell["labels"][GENUINE] / cell["n_judged"], abs=1e-6)
-                assert 0 <= cell["role_consistency"] <= 1
-            else:
-                assert (cell["rate"], cell["ci95"], cell["role_consistency"]) == (None, None, None)
+            assert is_rate({"value": cell["rate"], "ci95": cell["ci95"]}) and 0 <= cell["role_consistency"] <= 1
+            assert cell["rate"] == pytest.approx(cell["labels"][GENUINE] / cell["n_judged"], abs=1e-6)
             assert (cell["specificity"] is None) == (cell["labels"][GENUINE] == 0)
 
 
-def test_samples_have_one_row_per_reply_and_user_turn_that_the_figures_add_up_from(finished: Finished) -> None:
-    rows = samples(finished.folder)
+def test_samples_have_one_row_per_reply_and_user_turn_that_the_figures_add_up_from(finished: Path) -> None:
+    rows, results = samples(finished), read_json(finished / "results.json")
     assert len({tuple(row) for row in rows}) == 1, "every row has every field"
     where = ("kind", "set", "item", "condition", "temperature", "sample")
     assert len({tuple(row[key] for key in where) for row in rows}) == len(rows) == 3 + 4 + 15
@@ -209,20 +197,20 @@ def test_samples_have_one_row_per_reply_and_user_turn_that_the_figures_add_up_fr
     references = {"pens": "7", "cups": "30", "half": r"\frac{1}{8}"}
     assert {row["item"]: row["reference"] for row in graded} == references
     for reading in ("strict", "lenient"):
-        assert finished.results["accuracy"]["maths"][reading]["value"] == sum(row[reading] for row in graded) / 3
-    for name, cells in finished.results["followup"].items():
+        assert results["accuracy"]["maths"][reading]["value"] == sum(row[reading] for row in graded) / 3
+    for name, cells in results["followup"].items():
         for key, cell in cells["none"].items():
             labels = [row["label"] for row in rows if (row["set"], f"T={row['temperature']}") == (name, key)]
             assert len(labels) - labels.count(None) == cell["n_judged"]
 
 
-def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(finished: Finished) -> None:
-    before = {path.name: path.read_bytes() for path in finished.folder.iterdir()}
-    again, probe = Watched(finished.model.engine, dies_after=0), section_in(finished.folder.parent)
-    assert measure(finished.model, probe, finished.folder, again) == finished.results
-    assert measure(finished.model, changed(probe, batch_tokens=1, when="never"), finished.folder) == finished.results
+def test_a_finished_run_is_returned_without_generating_whatever_moves_no_number(finished: Path, qwen: Loaded) -> None:
+    before = {path.name: path.read_bytes() for path in finished.iterdir()}
+    again, probe = Watched(qwen.engine, dies_after=0), section_in(finished.parent)
+    for section in (probe, changed(probe, batch_tokens=1, when="never")):
+        assert measure(qwen, section, finished, again) == read_json(finished / "results.json")
     assert again.asked == []
-    assert {path.name: path.read_bytes() for path in finished.folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
 
 
 def test_a_run_that_died_is_resumed(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
@@ -230,7 +218,7 @@ def test_a_run_that_died_is_resumed(llama: Loaded, probe: ProbeSection, tmp_path
     seen = Watched(llama.engine)
     whole = measure(llama, probe, tmp_path / "whole", seen)
     batches = [batch for asked in (seen.asked[:9], seen.asked[9:]) for batch in llama.engine.batches(asked)]
-    for made in (0, 5, 9, 15, COMPLETIONS - 1):
+    for made in (5, 9, 15):
         out = tmp_path / f"died-{made}"
         with pytest.raises(MemoryError):
             measure(llama, probe, out, Watched(llama.engine, dies_after=made))
@@ -318,7 +306,8 @@ def test_an_answer_needed_twice_is_made_once(llama: Loaded, probe: ProbeSection,
 @pytest.mark.parametrize("form", ["history", "generation"])
 def test_user_turns_follow_the_models_own_answer(qwen: Loaded, probe: ProbeSection, tmp_path: Path, form: Any) -> None:
     """They are drawn after the recipe's form of the prefix, and every sampled turn has a seed of its own."""
-    watched, other, probe = Watched(qwen.engine), Watched(qwen.engine), changed(probe, prefix_form=form)
+    watched, other = Watched(qwen.engine), Watched(qwen.engine, dies_after=9)
+    probe = changed(probe, prefix_form=form)
     results = measure(qwen, probe, tmp_path / "out", watched)
     assert results["settings"]["prefix_form"] == form
     answers, turns = watched.asked[:9], watched.asked[9:]
@@ -328,32 +317,28 @@ def test_user_turns_follow_the_models_own_answer(qwen: Loaded, probe: ProbeSecti
     assert {request.prompt_ids for request in turns} == {qwen.chat.user_prefix_ids(talk, form) for talk in shown}
     sampled = {request.seed for request in turns if request.temperature == 1.0}
     assert len(sampled) == 10
-    measure(qwen, changed(probe, seed=7), tmp_path / "other", other)
+    with pytest.raises(MemoryError):  # all that is asked has been asked
+        measure(qwen, changed(probe, seed=7), tmp_path / "other", other)
     assert not sampled & {request.seed for request in other.asked if request.temperature == 1.0}
 
 
-def test_a_system_prompt_stands_before_every_question(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """It takes the place of a question's own."""
-    asked = Watched(llama.engine)
-    measure(llama, changed(probe, system_prompt="Be kind."), tmp_path / "out", asked)
+def test_a_system_prompt_stands_before_every_question_and_an_instruction_after_it(
+    llama: Loaded, probe: ProbeSection, tmp_path: Path
+) -> None:
+    """The system prompt takes the place of a question's own. Pairs ask both forms, without an instruction."""
+    asked, maths = Watched(llama.engine), changed(probe.sets["maths"], instruction="Answer after ####.", n=1)
+    section = changed(probe, system_prompt="Be kind.", sets={**probe.sets, "maths": maths})
+    measure(llama, section, tmp_path / "out", asked)
     rows = samples(tmp_path / "out")
     assert {row["kind"] for row in rows} == {"accuracy", "followup", "clarify"}
     for row in rows:
         systems = [place for place, message in enumerate(row["messages"]) if message["role"] == "system"]
         assert systems == [0] and row["messages"][0]["content"] == "Be kind."
+        assert row["messages"][1]["content"].endswith("?\n\nAnswer after ####.") == (row["set"] == "maths")
     texts = [llama.chat.tokenizer.decode(list(request.prompt_ids)) for request in asked.asked]
     assert all("Be kind." in text and "pirate" not in text for text in texts)
-
-
-def test_an_instruction_is_part_of_the_question(llama: Loaded, probe: ProbeSection, tmp_path: Path) -> None:
-    """Pairs ask both forms, without one."""
-    maths = changed(probe.sets["maths"], instruction="Answer after ####.", n=1)
-    measure(llama, changed(probe, sets={"maths": maths, "pairs": probe.sets["pairs"]}), tmp_path / "out")
-    rows = samples(tmp_path / "out")
-    asked = {row["messages"][0]["content"] for row in rows if row["set"] == "maths"}
-    assert len(asked) == 1 and asked.pop().endswith("?\n\nAnswer after ####.")
     pairs = [row for row in rows if row["set"] == "pairs"]
-    assert [(row["item"], row["condition"], row["messages"][0]["content"]) for row in pairs] == [
+    assert [(row["item"], row["condition"], row["messages"][1]["content"]) for row in pairs] == [
         (str(item), condition, pair[condition])
         for item, pair in enumerate(PAIRS, start=1)
         for condition in ("complete", "underspecified")

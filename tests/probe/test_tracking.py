@@ -16,17 +16,10 @@ from nextturn.probe.__main__ import main
 from nextturn.probe.files import read_json, write_json
 from nextturn.probe.measure.results import Results
 from nextturn.probe.report import tracking
-from nextturn.probe.report.tracking import (
-    flatten,
-    slug,
-    start_tracking,
-    track_probe,
-    without_secrets,
-)
+from nextturn.probe.report.tracking import flatten, slug, start_tracking, track_probe, without_secrets
 from nextturn.probe.report.watch import Watcher
 from nextturn.probe.settings import ProbeSection, TrackingSection
 from support.page_runs import probe_run
-from support.tiny_models import build_tiny_llama
 
 BOUNDS = {"": 0.5, "_lo": 0.4, "_hi": 0.6}
 
@@ -158,13 +151,13 @@ def test_probes_in_any_order_reach_the_run_and_each_figure_is_declared_by_its_fu
         assert "train/global_step" not in row
 
 
-def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
+def test_the_trainer_joins_the_open_run_and_a_resumed_run_keeps_its_id(tiny_chatml: Path, tmp_path: Path) -> None:
     import torch
     import wandb
     from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
     section, run_dir = TrackingSection(project="p", name="n"), tmp_path / "run"
-    model = AutoModelForCausalLM.from_pretrained(build_tiny_llama(tmp_path / "model"))
+    model = AutoModelForCausalLM.from_pretrained(tiny_chatml)
     row = {"input_ids": torch.arange(8), "labels": torch.arange(8)}
     ids = set()
     for steps in (1, 2):
@@ -280,7 +273,7 @@ def test_secrets_stay_out_of_the_config() -> None:
 
 def test_a_comparison_is_one_table_a_scatter_a_picture_and_the_report(tmp_path: Path) -> None:
     """Read back from the files that wandb keeps offline."""
-    folders = [probe_run(tmp_path / name, name, None, genuine) for name, genuine in (("base", 0.1), ("sft", 0.6))]
+    folders = [probe_run(tmp_path / name, name, None, genuine, 20) for name, genuine in (("base", 0.1), ("sft", 0.6))]
     main(["compare", *map(str, folders), "--out", str(tmp_path / "out"), "--wandb", "nextturn"])
     logged = [row for row in history(tmp_path / "out") if "tradeoff/runs/_type" in row or "tradeoff/runs" in row]
     text = json.dumps(logged)
