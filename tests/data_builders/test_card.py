@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nextturn.data_builders.card import block, card, chat, inline
+from nextturn.data_builders.card import block, card, chat, excerpt, inline
 from nextturn.data_builders.duplicates import Checked
 from nextturn.data_builders.problems import Source
 from nextturn.data_builders.recipe import DataRecipe, Output
@@ -153,6 +153,12 @@ def test_inline_text_is_escaped() -> None:
     assert inline("a_b _a_ *b* `c` [d](e)") == "a_b \\_a\\_ \\*b\\* \\`c\\` \\[d\\]\\(e\\)"
     assert inline("a|b\nc <i>&amp; $x$ \\frac") == "a\\|b c &lt;i&gt;&amp;amp; \\$x\\$ \\\\frac"
     assert inline("x" * 100) == "x" * 79 + "…"
+
+
+def test_an_excerpt_shows_both_ends() -> None:
+    assert excerpt("a b\nc", 10) == "a b c"
+    cut = excerpt("begin " + "x" * 500 + " end", 60)
+    assert cut.startswith("begin x") and cut.endswith("x end") and len(cut) <= 63
 
 
 def test_memory_does_not_grow_with_the_rows() -> None:

@@ -197,6 +197,7 @@ FIGURE = "[asy]\n" + text("figure", 400) + "\n[/asy]"
         ([row(TEXT), row(changed(TEXT, 10))], {"near_duplicates": 0.5}, [None, NEAR]),
         ([row(TEXT), row(f"Hi! {TEXT}")], {"near_duplicates": None}, [None, None]),
         # Another kind, as in contrast pairs; other numbers; other drawings; other operators.
+        ([row(TEXT), row(f"Hi! {TEXT}", kind="wrong_start")], {}, [None, None]),
         ([row(TEXT), conversation(TEXT, "Which?", "7", "\\boxed{7}", kind="underspecified", hidden="7")], {}, [None, None]),
         ([row(TEXT), row(TEXT, kind="wrong_start"), row(TEXT.replace(" ", " \n\t"))], {}, [None, "duplicate", "duplicate"]),
         ([row(f"Ann has {n} bags of {n + 3} and gives {n - 1} away. How many?", f"{n} * {n + 3} = 7.") for n in (5, 8, 12)],
