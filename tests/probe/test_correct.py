@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,22 @@ import pytest
 
 import support.corrected_trials as simulated
 from nextturn.probe import stats
+from nextturn.probe.__main__ import main
 from nextturn.probe.errors import BadInput, IncomparableRuns
-from nextturn.probe.files import read_json, read_jsonl, sha256_text, write_json
+from nextturn.probe.files import read_json, read_jsonl, write_json
 from nextturn.probe.judges.labels import GENUINE
 from nextturn.probe.labels import agreement
 from nextturn.probe.labels.label import draw
 from nextturn.probe.measure.results import Metric, load_runs
-from nextturn.probe.measure.turns import DrawnTurn, JudgedTurn, user_turns
+from nextturn.probe.measure.turns import DrawnTurn, JudgedTurn
 from nextturn.probe.report import correct as command
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.comparison import CorrectedRate, Correction, as_json, compare_runs
 from nextturn.probe.report.correct import correct, with_labels
 from nextturn.probe.report.page import html, markdown
 from nextturn.probe.report.plot import panels_of
-from support.page_runs import data_of, three_runs
+from support.label_parts import three_models, turns_of, write_rows
+from support.page_runs import data_of
 
 # --- the estimate
 
@@ -110,21 +111,16 @@ def test_many_labels_agree_with_ppi_python(name: str) -> None:
 
 # --- coverage
 
-RATES = (0.02, 0.1, 0.6)
-KAPPAS = (0.3, 0.9)
-
 
 def test_corrected_intervals_cover_the_true_rate_with_60_labels_per_run() -> None:
-    """3,000 trials each: a standard error of 0.4 points. The three rates of a run have 20 labels each."""
+    """1,500 trials each: a standard error of 0.6 points. The three rates of a run have 20 labels each."""
     rng = np.random.default_rng(4)
     pooled, single = [], []
-    for kappa in KAPPAS:
-        for rate in RATES:
-            for tilt in (0.7, 1.5) if kappa < 0.6 else (1.0,):
-                made = simulated.trials(3000, [simulated.cell(rate, kappa, tilt)] * 3, rng)
-                weights = simulated.draw(made, 60, rng)
-                pooled.append(simulated.covered(stats.corrected_bounds(simulated.corrected(made, weights)), rate))
-                single.append(simulated.covered(stats.corrected_bounds(simulated.corrected(made, weights, 0)), rate))
+    for rate, kappa, tilt in ((0.02, 0.9, 1.0), (0.1, 0.3, 0.7), (0.1, 0.3, 1.5), (0.6, 0.3, 1.5)):
+        made = simulated.trials(1500, [simulated.cell(rate, kappa, tilt)] * 3, rng)
+        weights = simulated.draw(made, 60, rng)
+        pooled.append(simulated.covered(stats.corrected_bounds(simulated.corrected(made, weights)), rate))
+        single.append(simulated.covered(stats.corrected_bounds(simulated.corrected(made, weights, 0)), rate))
     assert min(pooled) >= 0.935 and min(single) >= 0.935, (pooled, single)
     assert np.mean(pooled) >= 0.95 and np.mean(single) >= 0.95
 
@@ -158,30 +154,21 @@ def label_row(turn: DrawnTurn, **changed: Any) -> dict[str, Any]:
     return {**turn.model_dump(by_alias=True), "label": GENUINE if genuine(turn) else "new_task", **changed}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return three_models(tmp_path_factory.mktemp("made"))
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(made: Path, tmp_path: Path) -> Path:
     """A training run of three probes whose user turns differ, so that labels can be made up from their texts."""
-    for run in three_runs(tmp_path).runs:
-        change_results(
-            run.folder, lambda results, name=run.name: results["model"].update(weights_sha256=sha256_text(name))
-        )
-    return tmp_path / "sft"
+    return shutil.copytree(made, tmp_path / "sft")
 
 
 def change_results(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
     results = read_json(run / "results.json")
     change(results)
     write_json(run / "results.json", results)
-
-
-def turns_of(*folders: Path) -> list[JudgedTurn]:
-    return [turn for run in load_runs(folders) for turn in user_turns(run)]
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -220,13 +207,12 @@ def test_every_judged_rate_and_difference_is_corrected_by_set_temperature_and_po
     for run in load_runs([folder]):
         judged = rate_of(correction, run.name, "maths", "T=0.7").judged.value
         assert judged == pytest.approx(run.results.followup["maths"]["none"]["T=0.7"].rate, abs=1e-6)
+    drawn_from = [(turn, turn.run, {None, turn.set}, {None, f"T={turn.temperature}"}) for turn in turns_of(folder)]
     for rate in correction.rates:
         turns = [
             turn
-            for turn in turns_of(folder)
-            if turn.run == rate.run
-            and rate.set in (None, turn.set)
-            and rate.temperature in (None, f"T={turn.temperature}")
+            for turn, run_name, sets, temperatures in drawn_from
+            if rate.run == run_name and rate.set in sets and rate.temperature in temperatures
         ]
         low, high = rate.corrected.ci95 or (1, 0)
         assert rate.corrected.n == len(turns) and low <= sum(map(genuine, turns)) / len(turns) <= high
@@ -237,16 +223,16 @@ def test_every_judged_rate_and_difference_is_corrected_by_set_temperature_and_po
 
 
 def test_over_many_draws_the_corrected_rates_are_right_on_average(folder: Path) -> None:
-    """From the draw through the file to the figure, on 100 draws of 40 labels of one run."""
+    """From the draw through the file to the figure, on 25 draws of 40 labels of one run."""
     run = folder / "probe" / "step-20"
     turns = turns_of(run)
     truth = sum(map(genuine, turns)) / len(turns)
     scored = [turn.judged_genuine for turn in turns if turn.judged_genuine is not None]
     values = []
-    for seed in range(100):
+    for seed in range(25):
         path = write_rows(folder / "drawn.jsonl", [label_row(turn) for turn in draw(turns, 40, seed)])
         values.append(rate_of(corrected_of(run, path), "step-20").corrected.value)
-    assert abs(np.mean(values) - truth) < 3 * np.std(values) / 10 < abs(sum(scored) / len(scored) - truth)
+    assert abs(np.mean(values) - truth) < 3 * np.std(values) / 5 < abs(sum(scored) / len(scored) - truth)
 
 
 def test_turns_that_the_judge_left_unscored_are_part_of_the_corrected_rate(folder: Path) -> None:
@@ -337,9 +323,7 @@ def test_labels_drawn_by_one_judge_correct_the_rates_of_another(folder: Path, tm
 
 def test_the_command_prints_and_writes_the_correction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_labels(folder, sure=False)
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args([str(folder), "--out", str(folder / "out")]))
+    main(["correct", str(folder), "--out", str(folder / "out")])
     printed = capsys.readouterr().out
     assert "180 labels (base 60, step-20 60, step-40 60; 180 unsure)" in printed
     intervals = r" +[\d.]+ \[.*\] +[\d.]+ \[.*\]" + 3 * r" +[+-][\d.]+ \[.*\]"
@@ -348,20 +332,18 @@ def test_the_command_prints_and_writes_the_correction(folder: Path, capsys: pyte
     assert written["schema"] == 1 and set(written) == {"schema", "files", "labels", "unsure", "rates", "differences"}
     assert set(written["rates"][0]) == {"run", "set", "temperature", "labels", "judged", "corrected", "bias"}
     assert set(written["rates"][0]["corrected"]) == {"value", "ci95", "n"}
-    command.run(parser.parse_args([str(folder / "probe" / "step-20"), "--labels", str(folder / "labels.jsonl")]))
+    main(["correct", str(folder / "probe" / "step-20"), "--labels", str(folder / "labels.jsonl")])
     assert "60 labels (step-20 60" in capsys.readouterr().out, "labels of other models are left out"
     (folder / "labels.jsonl").unlink()
     with pytest.raises(BadInput, match="--labels"):
-        command.run(parser.parse_args([str(folder)]))
+        main(["correct", str(folder)])
 
 
 def test_agreement_reads_labels_too_and_says_that_they_were_drawn_unevenly(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_labels(folder)
-    parser = argparse.ArgumentParser()
-    agreement.add_arguments(parser)
-    agreement.run(parser.parse_args([str(folder / "labels.jsonl"), "--by", "run,temperature"]), [])
+    main(["agreement", str(folder / "labels.jsonl"), "--by", "run,temperature"])
     printed = capsys.readouterr().out
     assert ": 180 turns" in printed and "step-40  0.7" in printed and agreement.DRAWN in printed
 
@@ -394,36 +376,31 @@ def test_labels_that_cannot_correct_a_rate_are_refused(folder: Path) -> None:
 
 
 def test_compare_shows_corrected_rates_next_to_the_judges_and_draws_them(folder: Path) -> None:
-    before = compare([folder], folder / "before")
+    before = compare_runs(load_runs([folder]))
+    assert with_labels(before, [folder], None) == before, "without labels as judged"
+    assert "orrected by" not in markdown(before, has_plot=True) + html(before)
     write_labels(folder)
     comparison = compare([folder], folder / "after")
     assert comparison.correction and comparison.all_corrected
-    rate = rate_of(comparison.correction, "step-40", "maths", "T=0.7")
-    old, new = (read_json(folder / name / "comparison.json") for name in ("before", "after"))
+    write_json(folder / "before.json", as_json(before))
+    old, new = (read_json(folder / name) for name in ("before.json", "after/comparison.json"))
     assert (old.pop("as_judged"), new["as_judged"]) == (["step-20", "step-40"], [])
     assert old.pop("patterns") != new.pop("patterns"), "patterns use the corrected rates"
+    assert (old["correction"], old["warnings"]) == (None, [])
     assert {**old, "correction": new["correction"], "as_judged": []} == new, "nothing else changes"
     assert new["correction"]["labels"] == {"base": 60, "step-20": 60, "step-40": 60}
     page = (folder / "after" / "comparison.md").read_text()
-    assert "180 labels (base 60, step-20 60, step-40 60)" in page
-    assert (
-        f"| {100 * (rate.judged.value or 0):.1f} [" in page and f"| {100 * (rate.corrected.value or 0):.1f} [" in page
-    )
+    rate = rate_of(comparison.correction, "step-40", "maths", "T=0.7")
+    assert all(f"| {100 * (shown.value or 0):.1f} [" in page for shown in (rate.judged, rate.corrected))
     report = (folder / "after" / "report.html").read_text(encoding="utf-8")
-    assert "180 labels (base 60" in report and data_of(report)["runs"] == ["base", "step-20", "step-40"]
+    assert "180 labels (base 60" in report and "180 labels (base 60" in page
+    assert data_of(report)["runs"] == ["base", "step-20", "step-40"]
     drawn, drawn_before = (
         [point.y for point in {panel.set: panel for panel in panels_of(each)}["maths"].points["T=0.7"]]
         for each in (comparison, before)
     )
     names = comparison.names
     assert drawn == [rate_of(comparison.correction, name, "maths", "T=0.7").corrected for name in names] != drawn_before
-
-
-def test_a_comparison_without_labels_is_as_judged(folder: Path) -> None:
-    comparison = compare_runs(load_runs([folder]))
-    assert with_labels(comparison, [folder], None) == comparison
-    assert (as_json(comparison)["correction"], as_json(comparison)["warnings"]) == (None, [])
-    assert "orrected by" not in markdown(comparison, has_plot=True) + html(comparison)
 
 
 def test_patterns_are_corrected_for_runs_with_labels_and_drawings_only_if_all_runs_have_them(folder: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import shutil
 from collections import Counter
@@ -11,34 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from nextturn.probe.__main__ import main
 from nextturn.probe.errors import BadInput, DataError
-from nextturn.probe.files import read_json, sha256_text, write_json
 from nextturn.probe.judges.labels import LABELS
-from nextturn.probe.labels import label as command
 from nextturn.probe.labels.label import draw, shares, write_labels
-from nextturn.probe.measure.results import load_runs
-from nextturn.probe.measure.turns import JudgedTurn, read_labels, user_turns
-from support.page_runs import data_of, probe_run, three_runs
+from nextturn.probe.measure.turns import read_labels
+from support.label_parts import three_models, turns_of, write_rows
+from support.page_runs import data_of, probe_run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return three_models(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A training run with three finished probes: 60 turns at T=0 and at 0.7 on maths, 30 on chat."""
-    for run in three_runs(tmp_path).runs:
-        results = read_json(run.folder / "results.json")
-        results["model"]["weights_sha256"] = sha256_text(run.name)
-        write_json(run.folder / "results.json", results)
-    return tmp_path / "sft"
-
-
-def turns_of(*folders: Path) -> list[JudgedTurn]:
-    return [turn for run in load_runs(folders) for turn in user_turns(run)]
+def folder(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "sft")
 
 
 def label(folder: Path, *options: str | Path) -> None:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args([str(folder), *map(str, options)]))
+    main(["label", str(folder), *map(str, options)])
 
 
 def write_labels_of(folder: Path, *labels: str) -> list[dict[str, object]]:
@@ -53,7 +44,7 @@ def test_every_turn_of_a_stratum_is_drawn_as_often_as_its_row_says(tmp_path: Pat
     turns = turns_of(probe_run(tmp_path / "run", "run", None, 0.3))
     times: Counter[object] = Counter()
     chance = {}
-    for seed in range(600):
+    for seed in range(150):
         drawn = draw(turns, 40, seed)
         assert len(drawn) == 40
         times.update(turn.key for turn in drawn)
@@ -62,7 +53,7 @@ def test_every_turn_of_a_stratum_is_drawn_as_often_as_its_row_says(tmp_path: Pat
     assert len({turn.stratum_key for turn in turns}) == 8 and set(chance) == {turn.key for turn in turns}
     for turn in turns:
         p = chance[turn.key]
-        assert abs(times[turn.key] / 600 - p) < 4 * (p * (1 - p) / 600) ** 0.5 + 0.005, turn.stratum_key
+        assert abs(times[turn.key] / 150 - p) < 4 * (p * (1 - p) / 150) ** 0.5 + 0.005, turn.stratum_key
 
 
 def test_a_draw_shows_every_stratum_first_and_a_larger_draw_adds_to_it(folder: Path) -> None:
@@ -117,12 +108,12 @@ def test_the_page_holds_the_turns_without_verdicts_and_its_file_is_imported(
     }  # fmt: skip
     assert "<script>window.owned" not in text and "http" not in re.sub(r"http-equiv", "", text)
     saved = tmp_path / "labels.jsonl"
-    saved.write_text("".join(json.dumps({**turn, "label": "new_task"}) + "\n" for turn in turns[:30]))
+    write_rows(saved, [{**turn, "label": "new_task"} for turn in turns[:30]])
     for added in (30, 0):  # a second time adds nothing
         label(folder, "--import", saved)
         assert f"{added} labels added, 32 in all" in capsys.readouterr().out
     assert len(read_labels(folder / "labels.jsonl")) == 32
-    saved.write_text(json.dumps({**turns[0], "label": "role_drift"}) + "\n")
+    write_rows(saved, [{**turns[0], "label": "role_drift"}])
     with pytest.raises(BadInput, match="role_drift.*new_task"):
         label(folder, "--import", saved)
 
@@ -170,7 +161,7 @@ def test_input_that_cannot_be_labelled_is_refused(folder: Path, tmp_path: Path) 
         ([{**first, "label": None}], "saved.jsonl:1: label: "),
         ([{**first, "schema": 2}], "saved.jsonl:1: schema: "),
     ):
-        saved.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(saved, rows)  # type: ignore[arg-type]
         with pytest.raises((BadInput, DataError), match=problem):
             label(folder, "--import", saved)
     assert (folder / "labels.jsonl").read_bytes() == before and foreign.read_text().endswith("half"), "nothing changed"
