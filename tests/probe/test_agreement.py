@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from nextturn.probe.__main__ import main
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Verdict
-from nextturn.probe.judges.llm import prompt
-from nextturn.probe.labels import agreement as module
 from nextturn.probe.labels.agreement import LabelledTurn, agreement, format_agreement, read_labelled
 from support.judged_turns import TURNS, labelled_rows
-from support.loopback import Loopback, Seen, chat_reply, models_reply
+from support.label_parts import write_rows
+from support.loopback import Loopback, chat_reply, models_reply
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "probe.yaml"
@@ -40,17 +38,6 @@ def turns(labels: Sequence[str], size: int = 1, **fields: str | float) -> list[L
     messages = ({"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."})
     case = Case(messages, "why?")
     return [LabelledTurn(case, label, f"{fields} {index // size}", fields) for index, label in enumerate(labels)]
-
-
-def command(*arguments: str) -> None:
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    module.run(*parser.parse_known_args(arguments))
-
-
-def write_turns(path: Path, rows: Sequence[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def test_kappa_accuracy_precision_and_recall_of_a_table_worked_by_hand() -> None:
@@ -126,13 +113,13 @@ def test_turns_of_one_conversation_widen_the_interval_of_the_bias() -> None:
 )
 def test_a_bad_row_is_named_by_file_line_and_key(tmp_path: Path, change: dict[str, object], key: str) -> None:
     first, second, *_ = labelled_rows()
-    path = write_turns(tmp_path / "labels.jsonl", [first, {**second, **change}])
+    path = write_rows(tmp_path / "labels.jsonl", [first, {**second, **change}])
     with pytest.raises(DataError, match=f"labels.jsonl:2: {key}"):
         read_labelled(path)
 
 
 def test_an_empty_or_missing_file_is_an_error(tmp_path: Path) -> None:
-    for path in (write_turns(tmp_path / "empty.jsonl", []), tmp_path / "missing.jsonl"):
+    for path in (write_rows(tmp_path / "empty.jsonl", []), tmp_path / "missing.jsonl"):
         with pytest.raises(DataError, match=path.name):
             read_labelled(path)
 
@@ -140,14 +127,14 @@ def test_an_empty_or_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_the_command_prints_tables_groups_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "temperature": 0.7 * (number % 2), "set": "\x1b[31m"} for number, row in enumerate(labelled_rows())]
     del rows[0]["temperature"]
-    path = str(write_turns(tmp_path / "labels.jsonl", rows))
-    command(path, "--by", "temperature", "--by", "set")
+    path = str(write_rows(tmp_path / "labels.jsonl", rows))
+    main(["agreement", path, "--by", "temperature", "--by", "set"])
     printed = capsys.readouterr().out
     by_temperature = printed.split("\n\n")[-2].splitlines()
     assert [line.split()[0] for line in by_temperature] == ["temperature", "0.0", "0.7", "-"]
     assert [int(line.split()[1]) for line in by_temperature[1:]].count(1) == 1
     assert "genuine or not" in printed and "\x1b" not in printed
-    command(path, "--judge", "rules", "--json")
+    main(["agreement", path, "--judge", "rules", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert set(report) == {"judge", "judge_calls", "n", "n_scored", "unscored", "binary", "full", "labels"}
     assert set(report["binary"]) == {"kappa", "ci95", "accuracy", "accuracy_ci95"}
@@ -161,31 +148,19 @@ def test_the_command_prints_tables_groups_and_json(tmp_path: Path, capsys: pytes
         ([str(RECIPE), "--probe.judge_server", "{urls: [localhost]}"], "localhost"),
     ):
         with pytest.raises(BadInput, match=problem):
-            command(path, *options)
-
-
-# ----- judges that ask a server
-
-
-def knowing(rows: Sequence[dict[str, Any]]) -> Loopback:
-    """A server whose judge knows every label except role_drift, which it calls genuine."""
-    labels = {prompt(Case(tuple(row["messages"]), row["user_turn"])): row["label"] for row in rows}
-
-    def judge(request: Seen) -> dict[str, Any]:
-        label = labels[request.body["messages"][0]["content"]]
-        return chat_reply(f"VERDICT: {GENUINE if label == 'role_drift' else label}")
-
-    return Loopback({"/chat/completions": judge, "/models": lambda request: models_reply("tiny")})
+            main(["agreement", path, *options])
 
 
 def test_a_judge_behind_a_server_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_turns(tmp_path / "labels.jsonl", labelled_rows())
-    with knowing(labelled_rows()) as server:
-        command(str(path), str(RECIPE), "--probe.judge_server", f"{{urls: [{server.url}]}}", "--json")
+    path = str(write_rows(tmp_path / "labels.jsonl", labelled_rows()))
+    replies = {
+        "/chat/completions": lambda request: chat_reply("VERDICT: new_task"),
+        "/models": lambda request: models_reply("tiny"),
+    }
+    with Loopback(replies) as server:
+        main(["agreement", path, str(RECIPE), "--probe.judge_server", f"{{urls: [{server.url}]}}", "--json"])
         assert sum(request.method == "POST" for request in server.requests) == len(labelled_rows())
-    printed = capsys.readouterr()
-    report = json.loads(printed.out)
+    report = json.loads(capsys.readouterr().out)
     assert report["judge"].startswith("llm/") and report["judge"].endswith(" tiny")
     assert report["judge_calls"] == len(labelled_rows())
     assert report["labels"]["role_drift"]["recall"] == 0 and report["labels"]["new_task"]["recall"] == 1
-    assert 0 < report["binary"]["kappa"] < 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -118,37 +117,15 @@ def test_the_last_number_of_a_truncated_text_is_no_answer(text: str, answer: str
 
 
 SAME = [
-    ("$1,200.00", "1200"),
-    (r"\$15", "15"),
-    ("0.75", "3/4"),
-    ("-0", "0"),
-    (r"50\%", "50%"),
-    ("12 apples", "12"),
-    ("12cm", "12"),
-    (r"12\text{ cm}", "12 cm"),
-    (r"\frac{1}{2}", r"\dfrac{1}{2}"),
-    (r"-\frac{3}{4}", "-0.75"),
-    (r"$\frac{2}{4}$", r"\tfrac{1}{2}"),
-    (r"\sqrt{8}", r"2\sqrt{2}"),
-    (r"10^\circ", "10"),
-    (r"\{1, 2, 300\}", r"\{1,2,300\}"),
-    ("$1,200 (in dollars)", "1200 (in dollars)"),
-    ("x = 1,200", "x=1200"),
-    ("x^2+2x+1", "(x+1)^2"),
-    ("3x", "x*3"),
-]
+    ("$1,200.00", "1200"), (r"\$15", "15"), ("0.75", "3/4"), ("-0", "0"), (r"50\%", "50%"), ("12 apples", "12"),
+    ("12cm", "12"), (r"12\text{ cm}", "12 cm"), (r"\frac{1}{2}", r"\dfrac{1}{2}"), (r"-\frac{3}{4}", "-0.75"),
+    (r"$\frac{2}{4}$", r"\tfrac{1}{2}"), (r"\sqrt{8}", r"2\sqrt{2}"), (r"10^\circ", "10"), (r"\{1, 2, 300\}", r"\{1,2,300\}"),
+    ("$1,200 (in dollars)", "1200 (in dollars)"), ("x = 1,200", "x=1200"), ("x^2+2x+1", "(x+1)^2"), ("3x", "x*3"),
+]  # fmt: skip
 DIFFERENT = [
-    ("1,2", "12"),
-    ("-5", "5"),
-    ("3x", "3"),
-    ("3xy", "3"),
-    ("1/0", "0"),
-    ("(1,2)", "(2,1)"),
-    ("(12100)", "(12,100)"),
-    (r"\frac{1}{3}", "0.33"),
-    ("", "5"),
-    (r"\frac{", "1"),
-]
+    ("1,2", "12"), ("-5", "5"), ("3x", "3"), ("3xy", "3"), ("1/0", "0"), ("(1,2)", "(2,1)"), ("(12100)", "(12,100)"),
+    (r"\frac{1}{3}", "0.33"), ("", "5"), (r"\frac{", "1"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -169,30 +146,19 @@ def test_no_answer_is_never_right_and_other_threads_compare_too() -> None:
     assert found == [True]
 
 
-def test_an_answer_that_keeps_algebra_busy_costs_seconds(
+def test_an_answer_that_keeps_algebra_busy_is_given_up_and_the_next_one_is_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An answer that keeps algebra busy costs seconds of the processor and the next one is compared."""
-    monkeypatch.setattr(grading, "_SECONDS", 1.0)
+    monkeypatch.setattr(grading, "_SECONDS", 0.3)
     monkeypatch.setattr(grading, "_algebra", grading._Algebra())
-    before = sum(os.times()[:4])  # this process and those that ended
-    assert [grading.same_answer(answer, "7") for answer in ("10^{10^{10}}", "9999999!")] == [False, False]
-    assert sum(os.times()[:4]) - before < 20, (
-        "with the imports of two processes; without a limit 20 and more for each answer"
-    )
+    assert grading.compare_answers("9999999!", "7") is None, "it would take a minute"
     assert grading.same_answer(r"\sqrt{98}", r"7\sqrt{2}")
 
 
-@pytest.mark.parametrize(
-    ("reply", "marks"),
-    [
-        (r"\boxed{4}" + "\n#### Verification\n2 + 2 = 4", 1),
-        (r"<think>\boxed{3}? \boxed{4}!</think> \boxed{4}", 1),
-        (r"\boxed{3}, no, \boxed{4}" + "\n#### 4", 3),
-    ],
-)
-def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts(reply: str, marks: int) -> None:
-    assert grading.count_marks(reply) == marks
+def test_a_reply_is_counted_to_mark_its_answers_and_no_headings_or_thoughts() -> None:
+    assert grading.count_marks(r"\boxed{4}" + "\n#### Verification\n2 + 2 = 4") == 1
+    assert grading.count_marks(r"<think>\boxed{3}? \boxed{4}!</think> \boxed{4}") == 1
+    assert grading.count_marks(r"\boxed{3}, no, \boxed{4}" + "\n#### 4") == 3
 
 
 def test_a_reply_that_runs_off_into_spaces_is_read_in_no_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -31,13 +32,9 @@ TALK = messages(
 )  # fmt: skip
 
 
-_CHATS: dict[str, Chat] = {}
-
-
+@cache
 def chat_with(template: str) -> Chat:
-    if template not in _CHATS:
-        _CHATS[template] = Chat(tiny_tokenizer(template))
-    return _CHATS[template]
+    return Chat(tiny_tokenizer(template))
 
 
 THINK = ("<think>", "</think>")
@@ -127,7 +124,7 @@ def test_any_text_keeps_learned_tokens_after_inference_prompts(texts: list[str])
 
 
 def test_a_marker_in_the_conversation_is_not_cut_at() -> None:
-    chat = Chat(tiny_tokenizer("chatml"))
+    chat = chat_with("chatml")
     talk = messages("What is NEXTTURNMARK?", "NEXTTURNMARKA")
     assert chat.user_prefix_text(talk).endswith("NEXTTURNMARKA" + USER_HEADER["chatml"])
 
@@ -184,12 +181,12 @@ def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None
 
 
 @pytest.mark.parametrize("template", ["deepseekv3", "glm4moe", "nemotron_3_nano", "phi3", "qwen3", "qwen3_5_think"])
-@pytest.mark.parametrize("enable_thinking", [None, True, False])
-def test_a_think_block_before_the_content_is_no_part_that_stops(template: str, enable_thinking: bool | None) -> None:
+def test_a_think_block_before_the_content_is_no_part_that_stops(template: str) -> None:
     tokenizer = with_tokens(("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>"), THINK)
     tokenizer.chat_template = shipped_template(template)
-    stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
-    assert not set(THINK) & set(stops)
+    for enable_thinking in (None, False):
+        stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
+        assert not set(THINK) & set(stops)
 
 
 THINKING = ["qwen3_5_think", "deepseek_r1_distill"]
@@ -204,7 +201,7 @@ def test_answers_without_thinking_are_not_learned_within_a_think_block(template:
     """A model that learns to answer there has no end of the block, and thinks no more."""
     chat = Chat(thinking_tokenizer(template))
     assert chat.opens_thinking
-    for loss_on in set(get_args(LossOn)) - {"user"}:
+    for loss_on in sorted(set(get_args(LossOn)) - {"user"}):
         with pytest.raises(TemplateError, match=f"opens a think block .* {way_out}, or train on answers that think"):
             chat.training_rows(TALK, loss_on)
     assert chat.training_rows(TALK, learned_from=False), "what is only scored"
@@ -236,7 +233,7 @@ def test_answers_that_think_are_learned_from_within_the_block(template: str) -> 
 )
 def test_a_template_that_loops_or_doubles_is_refused(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A template that loops or doubles its text is refused before it is rendered in this process."""
-    monkeypatch.setattr("nextturn.probe.chat.ends_within", lambda seconds, *more: ends_within(1.0, *more))
+    monkeypatch.setattr("nextturn.probe.chat.ends_within", lambda seconds, *more: ends_within(0.2, *more))
     tokenizer = tiny_tokenizer("chatml")
     tokenizer.chat_template = template
     with pytest.raises(TemplateError, match="loops or doubles its text"):
@@ -244,7 +241,7 @@ def test_a_template_that_loops_or_doubles_is_refused(template: str, monkeypatch:
 
 
 def test_a_template_error_becomes_one_line() -> None:
-    chat = Chat(tiny_tokenizer("qwen3_5_nothink"))
+    chat = chat_with("qwen3_5_nothink")
     with pytest.raises(TemplateError, match="cannot render"):
         chat.prompt_text([{"role": "assistant", "content": "alone"}])
     with pytest.raises(TemplateError, match="after an assistant"):

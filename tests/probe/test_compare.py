@@ -95,24 +95,12 @@ def edit_results(folder: Path, **changed: Any) -> Path:
 @pytest.fixture
 def run_folders(tmp_path: Path) -> list[Path]:
     probes = tmp_path / "sft" / "probe"
+    maths = [(0.02, 0.05, 0.4), (0.3, 0.5, 0.6), (0.5, 0.5, 0.7)]
+    chat = [(0.4, 0.4, 0.5), (0.5, 0.5, 0.5), (0.6, 0.6, 0.6)]
+    named = [("base", None, 0.5, 0.2), ("step-40", 40, 0.6, 0.5), ("step-80", 80, 0.7, 0.7)]
     return [
-        probe_run(probes / "base", genuine={"maths": (0.02, 0.05, 0.4), "chat": (0.4, 0.4, 0.5)}),
-        probe_run(
-            probes / "step-40",
-            "step-40",
-            40,
-            correct=0.6,
-            asks=0.5,
-            genuine={"maths": (0.3, 0.5, 0.6), "chat": (0.5, 0.5, 0.5)},
-        ),
-        probe_run(
-            probes / "step-80",
-            "step-80",
-            80,
-            correct=0.7,
-            asks=0.7,
-            genuine={"maths": (0.5, 0.5, 0.7), "chat": (0.6, 0.6, 0.6)},
-        ),
+        probe_run(probes / name, name, step, correct=correct, asks=asks, genuine={"maths": of_maths, "chat": of_chat})
+        for (name, step, correct, asks), of_maths, of_chat in zip(named, maths, chat, strict=True)
     ]
 
 
@@ -170,14 +158,8 @@ def test_every_paired_difference_is_the_difference_of_the_reported_figures(tmp_p
             assert change.value == pytest.approx(value, abs=1e-5) and change.unmatched == 0
             assert change.p_value == mcnemar(change.gained, change.lost)
             checked.append((figure.run, against))
-    counts = {
-        ("rl", "baseline"): 4,
-        ("base", "plain"): 3,
-        ("rl", "plain"): 3,
-        ("base", "actual"): 3,
-        ("rl", "actual"): 3,
-    }
-    assert Counter(checked) == counts
+    others = dict.fromkeys([("base", "plain"), ("rl", "plain"), ("base", "actual"), ("rl", "actual")], 3)
+    assert Counter(checked) == {("rl", "baseline"): 4, **others}
     changed = comparison.select("perturbed", name="changed_text")
     assert len(changed) == 6 and all(0.7 < (figure.estimate.value or 0) <= 1 for figure in changed)
 

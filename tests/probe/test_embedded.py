@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nextturn.probe import embedded
 from nextturn.probe.errors import ModelError
-from nextturn.probe.models import ModelFolder, load_model, load_tokenizer, parameter_count, resolve
+from nextturn.probe.files import read_json
+from nextturn.probe.models import load_model, load_tokenizer, parameter_count, resolve
 from support.model_parts import CHAT
 
 
@@ -30,13 +32,19 @@ def test_the_embedded_model_needs_its_package_and_the_right_file(
     assert not own_cache.exists()
 
 
-def test_the_embedded_model_is_the_one_in_the_package(smollm2: Path) -> None:
+@pytest.fixture(scope="module")
+def parts(smollm2: Path) -> tuple[Any, Any]:
+    """The tokenizer and the model, in float32 since CPUs emulate bfloat16."""
+    return load_tokenizer(resolve("smollm2-135m")), load_model(resolve("smollm2-135m"), "float32", "cpu")
+
+
+def test_the_embedded_model_is_the_one_in_the_package(smollm2: Path, parts: tuple[Any, Any]) -> None:
     import torch
     from gguf import GGUFReader, dequantize
 
     assert resolve("smollm2-135m").path == smollm2
-    model = load_model(resolve("smollm2-135m"), device="cpu")
-    assert str(model.dtype) == "torch.bfloat16" and not hasattr(model.config, "quantization_config")
+    config = read_json(smollm2 / "config.json")
+    assert config["dtype"] == "bfloat16" and "quantization_config" not in config
     # The package's own numbers, unpacked by the format's own reader.
     packed = {tensor.name: tensor for tensor in GGUFReader(embedded.find_embedded()).tensors}
     names = {
@@ -47,12 +55,12 @@ def test_the_embedded_model_is_the_one_in_the_package(smollm2: Path) -> None:
     for theirs, ours in names.items():
         tensor = packed[f"{theirs}.weight"]
         unpacked = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
-        assert torch.equal(model.state_dict()[f"{ours}.weight"], unpacked.bfloat16()), ours
+        assert torch.equal(parts[1].state_dict()[f"{ours}.weight"], unpacked.bfloat16().float()), ours
     assert parameter_count(resolve("smollm2-135m")) == 134_515_008
 
 
-def test_the_embedded_tokenizer_cuts_single_digits_and_ends_a_turn(smollm2: Path) -> None:
-    tokenizer = load_tokenizer(resolve("smollm2-135m"))
+def test_the_embedded_tokenizer_cuts_single_digits_and_ends_a_turn(parts: tuple[Any, Any]) -> None:
+    tokenizer, _ = parts
     assert tokenizer.convert_ids_to_tokens(tokenizer("ok\n\n12").input_ids) == ["ok", "ĊĊ", "1", "2"]
     assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|im_end|>", 2)
     text = tokenizer.apply_chat_template(CHAT, tokenize=False)
@@ -61,20 +69,10 @@ def test_the_embedded_tokenizer_cuts_single_digits_and_ends_a_turn(smollm2: Path
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
 
 
-def test_the_embedded_model_answers_and_stops(smollm2: Path) -> None:
-    folder = resolve("smollm2-135m")
-    tokenizer, model = load_tokenizer(folder), load_model(folder, device="cpu")
+def test_the_embedded_model_answers_and_stops(parts: tuple[Any, Any]) -> None:
+    tokenizer, model = parts
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     output = model.generate(**prompt, do_sample=False, max_new_tokens=32)[0]
     assert "Paris" in tokenizer.decode(output[prompt["input_ids"].shape[1] :])
     assert output[-1] == tokenizer.eos_token_id
-
-
-def test_our_chatml_renders_as_the_embedded_model_s(smollm2: Path, tiny_chatml: Path) -> None:
-    ours, theirs = (load_tokenizer(ModelFolder("", folder)) for folder in (tiny_chatml, smollm2))
-    system = [{"role": "system", "content": "Be brief."}, *CHAT]
-    for chat in (CHAT, system, CHAT[:1], CHAT[:2]):
-        for opened in (False, True):
-            kwargs = {"tokenize": False, "add_generation_prompt": opened}
-            assert ours.apply_chat_template(chat, **kwargs) == theirs.apply_chat_template(chat, **kwargs)

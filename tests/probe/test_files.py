@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextturn.probe import files
@@ -138,6 +138,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.fixed_dictionaries({"value": JSON_VALUES}), min_size=1, max_size=6), st.data())
 def test_a_file_cut_at_any_byte_is_taken_up_to_the_same_bytes(rows: list[dict[str, Any]], data: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:

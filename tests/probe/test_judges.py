@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,13 @@ import yaml
 import support.fit_rules as fit_rules
 from nextturn.probe.errors import BadInput
 from nextturn.probe.judges import get_judge
-from nextturn.probe.judges.labels import GENUINE, LABELS, Case, judge_all, names_answer
+from nextturn.probe.judges.labels import LABELS, Case, judge_all, names_answer
 from nextturn.probe.judges.rules import RulesJudge, Turn, signals
 from nextturn.probe.labels.agreement import agreement, read_labelled
 from nextturn.probe.text import phrases, rule_data
 from support.conversations import messages
-from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, TURNS, case, judge, labelled_rows
+from support.judged_turns import ALL_TURNS, CONVERSATIONS, JUDGE, case, judge, labelled_rows
+from support.label_parts import write_rows
 
 DEV_TURNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "user_turns"
 
@@ -28,49 +28,16 @@ def test_labels_turns_it_was_not_fitted_on(label: str, name: str, turn: str) -> 
     assert verdict.label == label, verdict.raw
 
 
-def test_every_label_has_several_examples_in_different_conversations() -> None:
-    assert set(TURNS) == set(LABELS)
-    assert all(len(turns) >= 4 and len({name for name, _ in turns}) >= 3 for turns in TURNS.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "turn", "label"),
-    [
-        ("sourdough", "Wie lange dauert das denn noch?", None),
-        ("sourdough", "¿Por qué no se puede hacer con el horno?", None),
-        ("sourdough", "为什么要等六个小时?", None),
-        ("paint", CONVERSATIONS["paint"][1], "assistant_restatement"),
-        ("paint", "Are you sure about the break after panel 18? The job is over then.", GENUINE),
-        ("paint", "How many minutes would it take with breaks after every 9 panels?", GENUINE),
-        # A request about the answer is no task of its own.
-        ("email", "Could you present that text in a more formal tone?", GENUINE),
-        ("sourdough", "Please condense those tips into a rhyme for my kitchen wall.", GENUINE),
-        ("python", "Explain it with an analogy from cooking.", GENUINE),
-        # Neither is a question for the reason of a step; a question about how people do a thing is.
-        ("paint", "Can you explain why you multiplied by 25?", GENUINE),
-        ("paint", "Please explain why you added 30 to 450.", GENUINE),
-        ("paint", "Can you explain where the 30 comes from?", GENUINE),
-        ("paint", "Explain how you bake a cake at home.", "new_task"),
-        ("paint", "Explain where the name Vienna comes from.", "new_task"),
-        # A question about nothing that was said is a new task.
-        *((name, "What is the largest planet?", "new_task") for name in ("email", "paint", "sourdough")),
-        *((name, "Which colours does a rainbow have?", "new_task") for name in ("email", "paint", "sourdough")),
-        # Thanks that go on are no thanks.
-        ("paint", "thanks, and what about that?", GENUINE),
-        ("paint", "thanks again", "generic_filler"),
-    ],
-)
-def test_labels_single_cases(name: str, turn: str, label: str | None) -> None:
-    verdict = judge(name, turn)
-    assert (verdict.label, verdict.unscored) == (label, None if label else "not_english"), verdict.raw
-
-
 @pytest.mark.parametrize(
     ("turn", "english"),
     [
         *(
             (turn, True)
             for turn in ("6-sided die?", "El Niño, you mean?", "is Jürgen Müller the same man", "résumé or CV?")
+        ),
+        *(
+            (turn, False)
+            for turn in ("Wie lange dauert das denn noch?", "¿Por qué no se puede?", "为什么要等六个小时?")
         ),
         # One foreign function word among six words is too much; among seven it is a quotation.
         ("und Bonn Mainz Trier Worms Speyer", False),
@@ -118,7 +85,7 @@ def test_a_question_with_a_number_of_its_own_asks_for_no_given() -> None:
 
 
 def test_verdicts_do_not_depend_on_the_batch() -> None:
-    cases = [case(name, turn) for _, name, turn in ALL_TURNS]
+    cases = [case(name, turn) for _, name, turn in ALL_TURNS[::4]]
     assert judge_all(JUDGE, cases) == [judge_all(RulesJudge(), [each])[0] for each in cases]
 
 
@@ -158,15 +125,13 @@ def test_every_weight_has_its_signal_and_its_label_and_every_phrase_compiles() -
     assert all(phrases(name).pattern for name in (*data.anywhere, *data.opening))
 
 
-def test_fitting_prints_rows(
+def test_the_weights_can_be_fitted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fitting reports kappa and prints the rows of the data file."""
     few = {name: rule_data().weights[name] for name in ("leaning", "imperative", "filler")}
     monkeypatch.setattr(fit_rules, "rule_data", lambda: dataclasses.replace(rule_data(), weights=few))
-    path = tmp_path / "labels.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in labelled_rows()))
-    fit_rules.main([str(path)])
+    fit_rules.main([str(write_rows(tmp_path / "labels.jsonl", labelled_rows()))])
     report, _, printed = capsys.readouterr().out.partition("bias:")
     assert "cross-validated kappa" in report
     fitted = yaml.safe_load(f"bias:{printed}")
