@@ -131,7 +131,7 @@ def columns(paths: Sequence[Path]) -> list[dict[str, Any]]:
     from pyarrow import json as arrow_json
 
     def read(path: Path) -> Any:
-        whole = arrow_json.ReadOptions(block_size=max(1, path.stat().st_size))
+        whole = arrow_json.ReadOptions(block_size=path.stat().st_size)
         return arrow_json.read_json(path, whole).schema
 
     def fields(of: Any) -> list[dict[str, Any]]:
@@ -145,7 +145,8 @@ def columns(paths: Sequence[Path]) -> list[dict[str, Any]]:
             return {"list": item.get("struct") or item.get("dtype") or item}
         return {"dtype": {"double": "float64"}.get(str(kind), str(kind))}
 
-    return fields(pyarrow.unify_schemas([read(path) for path in paths], promote_options="permissive"))
+    schemas = [read(path) for path in paths if path.stat().st_size]
+    return fields(pyarrow.unify_schemas(schemas, promote_options="permissive")) if schemas else []
 
 
 def user_notes(totals: Mapping[str, Any]) -> list[str]:

@@ -49,8 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 LONG_FILES = [
     f"test_{name}.py"
     for name in (
-        *("callback", "train_distributed", "grpo_distributed", "guards", "grpo_run", "dpo", "gpu_check", "readme"),
-        *("readme_sequence", "data_build", "told_to_end", "watch", "checkpoints", "colocated"),
+        *("train_distributed", "grpo_distributed", "callback", "gpu_check", "recipes", "memory", "told_to_end", "dpo"),
+        *("readme", "readme_sequence", "page_browser", "dialogue_build", "grpo_run", "checkpoints", "colocated"),
     )
 ]
 

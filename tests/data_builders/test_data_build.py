@@ -109,13 +109,15 @@ def test_every_kept_conversation_gives_prompts_up_to_its_first_answer(built: Pat
         assert all(states(row.reveal, value) and states(row.problem, value) for value in row.hidden)
 
 
-def test_datasets_loads_a_build_by_the_name_of_its_rows(tmp_path: Path) -> None:
+def test_datasets_loads_a_build_by_the_name_of_its_rows(built: Path, tmp_path: Path) -> None:
+    """Generated and written conversations have different columns: `story`, `doubts`, `intent`."""
     from datasets import load_dataset
 
-    out = build(recipe(tmp_path / "data"))
-    loaded = load_dataset(str(out), "sft", cache_dir=str(tmp_path))["train"]
-    assert list(loaded["id"]) == [row["id"] for row in load_sft_rows(out)]
-    assert load_dataset(str(out), "rl", cache_dir=str(tmp_path))["train"].num_rows
+    loaded = load_dataset(str(built), "sft", cache_dir=str(tmp_path))["train"]
+    rows = list(load_sft_rows(built))
+    assert loaded["id"] == [row["id"] for row in rows]
+    assert loaded["intent"] == [row.get("intent") for row in rows]
+    assert load_dataset(str(built), "rl", cache_dir=str(tmp_path))["train"].num_rows
 
 
 def test_the_seed_determines_every_byte(tmp_path: Path) -> None:
