@@ -132,7 +132,12 @@ def columns(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
     def read(path: Path) -> Any:
         whole = arrow_json.ReadOptions(block_size=path.stat().st_size)
-        return arrow_json.read_json(path, whole).schema
+        schema = arrow_json.read_json(path, whole).schema
+        # Arrow takes texts for times where all of a file look so, such as answers that are dates; in another file they are texts.
+        times = [field for field in schema if pyarrow.types.is_timestamp(field.type)]
+        for field in times:
+            schema = schema.set(schema.get_field_index(field.name), field.with_type(pyarrow.string()))
+        return schema
 
     def fields(of: Any) -> list[dict[str, Any]]:
         return [{"name": field.name, **described(field.type)} for field in of]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nextturn.data_builders.card import block, card, chat, excerpt, inline
+from nextturn.data_builders.card import block, card, chat, columns, excerpt, inline
 from nextturn.data_builders.duplicates import Checked
 from nextturn.data_builders.problems import Source
 from nextturn.data_builders.recipe import DataRecipe, Output
@@ -177,3 +179,10 @@ def test_memory_does_not_grow_with_the_rows() -> None:
 
     peak(100)  # imports and compiles once
     assert peak(1800) < 1.1 * peak(700) + 50_000
+
+
+def test_answers_that_are_dates_in_one_file_only_are_texts(tmp_path: Path) -> None:
+    paths = [tmp_path / "0.jsonl", tmp_path / "1.jsonl"]
+    for path, answer in zip(paths, ("2026-11-26", "two weeks"), strict=True):
+        path.write_text(json.dumps({"answer": answer}) + "\n")
+    assert columns(paths) == [{"name": "answer", "dtype": "string"}]
