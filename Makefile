@@ -6,7 +6,7 @@
 # make test-harness  the same with lm-evaluation-harness, and tests the probe as its task
 # make bench  times the probe's own machinery against plain ways of doing the same, the scripted builder on all of MATH
 #             and on ten times as much, and GRPO's look-ahead against trl's plain step; minutes
-# make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, about an hour;
+# make bench-peers measures lm-evaluation-harness, a plain script, `trl sft` and this project in turn, half an hour to an hour;
 #             docs/peers.md shows the last figures
 # make torture ends every stage at random moments and starts it again, about half an hour: TRIALS=3 for each signal, SEED=0
 # make gallery compares the runs of both demos, which are in the repository with their labels, in seconds, without training
