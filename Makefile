@@ -1,5 +1,5 @@
 # make demo   sets up, then builds data, trains and probes a real small model on the CPU, and shows the comparison
-# make demo-rl  a longer SFT of the same model, then GRPO from it: base, SFT and RL on one plot; about 40 minutes on two slow cores
+# make demo-rl  a longer SFT of the same model, then GRPO from it: base, SFT and RL on one plot; 10 minutes on two fast cores, 40 on slow ones
 # make test   sets up, then checks style and types and runs the tests
 # make fuzz   runs the property tests with new examples for FUZZ_MINUTES (30); stops at the first failing example
 # make test-vllm  sets up a second environment on top of the first, with vLLM's CPU build, and tests the engine on it
