@@ -313,7 +313,8 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Beside other tools", "",
         "Written by `make bench-peers`. Each pair ran in turn on one machine, as whole processes from start to end; times are medians, with",
-        "all of them in `peers.json`. A peer has the batch size of 8, 16, 32 or 64 that was fastest. SmolLM2-135M in float32, or in bfloat16 on both sides where a row says so; generated questions.", "",
+        "all of them in `peers.json`. A peer has the batch size of 8, 16, 32 or 64 that was fastest. SmolLM2-135M in float32, or in",
+        "bfloat16 on both sides where a row says so; generated questions.", "",
         "| what | ours, s | peer, s | times as fast | memory, GiB, ours / peer | beside |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for what, case in _titled(found, *TITLES):
