@@ -25,22 +25,26 @@ from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.simulation import Simulator, UserRequest
+from nextturn.train.gate import ShardGate
 from nextturn.train.recipe import RolloutSection, check_sampling
 from nextturn.train.rewards import Sample
 
 
-def make_rollout(section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int) -> RolloutFunction:
+def make_rollout(
+    section: RolloutSection, chat: Chat, rows: Mapping[str, RlRow], seed: int, gate: ShardGate | None = None
+) -> RolloutFunction:
     """Return the `rollout_func` for a trainer of `train.overrides.RolloutTrainer`.
 
     Args:
         rows: Rows by id; the trainer's `row_ids` name them.
+        gate: Says how many pieces of a trained problem are left to tell; None leaves all.
 
     Raises:
         BadInput: The simulator's model or server cannot be used.
     """
     opened = ExitStack()
     simulator = opened.enter_context(open_simulator(section.simulator, seed, "rollout.simulator"))
-    return RolloutFunction(section, chat, rows, simulator, seed, opened.close)
+    return RolloutFunction(section, chat, rows, simulator, seed, opened.close, gate)
 
 
 @dataclass
@@ -55,6 +59,7 @@ class RolloutFunction:
     seed: int
     close: Callable[[], None]
     """Closes the simulator."""
+    gate: ShardGate | None = None
     _round: tuple[str, int, int] = ("", -1, 0)
     _end_ids: frozenset[int] = frozenset()
 
@@ -73,9 +78,12 @@ class RolloutFunction:
         again = self._round[2] + 1 if self._round[:2] == (mode, step) else 0
         self._round = (mode, step, again)
         first = trainer.accelerator.process_index * len(prompts)
-        prompt_ids = {name: self.chat.prompt_ids(self.rows[name].prompt) for name in set(trainer.row_ids)}
+        rows = {name: self.rows[name] for name in set(trainer.row_ids)}
+        if self.gate is not None and mode == "train":  # held-out problems stay as they are
+            rows = {name: self.gate.open_row(row) for name, row in rows.items()}
+        prompt_ids = {name: self.chat.prompt_ids(row.prompt) for name, row in rows.items()}
         rollouts = [
-            Rollout(self.rows[name], item_seed(self.seed, mode, step, again, place, name), prompt_ids[name])
+            Rollout(rows[name], item_seed(self.seed, mode, step, again, place, name), prompt_ids[name])
             for place, name in enumerate(trainer.row_ids, start=first)
         ]
 

@@ -37,7 +37,7 @@ ROWS = {
 def rolled(rollout: RolloutFunction, trainer: Any, *names: str) -> dict[str, Any]:
     """What the rollout gives trl for prompts of these rows."""
     trainer.row_ids = list(names)
-    return rollout([list(ROWS[name].prompt) for name in names], trainer)
+    return rollout([list(rollout.rows[name].prompt) for name in names], trainer)
 
 
 class ToldUsers:

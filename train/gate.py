@@ -1,0 +1,108 @@
+"""A gate for problems that are told piece by piece: few pieces at first, and one more whenever the policy can solve what it has.
+
+A policy that loses its way over several turns earns the same for nearly all samples of such a problem, so it learns nothing
+from them. So a problem begins with one piece left to tell; what comes before it stands in the first message. Once problems
+told this way are solved at a share of the rate of whole problems, one more piece is left. RLAAR (arXiv 2510.18731) took 0.8
+for the share and reached 71.9 with a gate and 63.2 without; at 0.6 training collapsed, at 1.0 it took over 1,000 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from transformers import TrainerCallback
+
+from nextturn.data_builders.rows import RlRow
+from nextturn.probe.conversations import user
+from nextturn.probe.errors import RecipeError
+from nextturn.probe.files import read_json, write_json
+from nextturn.train.rewards import OPEN_KINDS, Sample, Scored
+
+RECENT = 64
+"""Samples of each kind over which accuracy is averaged."""
+STATE = "gate.json"
+"""File of a checkpoint."""
+
+
+@dataclass
+class Progress:
+    """What a resumed run goes on from.
+
+    Attributes:
+        left: Pieces that are left to tell after the first message, at most.
+        in_pieces, whole: Accuracy of the latest samples of problems with that many pieces left, and of whole problems.
+    """
+
+    left: int = 1
+    in_pieces: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
+
+
+def is_whole(row: RlRow) -> bool:
+    """Return True if the prompt is a whole problem that nobody has answered yet."""
+    return not (row.shards or row.withholds or row.turn or row.kind in OPEN_KINDS)
+
+
+class ShardGate(TrainerCallback):  # type: ignore[misc]
+    """Chooses how much of a problem the first message tells. It is equal on all processes, since `add` gets the samples of all.
+
+    Args:
+        share: Of the accuracy on whole problems, what opens the gate, from 0 to 1.
+        rows: All prompts.
+
+    Raises:
+        RecipeError: The prompts have no problem in pieces, or no whole one to compare with.
+    """
+
+    def __init__(self, share: float, rows: Iterable[RlRow]) -> None:
+        every = list(rows)
+        kinds = {"in pieces (`shards`)": any(row.shards for row in every), "whole": any(map(is_whole, every))}
+        for kind, is_there in kinds.items():
+            if not is_there:
+                raise RecipeError(
+                    f"rollout.gate: none of the {len(every)} prompts tells a problem {kind}, expected both kinds"
+                )
+        self.share, self.most = share, max(len(row.shards) for row in every)
+        self.progress = Progress()
+
+    def open_row(self, row: RlRow) -> RlRow:
+        """Return the row with all pieces but the last ones told in its last message, as a list, like the probe's *concat*."""
+        told = row.shards[: -self.progress.left]
+        if not told:
+            return row
+        message = user("\n".join([row.prompt[-1]["content"], *(f"- {fact}" for fact in told)]))
+        return replace(row, prompt=(*row.prompt[:-1], message), shards=row.shards[len(told) :])
+
+    def add(self, samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[str, float]:
+        """Take the trained samples of a step, open the gate if they suffice, and return its figures for the log."""
+        now = self.progress
+        for sample, reward in zip(samples, scored, strict=True):
+            if (value := reward.parts.get("accuracy")) is None:
+                continue
+            if len(sample.row.shards) == now.left:
+                now.in_pieces.append(value)
+            elif is_whole(sample.row):
+                now.whole.append(value)
+        now.in_pieces, now.whole = now.in_pieces[-RECENT:], now.whole[-RECENT:]
+        enough = len(now.in_pieces) == len(now.whole) == RECENT and fmean(now.whole) > 0
+        if enough and now.left < self.most and fmean(now.in_pieces) >= self.share * fmean(now.whole):
+            self.progress = Progress(now.left + 1, whole=now.whole)
+        return {"gate/left": float(self.progress.left)}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Go on from the checkpoint, if the run is resumed."""
+        if (saved := _state_file(args, state)).is_file():
+            self.progress = Progress(**read_json(saved))
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the progress into the checkpoint, before the checkpoint is marked as complete."""
+        if state.is_world_process_zero:
+            write_json(_state_file(args, state), asdict(self.progress))
+
+
+def _state_file(args: Any, state: Any) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
