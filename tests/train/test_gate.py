@@ -98,7 +98,7 @@ def test_held_out_problems_are_told_with_all_their_pieces(tiny_chatml: Path, tmp
     assert prompts["train"] == list(chat.prompt_ids(gate.open_row(IN_PIECES).prompt))
 
 
-def test_a_run_logs_and_saves_how_far_it_got(talker: Path, tmp_path: Path) -> None:
+def test_a_run_logs_and_saves_how_far_it_got(talker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for number in range(3, 9):
         asked = ({"role": "user", "content": "How many does she have?"},)
@@ -109,6 +109,8 @@ def test_a_run_logs_and_saves_how_far_it_got(talker: Path, tmp_path: Path) -> No
         tmp_path, talker, data={"path": str(tmp_path / "own.jsonl")}, probe={"when": "never"},
         rollout={"mode": "conversation", "max_turns": 4, "gate": 0.8}, train={"max_steps": 3, "save_steps": 3},
     )  # fmt: skip
+    main([str(recipe), "--dry-run"])
+    assert "1 of at most 2 pieces" in capsys.readouterr().out
     main([str(recipe)])
     run = tmp_path / "run"
     assert [row["gate/left"] for row in history(run / "checkpoint-3")] == [1.0] * 3
