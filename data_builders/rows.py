@@ -230,7 +230,7 @@ def _rl_row(fields: dict[str, Any], where: str, number: int) -> RlRow:
     said = "\n\n".join(message["content"] for message in prompt if message["role"] == "user")
     answer = "" if fields.get("answer") is None else str(fields["answer"])
     known = {
-        "turn": 0, "kind": "", "problem": said, **fields, "id": row_id(fields, number), "prompt": list(map(plain, prompt)),
+        "turn": sum(message["role"] == "assistant" for message in prompt), "kind": "", "problem": said, **fields, "id": row_id(fields, number), "prompt": list(map(plain, prompt)),
         "answer": (reference_answer(answer) or answer) if "####" in answer else answer,
         "columns": {key: value for key, value in fields.items() if key not in (*of_prompt, *RlRow.__dataclass_fields__)},
     }  # fmt: skip

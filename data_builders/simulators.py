@@ -69,9 +69,6 @@ class ScriptedSimulator:
         """Return the next user turns; earlier turns of each user are computed again, since they decide what it has done."""
         turns = []
         for request in requests:
-            if request.intent.shards:
-                turns += ShardedUser().turns([request])
-                continue
             user = ScriptedUser(request.intent, request.seed, request.start)
             for length in range(request.start + 1, len(request.messages) + 1, 2):
                 text = user.reply(request.messages[:length])
@@ -212,6 +209,21 @@ def _mistake(turns: Any, wanted: int) -> str:
     return ""
 
 
+class PieceTeller:
+    """Tells problems in pieces piece by piece, whoever plays the other users: the pieces are the same for every model, and only then is
+    known when the last one is told."""
+
+    def __init__(self, others: Simulator) -> None:
+        self.others = others
+
+    def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+        """Return the next user turns."""
+        in_pieces = [request for request in requests if request.intent.shards]
+        others = [request for request in requests if not request.intent.shards]
+        told, played = iter(ShardedUser().turns(in_pieces)), iter(self.others.turns(others) if others else ())
+        return [next(told if request.intent.shards else played) for request in requests]
+
+
 @contextmanager
 def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Path | None = None) -> Iterator[Simulator]:
     """Open a simulator; no request is sent and no weights are loaded.
@@ -224,7 +236,7 @@ def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Pat
         BadInput: The model, the user model, the server's section or the class cannot be used.
     """
     if section.engine == "scripted":
-        yield ScriptedSimulator()
+        yield PieceTeller(ScriptedSimulator())
     elif ":" in section.engine:
         with closing(OwnSimulator(section, where)) as own:
             yield own
@@ -236,10 +248,10 @@ def open_simulator(section: SimulatorSection, seed: int, where: str, folder: Pat
                     f"{where}.model: {section.model} was trained with another chat template than it has now; train it again, "
                     "or restore its template"
                 )
-            yield TrainedSimulator(weights, section, info.intents)
+            yield PieceTeller(TrainedSimulator(weights, section, info.intents))
     else:
         with open_model("simulator", section.running, seed, where, folder) as model:
-            yield PromptedSimulator(model, section)
+            yield PieceTeller(PromptedSimulator(model, section))
 
 
 def check_user_model(section: SimulatorSection, where: str) -> UserModelInfo:

@@ -55,7 +55,7 @@ _CONDITION_FIRST = re.compile(
     re.DOTALL,
 )
 _CONDITION_LAST = re.compile(
-    r"^((?:How|What|Find|Compute|Calculate|Determine)\b.+?),? (?:if|given that|assuming(?: that)?) (.+?)([?.])$",
+    r"^((?:How|What|Find|Compute|Calculate|Determine)\b.+?)(?<! than)(?<! even)(?<! only),? (?:if|given that|assuming(?: that)?) (.+?)([?.])$",
     re.DOTALL,
 )
 _STATES = re.compile(

@@ -3,7 +3,7 @@
 A policy that loses its way over several turns earns the same for nearly all samples of such a problem, so it learns nothing
 from them. So a problem begins with one piece left to tell; what comes before it stands in the first message. Once problems
 told this way are solved at a share of the rate of whole problems, one more piece is left. RLAAR (arXiv 2510.18731) took 0.8
-for the share and reached 71.9 with a gate and 63.2 without; at 0.6 training collapsed, at 1.0 it took over 1,000 steps.
+for the share.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from nextturn.data_builders.rows import RlRow
 from nextturn.probe.conversations import user
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_json, write_json
-from nextturn.train.rewards import OPEN_KINDS, Sample, Scored
+from nextturn.train.rewards import Sample, Scored
 
 RECENT = 64
 """Samples of each kind over which accuracy is averaged."""
 STATE = "gate.json"
 """File of a checkpoint."""
+WHOLE = ("", "complete", "twin")
+"""Kinds of prompts that tell a whole problem."""
 
 
 @dataclass
@@ -43,8 +45,8 @@ class Progress:
 
 
 def is_whole(row: RlRow) -> bool:
-    """Return True if the prompt is a whole problem that nobody has answered yet."""
-    return not (row.shards or row.withholds or row.turn or row.kind in OPEN_KINDS)
+    """Return True if the prompt is a whole problem and nothing else: no result of the user's, no reply yet."""
+    return row.kind in WHOLE and not (row.shards or row.withholds or row.turn)
 
 
 class ShardGate(TrainerCallback):  # type: ignore[misc]
@@ -52,7 +54,7 @@ class ShardGate(TrainerCallback):  # type: ignore[misc]
 
     Args:
         share: Of the accuracy on whole problems, what opens the gate, from 0 to 1.
-        rows: All prompts.
+        rows: All prompts that are trained on.
 
     Raises:
         RecipeError: The prompts have no problem in pieces, or no whole one to compare with.
@@ -78,7 +80,7 @@ class ShardGate(TrainerCallback):  # type: ignore[misc]
         return replace(row, prompt=(*row.prompt[:-1], message), shards=row.shards[len(told) :])
 
     def add(self, samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[str, float]:
-        """Take the trained samples of a step, open the gate if they suffice, and return its figures for the log."""
+        """Take the trained samples of a generation, open the gate for the next one if they suffice, and return figures for the log."""
         now = self.progress
         for sample, reward in zip(samples, scored, strict=True):
             if (value := reward.parts.get("accuracy")) is None:
@@ -91,7 +93,7 @@ class ShardGate(TrainerCallback):  # type: ignore[misc]
         enough = len(now.in_pieces) == len(now.whole) == RECENT and fmean(now.whole) > 0
         if enough and now.left < self.most and fmean(now.in_pieces) >= self.share * fmean(now.whole):
             self.progress = Progress(now.left + 1, whole=now.whole)
-        return {"gate/left": float(self.progress.left)}
+        return {"gate/left": float(now.left)}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Go on from the checkpoint, if the run is resumed."""

@@ -69,7 +69,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
     check_columns(prompts.every.values(), recipe.reward, str(run.data))
 
     share = recipe.rollout.gate
-    gate = None if share is None else ShardGate(share, prompts.every.values())
+    gate = None if share is None else ShardGate(share, prompts.trained.values())
 
     # The rollout makes each group's samples with the policy and the simulated user. The reward scores a sample by its
     # parts, or leaves the sample out if a required part fails. trl computes advantages within each group.

@@ -237,7 +237,7 @@ class RunPlan:
                 f"on average, longest {counts.longest}, {counts.too_long} too long and left out, {counts.held_out} held out"
             )
             if rollout.gate is not None:
-                most = ShardGate(rollout.gate, chosen.every.values()).most
+                most = ShardGate(rollout.gate, chosen.trained.values()).most
                 yield f"gate      1 of at most {most} pieces left to tell; one more at {rollout.gate:g} of the accuracy on whole problems"
             facts = [first.kind, first.answer and f"the answer is {first.answer}"]
             facts += [f"withheld: {'; '.join(first.hidden)}"] if first.hidden else []

@@ -471,6 +471,8 @@ class GrpoRecipe(TrainRecipe):
     def check_keys(self) -> None:
         super().check_keys()
         check_sampling(self.rollout, self.arguments)
+        if self.rollout.gate is not None and not self.reward.weights.accuracy:
+            raise RecipeError("rollout.gate: needs accuracy, expected reward.weights.accuracy above 0")
         held_out, when = self.data.held_out, self.arguments.get("eval_strategy", "no")
         if (held_out > 0) != (when != "no"):
             raise RecipeError(

@@ -79,7 +79,7 @@ def watch_figures(samples: Sequence[Sample]) -> dict[str, float]:
         cut = sample.truncated and len(conversation) == sample.start + 1
         if sample.row.withholds:
             values["ask_when_needed"].append(outcome(reply, cut) == "asked")  # as the probe's clarify judges it
-        elif sample.row.kind not in OPEN_KINDS:
+        elif not sample.row.shards and sample.row.kind not in OPEN_KINDS:
             values["over_asking"].append(not cut and asks_instead(sample.row, reply))  # as the reward does
     ended = Counter(end for sample in samples for end in sample.ended)
     return {

@@ -12,7 +12,7 @@ from nextturn.data_builders.build import Build
 from nextturn.data_builders.recipe import load_data_recipe
 from nextturn.data_builders.rows import load_rl_rows, load_sft_rows
 from nextturn.data_builders.sharded import sharded
-from nextturn.data_builders.simulators import ScriptedSimulator
+from nextturn.data_builders.simulators import PieceTeller, ScriptedSimulator
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.conversations import assistant, user
 from nextturn.probe.grading import asks, boxed
@@ -79,7 +79,9 @@ def test_a_prompt_knows_what_is_still_to_be_told_and_the_scripted_user_tells_it(
         assert pieces is not None and pieces.facts[row.turn :] == row.shards
         messages, told = [*row.prompt, assistant("Ok.")], []
         while True:
-            (turn,) = ScriptedSimulator().turns([UserRequest(row.intent, tuple(messages), 0, len(row.prompt))])
+            (turn,) = PieceTeller(ScriptedSimulator()).turns(
+                [UserRequest(row.intent, tuple(messages), 0, len(row.prompt))]
+            )
             if turn.ended or not row.shards:
                 break
             told.append(turn)

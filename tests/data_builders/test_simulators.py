@@ -16,7 +16,13 @@ from nextturn.data_builders.dialogue.prompts import EXAMPLES
 from nextturn.data_builders.dialogue.replies import Reply
 from nextturn.data_builders.dialogue.roles import ChatModel
 from nextturn.data_builders.recipe import DataRecipe, Dialogue, Output, RoleSection, SimulatorSection, Source
-from nextturn.data_builders.simulators import PromptedSimulator, ScriptedSimulator, intent_text, open_simulator
+from nextturn.data_builders.simulators import (
+    PieceTeller,
+    PromptedSimulator,
+    ScriptedSimulator,
+    intent_text,
+    open_simulator,
+)
 from nextturn.data_builders.user import ScriptedUser
 from nextturn.probe.chat import Chat
 from nextturn.probe.conversations import assistant, user
@@ -64,6 +70,26 @@ def test_scripted_turns_are_those_of_a_user_that_was_always_there(replies: list[
         messages.append(user(said[-1]))
     turns = ScriptedSimulator().turns(requests[::-1])[::-1]
     assert turns == [UserTurn(ended=True) if text is None else UserTurn(text) for text in said]
+
+
+# --- Problems in pieces.
+
+
+def test_whoever_plays_the_others_problems_in_pieces_are_told_piece_by_piece() -> None:
+    asked: list[int] = []
+
+    class Other:
+        def turns(self, requests: Sequence[UserRequest]) -> list[UserTurn]:
+            asked.append(len(requests))
+            return [UserTurn(f"other {request.seed}") for request in requests]
+
+    pieces = replace(INTENT, shards=("It has 3 bags.", "Each bag has 4."))
+    ask = (OPENING, assistant("What is given?"))
+    told = (*ask, user("It has 3 bags."), assistant("What else?"))
+    requests = [UserRequest(pieces, told, 0, 1), UserRequest(INTENT, ask, 5, 1), UserRequest(pieces, ask, 0, 1)]
+    teller = PieceTeller(Other())
+    assert teller.turns(requests) == [UserTurn("Each bag has 4."), UserTurn("other 5"), UserTurn("It has 3 bags.")]
+    assert teller.turns(requests[:1]) == [UserTurn("Each bag has 4.")] and asked == [1]
 
 
 # --- A prompted model.
@@ -162,7 +188,8 @@ def test_a_user_model_continues_the_users_turn_after_the_intent(user_model: Any,
 
     requests = [ASKED, replace(SOLVED, seed=7), replace(ASKED, seed=6)]
     with open_simulator(user_model(intents=intents), 1, "simulator") as simulator:
-        chat, simulator.weights.stream = simulator.weights.chat, stream
+        weights = simulator.others.weights
+        chat, weights.stream = weights.chat, stream
         turns = simulator.turns(requests)
     assert turns == [UserTurn("it is 3"), UserTurn(ended=True), UserTurn(failure="user_cut")]
     for request, sent in zip(requests, asked, strict=True):

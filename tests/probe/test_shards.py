@@ -32,6 +32,10 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
             ("How many beans has she?", "Ana has 6 cups.", "Each cup holds 5 beans."),
         ),
         (
+            "He pays 20 a month. There are 6 months. How much more is it than if he paid 100 at once?",
+            ("How much more is it than if he paid 100 at once?", "He pays 20 a month.", "There are 6 months."),
+        ),
+        (
             "Two lines meet. (Neither is vertical.) Find $a$. Express it as $p/q$.",
             ("Find $a$.", "Two lines meet.", "(Neither is vertical.)", "Express it as $p/q$."),
         ),

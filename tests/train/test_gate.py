@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,11 +30,15 @@ IN_PIECES = given(
 WHOLE = given()
 
 
-def added(gate: ShardGate, *given: tuple[RlRow, float | None], times: int = RECENT) -> float:
+def added(gate: ShardGate, *given: tuple[RlRow, float | None], times: int = RECENT) -> int:
     """Let the gate see samples with these accuracies, and return how many pieces are left to tell."""
     rows = [(gate.open_row(row), value) for row, value in given] * times
     parts = [Scored(1.0, {"accuracy": value}, {}) for _, value in rows]
-    return gate.add([sample("53", row=row) for row, _ in rows], parts)["gate/left"]
+    before = gate.progress.left
+    assert gate.add([sample("53", row=row) for row, _ in rows], parts)["gate/left"] == before, (
+        "what the samples were told"
+    )
+    return gate.progress.left
 
 
 def test_a_problem_loses_no_piece_and_the_last_ones_are_left() -> None:
@@ -60,7 +65,12 @@ def test_it_waits_for_enough_samples_of_its_own_and_ends_at_the_longest_problem(
     gate = ShardGate(0.8, [IN_PIECES, WHOLE])
     assert added(gate, (IN_PIECES, 1.0), (WHOLE, 1.0), times=RECENT - 1) == 1
     assert added(gate, (IN_PIECES, 1.0), (WHOLE, 1.0), times=1) == 2
-    assert added(gate, (withheld(), 1.0), (given(turn=1), 1.0), (IN_PIECES, 0.0), (WHOLE, 1.0)) == 2
+    foreign = [withheld(), given(turn=1), given(kind="right_start"), replace(IN_PIECES, shards=FACTS[:1])]
+    others = [(row, 0.0) for row in foreign]
+    assert added(gate, *others, (IN_PIECES, 0.5), (WHOLE, 1.0)) == 2, "others say nothing about whole problems"
+    assert added(gate, *[(row, 1.0) for row in foreign], (IN_PIECES, 0.5), (WHOLE, 1.0)) == 2, (
+        "nor about those in pieces"
+    )
     assert [added(gate, (IN_PIECES, 1.0)) for _ in range(3)] == [3, 3, 3]
 
 
@@ -109,6 +119,8 @@ def test_a_run_logs_and_saves_how_far_it_got(talker: Path, tmp_path: Path, capsy
         tmp_path, talker, data={"path": str(tmp_path / "own.jsonl")}, probe={"when": "never"},
         rollout={"mode": "conversation", "max_turns": 4, "gate": 0.8}, train={"max_steps": 3, "save_steps": 3},
     )  # fmt: skip
+    with pytest.raises(RecipeError, match=r"rollout\.gate: needs accuracy"):
+        main([str(recipe), "--reward.weights.accuracy", "0", "--dry-run"])
     main([str(recipe), "--dry-run"])
     assert "1 of at most 2 pieces" in capsys.readouterr().out
     main([str(recipe)])

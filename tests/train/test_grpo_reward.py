@@ -174,6 +174,8 @@ def test_what_hacks_a_reward_is_watched() -> None:
     ]
     hint = sample(asked, row=rl_row(5, kind="hint"))  # a question is the help that was asked for
     figures = watch_figures([*samples, hint])
+    pieces = sample(asked, row=rl_row(5, kind="sharded", shards=("She buys 6 more.",)))  # to be asked for
+    assert watch_figures([*samples, pieces])["watch/over_asking"] == 0.5
     assert figures["watch/over_asking"] == 0.5
     assert figures["watch/ask_when_needed"] == 0.5, "of the two whose reply can be looked at"
     assert figures["watch/generic_ending"] == 0.4

@@ -42,6 +42,8 @@ def test_a_prompt_is_a_conversation_or_a_question_and_keeps_its_columns(tmp_path
     assert (third.id, third.answer) == ("3", "3")
     (tmp_path / "prompts.json").write_text(json.dumps([{"messages": PROMPT}]))
     assert [row.prompt for row in load_rl_rows(tmp_path / "prompts.json")] == [tuple(PROMPT)]
+    talks = ({"messages": messages(*"abcde"[:turns])} for turns in (1, 3, 5))
+    assert [row.turn for row in rows(tmp_path, *talks)] == [0, 1, 2]
     with pytest.raises(DataError, match="ends with the assistant"):
         rows(tmp_path, {"messages": messages("a", "b")})
 
@@ -60,6 +62,10 @@ def test_problems_that_are_told_in_more_turns_than_a_rollout_has_are_left_out(tm
     conversation = RolloutSection(mode="conversation", max_turns=3)
     assert [row.id for row in tellable(told, conversation)] == ["0", "1", "2"]
     assert [row.id for row in tellable(told, RolloutSection(window=1))] == ["0", "1"]
+    later = rows(tmp_path, *({"id": f"{turn}", "question": "2?", "kind": "sharded", "turn": turn} for turn in (0, 1)))
+    assert [row.id for row in tellable(later, conversation)] == ["0", "1"]
+    gated = conversation.model_copy(update={"gate": 0.8})
+    assert [row.id for row in tellable(later, gated)] == ["0"], "the gate says what is told before the first reply"
 
 
 def test_a_custom_reward_alone_turns_the_built_in_parts_off(capsys: pytest.CaptureFixture[str]) -> None:
