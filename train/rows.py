@@ -392,6 +392,12 @@ def check_columns(rows: Collection[RlRow], reward: RewardSection, where: str) ->
         for part, column in _NEEDS.items()
         if reward.weight_of[part] and (lacking := sum(not getattr(row, column) for row in rows))
     ]
+    unnamed = sum(row.kind == "underspecified" and not (row.turn or row.withholds or row.shards) for row in rows)
+    if reward.weight_of["asking"] and unnamed:  # else asking, which the row is there for, would cost what a guess costs
+        missing.append(
+            f"reward.weights.asking needs `thing`, the name of what is missing, and `reveal`, the sentence that states it, in rows of the "
+            f"kind underspecified ({unnamed} of {len(rows)} rows have none)"
+        )
     if missing:
         raise DataError(f"{where}: {', '.join(missing)}; add what is missing, or give these parts the weight 0")
 

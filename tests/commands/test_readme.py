@@ -89,7 +89,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         write_labels(folder / name, [turn.model_copy(update={"label": "new_task"}) for turn in turns])
     probe = {"sets": {"q": {"path": "questions.jsonl"}}, "max_answer_tokens": 8, "max_user_tokens": 6}
     write_json(folder / "runs/demo/sft/recipe.json", {"model": {"name": "my_model"}, "train": {}, "probe": probe})
-    for name in ("conversations.jsonl", "held_out.jsonl"):
+    for name in ("conversations.jsonl", "held_out.jsonl", "more.jsonl"):
         (folder / name).write_text(blocks(README, "json")[0] * 4)
     (folder / "my_rewards.py").write_text(blocks(TEXT[ROOT / "docs" / "architecture.md"], "python")[0])
     (folder / "mine.yaml").write_text(blocks(README, "yaml")[0].replace("smollm2-135m", "my_model"))

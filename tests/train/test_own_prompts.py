@@ -54,6 +54,11 @@ def test_what_the_weighted_parts_need_is_named_at_once(tmp_path: Path) -> None:
         check_columns(few, RewardSection(), "prompts.jsonl")
     check_columns(few, RewardSection(weights=Weights(accuracy=0.0, asking=0.0)), "prompts.jsonl")
     check_columns(rows(tmp_path, {"question": "2?", "answer": "2", "kind": "complete"}), RewardSection(), "x")
+    lacking = {"question": "2?", "answer": "2", "kind": "underspecified"}
+    with pytest.raises(DataError, match="asking needs `thing`.*1 of 1"):
+        check_columns(rows(tmp_path, lacking), RewardSection(), "x")
+    told = {"thing": "the order number", "reveal": "It is 48213."}
+    check_columns(rows(tmp_path, {**lacking, **told}), RewardSection(), "x")
 
 
 def test_problems_that_are_told_in_more_turns_than_a_rollout_has_are_left_out(tmp_path: Path) -> None:
