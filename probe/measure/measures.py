@@ -16,7 +16,7 @@ The figures depend on the rows only, so a finished run can be judged again witho
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
@@ -30,6 +30,7 @@ from nextturn.probe.measure.perturb import NONE, parse_perturbations
 from nextturn.probe.sets import Item
 from nextturn.probe.settings import ProbeSection
 from nextturn.probe.stats import Estimate, clustered_rate, mean_ci, wilson
+from nextturn.probe.text import words
 
 
 def make_row(kind: str, set_name: str, item: str, messages: Sequence[Message], **values: Any) -> Row:
@@ -216,6 +217,7 @@ def followup_figures(rows: Sequence[Row]) -> dict[str, Any]:
     grounded, changed = (
         [(row["item"], row[field]) for row in rows if row.get(field) is not None] for field in ("grounding", "changed")
     )
+    repeated, most = repeated_turns(rows)
     return {
         "n_total": len(rows),
         "n_judged": len(labelled),
@@ -225,9 +227,30 @@ def followup_figures(rows: Sequence[Row]) -> dict[str, Any]:
         "unscored": dict(sorted(Counter(row["unscored"] for row in rows if row["label"] is None).items())),
         "role_consistency": _share(sum(row["label"] in ROLE_CONSISTENT for row in labelled), len(labelled)),
         "specificity": _share(sum(bool(row["specific"]) for row in genuine), len(genuine)),
+        "repeated": repeated,
+        "most_repeated": most,
         "grounding": _clustered(mean_ci, grounded) if grounded else None,
         "changed_text": _clustered(clustered_rate, changed) if changed else None,
     }
+
+
+OFTEN = 3
+"""Items on which a turn comes word for word, from which on it is called repeated."""
+
+
+def repeated_turns(rows: Sequence[Row]) -> tuple[float | None, str]:
+    """Return the share of user turns that come word for word on OFTEN or more items, and the most frequent of them ("" if none).
+
+    Such a turn fits any answer, whatever a judge says of it alone: a model that learned to ask for the next piece of a problem said "I can't
+    finish it with that alone. What else do you know?" after half of its solutions, and the judge `rules` called that genuine.
+    """
+    items: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    worded = [(row, tuple(words(row["user_turn"] or ""))) for row in rows]
+    for row, wording in worded:
+        items[wording].add(row["item"])
+    repeated = [(row, wording) for row, wording in worded if wording and len(items[wording]) >= OFTEN]
+    most = max(repeated, key=lambda each: len(items[each[1]]), default=None)
+    return _share(len(repeated), len(rows)), most[0]["user_turn"] if most else ""
 
 
 def _clustered(estimate: Callable[..., Estimate], values: Sequence[tuple[str, float]]) -> dict[str, Any]:

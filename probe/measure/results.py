@@ -120,7 +120,8 @@ class FollowupResults(_Frozen):
     """User turns of one set, perturbation and temperature, or the real ones of a transcript set.
 
     `rate` is the share of genuine follow-ups among the judged turns, `grounding` is in nats per token, and
-    `changed_text` is the share of turns whose text the perturbation changed.
+    `changed_text` is the share of turns whose text the perturbation changed. `repeated` is the share of all turns that come word for word on
+    three or more items, `most_repeated` the most frequent of them.
     """
 
     n_total: int
@@ -131,6 +132,8 @@ class FollowupResults(_Frozen):
     unscored: dict[str, int]
     role_consistency: float | None = None
     specificity: float | None = None
+    repeated: float | None = None
+    most_repeated: str = ""
     grounding: Estimate | None = None
     changed_text: Estimate | None = None
 
@@ -143,6 +146,7 @@ class FollowupResults(_Frozen):
             "unscored": share(sum(self.unscored.values()), self.n_total),
             "role_consistency": Estimate(self.role_consistency, None, n),
             "specificity": Estimate(self.specificity, None, n),
+            **({} if self.repeated is None else {"repeated": Estimate(self.repeated, None, self.n_total)}),
             **({"grounding": replace(self.grounding, n=self.n_total)} if self.grounding else {}),
             **({"changed_text": replace(self.changed_text, n=self.n_total)} if self.changed_text else {}),
         }

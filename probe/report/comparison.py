@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nextturn.probe.judges.labels import GENUINE, ROUGH, followup_name, in_order
+from nextturn.probe.measure.perturb import NONE
 from nextturn.probe.measure.results import FinishedRun, Metric, Results, Samples, run_names
 from nextturn.probe.stats import NOTHING, Estimate, PairedDifference, auc, mean_ci, paired_difference
 from nextturn.probe.terminal import aligned, printable
@@ -101,6 +102,8 @@ _SHARDED = ("full", "concat", "sharded", "sharded_minus_full")
 
 MANY = 8
 """The most runs that detailed tables show one by one."""
+ALIKE = 0.2
+"""Share of repeated user turns from which on the rate has a note. Of ten measured cells one had 64%, and the others at most 10%."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,18 @@ class Comparison:
                 total = sum(cell.n_total for cell in cells)
                 unscored.append(f"{run.name} {100 * reasons.total() / total:.1f}% of {total} ({why})")
         notes += [f"user turns without a label, in no rate: {', '.join(unscored)}"] if unscored else []
+        alike = [
+            f'{cell.repeated:.0%} of those of {run.name} on {printable(name)} at {at}, most often "{printable(cell.most_repeated, 80)}"'
+            for run in self.runs
+            for name, kinds in run.results.followup.items()
+            for at, cell in kinds.get(NONE, {}).items()
+            if (cell.repeated or 0) >= ALIKE
+        ]
+        if alike:
+            notes.append(
+                "user turns that come word for word on three or more items fit any answer, so read them before you trust the rate: "
+                + ", ".join(alike)
+            )
         changed = "all runs" if len(self.as_judged) == len(self.runs) - 1 else ", ".join(self.as_judged)
         if changed and self.as_judged:
             notes.append(f"no person has checked the changes of {changed} (nextturn probe label, then correct)")

@@ -14,7 +14,7 @@ import pytest
 from nextturn.probe.__main__ import main
 from nextturn.probe.errors import BadInput, DataError, IncomparableRuns, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_json
-from nextturn.probe.measure.measures import Row, make_row
+from nextturn.probe.measure.measures import Row, make_row, repeated_turns
 from nextturn.probe.measure.results import Metric, expand, load_runs, read_results
 from nextturn.probe.report.compare import compare
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, format_table, pattern_of, plain
@@ -281,6 +281,27 @@ def test_user_turns_without_a_label_are_shown_and_in_no_rate(tmp_path: Path) -> 
     page = markdown(comparison, has_plot=False)
     assert page.count("base 25.0% of 180 (no verdict 45)") == 1, "what is to know about the judge stands in one line"
     assert all(shown in page for shown in ("100.0 (45)", "25.0 (15)", "100.0 [92.1, 100.0]"))
+
+
+def test_turns_that_fit_any_item_are_counted_and_named(tmp_path: Path) -> None:
+    asks = "I can't finish it with that alone. What else do you know?"
+    said = [asks, asks.upper(), f"{asks[:-1]}!", "Why 7?", "Why 7?", "Twice", "Twice", ""]
+    items = ["1", "2", "3", "4", "5", "6", "6", "7"]
+
+    def turn(item: str, text: str) -> Row:
+        return make_row("followup", "chat", item, [], temperature=0.0, user_turn=text, label="genuine_followup")
+
+    rows = [turn(item, text) for item, text in zip(items, said, strict=True)]
+    assert repeated_turns(rows) == (3 / 8, asks), "case and punctuation do not count; samples of one item do not either"
+    assert repeated_turns(rows[2:]) == (0.0, "") and repeated_turns([]) == (None, "")
+    folder = probe_run(tmp_path / "run", genuine={"chat": ONES})
+    results = read_json(folder / "results.json")
+    cell = results["followup"]["chat"]["none"]["T=0.0"]
+    assert 0 <= cell["repeated"] <= 1
+    for share, noted in ((0.1, False), (0.6, True)):
+        cell |= {"repeated": share, "most_repeated": "<b>What else?\x1b[31m</b>"}
+        table = format_table([results])
+        assert ("60% of those of base on chat at T=0.0" in " ".join(table.split())) == noted and "\x1b" not in table
 
 
 def test_samples_of_one_item_count_as_one_in_a_control(tmp_path: Path) -> None:
