@@ -14,8 +14,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformers import TrainerCallback
-
 from nextturn.data_builders.rows import RlRow
 from nextturn.probe.conversations import user
 from nextturn.probe.errors import RecipeError
@@ -49,7 +47,7 @@ def is_whole(row: RlRow) -> bool:
     return row.kind in WHOLE and not (row.shards or row.withholds or row.turn)
 
 
-class ShardGate(TrainerCallback):  # type: ignore[misc]
+class ShardGate:
     """Chooses how much of a problem the first message tells. It is equal on all processes, since `add` gets the samples of all.
 
     Args:
@@ -95,15 +93,23 @@ class ShardGate(TrainerCallback):  # type: ignore[misc]
             self.progress = Progress(now.left + 1, whole=now.whole)
         return {"gate/left": float(now.left)}
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Go on from the checkpoint, if the run is resumed."""
-        if (saved := _state_file(args, state)).is_file():
-            self.progress = Progress(**read_json(saved))
+    def callback(self) -> Any:
+        """Return the trainer's callback that writes the progress into each checkpoint, before it is marked as complete, and reads it from the one
+        that a run resumes from."""
+        from transformers import TrainerCallback
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the progress into the checkpoint, before the checkpoint is marked as complete."""
-        if state.is_world_process_zero:
-            write_json(_state_file(args, state), asdict(self.progress))
+        gate = self
+
+        class KeepsProgress(TrainerCallback):
+            def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                if (saved := _state_file(args, state)).is_file():
+                    gate.progress = Progress(**read_json(saved))
+
+            def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                if state.is_world_process_zero:
+                    write_json(_state_file(args, state), asdict(gate.progress))
+
+        return KeepsProgress()
 
 
 def _state_file(args: Any, state: Any) -> Path:

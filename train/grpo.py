@@ -93,7 +93,7 @@ def train(recipe: GrpoRecipe, resume: str = "auto", callbacks: Sequence[TrainerC
                 eval_dataset=prompt_dataset(prompts.held_out.values()) if prompts.held_out else None,
                 processing_class=run.tokenizer,
                 peft_config=new_adapter(recipe.model, model),
-                callbacks=[*callbacks, *([gate] if gate else [])],
+                callbacks=[*callbacks, *([gate.callback()] if gate else [])],
                 rollout_func=rollout,
             )
 

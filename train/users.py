@@ -32,7 +32,7 @@ from nextturn.data_builders.dialogue.checks import Proposal, values
 from nextturn.data_builders.dialogue.replies import out_of_role
 from nextturn.data_builders.dialogue.roles import LocalWeights
 from nextturn.data_builders.recipe import SimulatorSection, Written
-from nextturn.data_builders.simulators import open_simulator
+from nextturn.data_builders.simulators import PieceTeller, open_simulator
 from nextturn.data_builders.written import WISHES, written
 from nextturn.probe.conversations import assistant, plain, row_id
 from nextturn.probe.engines.base import ScoreRequest, item_seed
@@ -209,9 +209,10 @@ def main(argv: Sequence[str]) -> None:
         with open_simulator(section, options.seed, name, options.out and options.out / "stored") as simulator:
             turns[name] = simulator.turns([point.request for point in points])
             users[name] = figures(points, turns[name])
-            weights = getattr(getattr(simulator, "model", simulator), "weights", None)
+            played = simulator.others if isinstance(simulator, PieceTeller) else simulator
+            weights = getattr(getattr(played, "model", played), "weights", None)
             if isinstance(weights, LocalWeights):
-                users[name]["perplexity"] = perplexity(weights, rows, getattr(simulator, "intents", True))
+                users[name]["perplexity"] = perplexity(weights, rows, getattr(played, "intents", True))
     turns["real"] = [point.real for point in points]
     users["real"] = figures(points, turns["real"])
     print(table(users))

@@ -97,7 +97,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, tiny_chatml: Path) -> Pa
         blocks(TEXT[ROOT / "docs" / "your-data.md"], "yaml")[0].replace("smollm2-135m", "my_model")
     )
     reward = TEXT[ROOT / "docs" / "your-reward.md"]
-    (folder / "prompts.jsonl").write_text(blocks(reward, "json")[0] * 4)
+    (folder / "prompts.jsonl").write_text(blocks(reward, "json")[0] * 16)
     (folder / "product_reward.py").write_text(blocks(reward, "python")[0])
     (folder / "grpo.yaml").write_text(blocks(reward, "yaml")[0].replace("smollm2-135m", "my_model"))
     for name in ("smollm2/sft", "smollm2/grpo", "qwen2b_sft", "qwen2b_grpo", "trainers_sft"):

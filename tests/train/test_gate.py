@@ -85,12 +85,12 @@ def test_a_resumed_run_goes_on_from_the_checkpoints_progress(tmp_path: Path) -> 
     gate = ShardGate(0.8, [IN_PIECES, WHOLE])
     added(gate, (IN_PIECES, 1.0), (WHOLE, 1.0))
     added(gate, (IN_PIECES, 0.0), times=3)
-    gate.on_save(args, state, None)
+    gate.callback().on_save(args, state, None)
     resumed = ShardGate(0.8, [IN_PIECES, WHOLE])
-    resumed.on_train_begin(args, state, None)
+    resumed.callback().on_train_begin(args, state, None)
     assert resumed.progress == gate.progress and (gate.progress.left, gate.progress.in_pieces) == (2, [0.0] * 3)
     fresh = ShardGate(0.8, [IN_PIECES, WHOLE])
-    fresh.on_train_begin(args, SimpleNamespace(global_step=0), None)
+    fresh.callback().on_train_begin(args, SimpleNamespace(global_step=0), None)
     assert fresh.progress.left == 1 and not fresh.progress.whole
 
 
