@@ -210,8 +210,7 @@ def _mistake(turns: Any, wanted: int) -> str:
 
 
 class PieceTeller:
-    """Tells problems in pieces piece by piece, whoever plays the other users: the pieces are the same for every model, and only then is
-    known when the last one is told."""
+    """Tells problems in pieces, one piece a turn. Another simulator plays all other users: a model would tell all pieces at once, or forget one."""
 
     def __init__(self, others: Simulator) -> None:
         self.others = others

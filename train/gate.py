@@ -18,6 +18,7 @@ from nextturn.data_builders.rows import RlRow
 from nextturn.probe.conversations import user
 from nextturn.probe.errors import RecipeError
 from nextturn.probe.files import read_json, write_json
+from nextturn.probe.shards import Shards
 from nextturn.train.rewards import Sample, Scored
 
 RECENT = 64
@@ -74,8 +75,8 @@ class ShardGate:
         told = row.shards[: -self.progress.left]
         if not told:
             return row
-        message = user("\n".join([row.prompt[-1]["content"], *(f"- {fact}" for fact in told)]))
-        return replace(row, prompt=(*row.prompt[:-1], message), shards=row.shards[len(told) :])
+        message = Shards(row.prompt[-1]["content"], told).concat()
+        return replace(row, prompt=(*row.prompt[:-1], user(message)), shards=row.shards[len(told) :])
 
     def add(self, samples: Sequence[Sample], scored: Sequence[Scored]) -> dict[str, float]:
         """Take the trained samples of a generation, open the gate for the next one if they suffice, and return figures for the log."""

@@ -146,7 +146,7 @@ class FollowupResults(_Frozen):
             "unscored": share(sum(self.unscored.values()), self.n_total),
             "role_consistency": Estimate(self.role_consistency, None, n),
             "specificity": Estimate(self.specificity, None, n),
-            **({} if self.repeated is None else {"repeated": Estimate(self.repeated, None, self.n_total)}),
+            "repeated": Estimate(self.repeated, None, self.n_total),
             **({"grounding": replace(self.grounding, n=self.n_total)} if self.grounding else {}),
             **({"changed_text": replace(self.changed_text, n=self.n_total)} if self.changed_text else {}),
         }

@@ -103,7 +103,7 @@ _SHARDED = ("full", "concat", "sharded", "sharded_minus_full")
 MANY = 8
 """The most runs that detailed tables show one by one."""
 ALIKE = 0.2
-"""Share of repeated user turns from which on the rate has a note. Of ten measured cells one had 64%, and the others at most 10%."""
+"""Share of repeated user turns from which on the rate has a note. Of 16 measured cells one had 64%, and the others at most 10%."""
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,11 @@ def value(figure: Figure) -> Cell:
         return with_interval(f"{estimate.value:.2f}" + (" [{:.2f}, {:.2f}]".format(*bounds) if bounds else ""))
     counted = metric.measure == "outcome" or metric.name == "unscored" or metric.name.startswith("label:")
     count = f" ({round((estimate.value or 0.0) * estimate.n)})" if counted else ""
-    linked = estimate.value and metric.name not in ("role_consistency", "specificity")  # the page has no such filter
+    linked = estimate.value and metric.name not in (
+        "role_consistency",
+        "specificity",
+        "repeated",
+    )  # the page has no such filter
     return with_interval(percent(estimate) + count, address(figure) if linked else "")
 
 
