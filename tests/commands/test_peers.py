@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from bench.peers import compare, page
+
 from support.commands import ROOT
 
 BUSY = """
