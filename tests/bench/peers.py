@@ -10,6 +10,8 @@ Figures are written to peers.json and as tables to peers.md.
 - sft: 20 steps of 4 conversations, against `trl sft` with the same rows and settings;
 - grow: probe, comparison and report of a tiny model at 10, 100 and 1,000 questions.
 
+Both sides of a pair get the same number of threads. How many worked is read from the running processes: a launcher may set another number
+(`trl sft` starts itself with accelerate, which sets one thread where OMP_NUM_THREADS is not set). If the numbers differ, no ratio is shown.
 A peer uses the batch size of 64, 32, 16 or 8, not above the number of questions, that was fastest; they are tried downwards until
 one is slower.
 Times are of whole processes, start included, memory is the largest resident set. Questions are generated, the model is
@@ -26,6 +28,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +36,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from nextturn.data_builders.starter import starter_problems
@@ -45,15 +49,43 @@ HARNESS = ROOT / os.environ.get("HARNESS_VENV", ".venv-harness") / "bin"
 VLLM = ROOT / os.environ.get("VLLM_VENV", ".venv-vllm") / "bin"
 BATCHES = (8, 16, 32, 64)
 ANSWER, TURN = 128, 48
+THREADS = os.environ.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 Words = Sequence[str | Path]
 
 
 @dataclass(frozen=True)
 class Took:
-    """What a process took: wall-clock seconds, and its largest resident set in GiB."""
+    """What a process took: wall-clock seconds, its largest resident set in GiB, and how many threads worked."""
 
     seconds: float
     memory: float
+    threads: int
+
+
+class ThreadTimes(threading.Thread):
+    """Reads the CPU seconds of every thread of a command and its children, until it is told to end."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.command = psutil.Process(pid)
+        self.ended = threading.Event()
+        self.seconds: dict[int, dict[int, float]] = {}
+
+    def run(self) -> None:
+        while not self.ended.wait(0.2):
+            try:
+                for process in (self.command, *self.command.children(recursive=True)):
+                    of_process = {each.id: each.user_time + each.system_time for each in process.threads()}
+                    self.seconds.setdefault(process.pid, {}).update(of_process)
+            except psutil.Error:  # a process ended between two calls; the next reading has the others
+                continue
+
+    def working(self) -> int:
+        """Return how many threads of the busiest process had at least a tenth of the CPU time of its busiest thread."""
+        self.ended.set()
+        self.join()
+        busiest = max((list(each.values()) for each in self.seconds.values()), key=sum, default=[])
+        return sum(seconds >= max(busiest) / 10 for seconds in busiest)
 
 
 def run(words: Words, folder: Path) -> Took:
@@ -62,20 +94,27 @@ def run(words: Words, folder: Path) -> Took:
         "PYTHONPATH": str(ROOT / "tests"),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": THREADS,
     }
     started = time.perf_counter()
     log = folder / "log.txt"
     with log.open("ab") as file:
         output = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for number in (1, 2)]
         pid = os.posix_spawn(str(words[0]), [str(word) for word in words], environment, file_actions=output)
+        times = ThreadTimes(pid)
+        times.start()
         _, status, usage = os.wait4(pid, 0)
+        seconds = time.perf_counter() - started
     if status:
         raise SystemExit(f"{' '.join(map(str, words))} failed:\n{log.read_text(errors='replace')[-3000:]}")
-    return Took(time.perf_counter() - started, usage.ru_maxrss / 2**20)
+    return Took(seconds, usage.ru_maxrss / 2**20, times.working())
 
 
 def compare(name: str, ours: Words, peer: Words, folder: Path, rounds: int) -> dict[str, Any]:
-    """Run both in turn and return medians, all times and the ratio of the medians. `OUT` in a command is a new folder."""
+    """Run both in turn and return medians, all times, threads and the ratio of the medians. `OUT` in a command is a new folder.
+
+    The ratio is None if the two sides worked with different numbers of threads.
+    """
     taken: dict[str, list[Took]] = {"ours": [], "peer": []}
     for number in range(rounds):
         for side, words in (("ours", ours), ("peer", peer)):
@@ -88,8 +127,10 @@ def compare(name: str, ours: Words, peer: Words, folder: Path, rounds: int) -> d
             "median_s": statistics.median(seconds),
             "all_s": seconds,
             "memory_gib": max(round(each.memory, 2) for each in of_side),
+            "threads": statistics.mode(each.threads for each in of_side),
         }
-    found["ratio"] = round(found["peer"]["median_s"] / found["ours"]["median_s"], 2)
+    ours_s, peer_s = found["ours"]["median_s"], found["peer"]["median_s"]
+    found["ratio"] = round(peer_s / ours_s, 2) if found["ours"]["threads"] == found["peer"]["threads"] else None
     print(f"{name}: {found['ratio']} times as fast as the peer; {found}", flush=True)
     return found
 
@@ -314,15 +355,18 @@ def page(found: dict[str, Any]) -> str:
         "# Beside other tools", "",
         "Written by `make bench-peers`. Each pair ran in turn on one machine, as whole processes from start to end; times are medians, with",
         "all of them in `peers.json`. A peer has the batch size of 8, 16, 32 or 64 that was fastest. SmolLM2-135M in float32, or in",
-        "bfloat16 on both sides where a row says so; generated questions.", "",
-        "| what | ours, s | peer, s | times as fast | memory, GiB, ours / peer | beside |", "|---|---|---|---|---|---|",
+        "bfloat16 on both sides where a row says so; generated questions. Threads are read from the running processes; where the two sides",
+        "had different numbers, no ratio is shown. Rows without a number were measured before threads were read.", "",
+        "| what | ours, s | peer, s | times as fast | threads, ours / peer | memory, GiB, ours / peer | beside |", "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for what, case in _titled(found, *TITLES):
         ours, peer = case["ours"], case["peer"]
         spread = [f"{side['median_s']} ({min(side['all_s'])} to {max(side['all_s'])})" for side in (ours, peer)]
         memory = f"{ours['memory_gib']} / {peer['memory_gib']}"
+        threads = f"{ours['threads']} / {peer['threads']}" if "threads" in ours else "not read"
+        ratio = "threads differ" if case["ratio"] is None else case["ratio"]
         beside = case["peer_is"] + (f", batches of {case['batch_size']}" if "batch_size" in case else "")
-        lines.append(f"| {what} | {spread[0]} | {spread[1]} | {case['ratio']} | {memory} | {beside} |")
+        lines.append(f"| {what} | {spread[0]} | {spread[1]} | {ratio} | {threads} | {memory} | {beside} |")
     lines += ["", *(f"- {note}" for note in _facts(found))]
     if "grow" in found:
         lines += ["", "How the probe, `compare` and its page grow with the number of questions (a tiny random model):", "",
@@ -364,6 +408,11 @@ def _facts(found: dict[str, Any]) -> Iterator[str]:
     for what, case in _titled(found, "sft"):
         sides = case["loss_tokens"]
         yield f"{what}: the same rows and steps; {sides['ours']:,} tokens carry loss in ours (assistant turns), {sides['peer']:,} in the peer (all)."
+    for what, _ in _titled(found, "vllm"):
+        yield f"{what}: the peer's cache of keys and values is limited to 2 GiB; ours takes vLLM's default."
+    for what, case in _titled(found, *TITLES):
+        if "note" in case:
+            yield f"{what}: {case['note']}"
 
 
 if __name__ == "__main__":

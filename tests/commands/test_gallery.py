@@ -14,9 +14,10 @@ GALLERY = "recipes/gallery"
 SMOLLM2 = [f"{GALLERY}/smollm2/{name}" for name in ("base", "sft", "grpo", "labels.jsonl")]
 SMOLLM2.insert(3, "--labels")
 WANTED = [
-    ("accuracy", "lenient", ""), ("clarify", "ask_when_needed", ""), ("clarify", "answer_when_complete", ""),
-    ("followup", "rate", "T=0.0"), ("followup", "rate", "T=0.7"),
-]  # fmt: skip
+    ("accuracy", "lenient", ""),
+    ("clarify", "ask_when_needed", ""),
+    ("clarify", "answer_when_complete", ""),
+]
 
 
 def cell(estimate: dict[str, Any]) -> str:
