@@ -8,30 +8,36 @@ brings most of the lost accuracy back). The replies before it answer nothing: th
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
-from nextturn.data_builders.forms import MOST, Wordings, fact_slots, question_slots, step_slots
+from nextturn.data_builders.duplicates import masked
+from nextturn.data_builders.forms import Slots, fact_slots, filled, fits, forms, question_slots, step_slots
 from nextturn.data_builders.recipe import DataRecipe
 from nextturn.data_builders.scripted import say
 from nextturn.data_builders.tasks import Conversation
 from nextturn.probe.conversations import Message, assistant, user
-from nextturn.probe.shards import Shards, split
+from nextturn.probe.shards import split
 
 KINDS = ("complete", "replay")
 """Kinds whose first exchange is a whole problem and its solution."""
 
 
+MOST = 3
+"""Messages of a build that may be equal except for numbers and names; also the uses of a form after the solution."""
+
+
 class Teller:
-    """Tells problems of a build piece by piece, as the `sharded` keys of its recipe say."""
+    """Tells the problems of a build piece by piece, as the `sharded` keys of its recipe say."""
 
     def __init__(self, recipe: DataRecipe) -> None:
         self._recipe = recipe
-        self._wordings = Wordings()
+        self._used: Counter[str] = Counter()  # forms of the rows kept so far, and their texts without numbers and names
 
     def remember(self, row: dict[str, Any]) -> None:
-        """Count the forms of a kept row, so that later rows use others."""
-        if "forms" in row:
-            self._wordings.remember(row["forms"], [message["content"] for message in row["messages"]])
+        """Count the forms of a kept row, so that later rows prefer others."""
+        for form, message in zip(row.get("forms", ()), row["messages"], strict=False):
+            self._used.update([form, masked(message["content"])] if form else [])
 
     def sharded(self, conversation: Conversation) -> Conversation | None:
         """Return the same problem told piece by piece.
@@ -47,49 +53,47 @@ class Teller:
         pieces = split(conversation.task.question if conversation.task else conversation.messages[0]["content"])
         if pieces is None:
             return None
-        replies = (self._plain if recipe.sharded_replies == "plain" else self._varied)(pieces, rng)
-        if len(replies) < len(pieces.facts):
-            return None
         messages: list[Message] = [user(pieces.wish)]
-        for (_, reply), fact in zip(replies, pieces.facts, strict=True):
+        used = [""]  # the form of each message
+        for number, fact in enumerate(pieces.facts):
+            if recipe.sharded_replies == "plain":
+                told = pieces.facts[number - 1] if number else ""
+                form, reply = "", say("ask_rest" if number else "ask_facts", rng, {"told": told})
+            else:
+                slots = fact_slots(pieces, number - 1) if number else question_slots(pieces)
+                form, reply = self._draw("rest" if number else "first", rng, slots, used)
+                if not form:
+                    return None
             messages += [assistant(reply), user(fact)]
-        learned = {"all": range(len(replies)), "one": [rng.randrange(len(replies))], "none": []}[recipe.sharded_loss]
-        for number, message in enumerate(messages[1::2]):
-            message |= {} if number in learned else {"loss": False}
+            used += [form, ""]
+        asking = range(1, len(messages), 2)
+        kept = rng.choice(asking)
+        for place in {"all": (), "one": [each for each in asking if each != kept], "none": asking}[recipe.sharded_loss]:
+            messages[place]["loss"] = False
         messages.append(conversation.messages[1])
-        forms = ["", *(each for form, _ in replies for each in (form, "")), ""]
-        for form, message in self._after(messages, rng) if rng.random() < recipe.sharded_after else []:
-            forms.append(form)
-            messages.append(message)
+        used.append("")
+        if rng.random() < recipe.sharded_after:
+            steps = step_slots(messages[-1]["content"], [message["content"] for message in messages[:-1:2]])
+            slots = rng.choice(steps) if steps else {}
+            asked, explained = (self._draw(kind, rng, slots, used, MOST) for kind in ("reaction", "reply"))
+            if asked[0] and explained[0]:
+                messages += [user(asked[1]), assistant(explained[1])]
+                used += [asked[0], explained[0]]
         return Conversation(
-            f"{conversation.id}-sharded", "sharded", tuple(messages), conversation.source,
-            conversation.answer, reveal_at=2 * len(replies), task=conversation.task, shards=pieces.facts,
-            row={"forms": forms} if any(forms) else {},
+            f"{conversation.id}-sharded", "sharded", tuple(messages), conversation.source, conversation.answer,
+            reveal_at=2 * len(pieces.facts), task=conversation.task, shards=pieces.facts, row={"forms": used} if any(used) else {},
         )  # fmt: skip
 
-    def _plain(self, pieces: Shards, rng: random.Random) -> list[tuple[str, str]]:
-        """Return the replies in one of a few sentences, each as ("", text)."""
-        told = ["", *pieces.facts[:-1]]
-        return [("", say("ask_rest" if fact else "ask_facts", rng, {"told": fact})) for fact in told]
+    def _draw(
+        self, kind: str, rng: random.Random, slots: Slots, taken: list[str], most: int = 10**9
+    ) -> tuple[str, str]:
+        """Return one of the forms that were used least, and its text; two empty texts if no form is left.
 
-    def _varied(self, pieces: Shards, rng: random.Random) -> list[tuple[str, str]]:
-        """Return the replies as (form, text), up to the first one for which there is no form."""
-        replies: list[tuple[str, str]] = []
-        for number in range(len(pieces.facts)):
-            slots = fact_slots(pieces, number - 1) if number else question_slots(pieces.wish)
-            drawn = self._wordings.draw("rest" if number else "first", rng, slots, [form for form, _ in replies])
-            if drawn is None:
-                break
-            replies.append(drawn)
-        return replies
-
-    def _after(self, messages: list[Message], rng: random.Random) -> list[tuple[str, Message]]:
-        """Return a question of the user about a step of the solution, and its answer; nothing if no step can be asked about."""
-        steps = step_slots(messages[-1]["content"], [message["content"] for message in messages[::2]])
-        rng.shuffle(steps)
-        for slots in steps:
-            asked = self._wordings.draw("reaction", rng, slots, most=MOST)
-            explained = self._wordings.draw("reply", rng, slots, most=MOST)
-            if asked and explained:
-                return [(asked[0], user(asked[1])), (explained[0], assistant(explained[1]))]
-        return []
+        Args:
+            taken: Forms that the same row already has.
+            most: Uses of a form at most.
+        """
+        left = [form for form in forms(kind) if fits(form, slots) and form not in taken and self._used[form] < most]
+        rng.shuffle(left)
+        texts = ((form, filled(form, slots)) for form in sorted(left, key=self._used.__getitem__))
+        return next(((form, text) for form, text in texts if self._used[masked(text)] < MOST), ("", ""))
