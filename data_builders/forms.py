@@ -105,8 +105,10 @@ def step_slots(solution: str, told: Sequence[str]) -> list[Slots]:
     for pattern, text in _patterns("as_text").items():
         solution = pattern.sub(text, solution)
     steps: list[Slots] = []
+    results: set[str] = set()  # of the steps so far
     for line in (each for each in solution.split("\n") if _found("line", each)):
         for step in list(equations(line))[-1:]:
+            results.add(step.result)
             if not step.is_true or not step.left[-1].isdigit() or any(states(text, step.result) for text in told):
                 continue
             value = "$" * (line[step.at - 1] == "$") + step.result
@@ -115,12 +117,12 @@ def step_slots(solution: str, told: Sequence[str]) -> list[Slots]:
             for label in _found("label", line[: step.start]):
                 slots["label"] = label[:1].lower() + label[1:]
             for number in re.findall(r"\d+(?:\.\d+)?", step.left):
-                # The only fact with this number, which is no result of an earlier step, and only if both are about the same thing.
+                # The only fact with this number, if no step before has it as its result and the line is about the same thing.
                 facts = [fact for fact in told if states(fact.replace(",", ""), number)]
                 shared = {*_found("word", line.lower())} & {
                     *_found("word", facts[0].lower() if len(facts) == 1 else "")
                 }
-                if shared and _found("fact", facts[0]) and not any(number in each["value"] for each in steps):
+                if shared and number not in results and _found("fact", facts[0]):
                     slots |= {"number": number, "fact": facts[0]}
             steps.append(slots)
     return steps

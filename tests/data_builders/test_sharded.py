@@ -29,13 +29,16 @@ QUESTION = "Ivo has 4 pens. He buys 3 more pens. How many has he?"
 SOLUTION = r"4 + 3 = 7, so \boxed{7}."
 
 
-def whole(kind: str = "complete", question: str = QUESTION, **fields: Any) -> Conversation:
-    return Conversation("a", kind, (user(question), assistant(SOLUTION)), "test", "7", **fields)
+def whole(kind: str = "complete", question: str = QUESTION, id: str = "a", **fields: Any) -> Conversation:
+    return Conversation(id, kind, (user(question), assistant(SOLUTION)), "test", "7", **fields)
+
+
+def recipe(**keys: Any) -> DataRecipe:
+    return DataRecipe.model_validate({"source": {"kind": "starter"}, "output": {"path": "out"}, "sharded": 1.0, **keys})
 
 
 def sharded(conversation: Conversation, share: float = 1.0, **keys: Any) -> Conversation | None:
-    recipe = {"source": {"kind": "starter"}, "output": {"path": "out"}, "sharded": share}
-    return Teller(DataRecipe.model_validate({**recipe, **keys})).sharded(conversation)
+    return Teller(recipe(sharded=share, **keys)).sharded(conversation)
 
 
 def build(out: Path, *overrides: str) -> list[dict[str, Any]]:
@@ -196,7 +199,7 @@ TOLD = ["How many pens are left?", "Ivo has 6 boxes of 15 pens.", "He sells 20 p
         "Ivo has 6*15 = 90 pens.\nAfter the sale he has 90-20 = 70 pens left.\nThe answer is \\boxed{70}.",
         "To find it, we need to follow these steps:\n\n1. Calculate the number of pens:\n   \\[\n   \\text{Number of pens} = 6 \\times"
         " 15 = 90\n   \\]\n\n2. Subtract the pens that he sold:\n   \\[ 90 - 20 = 70 \\]\n\n```python\nprint(6 * 15)\n```\n\\(\\boxed{70}\\)",
-        "He has \\(6 \\times 15 = 90\\) pens. He sells some. He has 6 - 1 = 5 or 7 * 3 = 20 boxes. Now \\(90 - 20 = 70\\) pens are left with Ivo.",
+        "He has \\(6 \\times 15 = 90\\) pens. He sells some. He has 7 * 3 = 22 boxes and more. Now \\(90 - 20 = 70\\) pens are left with Ivo.",
     ],
 )  # fmt: skip
 def test_steps_are_found_in_each_kind_of_solution(solution: str) -> None:
@@ -205,6 +208,24 @@ def test_steps_are_found_in_each_kind_of_solution(solution: str) -> None:
     assert "\\" not in first["line"] + last["line"] and "90" in first["line"]
     assert (first["number"], first["fact"]) == ("15", TOLD[1]) and (last["number"], last["fact"]) == ("20", TOLD[2])
     assert first.get("label") in (None, "number of pens") and first.get("counted") in (None, "90 pens")
+
+
+def test_a_number_that_a_step_gave_is_not_said_to_be_told() -> None:
+    (step,) = step_slots("Ivo keeps 10 + 10 = 20 pens at home.\nSo all in all there are 20 + 7 = 27 pens.", TOLD)
+    assert step["value"] == "27" and "fact" not in step
+
+
+def test_no_form_after_the_solution_comes_more_often_than_the_limit() -> None:
+    teller, used = Teller(recipe(sharded_after=1.0)), Counter[str]()
+    for number in range(300):
+        noun = f"{chr(97 + number % 26)}{chr(97 + number // 26)}pens"
+        task = whole(question=QUESTION.replace("pens", noun), id=str(number))
+        solution = assistant(f"Altogether Ivo has 4 + 3 = 7 {noun}.\n\\boxed{{7}}")
+        made = teller.sharded(replace(task, messages=(task.messages[0], solution)))
+        assert made is not None
+        teller.remember({"messages": list(made.messages), **made.row})
+        used.update(form for form in made.row.get("forms", ()) if form)
+    assert max(used.values()) == MOST and 2 * MOST * 20 < used.total() < 600
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +300,7 @@ def test_a_build_that_was_stopped_ends_with_the_same_rows(varied: Path, tmp_path
     shutil.copytree(varied, out)
     for path in [out / "manifest.json", *out.glob("*/part-0000[12].jsonl")]:
         path.unlink()
-    recipe = load_data_recipe(
+    again = load_data_recipe(
         ROOT / "tests/demo.yaml",
         [
             "--written",
@@ -293,5 +314,5 @@ def test_a_build_that_was_stopped_ends_with_the_same_rows(varied: Path, tmp_path
             str(varied),
         ],
     )
-    Build(recipe).run(out)
+    Build(again).run(out)
     assert list(load_sft_rows(out)) == list(load_sft_rows(varied))
