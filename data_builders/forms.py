@@ -109,7 +109,8 @@ def step_slots(solution: str, told: Sequence[str]) -> list[Slots]:
     for line in (each for each in solution.split("\n") if _found("line", each)):
         for step in list(equations(line))[-1:]:
             results.add(step.result)
-            if not step.is_true or not step.left[-1].isdigit() or any(states(text, step.result) for text in told):
+            whole = step.is_true and re.fullmatch(r"[\d.]+(?:[-+*/][\d.]+)+", step.left)  # "miles/hour" is no division
+            if not whole or any(states(text, step.result) for text in told):
                 continue
             value = "$" * (line[step.at - 1] == "$") + step.result
             slots = {"value": value, "left": step.left_shown, "line": _capital(line)}

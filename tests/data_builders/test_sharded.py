@@ -199,7 +199,7 @@ TOLD = ["How many pens are left?", "Ivo has 6 boxes of 15 pens.", "He sells 20 p
         "Ivo has 6*15 = 90 pens.\nAfter the sale he has 90-20 = 70 pens left.\nThe answer is \\boxed{70}.",
         "To find it, we need to follow these steps:\n\n1. Calculate the number of pens:\n   \\[\n   \\text{Number of pens} = 6 \\times"
         " 15 = 90\n   \\]\n\n2. Subtract the pens that he sold:\n   \\[ 90 - 20 = 70 \\]\n\n```python\nprint(6 * 15)\n```\n\\(\\boxed{70}\\)",
-        "He has \\(6 \\times 15 = 90\\) pens. He sells some. He has 7 * 3 = 22 boxes and more. Now \\(90 - 20 = 70\\) pens are left with Ivo.",
+        "He has \\(6 \\times 15 = 90\\) pens. He sells some. He has 7 * 3 = 22 boxes and more. He drives 60 miles/hour * 9 hours = 540 miles. Now \\(90 - 20 = 70\\) pens are left with Ivo.",
     ],
 )  # fmt: skip
 def test_steps_are_found_in_each_kind_of_solution(solution: str) -> None:
