@@ -24,7 +24,7 @@ from nextturn.data_builders.recipe import DataRecipe, Dialogue, SimulatorSection
 from nextturn.data_builders.replay import ReplayRows
 from nextturn.data_builders.rows import rl_rows, sft_row
 from nextturn.data_builders.scripted import converse, plan
-from nextturn.data_builders.sharded import sharded
+from nextturn.data_builders.sharded import Teller
 from nextturn.data_builders.simulators import check_own_class, check_user_model, open_simulator
 from nextturn.data_builders.tasks import Conversation
 from nextturn.data_builders.written import FILE, only_talk, written
@@ -145,6 +145,7 @@ class Build:
             hashes[FILE.name] = files.sha256_file(FILE)
         inputs = {**self.problems.inputs(), **self.replay.inputs(), **hashes, **own}
         self.settings: dict[str, Any] = {**shaping(recipe), "inputs": inputs}
+        self.teller = Teller(recipe)
 
     def conversations(self, index: int) -> Iterator[Conversation]:
         """Yield the scripted conversations about problem `index`."""
@@ -172,7 +173,7 @@ class Build:
         quality = self.quality_filter()  # it reads files, so it comes before anything is written
         claim(out, self.settings)
         self.replay.ask(out / WORK / "replay")
-        if self.written and not resumed(out, "written", quality):
+        if self.written and not resumed(out, "written", quality, self.teller):
             indices = range(0 if len(self.problems) else len(self.written))
             replay = (row for index in indices for row in self.replay.rows(index))
             write_shard(out, "written", self.filtered([*self.written, *replay], quality))
@@ -193,7 +194,7 @@ class Build:
         from tqdm import tqdm
 
         shards = {f"{number:05}": shard for number, shard in enumerate(self.shards())}
-        while shards and resumed(out, next(iter(shards)), quality):
+        while shards and resumed(out, next(iter(shards)), quality, self.teller):
             del shards[next(iter(shards))]
         total = len(self.problems)
         done = total - sum(map(len, shards.values()))
@@ -242,10 +243,9 @@ class Build:
     def filtered(self, conversations: Iterable[Conversation], quality: QualityFilter) -> dict[str, list[Row]]:
         """Return the rows by view: rejected ones with their reason, and the sft and rl rows of kept ones."""
         views: dict[str, list[Row]] = {name: [] for name in ("rejected", "rl", "sft")}
-        share, seed = self.recipe.sharded, self.recipe.seed
-        if share:
+        if self.recipe.sharded:
             conversations = (
-                each for made in conversations for each in (made, sharded(made, share, seed)) if each is not None
+                each for made in conversations for each in (made, self.teller.sharded(made)) if each is not None
             )
         talk = self.recipe.chosen is not None and self.recipe.chosen.loss_on == "talk"
         for conversation in conversations:
@@ -256,6 +256,7 @@ class Build:
             else:
                 if talk and conversation.source == "written":
                     row["messages"] = only_talk(row["messages"])
+                self.teller.remember(row)
                 views["sft"].append(row)
                 views["rl"] += [
                     {name: value for name, value in vars(prompt).items() if name != "columns"}
@@ -351,13 +352,14 @@ def _rows(*paths: Path) -> Iterator[Row]:
     return (row for path in paths for _, row in files.read_jsonl(path))
 
 
-def resumed(out: Path, name: str, quality: QualityFilter) -> bool:
-    """Return True if an earlier run wrote this shard, and load its kept rows into the quality filter."""
+def resumed(out: Path, name: str, quality: QualityFilter, teller: Teller) -> bool:
+    """Return True if an earlier run wrote this shard, and load its kept rows into the quality filter and the teller."""
     path = out / f"sft/part-{name}.jsonl"
     if not path.is_file():
         return False
     for _, row in files.read_jsonl(path):
         quality.remember(row["messages"], row["kind"])
+        teller.remember(row)
     return True
 
 

@@ -86,6 +86,11 @@ BEGIN;
 """
 
 
+def masked(text: str) -> str:
+    """Return the wording of a text: "@" for each capitalized word, "#" for each number."""
+    return re.sub(r"\b[A-Z]\w*", "@", re.sub(r"\d+", "#", " ".join(text.split())))
+
+
 class Fingerprint(NamedTuple):
     """What is compared of a row: hashes of its text and its wording, its signature, and the bands of the signature."""
 
@@ -130,8 +135,7 @@ class KeptRows:
             words: `hashed` of each message.
         """
         text = "\n".join("".join(message.split()) for message in texts).lower()
-        wording = re.sub(r"\b[A-Z]\w*", "@", re.sub(r"\d+", "#", " ".join(" ".join(texts).split())))
-        both = _hash64(text.encode(errors="replace")), _hash64(wording.encode(errors="replace"))
+        both = _hash64(text.encode(errors="replace")), _hash64(masked(" ".join(texts)).encode(errors="replace"))
         if self._threshold is None:
             return Fingerprint(*both)
         hashes = np.concatenate(words)

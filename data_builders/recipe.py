@@ -317,6 +317,12 @@ class DataRecipe(RecipeSection):
     """Plain questions in the data."""
     sharded: Share = 0.0
     """Share of the complete problems and replay rows that are also told piece by piece, where a problem can be cut."""
+    sharded_replies: Literal["plain", "varied"] = "plain"
+    """The replies before the last piece: a few sentences (plain), or many forms that take up what was told (varied)."""
+    sharded_loss: Literal["all", "one", "none"] = "all"
+    """Which of these replies carry loss; one: drawn with the seed."""
+    sharded_after: Share = 0.0
+    """Share of these conversations that continue: the user asks about a step of the solution, and the assistant explains it."""
     preferences: Preferences | None = None
     """Also write pairs of replies for train/dpo.py; `{}` takes both sides from the conversations."""
     eval: Evaluation = Evaluation()
@@ -367,8 +373,14 @@ def shaping(recipe: DataRecipe) -> dict[str, Any]:
     """Return the settings that identify a build: not where it is written or how a model is run."""
     kept = recipe_dict(recipe)
     del kept["output"]["path"], kept["quality"]["max_giveaway"]
-    if not recipe.sharded:  # builds from before this key stay usable
-        del kept["sharded"]
+    for name in (
+        "sharded",
+        "sharded_replies",
+        "sharded_loss",
+        "sharded_after",
+    ):  # builds from before these keys stay usable
+        if not recipe.sharded or kept[name] == DataRecipe.model_fields[name].default:
+            del kept[name]
     if recipe.replay.asked:
         kept["replay"]["model"] = _role_shaping(recipe.replay.model)
     else:

@@ -256,7 +256,7 @@ class UniqueKeys(_Loader):
 
 
 def test_packaged_files_have_unique_keys_and_known_slots() -> None:
-    for name in ("acts.yaml", "starter.yaml", "words.yaml"):
+    for name in ("acts.yaml", "pieces.yaml", "starter.yaml", "words.yaml"):
         path = Path(nextturn.data_builders.__file__).with_name(name)
         assert yaml.load(path.read_text(), Loader=UniqueKeys) == wordings(name)
     for messages in SIMULATED.values():
