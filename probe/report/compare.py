@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     comparison = compare(
         arguments.folders, arguments.out, arguments.force, arguments.labels, arguments.y, arguments.questions
     )
-    print(terminal_table(comparison))
+    print(f"{comparison.trainings}\n\n{terminal_table(comparison)}")
     if arguments.wandb:
         from nextturn.probe.report.tracking import report_comparison
 

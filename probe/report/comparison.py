@@ -498,8 +498,7 @@ def terminal_table(comparison: Comparison) -> str:
         lines = aligned([head, *([*row, *cells] for row, cells in zip(rows, columns, strict=True))])
         tables.append("\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]]))
     fill = textwrap.TextWrapper(140, subsequent_indent="  ", break_on_hyphens=False).fill
-    head = [fill(comparison.trainings)] if len(comparison.runs) > 1 else []
-    return "\n\n".join([*head, *tables, "\n".join(map(fill, _notes(comparison)))])
+    return "\n\n".join([*tables, "\n".join(map(fill, _notes(comparison)))])
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
