@@ -93,7 +93,7 @@ def restored(row: Row, texts: Texts | None, where: str) -> Row:
         name = f"{row.get('set')} {part['question']} {part['piece']}".strip()
         if texts is not None and part["sha256"] not in texts:
             raise DataError(
-                f"{where}: the question {name} is not in the given files as it was asked; use --questions FILE"
+                f"{where}: {name} is in no given file as it was asked; give the question set with --questions"
             )
         return part["before"] + (f"[{name}]" if texts is None else texts[part["sha256"]]) + part["after"]
 

@@ -336,9 +336,7 @@ def _results_of_all(folders: Sequence[Path]) -> Results:
     rows = [[row for _, row in read_jsonl(samples_file(folder))] for folder in folders]
     keys = ("kind", "set", "perturbation", "temperature")
     if len({frozenset(tuple(row[key] for key in keys) for row in of_one) for of_one in rows}) > 1:
-        raise BadInput(
-            f"{'+'.join(map(str, folders))}: not measured on the same sets in the same ways, so there is no mean"
-        )
+        raise BadInput(f"{'+'.join(map(str, folders))}: these runs hold different measures, so they have no mean")
     models = [found.model for found in each]
     path, label = ("+".join(dict.fromkeys(getattr(model, key) for model in models)) for key in ("path", "label"))
     step = models[0].step if len({model.step for model in models}) == 1 else None

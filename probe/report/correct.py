@@ -176,9 +176,9 @@ def weights_of(name: str, turns: Sequence[JudgedTurn], labels: Sequence[Label]) 
     sizes = Counter(own.values()) if same else {drawn[label.key]: label.stratum.of for label in labels}
     counts = Counter(strata.values())
     cells = {(turn.set, turn.temperature, turn.key[0]) for turn in turns if turn.judged_genuine is not None}
-    for set_name, temperature, _ in sorted(cells - {stratum[:3] for stratum in counts}):
+    for set_name, temperature, model in sorted(cells - {stratum[:3] for stratum in counts}):
         raise BadInput(
-            f"{name}: none of its {len(labels)} labels is for {set_name} at T={temperature}; `nextturn probe label` draws "
+            f"{name}: none of its {len(labels)} labels is for {set_name} at T={temperature} of the model {model[:12]}; `nextturn probe label` draws "
             "turns of every set and temperature"
         )
     return {key: sizes[stratum] / counts[stratum] for key, stratum in strata.items()}
