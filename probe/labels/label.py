@@ -41,6 +41,7 @@ fitted, an annotator called 48% and 15% genuine. For unscored turns (None) nothi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
+    add_questions_argument(parser)
     parser.add_argument("--n", type=int, default=60, help="user turns to draw from each run (default 60)")
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the draw (default 0); a larger --n adds to the same draw"
@@ -52,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--import", dest="saved", type=Path, metavar="FILE", help="add the labels that the page saved, and exit"
     )
-    add_questions_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

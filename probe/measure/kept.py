@@ -104,8 +104,8 @@ def restored(row: Row, texts: Texts | None, where: str) -> Row:
 
 def samples_file(folder: Path) -> Path:
     """Return the path of samples.jsonl, or of samples.jsonl.gz in a kept run."""
-    kept = folder / "samples.jsonl.gz"
-    return kept if kept.is_file() else folder / "samples.jsonl"
+    full, kept = folder / "samples.jsonl", folder / "samples.jsonl.gz"
+    return kept if kept.is_file() and not full.is_file() else full
 
 
 def turn_hash(messages: Iterable[Mapping[str, str]], user_turn: str) -> str:

@@ -39,11 +39,11 @@ Group = tuple[str | None, str | None]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
+    add_questions_argument(parser)
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="output of `probe label` (default: labels.jsonl in a DIR)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write corrected.json there")
-    add_questions_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

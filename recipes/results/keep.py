@@ -21,46 +21,64 @@ from nextturn.probe.errors import BadInput, run_command
 from nextturn.probe.files import read_json, read_jsonl, write_atomic
 from nextturn.probe.measure.kept import ANSWER, Piece, pieces_in, turn_hash
 from nextturn.probe.sets import PACKAGED
+from nextturn.probe.terminal import say
 
 Row = dict[str, Any]
 Known = Mapping[str, Sequence[Piece]]
 """The pieces of each id, the longest first."""
 
 
-def keep(run: Path, out: Path, questions: Sequence[str], labels: Sequence[Path] = ()) -> list[Path]:
+def keep(
+    run: Path, out: Path, questions: Sequence[str], labels: Sequence[Path] = (), others: Sequence[Path] = ()
+) -> list[Path]:
     """Write the finished run to `out` and return the files, results.json last.
 
     Args:
         questions: The question sets whose text is left out: files, or names of known sets.
-        labels: Files of labels, of which those of this run's model are kept; else labels.jsonl in `run`, if there is one.
+        labels: Files of labels, of which those of this run's model are kept together as labels.jsonl.gz; else labels.jsonl in
+            `run`, if there is one.
+        others: Files of further labels, such as a second annotator's, which keep their names. No command reads them unasked.
 
     Raises:
-        BadInput: A user message is in none of the question sets, or the run has a transcript set, whose answers are the set's.
+        BadInput: A user message is in none of the question sets, a turn has two labels, or the run has a transcript set, whose
+            answers are the set's.
         DataError: There is no finished run, or a file is broken.
     """
     model = read_json(run / "results.json")["model"]
     known: dict[str, list[Piece]] = defaultdict(list)
     for piece in sorted((piece for name in questions for piece in pieces_in(name)), key=lambda piece: -len(piece.text)):
         known[piece.id].append(piece)
-    samples, labelled = list[Row](), list[Row]()
+    samples = list[Row]()
     for number, row in read_jsonl(run / "samples.jsonl"):
         if row["kind"] == "followup":
             row["turn_sha256"] = turn_hash(row["messages"], row["user_turn"] or "")
         samples.append(hidden(row, known, f"{run / 'samples.jsonl'}:{number}"))
+    whole = [piece.text for of_id in known.values() for piece in of_id if piece.name == ""]
+    made = [
+        f"{row['messages'][-1]['content']}\n{row['user_turn'] or ''}" for row in samples if row["set"] not in PACKAGED
+    ]
+    repeats = sum(any(question in text for question in whole) for text in made)
+    say(f"{repeats} of {len(made)} rows hold a text of the model that repeats a whole question; such text is kept")
+    written = {"samples.jsonl.gz": samples}
     own = [path for path in (run / "labels.jsonl",) if path.is_file()]
-    for path in labels or own:
+    for path in (*(labels or own), *others):
+        labelled = written.setdefault(f"{path.name if path in others else 'labels.jsonl'}.gz", [])
         for number, row in read_jsonl(path):
             if (row["weights_sha256"] or row["model"]) == (model["weights_sha256"] or model["path"]):
+                if any(turn_of(row) == turn_of(other) for other in labelled):
+                    raise BadInput(
+                        f"{path}:{number}: a second label of a turn; give a second annotator's file with --other-labels"
+                    )
                 labelled.append(hidden(row, known, f"{path}:{number}"))
-    written = {"samples.jsonl.gz": samples, **({"labels.jsonl.gz": labelled} if labelled else {})}
+    written = {name: rows for name, rows in written.items() if rows}
     contents = {
         name: gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0)
         for name, rows in written.items()
     }
-    whole = [name for name in ("manifest.json", "results.json") if (run / name).is_file()]
-    for name, content in [*contents.items(), *((name, (run / name).read_bytes()) for name in whole)]:
+    unchanged = [name for name in ("manifest.json", "results.json") if (run / name).is_file()]
+    for name, content in [*contents.items(), *((name, (run / name).read_bytes()) for name in unchanged)]:
         write_atomic(out / name, content)
-    return [out / name for name in (*contents, *whole)]
+    return [out / name for name in (*contents, *unchanged)]
 
 
 def hidden(row: Row, known: Known, where: str) -> Row:
@@ -75,8 +93,10 @@ def hidden(row: Row, known: Known, where: str) -> Row:
     messages = []
     for place, message in enumerate(before):
         role, content = message["role"], message["content"]
-        fitting = (piece for piece in pieces if (piece.name == ANSWER) is (place == doubt))
-        found = next((piece for piece in fitting if piece.text in (content if role == "user" else [content])), None)
+        if place == doubt:
+            found = next((piece for piece in pieces if piece.name == ANSWER and piece.text in content), None)
+        else:  # nothing but an instruction of the recipe may stand around the question
+            found = next((piece for piece in pieces if f"{content}\n\n".startswith(f"{piece.text}\n\n")), None)
         if found:
             first, _, last = content.partition(found.text)
             message = {"role": role, **reference(found, first, last)}
@@ -87,6 +107,11 @@ def hidden(row: Row, known: Known, where: str) -> Row:
         messages.append(message)
     answer = next((piece for piece in pieces if (piece.name, piece.text) == (ANSWER, row.get("reference"))), None)
     return {**row, "messages": [*messages, reply], **({"reference": reference(answer)} if answer else {})}
+
+
+def turn_of(label: Row) -> tuple[Any, ...]:
+    """Return which turn of the run a label is for; a turn that was shown again has a second label."""
+    return tuple(label.get(key) for key in ("set", "item", "temperature", "sample", "turn_sha256", "repeat"))
 
 
 def reference(piece: Piece, before: str = "", after: str = "") -> dict[str, str]:
@@ -108,8 +133,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--labels", action="append", default=[], type=Path, metavar="FILE", help="a file of labels; can be repeated"
     )
+    more = "labels that are kept under their own name, such as a second annotator's; can be repeated"
+    parser.add_argument("--other-labels", action="append", default=[], type=Path, metavar="FILE", help=more)
     arguments = parser.parse_args(argv)
-    for path in keep(arguments.run, arguments.out, arguments.questions, arguments.labels):
+    for path in keep(arguments.run, arguments.out, arguments.questions, arguments.labels, arguments.other_labels):
         print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
 
 

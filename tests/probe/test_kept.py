@@ -198,6 +198,20 @@ def test_a_run_with_questions_that_are_not_given_is_not_kept(full: list[Path], q
     assert not (tmp_path / "out").exists()
 
 
+def test_a_second_annotator_keeps_a_file_of_its_own(full: list[Path], questions: Path, tmp_path: Path) -> None:
+    first = full[0].parent / "labels.jsonl"
+    second = tmp_path / "second.jsonl"
+    write_jsonl(second, [{**row, "label": "new_task"} for _, row in read_jsonl(first)][:10])
+    with pytest.raises(BadInput, match="second.jsonl:1"):
+        keep(full[0], tmp_path / "out", [str(questions)], [first, second])
+    keep(full[0], tmp_path / "out", [str(questions)], [first], [second])
+    labels = {name: read_labels(tmp_path / "out" / f"{name}.jsonl.gz") for name in ("labels", "second")}
+    assert len(labels["labels"]) == 24 > len(labels["second"]) > 0
+    assert {label.key for label in labels["second"]} < {label.key for label in labels["labels"]}
+    runs = load_runs([tmp_path / "out"])
+    assert label_files([tmp_path / "out"], runs) == [tmp_path / "out" / "labels.jsonl.gz"]
+
+
 def test_a_broken_archive_is_an_error(kept: list[Path]) -> None:
     path = kept[0] / "samples.jsonl.gz"
     for content in (path.read_bytes()[:-9], b"no archive"):
