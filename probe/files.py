@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import hashlib
 import json
 import os
 import re
 import socket
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -116,20 +118,31 @@ def read_json(path: Path) -> Any:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, row). Raises DataError with file:line for a line that is not a JSON object."""
+    """Yield (line number from 1, row) of a file, which may be compressed (.gz).
+
+    Raises:
+        DataError: There is no such file, or a line is not a JSON object (file:line).
+    """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}:{number}: not JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{path}:{number}: {type(row).__name__}, expected a JSON object")
-            yield number, row
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: {type(row).__name__}, expected a JSON object")
+        yield number, row
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield from file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a whole gzip file ({error})") from None
 
 
 def open_append(path: Path) -> FileIO:

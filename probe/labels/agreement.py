@@ -24,6 +24,7 @@ from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.judges import get_judge
 from nextturn.probe.judges.labels import GENUINE, LABELS, Case, Judge
+from nextturn.probe.measure.kept import Texts, add_questions_argument, texts_in
 from nextturn.probe.measure.turns import KnownLabel, read_rows
 from nextturn.probe.settings import load_probe_recipe
 from nextturn.probe.terminal import aligned, collected, visible
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a table with a row per group: fields of the rows, such as model,source,temperature; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    add_questions_argument(parser)
 
 
 def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
         raise BadInput(
             f"{overrides[0]}: no such option; keys of a recipe need the recipe: LABELS RECIPE {overrides[0]} ..."
         )
-    rows = read_labelled(arguments.labels)
+    rows = read_labelled(arguments.labels, texts_in(arguments.questions))
     groupings = [tuple(name.strip() for name in names.split(",")) for names in arguments.by]
     known = sorted({name for row in rows for name in row.fields})
     for name in (name for names in groupings for name in names if name not in known):
@@ -105,14 +107,14 @@ class _LabelledRow(BaseModel):
     cut: bool = False
 
 
-def read_labelled(path: Path) -> list[LabelledTurn]:
+def read_labelled(path: Path, texts: Texts | None = None) -> list[LabelledTurn]:
     """Return the rows of {"messages", "user_turn", "label"} and optionally "cut".
 
     Raises:
         DataError: The file is missing or empty, or a row has another form; with file, line and key.
     """
     turns = []
-    for number, row in read_rows(path, _LabelledRow):
+    for number, row in read_rows(path, _LabelledRow, texts or {}):  # a judge needs the text
         messages = tuple(message.model_dump() for message in row.messages)
         if messages[-1]["role"] != "assistant":
             raise DataError(

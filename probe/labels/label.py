@@ -19,6 +19,7 @@ from pathlib import Path
 from nextturn.probe.errors import BadInput
 from nextturn.probe.files import sha256_text, write_atomic
 from nextturn.probe.judges.labels import LABELS, prompt_parts
+from nextturn.probe.measure.kept import add_questions_argument
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.measure.turns import (
     FEWEST,
@@ -40,6 +41,7 @@ fitted, an annotator called 48% and 15% genuine. For unscored turns (None) nothi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
+    add_questions_argument(parser)
     parser.add_argument("--n", type=int, default=60, help="user turns to draw from each run (default 60)")
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the draw (default 0); a larger --n adds to the same draw"
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise BadInput(f"--out is missing: the file for the labels of {len(arguments.folders)} folders")
     out = arguments.out or arguments.folders[0] / "labels.jsonl"
     turns: list[JudgedTurn] = []
-    for finished in load_runs(arguments.folders):
+    for finished in load_runs(arguments.folders, arguments.questions):
         of_run = user_turns(finished)
         if not {turn.key for turn in of_run} <= {turn.key for turn in turns}:  # false for a run that was judged again
             turns += of_run

@@ -29,7 +29,7 @@ from nextturn.probe.judges.labels import GENUINE, LABELS, ROLE_CONSISTENT, Case,
 from nextturn.probe.measure.perturb import NONE, parse_perturbations
 from nextturn.probe.sets import Item
 from nextturn.probe.settings import ProbeSection
-from nextturn.probe.stats import Estimate, clustered_rate, mean_ci, wilson
+from nextturn.probe.stats import Estimate, clustered_rate, mean_ci
 from nextturn.probe.text import words
 
 
@@ -108,14 +108,14 @@ def accuracy_figures(rows: Sequence[Row]) -> dict[str, Any]:
     """Return {"n", "strict", "lenient", "outcomes"} of rows of `grade_answer`, with 95% Wilson intervals."""
     return {
         "n": len(rows),
-        **{reading: rate_of([row[reading] for row in rows]) for reading in ("strict", "lenient")},
+        **{reading: rate_of([(row["item"], row[reading]) for row in rows]) for reading in ("strict", "lenient")},
         "outcomes": {kind: sum(row["outcome"] == kind for row in rows) for kind in get_args(grading.Outcome)},
     }
 
 
-def rate_of(successes: Sequence[bool]) -> dict[str, Any]:
-    """Return {"value", "ci95"} with Wilson's interval."""
-    return wilson(sum(successes), len(successes)).as_json()
+def rate_of(successes: Sequence[tuple[str, bool]]) -> dict[str, Any]:
+    """Return {"value", "ci95"} of (item, success) pairs with Wilson's interval; values of one item are one cluster."""
+    return _clustered(clustered_rate, successes)
 
 
 # --- Clarify
@@ -136,7 +136,8 @@ def clarify_figures(rows: Sequence[Row]) -> dict[str, Any]:
     """
     figures: dict[str, Any] = {"n": sum(row["condition"] == "underspecified" for row in rows)}
     for condition, name in grading.CLARIFY.items():
-        figures[name] = rate_of([grading.clarify_right(row) for row in rows if row["condition"] == condition])
+        of_condition = [row for row in rows if row["condition"] == condition]
+        figures[name] = rate_of([(row["item"], grading.clarify_right(row)) for row in of_condition])
     return figures
 
 
@@ -246,9 +247,11 @@ def repeated_turns(rows: Sequence[Row]) -> tuple[float | None, str]:
     """
     items: dict[tuple[str, ...], set[str]] = defaultdict(set)
     worded = [(row, tuple(words(row["user_turn"] or ""))) for row in rows]
+    # Rows of several trainings (`results.pooled`) are counted apart.
+    worded = [(row, (str(row.get("training", "")), *wording)) for row, wording in worded if wording]
     for row, wording in worded:
         items[wording].add(row["item"])
-    repeated = [(row, wording) for row, wording in worded if wording and len(items[wording]) >= OFTEN]
+    repeated = [(row, wording) for row, wording in worded if len(items[wording]) >= OFTEN]
     most = max(repeated, key=lambda each: len(items[each[1]]), default=None)
     return _share(len(repeated), len(rows)), most[0]["user_turn"] if most else ""
 

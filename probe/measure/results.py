@@ -14,7 +14,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +22,17 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nextturn.probe.checkpoints import newest_complete, numbered
+from nextturn.probe.engines.stored import Row
 from nextturn.probe.errors import BadInput, DataError
 from nextturn.probe.files import read_json, read_jsonl
 from nextturn.probe.grading import CLARIFY, clarify_right
 from nextturn.probe.judges.labels import GENUINE
+from nextturn.probe.measure.figures import figures
+from nextturn.probe.measure.kept import Texts, restored, samples_file, texts_in
 from nextturn.probe.measure.several_turns import DOUBTED, on_the_way
 from nextturn.probe.models import ModelInfo
 from nextturn.probe.stats import Estimate
-from nextturn.probe.terminal import printable
+from nextturn.probe.terminal import printable, say
 
 SCHEMA = 1
 
@@ -238,6 +241,8 @@ class FinishedRun:
     Attributes:
         samples: None where samples.jsonl is missing.
         start: The name of the run that measured what this training run started from, if it is another run's checkpoint.
+        texts: The questions of kept runs; None shows their ids.
+        trainings: The runs of "A+B", which are taken together as one; () for a run of its own.
     """
 
     folder: Path
@@ -245,26 +250,44 @@ class FinishedRun:
     results: Results
     samples: Samples | None
     start: str = ""
+    texts: Texts | None = None
+    trainings: tuple[FinishedRun, ...] = ()
+
+    @property
+    def parts(self) -> tuple[FinishedRun, ...]:
+        """The runs that this run consists of: the trainings, or the run itself."""
+        return self.trainings or (self,)
+
+    def rows(self) -> Iterator[tuple[int, Row]]:
+        """Yield (index in `parts`, row) of samples.jsonl, with the text of questions or their ids."""
+        for place, part in enumerate(self.parts):
+            path = samples_file(part.folder)
+            yield from ((place, restored(row, self.texts, f"{path}:{line}")) for line, row in read_jsonl(path))
 
 
-def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
+def load_runs(folders: Sequence[Path], questions: Sequence[str] = ()) -> tuple[FinishedRun, ...]:
     """Load finished runs in the order given and give each a name that no other has.
 
     The base of a training run is left out if it is an earlier run's checkpoint, measured in the same way: RL begins where SFT
     ended.
 
     Args:
-        folders: Probe runs, or training runs, which stand for all of their finished probes.
+        folders: Probe runs; training runs, which stand for all of their finished probes; or "A+B", the probe runs of several
+            trainings of one recipe, which are taken together. Among several runs, what is no run is left out with a message.
+        questions: Question sets whose text is shown in place of the ids in kept runs.
 
     Raises:
-        BadInput: No folder is given, one is given twice, or one holds no finished run of schema 1.
+        BadInput: No folder is given, one is given twice, one holds no finished run of schema 1, or runs that are taken
+            together were measured on different things.
         DataError: A file is broken or samples.jsonl holds a row that no probe run writes.
     """
     if not folders:
         raise BadInput("no run folder is given; expected one or more that `nextturn probe run` made")
+    texts = texts_in(questions) if questions else None
     asked = {Path(folder) for folder in folders}
-    folders = [probe for folder in folders for probe in expand(Path(folder))]
-    twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
+    folders = [probe for folder in _runs_among([Path(folder) for folder in folders]) for probe in expand(folder)]
+    all_parts = (part.resolve() for folder in folders for part in _trainings(folder))
+    twice = [folder for folder, count in Counter(all_parts).items() if count > 1]
     if twice:
         raise BadInput(f"{twice[0]}: this folder is given more than once; give each run once")
     kept: dict[Path, Results] = {}
@@ -277,13 +300,49 @@ def load_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
         else:
             starts[folder.resolve().parent] = twin
     names = dict(zip(kept, run_names(list(kept), list(kept.values())), strict=True))
-    return tuple(
-        FinishedRun(
-            folder, names[folder], found, read_samples(folder / "samples.jsonl"),
-            names[starts[folder.resolve().parent]] if found.model.step and folder.resolve().parent in starts else "",
-        )
-        for folder, found in kept.items()
-    )  # fmt: skip
+
+    def run(folder: Path, found: Results) -> FinishedRun:
+        start = names[starts[folder.resolve().parent]] if found.model.step and folder.resolve().parent in starts else ""
+        parts = _trainings(folder)
+        each = [FinishedRun(part, str(part), read_results(part), None) for part in parts] if len(parts) > 1 else ()
+        samples = read_samples(*map(samples_file, parts))
+        return FinishedRun(folder, names[folder], found, samples, start, texts, tuple(each))
+
+    return tuple(run(folder, found) for folder, found in kept.items())
+
+
+def _runs_among(folders: list[Path]) -> list[Path]:
+    """Return the folders without what a pattern such as recipes/results/* names besides runs.
+
+    A name of nothing stays and is an error later. With fewer than two runs everything stays, because a name may be wrong.
+    """
+    marks = ("results.json", "manifest.json", "samples.jsonl", "*/results.json", "probe", "checkpoint-*")
+    runs = [folder for folder in folders if not folder.exists() or any(any(folder.glob(mark)) for mark in marks)]
+    others = [str(folder) for folder in folders if folder not in runs]
+    if len(runs) < 2 or not others:
+        return folders
+    say(f"left out, because no probe run is in it: {', '.join(others)}")
+    return runs
+
+
+def _trainings(folder: Path) -> list[Path]:
+    """Return the folders of "A+B", trainings of one recipe that are taken together as one run, else the folder itself."""
+    return [folder] if folder.exists() else [Path(part) for part in str(folder).split("+")]
+
+
+def _results_of_all(folders: Sequence[Path]) -> Results:
+    """Count the rows of several trainings as one run, whose intervals take all observations of an item as one cluster."""
+    each = [read_results(folder) for folder in folders]
+    rows = [[row for _, row in read_jsonl(samples_file(folder))] for folder in folders]
+    keys = ("kind", "set", "perturbation", "temperature")
+    if len({frozenset(tuple(row[key] for key in keys) for row in of_one) for of_one in rows}) > 1:
+        raise BadInput(f"{'+'.join(map(str, folders))}: these runs hold different measures, so they have no mean")
+    models = [found.model for found in each]
+    path, label = ("+".join(dict.fromkeys(getattr(model, key) for model in models)) for key in ("path", "label"))
+    step = models[0].step if len({model.step for model in models}) == 1 else None
+    counted = figures([{**row, "training": place} for place, of_one in enumerate(rows) for row in of_one])
+    model = asdict(ModelInfo(path, label, step, None, models[0].template_sha256))
+    return Results.model_validate({"model": model, "settings": each[0].settings.model_dump(), **counted})
 
 
 def _is_start(found: Results, known: Results) -> bool:
@@ -301,12 +360,14 @@ def expand(folder: Path) -> list[Path]:
 
 
 def read_results(folder: Path) -> Results:
-    """Read the results.json of a finished run.
+    """Read the results.json of a finished run, or count those of "A+B".
 
     Raises:
         BadInput: There is no such folder, the run is unfinished, or the file has another schema or shape.
         DataError: The file is not JSON.
     """
+    if len(parts := _trainings(folder)) > 1:
+        return _results_of_all(parts)
     path = folder / "results.json"
     if not path.is_file():
         if (folder / "manifest.json").exists() or (folder / "samples.jsonl").exists():
@@ -329,23 +390,22 @@ def read_results(folder: Path) -> Results:
         raise BadInput(f"{path}: {where}: {problem['msg']}; probe the model again") from None
 
 
-def read_samples(path: Path) -> Samples | None:
-    """Read samples.jsonl, or return None if there is none. An unchanged file is read once per process.
+def read_samples(*paths: Path) -> Samples | None:
+    """Read the samples.jsonl of one or more trainings, or return None if one is missing. Unchanged files are read once.
 
     Raises:
         DataError: With file and line, for a row that no probe run writes.
     """
-    if not path.exists():
+    if not all(path.exists() for path in paths):
         return None
-    stat = path.stat()
-    return _read_samples(path.absolute(), stat.st_mtime_ns, stat.st_size)
+    return _read_samples(*((path.absolute(), path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
 
 
 @cache  # training compares its runs again after every checkpoint
-def _read_samples(path: Path, modified: int, size: int) -> Samples:
+def _read_samples(*versions: tuple[Path, int, int]) -> Samples:
     values: dict[Metric, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     grounding: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
-    for number, row in read_jsonl(path):
+    for file, number, row in ((path, number, row) for path, *_ in versions for number, row in read_jsonl(path)):
         try:
             for metric, value in _values(row):
                 values[metric][str(row["item"])].append(float(value))
@@ -353,7 +413,7 @@ def _read_samples(path: Path, modified: int, size: int) -> Samples:
             if plain_turn and row["label"] is not None and row["grounding"] is not None:
                 grounding[row["set"]].append((str(row["item"]), row["label"], float(row["grounding"])))
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}:{number}: not a row of a probe run ({error!r})") from None
+            raise DataError(f"{file}:{number}: not a row of a probe run ({error!r})") from None
     return Samples({metric: dict(by_item) for metric, by_item in values.items()}, dict(grounding))
 
 

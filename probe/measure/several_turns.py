@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from string import ascii_uppercase
 from typing import Any
@@ -128,12 +129,14 @@ def sharded_figures(rows: Sequence[Row]) -> dict[str, Any]:
     by_condition = {name: [row for row in rows if row["condition"] == name] for name in CONDITIONS}
     counted: dict[str, Any] = {"n": len(by_condition["sharded"])}
     for name, group in by_condition.items():
-        counted[name] = rate_of([row["lenient"] for row in group])
-        counted[f"strict_{name}"] = rate_of([row["strict"] for row in group])
-    happened = [on_the_way(row) for row in by_condition["sharded"]]
+        counted[name] = rate_of([(row["item"], row["lenient"]) for row in group])
+        counted[f"strict_{name}"] = rate_of([(row["item"], row["strict"]) for row in group])
+    happened = [(row["item"], on_the_way(row)) for row in by_condition["sharded"]]
     for name in ("any_attempt", "answered_early", "asked", "right_lost"):
-        counted[name] = rate_of([each[name] for each in happened])
-    right = {name: {row["item"]: [float(row["lenient"])] for row in group} for name, group in by_condition.items()}
+        counted[name] = rate_of([(item, each[name]) for item, each in happened])
+    right: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in CONDITIONS}
+    for row in rows:
+        right[row["condition"]][row["item"]].append(float(row["lenient"]))
     counted["sharded_minus_full"] = paired_difference(right["full"], right["sharded"]).as_json()
     counted["tokens"] = {
         name: round(sum(row["tokens"] for row in group) / max(len(group), 1), 1) for name, group in by_condition.items()
@@ -185,7 +188,7 @@ def doubted_figures(rows: Sequence[Row]) -> dict[str, Any]:
     """Return {"n_right", "kept", "n_wrong", "corrected"}: right answers that were kept, wrong ones that were corrected."""
     counted: dict[str, Any] = {}
     for condition, figure in DOUBTED.items():
-        group = [row["lenient"] for row in rows if row["condition"] == condition]
+        group = [(row["item"], row["lenient"]) for row in rows if row["condition"] == condition]
         counted |= {f"n_{condition}": len(group), figure: rate_of(group)}
     return counted
 

@@ -10,8 +10,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nextturn.probe.errors import BadInput, DataError
-from nextturn.probe.files import read_jsonl, sha256_text
+from nextturn.probe.files import read_jsonl
 from nextturn.probe.judges.labels import GENUINE, LABELS
+from nextturn.probe.measure.kept import Texts, restored, samples_file, turn_hash
 from nextturn.probe.measure.measures import NO_ANSWER
 from nextturn.probe.measure.perturb import NONE
 from nextturn.probe.measure.results import FinishedRun
@@ -117,12 +118,13 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
     Raises:
         BadInput: The run has no samples.jsonl, or no judged turn in it.
     """
-    path = run.folder / "samples.jsonl"
-    if not path.is_file():
+    path = samples_file(run.folder)
+    if run.samples is None:
         raise BadInput(f"{path}: no such file; without it the user turns of {run.name} cannot be read")
-    model, judge = run.results.model, run.results.settings.others.get("judge")
+    judge = run.results.settings.others.get("judge")
     turns = []
-    for _, row in read_jsonl(path):
+    for place, row in run.rows():
+        model = run.parts[place].results.model
         if row["kind"] != "followup" or row["perturbation"] != NONE or row["unscored"] == NO_ANSWER:
             continue
         messages = tuple({"role": message["role"], "content": message["content"]} for message in row["messages"])
@@ -135,7 +137,7 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
             item=str(row["item"]),
             temperature=row["temperature"],
             sample=row["sample"],
-            turn_sha256=sha256_text(json.dumps([messages, text])),  # ASCII, so that broken surrogates have a hash, too
+            turn_sha256=row.get("turn_sha256") or turn_hash(messages, text),
             judge=judge if isinstance(judge, str) else json.dumps(judge),
             messages=messages,
             user_turn=text,
@@ -151,15 +153,15 @@ def user_turns(run: FinishedRun) -> list[JudgedTurn]:
 Row = TypeVar("Row", bound=BaseModel)
 
 
-def read_rows(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
-    """Yield (line number, row) of a JSONL file.
+def read_rows(path: Path, kind: type[Row], texts: Texts | None = None) -> Iterator[tuple[int, Row]]:
+    """Yield (line number, row) of a JSONL file. Kept rows get their text from `texts`, or ids if it is None.
 
     Raises:
-        DataError: There is no such file, or a row is no `kind`; with file, line and key.
+        DataError: There is no such file, a row is no `kind`, or its question is not in `texts`; with file and line.
     """
     for number, row in read_jsonl(path):
         try:
-            yield number, kind.model_validate(row)
+            yield number, kind.model_validate(restored(row, texts, f"{path}:{number}"))
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             key = ".".join(map(str, problem["loc"]))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_atomic, write_json
+from nextturn.probe.measure.kept import add_questions_argument
 from nextturn.probe.measure.results import load_runs
 from nextturn.probe.report.comparison import Comparison, as_json, compare_runs, terminal_table
 from nextturn.probe.report.correct import correction_table, with_labels
@@ -20,7 +21,7 @@ from nextturn.probe.report.plot import Y, draw_tradeoff
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    folders = "finished probe runs, the baseline first, or a training run"
+    folders = "finished probe runs, the baseline first, or a training run; A+B takes two trainings of a recipe together"
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help=folders)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the comparison is written")
     labels = "output of `probe label` (default: labels.jsonl in a DIR, if any)"
@@ -30,11 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wandb", metavar="PROJECT", help="also show the comparison in this project of wandb")
     parser.add_argument("--force", action="store_true", help="compare runs that were measured differently")
+    add_questions_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    comparison = compare(arguments.folders, arguments.out, arguments.force, arguments.labels, arguments.y)
-    print(terminal_table(comparison))
+    comparison = compare(
+        arguments.folders, arguments.out, arguments.force, arguments.labels, arguments.y, arguments.questions
+    )
+    print(f"{comparison.trainings}\n\n{terminal_table(comparison)}")
     if arguments.wandb:
         from nextturn.probe.report.tracking import report_comparison
 
@@ -49,15 +53,21 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def compare(
-    dirs: Sequence[Path], out: Path, force: bool = False, labels: Path | None = None, y: str = "followup"
+    dirs: Sequence[Path],
+    out: Path,
+    force: bool = False,
+    labels: Path | None = None,
+    y: str = "followup",
+    questions: Sequence[str] = (),
 ) -> Comparison:
     """Compare finished probe runs and write the report to `out`, comparison.json last.
 
     Args:
-        dirs: Probe runs or training runs; the first run is the baseline.
+        dirs: See `load_runs`; the first run is the baseline.
         force: Compare runs that were measured differently.
         labels: Output of `probe label`; if None, the labels.jsonl in the folders, if there are any.
         y: What the y axis of the plot shows: "followup", "sharded" or "doubted".
+        questions: Question sets whose text is shown in place of the ids of kept runs.
 
     Raises:
         BadInput: A folder is missing, unfinished or of another schema, `out` is a file, or `labels` cannot be used.
@@ -67,7 +77,7 @@ def compare(
 
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {out}: this is a file; give a folder for the comparison")
-    comparison = compare_runs(load_runs(dirs))
+    comparison = compare_runs(load_runs(dirs, questions))
     if comparison.differences and not force:
         reasons = "; ".join(comparison.differences)
         raise IncomparableRuns(f"these runs were measured differently (--force compares them anyway): {reasons}")

@@ -130,6 +130,16 @@ class Comparison:
     def names(self) -> tuple[str, ...]:
         return tuple(run.name for run in self.runs)
 
+    @property
+    def trainings(self) -> str:
+        """How many trainings each run stands for, since no interval covers another training."""
+        groups: dict[int, list[str]] = defaultdict(list)
+        for run in self.runs:
+            groups[len(run.parts)].append(printable(run.name))
+        words = {1: "one training", 2: "two trainings (mean per item)"}
+        named = {words.get(n, f"{n} trainings (mean per item)"): ", ".join(of_n) for n, of_n in groups.items()}
+        return "; ".join(f"{names}: {number}" if len(named) > 1 else number for number, names in named.items())
+
     @cached_property
     def _estimates(self) -> dict[tuple[str, Metric], Estimate]:
         return {(figure.run, figure.metric): figure.estimate for figure in self.figures}
@@ -397,6 +407,7 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
 
 def _differing(runs: Sequence[FinishedRun]) -> Iterator[tuple[bool, str]]:
     """Yield (may differ, "judge: rules-1 (base), llm-2 (sft, rl)") for each setting in which the runs differ."""
+    runs = [part for run in runs for part in run.parts]
     settings = [measured(run) for run in runs]
     for key in dict.fromkeys(key for of_run in settings for key in of_run):
         groups: dict[str, list[str]] = defaultdict(list)
@@ -420,6 +431,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "schema": 2,
         "baseline": comparison.names[0],
         "runs": [{"name": run.name, "folder": str(run.folder), **asdict(run.results.model)} for run in comparison.runs],
+        "trainings": {run.name: len(run.parts) for run in comparison.runs},
         "settings": comparison.runs[0].results.settings.model_dump(),
         **{key: list(getattr(comparison, key)) for key in ("differences", "remarks", "warnings")},
         "figures": [

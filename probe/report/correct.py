@@ -17,6 +17,7 @@ from pathlib import Path
 from nextturn.probe import stats
 from nextturn.probe.errors import BadInput, IncomparableRuns
 from nextturn.probe.files import write_json
+from nextturn.probe.measure.kept import add_questions_argument
 from nextturn.probe.measure.results import FinishedRun, load_runs
 from nextturn.probe.measure.turns import FEWEST, JudgedTurn, Key, Label, labels_of_turns, read_labels, user_turns
 from nextturn.probe.report.comparison import (
@@ -38,6 +39,7 @@ Group = tuple[str | None, str | None]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="finished probe runs, or a training run")
+    add_questions_argument(parser)
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="output of `probe label` (default: labels.jsonl in a DIR)"
     )
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    runs = load_runs(arguments.folders)
+    runs = load_runs(arguments.folders, arguments.questions)
     paths = [arguments.labels] if arguments.labels else label_files(arguments.folders, runs)
     if not paths:
         raise BadInput(f"no labels.jsonl in {' or '.join(map(str, arguments.folders))}, and --labels names no file")
@@ -57,10 +59,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def label_files(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Path]:
-    """Return each labels.jsonl in the given folders, in the folders of the runs, and in the training runs of these."""
-    parents = [run.folder.absolute().parent for run in runs]
+    """Return each labels.jsonl in the given folders, in the folders of the runs, and in the training runs of these.
+
+    A kept run has labels.jsonl.gz.
+    """
+    own = [part.folder for run in runs for part in run.parts]
+    parents = [folder.absolute().parent for folder in own]
     training = [parent.parent for parent in parents if parent.name == "probe"]
-    paths = [folder / "labels.jsonl" for folder in (*folders, *(run.folder for run in runs), *training)]
+    names = ("labels.jsonl", "labels.jsonl.gz")
+    paths = [folder / name for folder in (*folders, *own, *training) for name in names]
     distinct = {path.resolve(): path for path in reversed(paths)}
     return [path for path in reversed(distinct.values()) if path.is_file()]
 
@@ -162,15 +169,16 @@ def weights_of(name: str, turns: Sequence[JudgedTurn], labels: Sequence[Label]) 
         raise BadInput(f"{name}: labels drawn by the verdicts of {' and '.join(judges)}, expected those of one draw")
     # A run that was judged again by another judge has other strata than those that its labels were drawn from.
     same = judges[0] == turns[0].judge
-    own = {turn.key: (turn.set, turn.temperature, turn.judged_genuine) for turn in turns}
-    drawn = {label.key: (label.set, label.temperature, label.stratum.judged_genuine) for label in labels}
+    # The turns of several trainings in one run were drawn apart, so their model is part of the stratum.
+    own = {turn.key: (turn.set, turn.temperature, turn.key[0], turn.judged_genuine) for turn in turns}
+    drawn = {label.key: (label.set, label.temperature, label.key[0], label.stratum.judged_genuine) for label in labels}
     strata = {label.key: (own if same else drawn)[label.key] for label in labels}
     sizes = Counter(own.values()) if same else {drawn[label.key]: label.stratum.of for label in labels}
     counts = Counter(strata.values())
-    cells = {(turn.set, turn.temperature) for turn in turns if turn.judged_genuine is not None}
-    for set_name, temperature in sorted(cells - {stratum[:2] for stratum in counts}):
+    cells = {(turn.set, turn.temperature, turn.key[0]) for turn in turns if turn.judged_genuine is not None}
+    for set_name, temperature, model in sorted(cells - {stratum[:3] for stratum in counts}):
         raise BadInput(
-            f"{name}: none of its {len(labels)} labels is for {set_name} at T={temperature}; `nextturn probe label` draws "
+            f"{name}: none of its {len(labels)} labels is for {set_name} at T={temperature} of the model {model[:12]}; `nextturn probe label` draws "
             "turns of every set and temperature"
         )
     return {key: sizes[stratum] / counts[stratum] for key, stratum in strata.items()}

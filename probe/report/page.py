@@ -25,8 +25,9 @@ from urllib.parse import quote, urlencode
 
 import yaml
 
-from nextturn.probe.files import read_jsonl, sha256_text
+from nextturn.probe.files import sha256_text
 from nextturn.probe.judges.labels import GENUINE, LABELS
+from nextturn.probe.measure.kept import samples_file
 from nextturn.probe.report.comparison import LOW, Comparison, Figure, measured, percent, points
 from nextturn.probe.stats import holm, p_value_of
 from nextturn.probe.terminal import printable
@@ -296,6 +297,7 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*[]|~$"} | {"<": "&lt;
 def markdown(comparison: Comparison, has_plot: bool) -> str:
     """Return comparison.md. `has_plot`: tradeoff.png lies next to it."""
     parts = ["# Probe runs compared", f"Baseline: **{_escaped(comparison.names[0])}**."]
+    parts += [f"{_escaped(comparison.trainings, 1000)}."] if len(comparison.runs) > 1 else []
     parts += ["![Accuracy against follow-up](tradeoff.png)"] if has_plot else []
     forced = "> **Measured differently, compared by force:**"
     parts += [f"{forced} {_escaped(line, 400)}" for line in comparison.differences]
@@ -404,12 +406,15 @@ FIELDS = (
 
 def conversations(comparison: Comparison, limit: int) -> tuple[dict[str, Any], int]:
     """Return what the page's script reads, and how many rows all runs have."""
-    paths = {run: found.folder / "samples.jsonl" for run, found in enumerate(comparison.runs) if found.samples}
-    portion = limit / max(1, sum(path.stat().st_size for path in paths.values()))
+    runs = {run: found for run, found in enumerate(comparison.runs) if found.samples}
+    paths = [samples_file(part.folder) for found in runs.values() for part in found.parts]
+    # The last four bytes of a .gz say how long its text is.
+    sizes = (int.from_bytes(path.read_bytes()[-4:], "little") for path in paths if path.suffix == ".gz")
+    portion = limit / max(1, sum(sizes) + sum(path.stat().st_size for path in paths if path.suffix != ".gz"))
     contexts: dict[str, int] = {}
     rows: list[list[Any]] = []
     rows_found = 0
-    for run, row in ((run, row) for run, path in paths.items() for _, row in read_jsonl(path)):
+    for run, training, row in ((run, *row) for run, found in runs.items() for row in found.rows()):
         rows_found += 1
         if portion >= 1 or int(sha256_text(f"{row['set']} {row['item']}")[:8], 16) / 16**8 < portion:
             context = json.dumps([[message["role"], message["content"]] for message in row["messages"]])
@@ -417,6 +422,7 @@ def conversations(comparison: Comparison, limit: int) -> tuple[dict[str, Any], i
                 "run": run,
                 "kind": f"{row['kind']} {row['condition']}" if row["condition"] else row["kind"],
                 "temperature": f"T={float(row['temperature'])}",
+                "sample": f"{row['sample']} of training {training + 1}" if training else row["sample"],
                 "context": contexts.setdefault(context, len(contexts)),
             }
             rows.append([{**row, **shown}.get(field) for field in FIELDS])
