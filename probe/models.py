@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from nextturn.probe.hub import hub_folder
 from nextturn.probe.terminal import say
 from nextturn.probe.weights import ADAPTER_CONFIG, CONFIG, DTYPES, read_config, weight_files
 
+GENERATION_CONFIG = "generation_config.json"
 # Tokens that models reserve for padding, tried in this order if a tokenizer names no pad token.
 PAD_TOKENS = ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>", "<|end_of_text|>", "<unk>")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -161,6 +162,24 @@ def load_tokenizer(folder: ModelFolder) -> Any:
     if tokenizer.pad_token is None:
         raise ModelError(f"{folder.name}: its tokenizer has neither a pad token nor an end token")
     return tokenizer
+
+
+def end_ids(folder: ModelFolder) -> tuple[int, ...]:
+    """Return the ids that end a text by the model's generation_config.json, else by its config.json; an adapter has its base's.
+
+    A checkpoint has those of the model that its training began with: saving copies them.
+    """
+    for name in (GENERATION_CONFIG, CONFIG):
+        config = read_config(folder.whole, name) if (folder.whole / name).is_file() else {}
+        ends = config.get("eos_token_id", (config.get("text_config") or {}).get("eos_token_id"))
+        if ends is not None:
+            return tuple(ends) if isinstance(ends, list) else (int(ends),)
+    return ()
+
+
+def load_chat(folder: ModelFolder, switches: Mapping[str, bool | str] | None = None) -> Chat:
+    """Return the chat of a folder, with its tokenizer, the given switches of its template, and its own end tokens."""
+    return Chat(load_tokenizer(folder), switches, end_ids(folder))
 
 
 def load_model(folder: ModelFolder, dtype: str = "auto", device: str | None = None) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nextturn.data_builders.recipe import SimulatorSection
@@ -106,10 +106,9 @@ class RolloutFunction:
         """Check the trainer's sampling and take the tokens that end a turn."""
         check_sampling(self.section, vars(trainer.args))
         check_launch(self.section.simulator, trainer.accelerator)
-        # trl counts a completion without one of these tokens at its end as truncated; the template's turn end is one.
-        turn_end = self.chat.turn_end_ids[-1]
-        if turn_end not in trainer.eos_token_ids:
-            trainer.eos_token_ids = [*trainer.eos_token_ids, turn_end]
+        # trl counts a completion without one of these tokens at its end as truncated.
+        missing = self.chat.answer_end_ids.difference(trainer.eos_token_ids)
+        trainer.eos_token_ids = [*trainer.eos_token_ids, *sorted(missing)]
         self._end_ids = frozenset(trainer.eos_token_ids)
 
     def _simulate_replies(self, rollouts: Sequence[Rollout], sampler: Sampler) -> None:
@@ -330,10 +329,11 @@ class Sampler:
 
     def turns(self, prompts: Iterable[tuple[Sequence[int], int]]) -> list[Completion]:
         """Return one turn of at most `max_tokens` for each (prompt ids, seed), in order."""
-        stop_ids = tuple(sorted({*self.chat.stop_ids, *self.end_ids}))
-        return self.policy(
+        stop_ids = tuple(sorted({*self.chat.answer_stop_ids, *self.end_ids}))
+        made = self.policy(
             [Request(tuple(ids), self.max_tokens, stop_ids, self.temperature, seed) for ids, seed in prompts]
         )
+        return [replace(turn, text=self.chat.whole_reply(turn.text)) for turn in made]
 
     def is_complete(self, turn: Completion) -> bool:
         """Return True if a turn ended by itself: not at its limit, and not with the header of another turn."""
