@@ -144,14 +144,18 @@ class Chat:
         its prompt opened, and with think blocks for marks that only this template has."""
         if self.opens_thinking:
             return f"<think>\n{text}"
+        opens, closes = (mark.strip() for mark in self._thoughts)
         if self.has_parts:
             thoughts, answers, said = text.partition(self._own)
-            if answers:
-                end = self.tokenizer.decode(self.turn_end_ids)
-                return (f"<think>\n{thoughts}\n</think>\n\n" if thoughts else "") + said.partition(end)[0]
-            begun = any(self.tokenizer.decode([token]) in text for token in {*self._ids(self._own)} & self._special)
-            return f"<think>\n{text}" if begun else text
-        opens, closes = (mark.strip() for mark in self._thoughts)
+            begun = any(self.tokenizer.decode([token]) in thoughts for token in {*self._ids(self._own)} & self._special)
+            if not begun:
+                return (said if answers else text).partition(self.tokenizer.decode(self.turn_end_ids))[0]
+            thoughts = "<think>\n" + thoughts.replace(opens, "").removesuffix(closes.removesuffix(self._own.strip()))
+            return (
+                f"{thoughts}\n</think>\n\n{said.partition(self.tokenizer.decode(self.turn_end_ids))[0]}"
+                if answers
+                else thoughts
+            )
         if opens and closes and not THINKING_STARTS.search(opens):
             return text.replace(opens, "<think>").replace(closes, "</think>")
         return text
@@ -269,8 +273,9 @@ class Chat:
         names = [str(call.get("function", call).get("name")) for call in messages[-1]["tool_calls"]]
         written = self._written(messages)
         ids = self._ids(written)
-        ends = self.answer_end_ids if self.has_parts else self.turn_end_ids[-1:]
-        end = next((place for place, token in enumerate(ids) if token in ends), None)
+        end = next((place for place, token in enumerate(ids) if token == self.turn_end_ids[-1]), None)
+        if self.has_parts and ids:  # its thoughts end as its turns do
+            end = len(ids) - 1
         if end is None or not all(name in written for name in names):
             raise TemplateError(
                 f"the chat template does not write a call of the tool {names[0]!r} after the prompt of its turn, so calls cannot be "

@@ -184,8 +184,8 @@ def test_a_template_that_writes_the_date_renders_the_same_on_every_day() -> None
 def test_a_think_block_before_the_content_is_no_part_that_stops(template: str) -> None:
     tokenizer = with_tokens(("<｜end▁of▁sentence｜>", "<|end|>", "<|user|>", "<|assistant|>"), THINK)
     tokenizer.chat_template = shipped_template(template)
-    for enable_thinking in (None, False):
-        stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, enable_thinking).stop_ids)
+    for switches in ({}, {"enable_thinking": False}):
+        stops = tokenizer.convert_ids_to_tokens(Chat(tokenizer, switches).stop_ids)
         assert not set(THINK) & set(stops)
 
 
@@ -206,7 +206,7 @@ def test_answers_without_thinking_are_not_learned_within_a_think_block(template:
             chat.training_rows(TALK, loss_on)
     assert chat.training_rows(TALK, learned_from=False), "what is only scored"
     if template == "qwen3_5_think":
-        assert Chat(chat.tokenizer, enable_thinking=False).training_rows(TALK)
+        assert Chat(chat.tokenizer, {"enable_thinking": False}).training_rows(TALK)
 
 
 @pytest.mark.parametrize("template", THINKING)
