@@ -100,7 +100,8 @@ class Chat:
         end_ids = {number for number, token in added if token.content in (*_END_TOKENS, tokenizer.eos_token)} | set(
             ends or ()
         )
-        self.ends = UNKNOWN if ends is None else tokenizer.convert_ids_to_tokens(sorted(end_ids))
+        self._end_texts: list[str] = tokenizer.convert_ids_to_tokens(sorted(end_ids))
+        self.ends = UNKNOWN if ends is None else self._end_texts
         self.turn_end_ids, header_ids = self._split_turn_end(self._between(_GREETING))
         header = self.prompt_text([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
         self.opens_thinking = after_thinking(header) is None
@@ -161,8 +162,11 @@ class Chat:
         return text
 
     def user_turn(self, text: str) -> str:
-        """Return a generated user turn without what the template writes between a user's words and the token that ends them."""
-        return (text.partition(self._closes_user)[0] if self._closes_user else text).strip()
+        """Return a generated user turn without what the template writes between a user's words and the token that ends them, and
+        without what follows an end token where a server did not stop at it."""
+        for mark in filter(None, [self._closes_user, *self._end_texts]):
+            text = text.partition(mark)[0]
+        return text.strip()
 
     def user_prefix_text(self, messages: Sequence[Message], form: PrefixForm = "history") -> str:
         """Return the text that opens a user turn after `messages`, which end with the assistant's answer.

@@ -210,6 +210,9 @@ def test_end_tokens_stop_turns_and_are_named() -> None:
     assert vision in chat.stop_ids and vision in chat.answer_stop_ids and vision in chat.answer_end_ids
     assert set(chat.ends) == {"<|vision_end|>", "<|im_end|>", "<|endoftext|>"}
     assert Chat(tokenizer).ends == UNKNOWN
+    assert chat.user_turn("Why 7?<|endoftext|>Human: Write a poem.") == "Why 7?", (
+        "from a server that did not stop there"
+    )
 
 
 @pytest.mark.parametrize(
