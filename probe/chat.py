@@ -97,9 +97,8 @@ class Chat:
         self._special = set(tokenizer.all_special_ids) | {
             number for number, token in added if token.special or token.content.strip()
         }
-        end_ids = {number for number, token in added if token.content in (*_END_TOKENS, tokenizer.eos_token)} | set(
-            ends or ()
-        )
+        known = {number for number, token in added if token.content in (*_END_TOKENS, tokenizer.eos_token)}
+        end_ids = known.union(ends or ())
         self._end_texts: list[str] = tokenizer.convert_ids_to_tokens(sorted(end_ids))
         self.ends = UNKNOWN if ends is None else self._end_texts
         self.turn_end_ids, header_ids = self._split_turn_end(self._between(_GREETING))
@@ -113,8 +112,9 @@ class Chat:
         self.stop_ids = self._stop_ids(end_ids, [*header_ids, *self._ids(shared)])
         self.has_parts = self._check_parts(opening[len(shared) :])
         self._thoughts = self._written_thoughts()
-        last = self._last_end() if self.has_parts else self.turn_end_ids[-1]
-        self.answer_end_ids = frozenset({last, *end_ids})
+        # gpt-oss ends the last turn with another token than those of the history.
+        told = self._written([*_GREETING, {"role": "assistant", "content": _MARK}]) if self.has_parts else ""
+        self.answer_end_ids = frozenset({(self._ids(told) or self.turn_end_ids)[-1], *end_ids})
         self.answer_stop_ids = tuple(sorted(self.answer_end_ids)) if self.has_parts else self.stop_ids
 
     def prompt_text(self, messages: Sequence[Message]) -> str:
@@ -148,15 +148,11 @@ class Chat:
         opens, closes = (mark.strip() for mark in self._thoughts)
         if self.has_parts:
             thoughts, answers, said = text.partition(self._own)
-            begun = any(self.tokenizer.decode([token]) in thoughts for token in {*self._ids(self._own)} & self._special)
-            if not begun:
-                return (said if answers else text).partition(self.tokenizer.decode(self.turn_end_ids))[0]
-            thoughts = "<think>\n" + thoughts.replace(opens, "").removesuffix(closes.removesuffix(self._own.strip()))
-            return (
-                f"{thoughts}\n</think>\n\n{said.partition(self.tokenizer.decode(self.turn_end_ids))[0]}"
-                if answers
-                else thoughts
-            )
+            said = (said if answers else text).partition(self.tokenizer.decode(self.turn_end_ids))[0]
+            if not any(self.tokenizer.decode([token]) in thoughts for token in {*self._ids(self._own)} & self._special):
+                return said
+            thoughts = thoughts.replace(opens, "").removesuffix(closes.removesuffix(self._own.strip()))
+            return f"<think>\n{thoughts}" + (f"\n</think>\n\n{said}" if answers else "")
         if opens and closes and not THINKING_STARTS.search(opens):
             return text.replace(opens, "<think>").replace(closes, "</think>")
         return text
@@ -178,8 +174,8 @@ class Chat:
             raise TemplateError("a user turn can only be opened after an assistant message or a system message")
         if form == "generation" and messages[-1]["role"] == "assistant":
             answer, before = messages[-1]["content"], self._own
-            if self.opens_thinking and not THINKING_ENDS.search(answer):
-                before = self._thoughts[1] or "\n</think>\n\n"
+            if self.opens_thinking:
+                before = "" if THINKING_ENDS.search(answer) else self._thoughts[1] or "\n</think>\n\n"
             return self.prompt_text(messages[:-1]) + before + answer + self._between(messages[:-1])
         mark = _unused(messages)
         rendered = self._render([*messages, {"role": "user", "content": mark}])
@@ -245,9 +241,8 @@ class Chat:
         """Raise TemplateError if an answer to train on would be inside a think block that it never ends."""
         if not self.opens_thinking or THINKING_ENDS.search(content):
             return
-        switches: list[dict[str, bool | str]] = [{"enable_thinking": False}, {"thinking": False}]
-        closed = (switch for switch in switches if after_thinking(self._apply(_GREETING, True, switch)) is not None)
-        switch = next(iter(next(closed, {})), None)
+        prompts = {name: self._apply(_GREETING, True, {name: False}) for name in ("enable_thinking", "thinking")}
+        switch = next((name for name, prompt in prompts.items() if after_thinking(prompt) is not None), None)
         raise TemplateError(
             "the chat template opens a think block before every answer, and the answers to train on have no thinking: the model "
             "would learn never to end the block; "
@@ -372,10 +367,9 @@ class Chat:
         and the text before that token, such as GLM's "/nothink". A header of plain text, such as Mistral's first [/INST], has no
         special token, and stops nothing: what follows it is cut off."""
         ids = self._ids(header)
-        end = next((place for place, token in enumerate(ids) if token in self._special), None)
-        self.user_end_ids = ids if end is None else ids[: end + 1]
-        closes = header if end is None else header.partition(self.tokenizer.decode([ids[end]]))[0]
-        self._closes_user = closes.strip()
+        end = next((place for place, token in enumerate(ids) if token in self._special), len(ids))
+        self.user_end_ids = ids[: end + 1]
+        self._closes_user = self.tokenizer.decode(ids[:end]).strip()
 
     def _stop_ids(self, end_ids: Iterable[int], header_ids: Sequence[int]) -> tuple[int, ...]:
         """Return what ends a turn, the surest first: its end, the ends of a text, and any special token of a role's header.
@@ -411,11 +405,6 @@ class Chat:
                 "into the model's folder whose generation prompt ends before it"
             )
         return bool(stops)
-
-    def _last_end(self) -> int:
-        """Return the token that the template writes at the end of the last assistant turn, as gpt-oss's <|return|>."""
-        told = self._render([*_GREETING, {"role": "assistant", "content": _MARK}])
-        return next(token for token in self._ids(told.rpartition(_MARK)[2]) if token in self._special)
 
     def _written_thoughts(self) -> tuple[str, str]:
         """Return what the template writes before and after the thoughts of an answer; twice "" if it shows none."""

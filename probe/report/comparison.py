@@ -418,8 +418,7 @@ def _fill_stops(runs: Sequence[FinishedRun], settings: Sequence[dict[str, str]])
         path = run.folder / "samples.jsonl"
         if known and "stops" not in of_run and path.is_file():
             text = path.read_text(encoding="utf-8")
-            if not any(token in text or json.dumps(token)[1:-1] in text for token in json.loads(known)):
-                of_run["stops"] = known
+            of_run |= {"stops": known} if not any(token in text for token in json.loads(known)) else {}
 
 
 # --- comparison.json
