@@ -20,7 +20,7 @@ from nextturn.data_builders.recipe import SimulatorSection
 from nextturn.data_builders.rows import RlRow
 from nextturn.data_builders.simulators import open_simulator
 from nextturn.probe.chat import Chat
-from nextturn.probe.conversations import Message
+from nextturn.probe.conversations import Message, after_thinking
 from nextturn.probe.engines.base import Completion, Request, collect, item_seed
 from nextturn.probe.engines.hf import HfEngine, live_model
 from nextturn.probe.errors import RecipeError
@@ -279,8 +279,8 @@ class OpenConversation:
         return UserRequest(self.row.intent, tuple(self.messages), seed, start)
 
     def add_turn(self, turn: Completion, complete: bool) -> None:
-        """Add a turn of the policy; an incomplete turn ends the conversation."""
-        self.messages.append({"role": "assistant", "content": turn.text.strip()})
+        """Add a turn of the policy without its thoughts, which users and rewards do not see; an incomplete turn ends the conversation."""
+        self.messages.append({"role": "assistant", "content": (after_thinking(turn.text) or "").strip()})
         self.tokens += len(turn.ids)
         if not complete:
             self.ended = "truncated"
