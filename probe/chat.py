@@ -32,6 +32,7 @@ from nextturn.probe.grading import boxed
 from nextturn.probe.terminal import say_once
 from nextturn.probe.timelimit import ends_within
 
+Switches = Mapping[str, bool | str]
 PrefixForm = Literal["history", "generation"]
 LossOn = Literal["assistant", "talk", "all", "user"]
 
@@ -75,12 +76,7 @@ class Chat:
             turn before the assistant's content.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        switches: Mapping[str, bool | str] | None = None,
-        ends: Iterable[int] | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: Any, switches: Switches | None = None, ends: Iterable[int] | None = None) -> None:
         if not tokenizer.chat_template:
             raise TemplateError("the tokenizer has no chat template; nextturn needs a chat model, not a base model")
         self.tokenizer = tokenizer
@@ -300,13 +296,11 @@ class Chat:
         except Exception as error:  # jinja and the template itself raise what they like; all of it becomes one line
             raise TemplateError(f"the chat template cannot render this conversation: {one_line(error)}") from error
 
-    def _apply(
-        self, messages: Sequence[Message], add_generation_prompt: bool, switches: Mapping[str, bool | str] | None = None
-    ) -> str:
+    def _apply(self, messages: Sequence[Message], opens_turn: bool, switches: Switches | None = None) -> str:
         rendered: str = self.tokenizer.apply_chat_template(
             self._shown(messages),
             tokenize=False,
-            add_generation_prompt=add_generation_prompt,
+            add_generation_prompt=opens_turn,
             strftime_now=_TODAY.strftime,
             **({"tools": messages[0]["tools"]} if messages and messages[0].get("tools") else {}),
             **(self._options if switches is None else switches),

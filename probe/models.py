@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nextturn.probe import conversions, weights
-from nextturn.probe.chat import Chat
+from nextturn.probe.chat import Chat, Switches
 from nextturn.probe.checkpoints import newest_complete, none_complete
 from nextturn.probe.embedded import EMBEDDED_NAME, embedded_folder
 from nextturn.probe.errors import ModelError, TemplateError
@@ -177,7 +177,7 @@ def end_ids(folder: ModelFolder) -> tuple[int, ...]:
     return ()
 
 
-def load_chat(folder: ModelFolder, switches: Mapping[str, bool | str] | None = None) -> Chat:
+def load_chat(folder: ModelFolder, switches: Switches | None = None) -> Chat:
     """Return the chat of a folder, with its tokenizer, the given switches of its template, and its own end tokens."""
     return Chat(load_tokenizer(folder), switches, end_ids(folder))
 

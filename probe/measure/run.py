@@ -300,9 +300,7 @@ def measure_folder(
     # What ends a text on a server is in a file of the server.
     chat = Chat(tokenizer, probe.switches, None if served else models.end_ids(folder))
     if served:
-        say(
-            "stops     unknown: the server's own end tokens cannot be read; those of the tokenizer and the template are sent"
-        )
+        say("stops     unknown: a server does not name its end tokens; those of tokenizer and template are sent")
         if chat.has_parts and not served.extras:
             raise BadInput(
                 "probe.server.extras: given false, expected true for this chat template: it marks the answer with special "
